@@ -1,0 +1,221 @@
+"""Log: who was shown what, with which probability, and what happened.
+
+One row is one user, item and time at which the item was recommended or something happened. A row that is
+absent means: not recommended, nothing happened. So a log holds millions of rows, never users × items. The
+catalogue (all users, items and times, in order) belongs to the log: a user without rows still counts.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from taurank import tables
+from taurank.catalogue import Catalogue, Codes, Ids
+from taurank.cells import Rule, read_cells, refuse_twice, to_batches
+from taurank.errors import InputError, count
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from taurank.events import EventSummary
+
+
+def _not_binary(values: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
+    return (values != 0.0) & (values != 1.0)
+
+
+def _not_probability(values: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
+    return ~((values > 0.0) & (values < 1.0))  # true for NaN as well
+
+
+RULES = (
+    Rule("treated", np.int8, _not_binary, "0 or 1"),
+    Rule("outcome", np.int8, _not_binary, "0 or 1"),
+    Rule(
+        "propensity", np.float64, _not_probability, "probabilities strictly between 0 and 1", required=False
+    ),
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Log:
+    """A validated, frozen log; make one with ``from_frame``, ``read`` or ``from_events``.
+
+    ``user, item, time`` are positions in the catalogue, ``treated`` and ``outcome`` are 0 or 1, and
+    ``propensity`` is P(treated = 1) at that cell, also where treated = 0 (None if it was not recorded).
+    """
+
+    catalogue: Catalogue
+    user: Codes
+    item: Codes
+    time: Codes
+    treated: npt.NDArray[np.int8]
+    outcome: npt.NDArray[np.int8]
+    propensity: npt.NDArray[np.float64] | None
+    timed: bool = True
+    summary: EventSummary | None = None
+
+    def __post_init__(self) -> None:
+        for array in (self.user, self.item, self.time, self.treated, self.outcome, self.propensity):
+            if array is not None:
+                array.flags.writeable = False
+
+    @classmethod
+    def from_frame(cls, frame: Any, users: Any = None, items: Any = None, times: Any = None) -> Log:
+        """A log from a pandas, Polars or PyArrow frame.
+
+        Columns ``user_id, item_id, treated, outcome``, and optionally ``propensity`` and ``time`` (or the
+        research format's ``idx_user, idx_item, idx_time``). ``users``, ``items`` and ``times`` name a
+        catalogue larger than what occurs, and its order is kept; without them the ids that occur, sorted.
+        """
+        return cls._from_source(tables.from_frame(frame), (users, items, times), {})
+
+    @classmethod
+    def read(
+        cls,
+        path: str | os.PathLike[str],
+        users: Any = None,
+        items: Any = None,
+        times: Any = None,
+        id_types: Mapping[str, Any] | None = None,
+    ) -> Log:
+        """A log from Parquet or CSV: one file, a glob or a folder, in memory bounded by the result.
+
+        A Parquet file written by ``write`` brings its catalogue along. The ids of a CSV are integers if all
+        of them are written as integers, else text; ``id_types={"user_id": "string"}`` decides otherwise.
+        """
+        return cls._from_source(tables.from_files(path), (users, items, times), id_types or {})
+
+    @classmethod
+    def from_events(cls, impressions: Any, outcomes: Any, **options: Any) -> Log:
+        """A log from the two tables a shop has; see ``taurank.events.build_log`` for the options."""
+        from taurank.events import build_log
+
+        return build_log(impressions, outcomes, **options)
+
+    @classmethod
+    def _from_source(
+        cls, source: tables.Source, given: tuple[Any, Any, Any], id_types: Mapping[str, Any]
+    ) -> Log:
+        cells = read_cells(source, given, RULES, id_types=id_types)
+        numbers = cells.numbers
+        return cls(
+            cells.catalogue, cells.user, cells.item, cells.time,
+            numbers["treated"], numbers["outcome"], numbers.get("propensity"), cells.timed,
+        )  # fmt: skip
+
+    def __len__(self) -> int:
+        return len(self.user)
+
+    def __repr__(self) -> str:
+        recorded = "" if self.propensity is not None else ", no propensities"
+        return (
+            f"Log({len(self):,} rows, {self.n_users:,} users, {self.n_items:,} items, "
+            f"{self.n_times:,} times{recorded})"
+        )
+
+    @property
+    def n_users(self) -> int:
+        return self.catalogue.n_users
+
+    @property
+    def n_items(self) -> int:
+        return self.catalogue.n_items
+
+    @property
+    def n_times(self) -> int:
+        return self.catalogue.n_times
+
+    @property
+    def users(self) -> Ids:
+        return self.catalogue.users
+
+    @property
+    def items(self) -> Ids:
+        return self.catalogue.items
+
+    @property
+    def times(self) -> Ids:
+        return self.catalogue.times
+
+    def equals(self, other: Log) -> bool:
+        """Same catalogue and same rows in the same order, bit for bit."""
+        if self.catalogue != other.catalogue or self.timed != other.timed:
+            return False
+        names = ("user", "item", "time", "treated", "outcome", "propensity")
+        pairs = [(getattr(self, name), getattr(other, name)) for name in names]
+        return all(
+            a is b is None or (a is not None and b is not None and np.array_equal(a, b)) for a, b in pairs
+        )
+
+    def describe(self) -> pd.Series[Any]:
+        """What is in the log: sizes, how much was recommended, what happened in each arm."""
+        import pandas as pd
+
+        positives = self.outcome == 1
+        facts: dict[str, Any] = {
+            "rows": len(self),
+            "users": self.n_users,
+            "items": self.n_items,
+            "times": self.n_times,
+            "treated rows": int(np.count_nonzero(self.treated)),
+            "treated share of all cells": np.count_nonzero(self.treated) / self.catalogue.n_cells,
+            "positives, treated": int(np.count_nonzero(positives & (self.treated == 1))),
+            "positives, control": int(np.count_nonzero(positives & (self.treated == 0))),
+            "smallest propensity": None if self.propensity is None else self.propensity.min(),
+            "largest propensity": None if self.propensity is None else self.propensity.max(),
+        }
+        return pd.Series(facts, dtype=object)
+
+    def recorded_propensity(self, purpose: str) -> npt.NDArray[np.float64]:
+        """The propensities, or an error that says what needs them and how to estimate them."""
+        if self.propensity is None:
+            raise InputError(
+                f"{purpose} needs the column 'propensity', which this log does not have; record it, or "
+                "estimate it: taurank.propensity.estimate(log, random_state=0), on the command line "
+                "`taurank propensity estimate LOG --out FILE`."
+            )
+        return self.propensity
+
+    def with_propensity(self, propensity: npt.ArrayLike) -> Log:
+        """The same log with these propensities, one per row."""
+        values = np.array(propensity, dtype=np.float64)
+        if values.shape != (len(self),):
+            raise InputError(f"{len(self):,} propensities are needed, one per row, not {values.shape}.")
+        wrong = _not_probability(values)
+        if wrong.any():
+            raise InputError(
+                "column 'propensity' must hold probabilities strictly between 0 and 1: wrong in "
+                f"{count(int(np.count_nonzero(wrong)), 'row')}, for example {values[wrong][0]}."
+            )
+        return replace(self, propensity=values)
+
+    def to_arrow(self) -> pa.Table:
+        """The rows as an Arrow table with the caller's ids; its schema carries the catalogue."""
+        schema, batches = self._batches()
+        return pa.Table.from_batches(batches, schema)
+
+    def to_frame(self) -> pd.DataFrame:
+        """The rows as a pandas frame with the caller's ids."""
+        return self.to_arrow().to_pandas()
+
+    def write(self, path: str | os.PathLike[str]) -> None:
+        """Write to ``.parquet`` (exact, catalogue included) or ``.csv`` (the rows); never half a file."""
+        tables.write_batches(path, *self._batches())
+
+    def _batches(self) -> Any:
+        numbers = {"treated": self.treated, "outcome": self.outcome, "propensity": self.propensity}
+        return to_batches(self.catalogue, (self.user, self.item, self.time), self.timed, numbers)
+
+
+def checked_log(log: Log) -> Log:
+    """For a log assembled from arrays: refuse a cell that stands in two rows."""
+    refuse_twice(log.catalogue, log.user, log.item, log.time)
+    return log

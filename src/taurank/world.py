@@ -1,0 +1,272 @@
+"""World: the probabilities behind a log, and logs drawn from them together with the truth.
+
+A world holds three dense arrays over users × items: the purchase probability if recommended (μ^T), if not
+(μ^C), and the probability of being recommended (P). Real logs come without one; a world is for experiments,
+and the only place where anything of size users × items is kept.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from scipy.optimize import brentq
+from scipy.special import expit, logit
+
+from taurank import draws
+from taurank.catalogue import Catalogue, Ids, ids_from_bytes, ids_to_bytes
+from taurank.errors import InputError, count
+from taurank.gains import Gains
+from taurank.log import Log
+from taurank.tables import atomic_path
+
+Rates = npt.NDArray[np.float32]
+RandomState = int | np.random.Generator | np.random.SeedSequence | None
+
+EDGE = 1e-6  # propensities are clipped to [EDGE, 1 − EDGE], as in the paper
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A log drawn from a world, and the truth no real log has: τ ∈ {−1, +1} where it is not 0."""
+
+    log: Log
+    truth: Gains
+
+
+@dataclass(frozen=True, eq=False)
+class World:
+    """Potential outcomes and propensities of all pairs of users and items.
+
+    ``treated_rate`` is μ^T, ``control_rate`` is μ^C, ``propensity`` is P: arrays users × items, kept as
+    float32. ``recorded`` is the propensity that sampled logs record, where it differs from the true one.
+    ``origin`` says what the world was made from.
+    """
+
+    treated_rate: Rates
+    control_rate: Rates
+    propensity: Rates
+    users: Ids
+    items: Ids
+    recorded: Rates | None = None
+    origin: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, what in (("users", "user_id"), ("items", "item_id")):
+            ids = getattr(self, name)
+            object.__setattr__(self, name, ids if isinstance(ids, Ids) else Ids(ids, what))
+        shape = (len(self.users), len(self.items))
+        for name in ("treated_rate", "control_rate", "propensity", "recorded"):
+            if getattr(self, name) is not None:
+                object.__setattr__(self, name, _checked_rates(name, getattr(self, name), shape))
+
+    @property
+    def n_users(self) -> int:
+        return len(self.users)
+
+    @property
+    def n_items(self) -> int:
+        return len(self.items)
+
+    def __repr__(self) -> str:
+        return f"World({self.n_users:,} users, {self.n_items:,} items, {dict(self.origin)})"
+
+    def sample(self, times: int = 1, random_state: RandomState = None, threads: int | None = None) -> Sample:
+        """Draw Y^T ~ Bernoulli(μ^T), Y^C ~ Bernoulli(μ^C) and Z ~ Bernoulli(P), ``times`` times.
+
+        The log holds the cells with Z = 1 or Y = Z·Y^T + (1−Z)·Y^C = 1, ordered by time, user, item; the
+        truth holds the cells with τ = Y^T − Y^C ≠ 0. Each draw depends on the seed and its cell alone, so the
+        result is the same for any number of threads.
+        """
+        if times < 1:
+            raise InputError(f"times must be at least 1, not {times}.")
+        key = np.uint64(np.random.default_rng(random_state).integers(2**63))
+        catalogue = Catalogue(self.users, self.items, Ids(np.arange(times), "time"))
+        rates = (self.treated_rate, self.control_rate, self.propensity)
+        with draws.using_threads(threads):
+            log_counts, truth_counts = draws.count_cells(*rates, times, key)
+            rows, truth = draws.fill_cells(*rates, times, key, log_counts, truth_counts)
+        user, item, time, treated, outcome = rows
+        recorded = self.propensity if self.recorded is None else self.recorded
+        log = Log(catalogue, user, item, time, treated, outcome, recorded[user, item].astype(np.float64))
+        return Sample(log, Gains(catalogue, *truth, name="truth"))
+
+    def personalized(self, beta: float = 2.0) -> World:
+        """Recommend what each user buys anyway: P = min(1, α · rank^−β), Eq. (gen_propensity).
+
+        Items are ranked for each user by μ = P·μ^T + (1−P)·μ^C, ties in catalogue order. α is solved so that
+        the mean propensity, after the clip to [1e-6, 1−1e-6], is that of this world.
+        """
+        if not (np.isfinite(beta) and beta >= 0):
+            raise InputError(f"beta must be a number of at least 0, not {beta}.")
+        alpha = _solve_alpha(beta, self.n_items, float(self.propensity.mean(dtype=np.float64)))
+        by_rank = _rank_propensity(alpha, beta, self.n_items).astype(np.float32)
+        propensity = np.empty_like(self.propensity)
+        for user in range(self.n_users):
+            order = np.argsort(-self._purchase_rate(user), kind="stable")
+            propensity[user, order] = by_rank
+        origin = {**self.origin, "personalized": {"beta": beta, "alpha": alpha}}
+        return replace(self, propensity=propensity, recorded=None, origin=origin)
+
+    def _purchase_rate(self, user: int) -> npt.NDArray[np.float64]:
+        treated, control, propensity = (
+            rates[user].astype(np.float64)
+            for rates in (self.treated_rate, self.control_rate, self.propensity)
+        )
+        return propensity * treated + (1.0 - propensity) * control
+
+    def misspecified(self, xi: float) -> World:
+        """Record wrong propensities: log-odds pulled by ξ towards their mean, Eq. (misIPS).
+
+        Treatment still follows the true propensities; only what sampled logs *record* is shifted.
+        """
+        if not np.isfinite(xi):
+            raise InputError(f"xi must be a finite number, not {xi}.")
+        log_odds = logit(self.propensity.astype(np.float64))
+        if not np.isfinite(log_odds).all():
+            raise InputError("a propensity of exactly 0 or 1 has no log-odds to shift; clip it first.")
+        shifted = expit((1.0 - xi) * log_odds + xi * log_odds.mean())
+        recorded = np.clip(shifted, EDGE, 1 - EDGE).astype(np.float32)
+        return replace(self, recorded=recorded, origin={**self.origin, "misspecified": {"xi": xi}})
+
+    @classmethod
+    def synthetic(
+        cls,
+        n_users: int,
+        n_items: int,
+        random_state: RandomState = None,
+        *,
+        rank: int = 8,
+        purchase_rate: float = 0.05,
+        effect: float = 0.7,
+        effect_spread: float = 0.7,
+        treated_share: float = 0.3,
+        overlap: float = 0.1,
+    ) -> World:
+        """A made-up world: low-rank tastes, effects that differ between pairs, good overlap.
+
+        The log-odds of a purchase without a recommendation are a user's and an item's level plus a low-rank
+        taste around ``purchase_rate``; a recommendation adds ``effect`` ± ``effect_spread`` to them (a second
+        low-rank part, so some effects are negative). Propensities follow tastes and stay within
+        [``overlap``, 1 − ``overlap``], around ``treated_share``.
+        """
+        _check_synthetic(n_users, n_items, rank, purchase_rate, treated_share, overlap)
+        rng = np.random.default_rng(random_state)
+        taste = _low_rank(rng, n_users, n_items, rank)
+        levels = 0.5 * rng.standard_normal((n_users, 1)) + 0.7 * rng.standard_normal((1, n_items))
+        control = logit(purchase_rate) + levels + taste
+        lift = effect + effect_spread * _low_rank(rng, n_users, n_items, rank)
+        exposure = 0.5 * levels + 0.5 * taste + 0.5 * rng.standard_normal((1, n_items))
+        shown = overlap + (1 - 2 * overlap) * expit(_shift_to_mean(exposure, treated_share, overlap))
+        made = {"n_users": n_users, "n_items": n_items, "rank": rank, "purchase_rate": purchase_rate,
+                "effect": effect, "effect_spread": effect_spread, "treated_share": treated_share,
+                "overlap": overlap}  # fmt: skip
+        return cls(
+            expit(control + lift), expit(control), shown, np.arange(n_users), np.arange(n_items),
+            origin={"maker": "synthetic", **made},
+        )  # fmt: skip
+
+    def describe(self) -> pd.DataFrame:
+        """The paper's table "Statistics of datasets": one row with the means of μ^T, μ^C and P."""
+        means = {
+            name: float(getattr(self, name).mean(dtype=np.float64))
+            for name in ("treated_rate", "control_rate", "propensity")
+        }
+        return pd.DataFrame([{"users": self.n_users, "items": self.n_items, **means}])
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the world to one file (numpy's zip format, nothing pickled)."""
+        arrays: dict[str, Any] = {
+            "ids": np.frombuffer(ids_to_bytes(self.users, self.items), np.uint8),
+            "origin": np.frombuffer(json.dumps(dict(self.origin)).encode(), np.uint8),
+            "treated_rate": self.treated_rate,
+            "control_rate": self.control_rate,
+            "propensity": self.propensity,
+        }
+        if self.recorded is not None:
+            arrays["recorded"] = self.recorded
+        with atomic_path(path) as temporary, open(temporary, "wb") as stream:
+            np.savez(stream, **arrays)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> World:
+        """Read a world that ``save`` wrote."""
+        try:
+            with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as stored:
+                arrays = {name: stored[name] for name in stored.files}
+            users, items = ids_from_bytes(arrays.pop("ids").tobytes())
+            origin = json.loads(arrays.pop("origin").tobytes())
+            return cls(users=users, items=items, origin=origin, **arrays)
+        except FileNotFoundError as error:
+            raise InputError(f"there is no file '{os.fspath(path)}'.") from error
+        except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+            raise InputError(f"'{os.fspath(path)}' is not a whole world file.") from error
+
+
+def _checked_rates(name: str, values: npt.ArrayLike, shape: tuple[int, int]) -> Rates:
+    rates = np.ascontiguousarray(values, dtype=np.float32)
+    if rates.shape != shape:
+        raise InputError(f"{name} must have the shape users × items {shape}, not {rates.shape}.")
+    wrong = ~((rates >= 0) & (rates <= 1))
+    if wrong.any():
+        raise InputError(
+            f"{name} must hold probabilities, but {count(int(np.count_nonzero(wrong)), 'value')} "
+            f"outside [0, 1], for example {rates[wrong][0]}."
+        )
+    if name in ("propensity", "recorded"):
+        rates = np.clip(rates, np.float32(EDGE), np.float32(1 - EDGE))
+    rates.flags.writeable = False
+    return rates
+
+
+def _rank_propensity(alpha: float, beta: float, n_items: int) -> npt.NDArray[np.float64]:
+    ranks = np.arange(1, n_items + 1, dtype=np.float64)
+    return np.clip(alpha * ranks**-beta, EDGE, 1 - EDGE)
+
+
+def _solve_alpha(beta: float, n_items: int, target: float) -> float:
+    """The α whose mean propensity is ``target``: the mean grows with α, so one root is bracketed."""
+
+    def excess(log_alpha: float) -> float:
+        return float(_rank_propensity(np.exp(log_alpha), beta, n_items).mean()) - target
+
+    low, high = np.log(EDGE) - 1.0, beta * np.log(n_items) + 1.0
+    return float(np.exp(brentq(excess, low, high, xtol=1e-13)))
+
+
+def _low_rank(
+    rng: np.random.Generator, n_users: int, n_items: int, rank: int
+) -> npt.NDArray[np.float64]:
+    """A users × items array of unit variance and the given rank."""
+    users, items = rng.standard_normal((n_users, rank)), rng.standard_normal((n_items, rank))
+    return np.asarray(users @ items.T / np.sqrt(rank))
+
+
+def _shift_to_mean(
+    log_odds: npt.NDArray[np.float64], share: float, overlap: float
+) -> npt.NDArray[np.float64]:
+    """Log-odds moved by a constant so that the propensities they give have the mean ``share``."""
+    inner = (share - overlap) / (1 - 2 * overlap)
+    shift = brentq(lambda c: float(expit(log_odds + c).mean()) - inner, -60.0, 60.0)
+    return np.asarray(log_odds + shift)
+
+
+def _check_synthetic(
+    n_users: int, n_items: int, rank: int, purchase_rate: float, treated_share: float, overlap: float
+) -> None:
+    for name, number in (("n_users", n_users), ("n_items", n_items), ("rank", rank)):
+        if number < 1:
+            raise InputError(f"{name} must be at least 1, not {number}.")
+    if not 0 < purchase_rate < 1:
+        raise InputError(f"purchase_rate must lie between 0 and 1, not {purchase_rate}.")
+    if not 0 <= overlap < treated_share < 1 - overlap:
+        raise InputError(
+            f"treated_share ({treated_share}) must lie between overlap ({overlap}) and 1 − overlap."
+        )
