@@ -137,7 +137,7 @@ class TestFiles:
 
     def test_nothing_is_written_when_writing_fails(self, tmp_path: Path) -> None:
         log = Log.from_frame(frame())
-        with pytest.raises(InputError, match="neither .parquet nor .csv"):
+        with pytest.raises(InputError, match=r"neither \.parquet nor \.csv"):
             log.write(tmp_path / "log.xlsx")
         with pytest.raises(InputError, match="does not exist"):
             log.write(tmp_path / "none" / "log.csv")
@@ -268,10 +268,10 @@ class TestBadFiles:
     def test_paths_that_lead_nowhere(self, tmp_path: Path) -> None:
         with pytest.raises(InputError, match="there is no file"):
             Log.read(tmp_path / "none.parquet")
-        with pytest.raises(InputError, match="holds no .parquet or .csv"):
+        with pytest.raises(InputError, match=r"holds no \.parquet or \.csv"):
             Log.read(tmp_path)
         (tmp_path / "log.txt").write_text("x")
-        with pytest.raises(InputError, match="neither .parquet nor .csv"):
+        with pytest.raises(InputError, match=r"neither \.parquet nor \.csv"):
             Log.read(tmp_path / "log.txt")
         Log.from_frame(frame()).write(tmp_path / "a.csv")
         Log.from_frame(frame()).write(tmp_path / "a.parquet")
@@ -280,8 +280,13 @@ class TestBadFiles:
 
 
 ANY_ID = st.one_of(
-    st.integers(-(2**70), 2**70), st.text(max_size=5), st.none(), st.floats(), st.booleans(), st.binary(max_size=3)
-)  # fmt: skip
+    st.integers(-(2**70), 2**70),
+    st.text(max_size=5),
+    st.none(),
+    st.floats(),
+    st.booleans(),
+    st.binary(max_size=3),
+)
 ANY_NUMBER = st.one_of(st.integers(-1, 2), st.floats(), st.none(), st.text(max_size=3), st.booleans())
 
 
@@ -307,7 +312,10 @@ def test_no_frame_makes_the_reader_fail_with_anything_but_its_own_error(table: d
     assert len(log) == len(next(iter(table.values())))
 
 
-@given(st.one_of(st.binary(max_size=300), st.text(max_size=100).map(str.encode)), st.sampled_from(["csv", "parquet", "csv.gz"]))
+@given(
+    st.one_of(st.binary(max_size=300), st.text(max_size=100).map(str.encode)),
+    st.sampled_from(["csv", "parquet", "csv.gz"]),
+)
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @example(b"user_id,item_id,treated,outcome\n1,2,1,1\n", "csv")
 @example(b"\xff\xfe", "csv")

@@ -76,7 +76,11 @@ class TestSampling:
         """Draws depend on the cell alone: the first users of a one-time world do not notice the others."""
         world = World.synthetic(30, 11, random_state=0)
         part = World(
-            world.treated_rate[:10], world.control_rate[:10], world.propensity[:10], np.arange(10), world.items
+            world.treated_rate[:10],
+            world.control_rate[:10],
+            world.propensity[:10],
+            np.arange(10),
+            world.items,
         )
         whole, block = (w.sample(1, random_state=5).log.to_frame() for w in (world, part))
         first = whole[whole["user_id"] < 10].reset_index(drop=True)
@@ -134,6 +138,7 @@ class TestMisspecified:
         assert shifted.recorded is not None
         assert wrong_log.propensity is not None
         assert np.array_equal(wrong_log.propensity, shifted.recorded[wrong_log.user, wrong_log.item])
+        assert true_log.propensity is not None
         assert not np.array_equal(wrong_log.propensity, true_log.propensity)
 
 

@@ -70,12 +70,15 @@ class Ids:
         codes = self.encode(ids)
         unknown = np.flatnonzero(codes < 0)
         if len(unknown):
-            example = show(to_array(ids, self.column)[int(unknown[0])])
-            raise InputError(
-                f"column '{self.column}': an id in {count(len(unknown), 'row')} is not in the given catalogue "
-                f"of {len(self):,}, for example {example}; add it to the catalogue or drop these rows."
-            )
+            raise self.unknown(len(unknown), to_array(ids, self.column)[int(unknown[0])])
         return codes
+
+    def unknown(self, rows: int, example: Any) -> InputError:
+        """The error that says how many rows name something outside the catalogue."""
+        return InputError(
+            f"column '{self.column}': an id in {count(rows, 'row')} is not in the given catalogue of "
+            f"{len(self):,}, for example {show(example)}; add it to the catalogue or drop these rows."
+        )
 
     def decode(self, codes: npt.NDArray[Any]) -> pa.Array:
         """The ids at these positions."""

@@ -77,8 +77,7 @@ def read_cells(
     if not ids["user_id"].n_rows:
         raise InputError(f"{source.name} has no rows; a log needs at least one.")
     given = tuple(
-        own if own is not None else recorded
-        for own, recorded in zip(given, _recorded(source), strict=True)
+        own if own is not None else recorded for own, recorded in zip(given, _recorded(source), strict=True)
     )  # type: ignore[assignment]
     return _assemble(ids, numbers, given, source.text, id_types or {})
 
@@ -219,6 +218,10 @@ class _Reader:
         self.example: str = ""
         self.must: str = ""
 
+    def take(self, array: pa.Array, text: bool) -> None:
+        """Read one batch of the column; ``text`` says that it comes from a CSV."""
+        raise NotImplementedError
+
     def note_nulls(self, array: pa.Array) -> None:
         self.n_nulls += array.null_count
 
@@ -238,7 +241,7 @@ class _GrowingIds(_Reader):
 
     def __init__(self, column: str) -> None:
         super().__init__(column)
-        self.values: pa.Array | None = None
+        self.values: Any = None
         self.codes: list[Codes] = []
         self.n_rows = 0
 
@@ -282,11 +285,7 @@ class _GrowingIds(_Reader):
         unknown = position < 0
         if unknown.any():
             rows = int(np.count_nonzero(unknown[codes]))
-            example = show(self.values[int(np.flatnonzero(unknown)[0])])
-            raise InputError(
-                f"column '{self.column}': an id in {count(rows, 'row')} is not in the given catalogue "
-                f"of {len(ids):,}, for example {example}; add it to the catalogue or drop these rows."
-            )
+            raise ids.unknown(rows, self.values[int(np.flatnonzero(unknown)[0])])
 
 
 def _sorted(values: pa.Array) -> pa.Array:
@@ -349,9 +348,7 @@ def to_numbers(array: pa.Array, column: str, text: bool) -> npt.NDArray[np.float
             array = array.cast(pa.int8())
         return np.asarray(array.cast(pa.float64(), safe=False), dtype=np.float64)
     except (pa.ArrowException, ValueError, TypeError) as error:
-        raise InputError(
-            f"column '{column}' has the type {array.type}; it must hold numbers."
-        ) from error
+        raise InputError(f"column '{column}' has the type {array.type}; it must hold numbers.") from error
 
 
 def _parse(array: pa.Array) -> npt.NDArray[np.float64]:
@@ -360,7 +357,7 @@ def _parse(array: pa.Array) -> npt.NDArray[np.float64]:
     except pa.ArrowInvalid:
         encoded = array.dictionary_encode()
         parsed = np.array([_parse_word(word) for word in encoded.dictionary.to_pylist()], np.float64)
-        return parsed[np.asarray(encoded.indices)]
+        return np.asarray(parsed[np.asarray(encoded.indices)])
 
 
 def _parse_word(word: str) -> float:

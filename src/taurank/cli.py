@@ -11,7 +11,7 @@ import os
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -88,9 +88,7 @@ def demo() -> None:
 def data_dunnhumby(
     out: OutFolder,
     items: Annotated[Items, typer.Option(help="What an item is.")] = Items.category,
-    propensity: Annotated[
-        Assignment, typer.Option(help="How items are recommended.")
-    ] = Assignment.original,
+    propensity: Annotated[Assignment, typer.Option(help="How items are recommended.")] = Assignment.original,
     beta: Annotated[float, typer.Option(help="Unevenness of personalized propensities.")] = 2.0,
     times: Annotated[int, typer.Option(help="Weeks to draw.", min=1)] = 10,
     prior_weight: Annotated[
@@ -117,9 +115,7 @@ def data_synthetic(
     users: Annotated[int, typer.Option(help="Number of users.", min=1)] = 1000,
     items: Annotated[int, typer.Option(help="Number of items.", min=1)] = 500,
     times: Annotated[int, typer.Option(help="Times to draw.", min=1)] = 10,
-    propensity: Annotated[
-        Assignment, typer.Option(help="How items are recommended.")
-    ] = Assignment.original,
+    propensity: Annotated[Assignment, typer.Option(help="How items are recommended.")] = Assignment.original,
     beta: Annotated[float, typer.Option(help="Unevenness of personalized propensities.")] = 2.0,
     seed: Seed = 0,
     threads: Threads = None,
@@ -168,7 +164,9 @@ def log_check(path: LogPath) -> None:
     from taurank.log import Log
 
     for name, value in Log.read(path).describe().items():
-        shown = f"{value:,}" if isinstance(value, int) else "not recorded" if value is None else f"{value:.6g}"
+        shown = (
+            f"{value:,}" if isinstance(value, int) else "not recorded" if value is None else f"{value:.6g}"
+        )
         typer.echo(f"{name:<28}{shown:>14}")
 
 
@@ -202,9 +200,9 @@ def propensity_diagnose(
     typer.echo(_json(diagnosis.to_dict()) if format is Format.json else str(diagnosis))
 
 
-def _weight(text: str | None) -> float | str | None:
+def _weight(text: str | None) -> float | Literal["tune"] | None:
     if text is None or text == "tune":
-        return text
+        return text  # type: ignore[return-value]
     try:
         return float(text)
     except ValueError as error:

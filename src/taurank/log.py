@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def _not_binary(values: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
-    return (values != 0.0) & (values != 1.0)
+    return np.asarray((values != 0.0) & (values != 1.0))
 
 
 def _not_probability(values: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
@@ -94,11 +95,28 @@ class Log:
         return cls._from_source(tables.from_files(path), (users, items, times), id_types or {})
 
     @classmethod
-    def from_events(cls, impressions: Any, outcomes: Any, **options: Any) -> Log:
-        """A log from the two tables a shop has; see ``taurank.events.build_log`` for the options."""
+    def from_events(
+        cls,
+        impressions: Any,
+        outcomes: Any,
+        *,
+        period: Any = "day",
+        window: timedelta | str | None = None,
+        users: Any = None,
+        items: Any = None,
+        combine: str = "same",
+        id_types: Mapping[str, Any] | None = None,
+        memory_limit: str | None = None,
+        threads: int | None = None,
+        temp_folder: str | os.PathLike[str] | None = None,
+    ) -> Log:
+        """A log from the two tables a shop has; ``taurank.events.build_log`` explains every option."""
         from taurank.events import build_log
 
-        return build_log(impressions, outcomes, **options)
+        return build_log(
+            impressions, outcomes, period=period, window=window, users=users, items=items, combine=combine,
+            id_types=id_types, memory_limit=memory_limit, threads=threads, temp_folder=temp_folder,
+        )  # fmt: skip
 
     @classmethod
     def _from_source(
@@ -204,7 +222,8 @@ class Log:
 
     def to_frame(self) -> pd.DataFrame:
         """The rows as a pandas frame with the caller's ids."""
-        return self.to_arrow().to_pandas()
+        frame: pd.DataFrame = self.to_arrow().to_pandas()
+        return frame
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write to ``.parquet`` (exact, catalogue included) or ``.csv`` (the rows); never half a file."""

@@ -155,9 +155,7 @@ def _csv_header(file: Path) -> tuple[str, ...]:
     if not start:
         raise InputError(f"'{file}' is empty; a CSV needs a header line.")
     try:
-        with pa.csv.open_csv(
-            file, read_options=pa.csv.ReadOptions(block_size=CSV_BLOCK_BYTES)
-        ) as reader:
+        with pa.csv.open_csv(file, read_options=pa.csv.ReadOptions(block_size=CSV_BLOCK_BYTES)) as reader:
             names = tuple(reader.schema.names)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise InputError(f"'{file}' is not a readable CSV: {first_line(error)}.") from error
@@ -210,9 +208,7 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
-def write_batches(
-    path: str | os.PathLike[str], schema: pa.Schema, batches: Iterable[pa.RecordBatch]
-) -> None:
+def write_batches(path: str | os.PathLike[str], schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
     """Write a stream of batches as Parquet or CSV, by the name of the file, and never half of it."""
     kind = kind_of(Path(path))
     if Path(path).suffix.lower() == ".gz":

@@ -11,7 +11,7 @@ import json
 import os
 import zipfile
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -41,31 +41,33 @@ class Sample:
     truth: Gains
 
 
-@dataclass(frozen=True, eq=False)
 class World:
-    """Potential outcomes and propensities of all pairs of users and items.
+    """Potential outcomes and propensities of all pairs of users and items; frozen once made.
 
     ``treated_rate`` is μ^T, ``control_rate`` is μ^C, ``propensity`` is P: arrays users × items, kept as
     float32. ``recorded`` is the propensity that sampled logs record, where it differs from the true one.
     ``origin`` says what the world was made from.
     """
 
-    treated_rate: Rates
-    control_rate: Rates
-    propensity: Rates
-    users: Ids
-    items: Ids
-    recorded: Rates | None = None
-    origin: Mapping[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        for name, what in (("users", "user_id"), ("items", "item_id")):
-            ids = getattr(self, name)
-            object.__setattr__(self, name, ids if isinstance(ids, Ids) else Ids(ids, what))
-        shape = (len(self.users), len(self.items))
-        for name in ("treated_rate", "control_rate", "propensity", "recorded"):
-            if getattr(self, name) is not None:
-                object.__setattr__(self, name, _checked_rates(name, getattr(self, name), shape))
+    def __init__(
+        self,
+        treated_rate: npt.ArrayLike,
+        control_rate: npt.ArrayLike,
+        propensity: npt.ArrayLike,
+        users: Any,
+        items: Any,
+        *,
+        recorded: npt.ArrayLike | None = None,
+        origin: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.users = users if isinstance(users, Ids) else Ids(users, "user_id")
+        self.items = items if isinstance(items, Ids) else Ids(items, "item_id")
+        shape = (self.n_users, self.n_items)
+        self.treated_rate = _checked_rates("treated_rate", treated_rate, shape)
+        self.control_rate = _checked_rates("control_rate", control_rate, shape)
+        self.propensity = _checked_rates("propensity", propensity, shape)
+        self.recorded = None if recorded is None else _checked_rates("recorded", recorded, shape)
+        self.origin: Mapping[str, Any] = dict(origin or {})
 
     @property
     def n_users(self) -> int:
@@ -96,7 +98,8 @@ class World:
         user, item, time, treated, outcome = rows
         recorded = self.propensity if self.recorded is None else self.recorded
         log = Log(catalogue, user, item, time, treated, outcome, recorded[user, item].astype(np.float64))
-        return Sample(log, Gains(catalogue, *truth, name="truth"))
+        effect_user, effect_item, effect_time, effect = truth
+        return Sample(log, Gains(catalogue, effect_user, effect_item, effect_time, effect, "truth"))
 
     def personalized(self, beta: float = 2.0) -> World:
         """Recommend what each user buys anyway: P = min(1, α · rank^−β), Eq. (gen_propensity).
@@ -113,14 +116,14 @@ class World:
             order = np.argsort(-self._purchase_rate(user), kind="stable")
             propensity[user, order] = by_rank
         origin = {**self.origin, "personalized": {"beta": beta, "alpha": alpha}}
-        return replace(self, propensity=propensity, recorded=None, origin=origin)
+        return World(self.treated_rate, self.control_rate, propensity, self.users, self.items, origin=origin)
 
     def _purchase_rate(self, user: int) -> npt.NDArray[np.float64]:
         treated, control, propensity = (
             rates[user].astype(np.float64)
             for rates in (self.treated_rate, self.control_rate, self.propensity)
         )
-        return propensity * treated + (1.0 - propensity) * control
+        return np.asarray(propensity * treated + (1.0 - propensity) * control)
 
     def misspecified(self, xi: float) -> World:
         """Record wrong propensities: log-odds pulled by ξ towards their mean, Eq. (misIPS).
@@ -134,7 +137,10 @@ class World:
             raise InputError("a propensity of exactly 0 or 1 has no log-odds to shift; clip it first.")
         shifted = expit((1.0 - xi) * log_odds + xi * log_odds.mean())
         recorded = np.clip(shifted, EDGE, 1 - EDGE).astype(np.float32)
-        return replace(self, recorded=recorded, origin={**self.origin, "misspecified": {"xi": xi}})
+        return World(
+            self.treated_rate, self.control_rate, self.propensity, self.users, self.items,
+            recorded=recorded, origin={**self.origin, "misspecified": {"xi": xi}},
+        )  # fmt: skip
 
     @classmethod
     def synthetic(
@@ -211,7 +217,7 @@ class World:
 
 
 def _checked_rates(name: str, values: npt.ArrayLike, shape: tuple[int, int]) -> Rates:
-    rates = np.ascontiguousarray(values, dtype=np.float32)
+    rates: Rates = np.ascontiguousarray(values, dtype=np.float32)
     if rates.shape != shape:
         raise InputError(f"{name} must have the shape users × items {shape}, not {rates.shape}.")
     wrong = ~((rates >= 0) & (rates <= 1))
@@ -222,8 +228,9 @@ def _checked_rates(name: str, values: npt.ArrayLike, shape: tuple[int, int]) -> 
         )
     if name in ("propensity", "recorded"):
         rates = np.clip(rates, np.float32(EDGE), np.float32(1 - EDGE))
-    rates.flags.writeable = False
-    return rates
+    frozen = rates.view()  # the caller's own array stays writeable
+    frozen.flags.writeable = False
+    return frozen
 
 
 def _rank_propensity(alpha: float, beta: float, n_items: int) -> npt.NDArray[np.float64]:
@@ -241,9 +248,7 @@ def _solve_alpha(beta: float, n_items: int, target: float) -> float:
     return float(np.exp(brentq(excess, low, high, xtol=1e-13)))
 
 
-def _low_rank(
-    rng: np.random.Generator, n_users: int, n_items: int, rank: int
-) -> npt.NDArray[np.float64]:
+def _low_rank(rng: np.random.Generator, n_users: int, n_items: int, rank: int) -> npt.NDArray[np.float64]:
     """A users × items array of unit variance and the given rank."""
     users, items = rng.standard_normal((n_users, rank)), rng.standard_normal((n_items, rank))
     return np.asarray(users @ items.T / np.sqrt(rank))

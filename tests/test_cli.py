@@ -1,0 +1,136 @@
+"""The command line, as a person meets it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from taurank import Gains, Log, World, cli
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
+    """Exit code, standard output and standard error of ``taurank ARGUMENTS``."""
+    before = sys.argv
+    sys.argv = ["taurank", *map(str, arguments)]
+    try:
+        cli.main()
+        code = 0
+    except SystemExit as stop:
+        code = int(stop.code or 0)
+    finally:
+        sys.argv = before
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_version_and_help_import_nothing_heavy() -> None:
+    script = (
+        "import sys; sys.argv = ['taurank', '--help']\n"
+        "from taurank.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "heavy = {'numpy', 'pandas', 'numba', 'duckdb', 'pyarrow', 'scipy', 'altair'} & set(sys.modules)\n"
+        "assert not heavy, heavy"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "propensity" in done.stdout
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, "--version")[1].startswith("taurank ")
+
+
+def test_synthetic_writes_log_truth_and_what_was_made(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ("data", "synthetic", "--users", 30, "--items", 20, "--times", 2, "--seed", 5, "--out")
+    assert run(capsys, *arguments, tmp_path / "a")[0] == 0
+    assert run(capsys, *arguments, tmp_path / "b")[0] == 0
+    log, again = (Log.read(tmp_path / folder / "log.parquet") for folder in "ab")
+    assert log.equals(again)
+    assert (log.n_users, log.n_items, log.n_times) == (30, 20, 2)
+    assert set(Gains.read(tmp_path / "a" / "truth.parquet").value) == {-1.0, 1.0}
+    made = json.loads((tmp_path / "a" / "world.json").read_text())
+    assert made["origin"]["maker"] == "synthetic"
+    assert (made["seed"], made["rows"]) == (5, len(log))
+
+
+def test_personalized_synthetic(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, _ = run(
+        capsys, "data", "synthetic", "--users", 9, "--items", 30, "--out", tmp_path,
+        "--propensity", "personalized",
+    )  # fmt: skip
+    assert code == 0
+    assert json.loads((tmp_path / "world.json").read_text())["origin"]["personalized"]["beta"] == 2.0
+
+
+@pytest.fixture
+def log_file(tmp_path: Path) -> Path:
+    path = tmp_path / "log.parquet"
+    World.synthetic(40, 30, random_state=0).sample(3, random_state=1).log.write(path)
+    return path
+
+
+def test_log_check(log_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run(capsys, "log", "check", log_file)
+    assert code == 0
+    assert "users" in out
+    assert f"{len(Log.read(log_file)):,}" in out
+
+
+def test_bad_input_is_one_sentence_and_exit_code_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "broken.csv"
+    path.write_text("user_id,item_id,treated,outcome,propensity\n1,2,1,0,1.0\n1,3,1,0,0.5\n")
+    code, out, err = run(capsys, "log", "check", path)
+    assert code == 2
+    assert out == ""
+    assert err.count("\n") == 1
+    assert "column 'propensity'" in err
+    assert "1 row, for example '1.0'" in err
+
+
+def test_usage_errors_are_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(capsys, "data", "synthetic")[0] == 2
+    assert run(capsys, "nothing")[0] == 2
+
+
+def test_log_build(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shown, bought, out = (tmp_path / name for name in ("shown.csv", "bought.csv", "log.parquet"))
+    shown.write_text("user_id,item_id,timestamp\n1,tea,2024-01-01 10:00:00\n2,tea,2024-01-09 10:00:00\n")
+    bought.write_text("user_id,item_id,timestamp\n1,tea,2024-01-02 12:00:00\n3,ham,2024-01-03 12:00:00\n")
+    code, text, _ = run(capsys, "log", "build", shown, bought, "--period", "week", "--out", out)
+    assert code == 0
+    assert "Wrote Log(3 rows" in text
+    log = Log.read(out)
+    assert (log.n_users, log.n_times, int(log.treated.sum()), int(log.outcome.sum())) == (3, 2, 2, 2)
+
+
+def test_log_build_writes_nothing_on_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shown, out = tmp_path / "shown.csv", tmp_path / "log.parquet"
+    shown.write_text("user_id,timestamp\n1,2024-01-01 10:00:00\n")
+    code, _, err = run(capsys, "log", "build", shown, shown, "--out", out)
+    assert code == 2
+    assert "item_id" in err
+    assert not out.exists()
+
+
+def test_propensity_estimate_and_diagnose(
+    log_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    without, estimated, page = (tmp_path / name for name in ("without.csv", "estimated.parquet", "page.html"))
+    Log.from_frame(Log.read(log_file).to_frame().drop(columns="propensity")).write(without)
+    code, _, err = run(capsys, "propensity", "diagnose", without)
+    assert code == 2
+    assert "taurank propensity estimate" in err
+    assert run(capsys, "propensity", "estimate", without, "--out", estimated)[0] == 0
+    code, out, _ = run(capsys, "propensity", "diagnose", estimated, "--html", page, "--format", "json")
+    assert code == 0
+    assert json.loads(out)
+    assert "<svg" in page.read_text()
