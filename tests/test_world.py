@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.special import expit, logit
 
-from taurank import World
+from taurank import World, store
 from taurank.errors import InputError
 
 RATES = np.array([[0.0, 1.0, 0.5], [0.2, 0.9, 0.1]])
@@ -172,10 +172,19 @@ class TestFiles:
         path = tmp_path / "a.world"
         small_world().save(path)
         whole = path.read_bytes()
-        for content in (b"", whole[: len(whole) // 2], b"something else"):
+        for content in (b"", b"something else", b"taurank"):
             path.write_bytes(content)
-            with pytest.raises(InputError, match="not a whole world file"):
+            with pytest.raises(InputError, match="is not a taurank file"):
                 World.load(path)
+        flipped = bytearray(whole)
+        flipped[len(whole) // 2] ^= 1
+        for content in (whole[: len(whole) // 2], whole[:20], whole[:-1], whole + b"x", bytes(flipped)):
+            path.write_bytes(content)
+            with pytest.raises(InputError, match="truncated or altered"):
+                World.load(path)
+        store.write(path, "model", {}, {})
+        with pytest.raises(InputError, match="holds a model, not a world"):
+            World.load(path)
         with pytest.raises(InputError, match="there is no file"):
             World.load(tmp_path / "none")
 

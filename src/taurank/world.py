@@ -7,9 +7,7 @@ and the only place where anything of size users × items is kept.
 
 from __future__ import annotations
 
-import json
 import os
-import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,16 +18,16 @@ import pandas as pd
 from scipy.optimize import brentq
 from scipy.special import expit, logit
 
-from taurank import draws
+from taurank import draws, store
 from taurank.catalogue import Catalogue, Ids, ids_from_bytes, ids_to_bytes
 from taurank.errors import InputError, count
 from taurank.gains import Gains
 from taurank.log import Log
-from taurank.tables import atomic_path
 
 Rates = npt.NDArray[np.float32]
 RandomState = int | np.random.Generator | np.random.SeedSequence | None
 
+_STORED = ("treated_rate", "control_rate", "propensity", "recorded")
 EDGE = 1e-6  # propensities are clipped to [EDGE, 1 − EDGE], as in the paper
 
 
@@ -188,32 +186,17 @@ class World:
         return pd.DataFrame([{"users": self.n_users, "items": self.n_items, **means}])
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the world to one file (numpy's zip format, nothing pickled)."""
-        arrays: dict[str, Any] = {
-            "ids": np.frombuffer(ids_to_bytes(self.users, self.items), np.uint8),
-            "origin": np.frombuffer(json.dumps(dict(self.origin)).encode(), np.uint8),
-            "treated_rate": self.treated_rate,
-            "control_rate": self.control_rate,
-            "propensity": self.propensity,
-        }
-        if self.recorded is not None:
-            arrays["recorded"] = self.recorded
-        with atomic_path(path) as temporary, open(temporary, "wb") as stream:
-            np.savez(stream, **arrays)
+        """Write the world to one file with a checksum."""
+        arrays = {name: getattr(self, name) for name in _STORED if getattr(self, name) is not None}
+        arrays["ids"] = np.frombuffer(ids_to_bytes(self.users, self.items), np.uint8)
+        store.write(path, "world", {"origin": self.origin}, arrays)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> World:
         """Read a world that ``save`` wrote."""
-        try:
-            with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as stored:
-                arrays = {name: stored[name] for name in stored.files}
-            users, items = ids_from_bytes(arrays.pop("ids").tobytes())
-            origin = json.loads(arrays.pop("origin").tobytes())
-            return cls(users=users, items=items, origin=origin, **arrays)
-        except FileNotFoundError as error:
-            raise InputError(f"there is no file '{os.fspath(path)}'.") from error
-        except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
-            raise InputError(f"'{os.fspath(path)}' is not a whole world file.") from error
+        facts, arrays = store.read(path, "world")
+        users, items = ids_from_bytes(arrays.pop("ids").tobytes())
+        return cls(users=users, items=items, origin=facts["origin"], **arrays)
 
 
 def _checked_rates(name: str, values: npt.ArrayLike, shape: tuple[int, int]) -> Rates:
