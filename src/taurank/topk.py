@@ -1,0 +1,70 @@
+"""The k best items of every user: Numba only, arrays in, arrays out.
+
+Equal scores rank in catalogue order. Items are scanned in stretches; a stretch in which nothing beats the
+k-th best so far is passed over by one vectorised comparison.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+import numpy.typing as npt
+
+_STRETCH = 64
+
+
+def best(
+    scores: npt.NDArray[np.float32],
+    k: int,
+    start: npt.NDArray[np.int64],
+    excluded: npt.NDArray[np.int32],
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32], npt.NDArray[np.int64]]:
+    """Columns and scores of the ``k`` best of each row, best first, and how many there are.
+
+    ``excluded[start[r] : start[r + 1]]`` are columns that row r must not get; they are overwritten with −∞,
+    so ``scores`` is used up.
+    """
+    rows = len(scores)
+    columns = np.full((rows, k), -1, np.int32)
+    values = np.full((rows, k), -np.inf, np.float32)
+    found = np.zeros(rows, np.int64)
+    _best(scores, start, excluded, columns, values, found)
+    return columns, values, found
+
+
+@numba.njit(nogil=True, cache=True)
+def _best(scores: Any, start: Any, excluded: Any, columns: Any, values: Any, found: Any) -> None:
+    for row in range(scores.shape[0]):
+        for position in range(start[row], start[row + 1]):
+            scores[row, excluded[position]] = -np.inf
+        found[row] = _best_of_row(scores[row], columns[row], values[row])
+
+
+@numba.njit(nogil=True, cache=True)
+def _best_of_row(scores: Any, columns: Any, values: Any) -> Any:
+    k, n, found = len(values), len(scores), 0
+    threshold = np.float32(-np.inf)
+    for first in range(0, n, _STRETCH):
+        last = min(first + _STRETCH, n)
+        beats = np.int32(0)
+        for j in range(first, last):
+            beats |= np.int32(scores[j] > threshold)
+        if beats:
+            for j in range(first, last):
+                if scores[j] > threshold:
+                    found = min(found + 1, k)
+                    _insert(scores[j], j, columns, values, found)
+                    threshold = values[k - 1]
+    return found
+
+
+@numba.njit(nogil=True, cache=True)
+def _insert(score: Any, column: Any, columns: Any, values: Any, found: Any) -> None:
+    """Put a score behind all that are at least as high."""
+    place = found - 1
+    while place > 0 and values[place - 1] < score:
+        values[place], columns[place] = values[place - 1], columns[place - 1]
+        place -= 1
+    values[place], columns[place] = score, column
