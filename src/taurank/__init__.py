@@ -10,19 +10,28 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
+_LEARNERS = ("BLCE", "BPR", "DLCE", "DLTO", "ULBPR", "ULRMF", "CausE", "Popular", "Random")
 _HOMES = {
     "Log": "taurank.log",
     "World": "taurank.world",
     "Gains": "taurank.gains",
+    "evaluate": "taurank.metrics",
+    "compare": "taurank.metrics",
+    **dict.fromkeys(("LEARNERS", "load", *_LEARNERS), "taurank.learners"),
 }
-_MODULES = ("dunnhumby", "gains", "propensity")
+_MODULES = ("bounds", "dunnhumby", "gains", "propensity", "tune")
 
-__all__ = ["Gains", "Log", "World", "dunnhumby", "gains", "propensity"]
+__all__ = [
+    "BLCE", "BPR", "DLCE", "DLTO", "LEARNERS", "ULBPR", "ULRMF", "CausE", "Gains", "Log", "Popular", "Random",
+    "World", "bounds", "compare", "dunnhumby", "evaluate", "gains", "load", "propensity", "tune",
+]  # fmt: skip
 
 if TYPE_CHECKING:
-    from taurank import dunnhumby, gains, propensity
+    from taurank import bounds, dunnhumby, gains, propensity, tune
     from taurank.gains import Gains
+    from taurank.learners import BLCE, BPR, DLCE, DLTO, LEARNERS, ULBPR, ULRMF, CausE, Popular, Random, load
     from taurank.log import Log
+    from taurank.metrics import compare, evaluate
     from taurank.world import World
 
 

@@ -82,6 +82,20 @@ def read_cells(
     return _assemble(ids, numbers, given, source.text, id_types or {})
 
 
+def read_ids(source: Source, column: str) -> pa.Array:
+    """One id column of a table, row by row, checked and typed like those of a log."""
+    if column not in source.columns:
+        raise InputError(f"{source.name} has no column '{column}'; found: {', '.join(source.columns)}.")
+    reader = _GrowingIds(column)
+    for batch in source.batches([column]):
+        reader.take(batch.column(column), source.text)
+    _complain([reader])
+    if not reader.n_rows:
+        raise InputError(f"{source.name} has no rows.")
+    ids, codes = reader.finish(None, source.text, None)
+    return ids.decode(codes)
+
+
 def _locate(source: Source, rules: list[Rule], renames: Mapping[str, str]) -> dict[str, str]:
     """Which column of the source serves each of ours; an error names the missing one."""
     research = "idx_user" in source.columns and "user_id" not in source.columns

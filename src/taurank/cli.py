@@ -57,10 +57,38 @@ class Format(StrEnum):
     json = "json"
 
 
+class Estimator(StrEnum):
+    truth = "truth"
+    outcome = "outcome"
+    naive = "naive"
+    ips = "ips"
+    capped_ips = "capped-ips"
+
+
+class Output(StrEnum):
+    table = "table"
+    json = "json"
+    csv = "csv"
+
+
+class Unknown(StrEnum):
+    refuse = "raise"
+    warn = "warn"
+    popular = "popular"
+
+
 Seed = Annotated[int, typer.Option(help="Same seed, same bits.", min=0)]
 Threads = Annotated[int | None, typer.Option(help="Threads to use; the result does not depend on it.", min=1)]
 OutFolder = Annotated[Path, typer.Option("--out", help="Folder to write to.")]
 OutFile = Annotated[Path, typer.Option("--out", help="File to write, .parquet or .csv.")]
+LearnerName = Annotated[str, typer.Argument(metavar="LEARNER", help="dlce, bpr, popular, …")]
+Settings = Annotated[
+    list[str] | None, typer.Option("--set", help="A hyper-parameter, for example --set cap=0.01; repeatable.")
+]
+TruthPath = Annotated[
+    Path | None, typer.Option("--truth", help="The effects: user_id, item_id[, time], value.")
+]
+Cap = Annotated[float | None, typer.Option(help="Cap of capped IPS.", min=0.0, max=1.0)]
 LogPath = Annotated[Path, typer.Argument(metavar="LOG", help="A Parquet or CSV file, a glob or a folder.")]
 
 
@@ -198,6 +226,222 @@ def propensity_diagnose(
     if html is not None:
         diagnosis.write_html(html)
     typer.echo(_json(diagnosis.to_dict()) if format is Format.json else str(diagnosis))
+
+
+@app.command("fit")
+def fit(
+    learner: LearnerName,
+    path: LogPath,
+    out: Annotated[Path, typer.Option("--out", help="File to write the model to.")],
+    settings: Settings = None,
+    validation: Annotated[
+        Path | None, typer.Option(help="A log to stop early by; its estimator is --estimator.")
+    ] = None,
+    truth: TruthPath = None,
+    estimator: Annotated[Estimator | None, typer.Option(help="What to measure validation by.")] = None,
+    cap: Cap = None,
+    metric: Annotated[str, typer.Option(help="What to stop early by.")] = "CDCG",
+    patience: Annotated[int, typer.Option(help="Validations without a better one.", min=1)] = 10,
+    checkpoint: Annotated[Path | None, typer.Option(help="File from which a killed fit goes on.")] = None,
+    checkpoint_minutes: Annotated[float, typer.Option(help="How often it is written.", min=0)] = 5.0,
+    seed: Seed = 0,
+    threads: Threads = None,
+) -> None:
+    """Fit a learner to a log and write the model."""
+    from taurank.learners.trained import Trained
+    from taurank.log import Log
+
+    model = _make(learner, settings, seed, threads)
+    log = Log.read(path)
+    if isinstance(model, Trained):
+        gains = _gains(validation, truth, estimator, cap) if validation or truth else None
+        model.fit(log, gains, metric, patience, checkpoint=checkpoint, checkpoint_minutes=checkpoint_minutes)
+    else:
+        model.fit(log)
+    model.save(out)
+    typer.echo(f"Wrote {type(model).__name__}, fitted to {log!r}, to {out}.")
+
+
+@app.command("evaluate")
+def evaluate(
+    model: Annotated[
+        Path,
+        typer.Argument(metavar="MODEL_OR_SCORES", help="A model, a .npy array, or user_id,item_id,score."),
+    ],
+    path: LogPath,
+    truth: TruthPath = None,
+    estimator: Annotated[
+        Estimator | None, typer.Option(help="What to measure by: truth if given, else ips or capped-ips.")
+    ] = None,
+    cap: Cap = None,
+    metrics: Annotated[str, typer.Option(help="Comma-separated.")] = "CP@10,CP@100,CDCG,CAR",
+    unit: Annotated[str, typer.Option(help="What a time is, in sentences.")] = "time",
+    level: Annotated[float, typer.Option(help="Level of the intervals.")] = 0.95,
+    format: Annotated[Output, typer.Option(help="How to print it.")] = Output.table,
+    threads: Threads = None,
+) -> None:
+    """Measure a ranking by the truth, or by what a log allows to estimate, with intervals."""
+    import warnings
+
+    from taurank.metrics import evaluate as measure
+    from taurank.scorefile import read_ranker
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the table says it
+        gains = _gains(path, truth, estimator, cap)
+        result = measure(read_ranker(model), gains, metrics.split(","), unit=unit, threads=threads)
+    frame = result.to_frame(level)
+    if format is Output.csv:
+        typer.echo(frame.to_csv(index=False), nl=False)
+    elif format is Output.json:
+        typer.echo(_json({"gains": gains.name, "metrics": json.loads(frame.to_json(orient="records"))}))
+    else:
+        typer.echo(f"measured by: {gains.name}\n{result}")
+
+
+@app.command("recommend")
+def recommend(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A file that fit wrote.")],
+    out: OutFile,
+    k: Annotated[int, typer.Option(help="Items per user.", min=1)] = 10,
+    users: Annotated[Path | None, typer.Option(help="A table with user_id; else all users.")] = None,
+    candidates: Annotated[Path | None, typer.Option(help="A table with item_id: the only items.")] = None,
+    exclude: Annotated[
+        Path | None, typer.Option(help="A log (what was bought), or a table with item_id[, user_id].")
+    ] = None,
+    on_unknown: Annotated[Unknown, typer.Option(help="What if a user was not in the log.")] = Unknown.refuse,
+    threads: Threads = None,
+) -> None:
+    """Write the best items of each user: user_id, item_id, score, rank."""
+    from taurank.learners import load
+
+    loaded = load(model)
+    rows = loaded.write_recommendations(
+        out, _column(users, "user_id"), k, _column(candidates, "item_id"), _exclusion(exclude),
+        on_unknown.value, threads,
+    )  # fmt: skip
+    typer.echo(f"Wrote {rows:,} recommendations to {out}.")
+
+
+@app.command("tune")
+def tune(
+    learner: LearnerName,
+    path: LogPath,
+    validation: Annotated[Path, typer.Option(help="A log to measure trials by.")],
+    truth: TruthPath = None,
+    estimator: Annotated[Estimator | None, typer.Option(help="What to measure trials by.")] = None,
+    cap: Cap = None,
+    metric: Annotated[str, typer.Option(help="What to search for.")] = "CDCG",
+    trials: Annotated[int, typer.Option(help="Settings to try.", min=1)] = 20,
+    settings: Settings = None,
+    search: Annotated[
+        list[str] | None, typer.Option(help="Values to try, for example --search cap=0.01,0.1; repeatable.")
+    ] = None,
+    journal: Annotated[Path | None, typer.Option(help="File from which a killed search goes on.")] = None,
+    jobs: Annotated[int, typer.Option(help="Processes.", min=1)] = 1,
+    html: Annotated[Path | None, typer.Option(help="Write a page with a chart to this file.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Write the best hyper-parameters, as JSON.")] = None,
+    seed: Seed = 0,
+) -> None:
+    """Search a learner's hyper-parameters."""
+    from taurank.log import Log
+    from taurank.tables import atomic_path
+    from taurank.tune import tune as search_for
+
+    space = {name: value if isinstance(value, list) else [value] for name, value in _pairs(search).items()}
+    result = search_for(
+        learner.lower(), Log.read(path), _gains(validation, truth, estimator, cap), metric=metric,
+        trials=trials, space=space or None, fixed=_pairs(settings), journal=journal, jobs=jobs,
+        random_state=seed,
+    )  # fmt: skip
+    typer.echo(str(result))
+    if html is not None:
+        result.write_html(html)
+    if out is not None:
+        with atomic_path(out) as temporary:
+            temporary.write_text(
+                _json({"learner": learner, metric: result.value, "best": result.best}) + "\n"
+            )
+
+
+def _make(name: str, settings: list[str] | None, seed: int, threads: int | None) -> Any:
+    from taurank.learners import LEARNERS
+    from taurank.learners.trained import Trained
+
+    if name.lower() not in LEARNERS:
+        raise InputError(f"there is no learner '{name}'; known are {', '.join(LEARNERS)}.")
+    learner = LEARNERS[name.lower()]
+    options: dict[str, Any] = {"random_state": seed, **_pairs(settings)}
+    if threads is not None and issubclass(learner, Trained):
+        options["threads"] = threads
+    try:
+        return learner(**options)
+    except TypeError as error:
+        known = ", ".join(learner().hyper_parameters())
+        raise InputError(f"{learner.__name__} takes {known}; {str(error).split(' ', 1)[-1]}.") from error
+
+
+def _pairs(settings: list[str] | None) -> dict[str, Any]:
+    """--set name=value: numbers as numbers, several values as a list, the rest as text."""
+    result: dict[str, Any] = {}
+    for setting in settings or []:
+        name, equals, text = setting.partition("=")
+        if not equals:
+            raise InputError(f"'{setting}' is not of the form name=value.")
+        values = [_value(part) for part in text.split(",")]
+        result[name.strip().replace("-", "_")] = values if len(values) > 1 else values[0]
+    return result
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text
+
+
+def _gains(log: Path | None, truth: Path | None, estimator: Estimator | None, cap: float | None) -> Any:
+    """The gains to measure by: the truth if it is given, else an estimate from the log."""
+    from taurank import gains
+    from taurank.log import Log
+
+    chosen = estimator or (
+        Estimator.truth if truth else Estimator.capped_ips if cap is not None else Estimator.ips
+    )
+    if chosen is Estimator.truth:
+        if truth is None:
+            raise InputError("--estimator truth needs the effects: --truth FILE.")
+        return gains.Gains.read(truth, name="truth")
+    if log is None:
+        raise InputError(f"--estimator {chosen} needs a log.")
+    if chosen is Estimator.capped_ips:
+        return gains.capped_ips(Log.read(log), cap)
+    return {"outcome": gains.outcome, "naive": gains.naive, "ips": gains.ips}[chosen.value](Log.read(log))
+
+
+def _column(path: Path | None, column: str) -> Any:
+    """One column of ids from a table, or None."""
+    from taurank.cells import read_ids
+    from taurank.tables import from_files
+
+    return None if path is None else read_ids(from_files(path), column)
+
+
+def _exclusion(path: Path | None) -> Any:
+    """A log if the file has a log's columns, else a table of ids."""
+    if path is None:
+        return None
+    import pyarrow as pa
+
+    from taurank.cells import read_ids
+    from taurank.log import Log
+    from taurank.tables import from_files
+
+    source = from_files(path)
+    if "outcome" in source.columns:
+        return Log.read(path)
+    names = [name for name in ("user_id", "item_id") if name in source.columns]
+    return pa.table({name: read_ids(source, name) for name in names})
 
 
 def _weight(text: str | None) -> float | Literal["tune"] | None:

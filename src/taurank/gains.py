@@ -8,7 +8,7 @@ A cell without a row has gain 0. The truth comes from ``World.sample``; ``outcom
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -194,6 +194,12 @@ class Gains:
     def times(self) -> Ids:
         return self.catalogue.times
 
+    def only(self, keep: Callable[[npt.NDArray[np.float64]], npt.NDArray[np.bool_]]) -> Gains:
+        """The cells whose value ``keep`` says yes to."""
+        rows = np.flatnonzero(keep(self.value))
+        cells = (self.user[rows], self.item[rows], self.time[rows], self.value[rows])
+        return Gains(self.catalogue, *cells, self.name, self.timed, self.overlap)
+
     def to_arrow(self) -> pa.Table:
         """The cells as an Arrow table with the caller's ids; its schema carries the catalogue."""
         schema, batches = self._batches()
@@ -201,7 +207,8 @@ class Gains:
 
     def to_frame(self) -> pd.DataFrame:
         """The cells as a pandas frame ``user_id, item_id, time, value`` with the caller's ids."""
-        return self.to_arrow().to_pandas()
+        frame: pd.DataFrame = self.to_arrow().to_pandas()
+        return frame
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write to ``.parquet`` (exact, catalogue included) or ``.csv`` (the rows); never half a file."""

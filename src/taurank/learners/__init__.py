@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 from taurank.learners.base import Learner, load
+from taurank.learners.pairwise import BLCE, BPR, DLCE, DLTO, ULBPR
+from taurank.learners.pointwise import ULRMF, CausE
 from taurank.learners.simple import Popular, Random
 
-LEARNERS: dict[str, type[Learner]] = {learner.__name__.lower(): learner for learner in (Random, Popular)}
+LEARNERS: dict[str, type[Learner]] = {
+    learner.__name__.lower(): learner
+    for learner in (Random, Popular, BPR, ULBPR, ULRMF, CausE, BLCE, DLTO, DLCE)
+}
 
-__all__ = ["LEARNERS", "Learner", "Popular", "Random", "load"]
+__all__ = [
+    "BLCE", "BPR", "DLCE", "DLTO", "LEARNERS", "ULBPR", "ULRMF", "CausE", "Learner", "Popular", "Random", "load",
+]  # fmt: skip

@@ -66,8 +66,8 @@ class Exclusion:
     @classmethod
     def _pairs(cls, user: Codes, item: Codes, n_users: int) -> Exclusion:
         known = (user >= 0) & (item >= 0)
-        start, order = ranks.group(user[known], n_users)
-        return cls(np.empty(0, np.int32), start, item[known][order])
+        start, (grouped,) = ranks.group(user[known], n_users, item[known])
+        return cls(np.empty(0, np.int32), start, grouped)
 
 
 @dataclass(frozen=True)

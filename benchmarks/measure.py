@@ -1,0 +1,160 @@
+"""How fast metrics are, beside a data frame and beside a full sort, and how much memory they take.
+
+Run ``python benchmarks/measure.py``. Speed: all four metrics on 2,000 users × 8,000 items with 1 % non-zero
+gains, the runs of the contestants taking turns; the ratio of their medians is what counts. Memory: a factor
+model on 50,000 items with 10 gains a user, for 20,000 and for 200,000 users, each in a process of its own.
+``--quick`` makes everything small, to see that it runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+sys.path[:0] = [str(Path(__file__).parent.parent / folder) for folder in ("src", "tests")]
+
+from taurank import Gains  # noqa: E402
+from taurank.catalogue import Catalogue, Ids  # noqa: E402
+from taurank.metrics import DEFAULT, evaluate  # noqa: E402
+from twins import by_argsort, by_pandas  # noqa: E402
+
+PLAIN = tuple(name[1:] for name in DEFAULT)
+FACTORS = 64
+WANTED_PANDAS, WANTED_ARGSORT = 100, 3
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="small sizes")
+    parser.add_argument("--memory-child", nargs=2, type=int, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.memory_child:
+        print(json.dumps(measure_memory(*arguments.memory_child)))
+        return 0
+    scale = 10 if arguments.quick else 1
+    fast_enough = show_speed(2000 // scale, 8000 // scale)
+    show_memory([20_000 // scale, 200_000 // scale], 50_000 // scale)
+    return 0 if fast_enough or arguments.quick else 1
+
+
+def show_speed(n_users: int, n_items: int) -> bool:
+    rng = np.random.default_rng(0)
+    made = random_gains(rng, n_users, n_items, n_items // 100)
+    print(f"speed: {n_users:,} users × {n_items:,} items, {len(made):,} gains, {', '.join(DEFAULT)}")
+    fast = True
+    for kind in (np.float32, np.float64):
+        scores = np.argsort(rng.random((n_users, n_items)), axis=1).astype(kind)  # no ties
+        contestants: dict[str, Callable[[], Any]] = {
+            "taurank": partial(evaluate, scores, made),
+            "argsort": partial(by_argsort, scores, made, PLAIN),
+            "pandas": partial(by_pandas, scores, made, PLAIN),
+        }
+        check_agreement(contestants)
+        seconds = take_turns(contestants, {"taurank": 15, "argsort": 5, "pandas": 3})
+        fast = show_ratios(np.dtype(kind).name, seconds) and fast
+    return fast
+
+
+def check_agreement(contestants: dict[str, Callable[[], Any]]) -> None:
+    result = np.stack([metric.per_user for metric in contestants["taurank"]().values()])
+    assert np.allclose(result, contestants["argsort"](), rtol=0, atol=1e-9)
+    frame = contestants["pandas"]().groupby("user").sum()
+    assert np.allclose(result[:, frame.index], frame.to_numpy().T, rtol=0, atol=1e-9)
+
+
+def take_turns(contestants: dict[str, Callable[[], Any]], runs: dict[str, int]) -> dict[str, float]:
+    """Median seconds of each; a round gives each contestant its share of runs."""
+    rounds = min(runs.values())
+    taken: dict[str, list[float]] = {name: [] for name in contestants}
+    for _ in range(rounds):
+        for name, contestant in contestants.items():
+            for _ in range(max(1, runs[name] // rounds)):
+                start = time.perf_counter()
+                contestant()
+                taken[name].append(time.perf_counter() - start)
+    return {name: statistics.median(times) for name, times in taken.items()}
+
+
+def show_ratios(kind: str, seconds: dict[str, float]) -> bool:
+    own = seconds["taurank"]
+    pandas, argsort = seconds["pandas"] / own, seconds["argsort"] / own
+    print(
+        f"  {kind}: taurank {own:.4f} s\n"
+        f"    argsort twin {seconds['argsort']:.3f} s: {argsort:.1f} times (wanted {WANTED_ARGSORT})\n"
+        f"    pandas twin {seconds['pandas']:.2f} s: {pandas:.0f} times (wanted {WANTED_PANDAS})",
+        flush=True,
+    )
+    return pandas >= WANTED_PANDAS and argsort >= WANTED_ARGSORT
+
+
+def show_memory(users: list[int], n_items: int) -> None:
+    print(f"memory: {n_items:,} items, {FACTORS} factors, 10 gains a user")
+    for n_users in users:
+        command = [sys.executable, __file__, "--memory-child", str(n_users), str(n_items)]
+        seen = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+        print(
+            f"  {n_users:,} users: peak {seen['peak']:.0f} MB, "
+            f"{seen['peak'] - seen['before']:.0f} MB more than before the evaluation "
+            f"(factors and gains are {seen['inputs']:.0f} MB, all scores would be "
+            f"{n_users * n_items * 4 / 1e6:,.0f} MB); {seen['seconds']:.1f} s",
+            flush=True,
+        )
+
+
+def measure_memory(n_users: int, n_items: int) -> dict[str, float]:
+    """Peak memory in MB before and after an evaluation; a tiny one first, to load what is compiled."""
+    rng = np.random.default_rng(0)
+    evaluate(FactorModel(rng, 8, 50), random_gains(rng, 8, 50, 2))
+    model, made = FactorModel(rng, n_users, n_items), random_gains(rng, n_users, n_items, 10)
+    arrays = (model.user_factors, model.item_factors, made.user, made.item, made.time, made.value)
+    before, start = peak_memory(), time.perf_counter()
+    evaluate(model, made)
+    seconds = time.perf_counter() - start
+    inputs = sum(array.nbytes for array in arrays) / 1e6
+    return {"before": before, "peak": peak_memory(), "inputs": inputs, "seconds": seconds}
+
+
+class FactorModel:
+    """Scores as products of factors, like a fitted learner."""
+
+    def __init__(self, rng: np.random.Generator, n_users: int, n_items: int) -> None:
+        self.users, self.items = Ids(np.arange(n_users), "user_id"), Ids(np.arange(n_items), "item_id")
+        self.user_factors = rng.standard_normal((n_users, FACTORS), np.float32)
+        self.item_factors = rng.standard_normal((n_items, FACTORS), np.float32)
+
+    def score_block(self, user_codes: npt.NDArray[np.int32]) -> npt.NDArray[np.float32]:
+        return self.user_factors[user_codes] @ self.item_factors.T
+
+
+def random_gains(rng: np.random.Generator, n_users: int, n_items: int, per_user: int) -> Gains:
+    """About ``per_user`` gains of ±1 a user, at different items."""
+    lists = (np.arange(n_users), "user_id"), (np.arange(n_items), "item_id"), ([0], "time")
+    catalogue = Catalogue(*(Ids(ids, column) for ids, column in lists))
+    user = np.repeat(np.arange(n_users, dtype=np.int32), per_user)
+    step = n_items // per_user
+    item = np.tile(np.arange(per_user, dtype=np.int32) * step, n_users)
+    item += rng.integers(0, step, len(item), dtype=np.int32)
+    value = rng.choice([-1.0, 1.0], len(item))
+    return Gains(catalogue, user, item, np.zeros(len(item), np.int32), value, "truth")
+
+
+def peak_memory() -> float:
+    """The peak of this process in MB (VmHWM; unlike ru_maxrss it forgets the parent process)."""
+    status = Path("/proc/self/status").read_text()
+    line = next(line for line in status.splitlines() if line.startswith("VmHWM"))
+    return int(line.split()[1]) * 1024 / 1e6
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,224 @@
+"""The training kernels: stochastic gradient descent over the samples of one unit.
+
+Two losses serve every method. *Pairwise*, for a sample (u, i, j) with a signed weight w, steepness
+omega and s = p_u . (q_i - q_j); the sign of w tells the treated (+) from the control arm (-):
+
+    logistic   |w| log(1 + exp(-sign(w) omega s))          Eq. (upper_bound_local_loss)
+    sigmoid      w / (1 + exp(omega s))                    Eq. (approximation_local_loss)
+    hinge      |w| max(0, 1 - sign(w) omega s)
+
+*Pointwise*, for (u, i) with a target y in [0, 1] and s = p_u . q_i: the log-loss of sigma(s), plus
+(lambda_c / 2) |q_i - q_o|^2 where row i is tied to row o of a second item table.
+A step of size eta descends the loss plus (gamma / 2) |.|^2 of the rows it scores.
+
+Two *chains* walk in turn, one through each half of the samples, so that the processor works on
+one while the other waits for its score. A chain scores its next sample as it updates the last one:
+between a score and its step lies at most one step of the other chain. That order is fixed, and
+so are the bits.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from taurank.llvm import (
+    compiled,
+    inlined,
+    pair_score,
+    pair_stay,
+    pair_step,
+    point_score,
+    point_step,
+    tie_step,
+)
+from taurank.strata import Baskets, Floats, Ints, Samples, below
+
+LOGISTIC, SIGMOID, HINGE = 0, 1, 2
+SURROGATES = {"logistic": LOGISTIC, "sigmoid": SIGMOID, "hinge": HINGE}
+
+MEASURE_EVERY = 32  # the loss is reported from every 32nd round of the chains: it costs a log
+LARGEST_SUM = np.float32(1e30)  # of a unit's absolute scores: beyond it, or NaN, it has diverged
+TRIES = 32  # random negatives before a basket's block is searched item by item
+
+_EDGE, _PER = 16, 128  # the table of `drop` reaches from -16 to 16, its entries 1/128 apart
+_LAST = 2 * _EDGE * _PER - 1
+_DROP = (1 / (1 + np.exp(np.arange(_LAST + 2) / _PER - _EDGE))).astype(np.float32)
+
+f32 = np.float32
+Statistics = NDArray[np.float64]
+
+
+class Rule(NamedTuple):
+    """Hyper-parameters as the kernels use them; float32, so that nothing widens to float64."""
+
+    pointwise: bool
+    surrogate: int
+    steepness: np.float32
+    step: np.float32  # eta
+    keep: np.float32  # 1 - eta * gamma
+    tie: np.float32  # eta * lambda_c
+
+
+@compiled
+def draw_others(samples: Samples, items: Ints, key: Any) -> None:
+    """j uniform over `items` without i: where the draw hits i, the last item stands in.
+
+    The draw never gives the last item itself, so all but i are equally likely."""
+    bound = len(items) - 1
+    for n in range(len(samples)):
+        j = items[below(key, n, bound)]
+        samples[n].other = items[bound] if j == samples[n].item else j
+
+
+@compiled
+def draw_outside(samples: Samples, baskets: Baskets, items: Ints, key: Any) -> int:
+    """j uniform over `items` outside the basket; where there is none, weight 0 and count."""
+    skipped = 0
+    for n in range(len(samples)):
+        i, basket = samples[n].item, samples[n].other
+        bought = baskets.item[baskets.start[basket] : baskets.start[basket + 1]]
+        j = _outside(i, bought, items, key, n * TRIES)
+        if j < 0:
+            skipped += 1
+            samples[n].weight = 0
+            j = items[0] if items[0] != i else items[1]
+        samples[n].other = j
+    return skipped
+
+
+@compiled
+def _outside(i: int, bought: Ints, items: Ints, key: Any, counter: int) -> Any:
+    """A random item that is neither i nor bought, or -1: by trial, then by a walk through all."""
+    place = np.int64(0)
+    for attempt in range(TRIES + len(items)):
+        place = (place + 1) % len(items)
+        if attempt < TRIES:
+            place = np.int64(below(key, counter + attempt, len(items)))
+        j = items[place]
+        found = np.searchsorted(bought, j)
+        if j != i and (found == len(bought) or bought[found] != j):
+            return j
+    return -1
+
+
+@compiled
+def run_pairs(users: Floats, items: Floats, samples: Samples, rule: Rule, statistics: Statistics) -> None:
+    """Pairwise steps over one unit; adds (loss, measured, ., ., diverged) to the statistics."""
+    last, half = len(samples) - 1, len(samples) // 2
+    left = pair_score(users, items, *_pair(samples[0]))
+    right = pair_score(users, items, *_pair(samples[half]))
+    seen = f32(0)
+    for n in range(last + 1 - half):
+        here = half + n
+        if n % MEASURE_EVERY == 0:
+            weight = samples[here].weight
+            statistics[0] += pair_loss(right, weight, rule.surrogate, rule.steepness)
+            statistics[1] += 1
+        seen += abs(left) + abs(right)
+        if n < half:
+            left = _pair_turn(users, items, samples[n], samples[n + 1], rule, left)
+        following = samples[min(here + 1, last)]
+        right = _pair_turn(users, items, samples[here], following, rule, right)
+    statistics[4] += not seen < LARGEST_SUM
+
+
+@inlined
+def _pair(sample: Any) -> Any:
+    return np.uint64(sample.user), np.uint64(sample.item), np.uint64(sample.other)
+
+
+@inlined
+def _pair_turn(users: Floats, items: Floats, here: Any, following: Any, rule: Rule, score: Any) -> Any:
+    """Step along the sample `here`, whose score is given; return the score of the following."""
+    pull = rule.step * pair_pull(score, here.weight, rule.surrogate, rule.steepness)
+    u, i, j = _pair(here)
+    v, k, o = _pair(following)
+    if u == v:
+        return pair_stay(users, items, u, i, j, v, k, o, pull, rule.keep)
+    return pair_step(users, items, u, i, j, v, k, o, pull, rule.keep)
+
+
+@compiled
+def run_points(users: Floats, items: Floats, samples: Samples, rule: Rule, statistics: Statistics) -> None:
+    """Pointwise steps over one unit; the tie follows the step it belongs to."""
+    last, half = len(samples) - 1, len(samples) // 2
+    left = point_score(users, items, *_point(samples[0]))
+    right = point_score(users, items, *_point(samples[half]))
+    seen = f32(0)
+    for n in range(last + 1 - half):
+        here = half + n
+        if n % MEASURE_EVERY == 0:
+            statistics[0] += point_loss(right, samples[here].weight)
+            statistics[1] += 1
+        seen += abs(left) + abs(right)
+        if n < half:
+            left = _point_turn(users, items, samples[n], samples[n + 1], rule, left)
+        following = samples[min(here + 1, last)]
+        right = _point_turn(users, items, samples[here], following, rule, right)
+    statistics[4] += not seen < LARGEST_SUM
+
+
+@inlined
+def _point(sample: Any) -> Any:
+    return np.uint64(sample.user), np.uint64(sample.item)
+
+
+@inlined
+def _point_turn(users: Floats, items: Floats, here: Any, following: Any, rule: Rule, score: Any) -> Any:
+    pull = rule.step * (here.weight - drop(-score))
+    u, i = _point(here)
+    v, k = _point(following)
+    ahead = point_step(users, items, u, i, v, k, pull, rule.keep)
+    if rule.tie != f32(0):
+        tie_step(items, i, np.uint64(here.other), rule.tie)
+    return ahead
+
+
+@inlined
+def pair_pull(score: Any, weight: Any, surrogate: int, steepness: Any) -> Any:
+    """-dloss/ds: how strongly the sample pulls its score up (or down, where weight < 0)."""
+    margin = steepness * score
+    signed = margin if weight > f32(0) else -margin
+    if surrogate == LOGISTIC:
+        slope = drop(signed)
+    elif surrogate == SIGMOID:
+        slope = drop(margin)
+        slope = slope * (f32(1) - slope)
+    else:
+        slope = f32(1) if signed < f32(1) else f32(0)
+    return weight * steepness * slope
+
+
+@compiled
+def pair_loss(score: Any, weight: Any, surrogate: int, steepness: Any) -> Any:
+    """The surrogate loss of one sample, in float64."""
+    margin = float(steepness) * float(score)
+    signed = margin if weight > 0 else -margin
+    if surrogate == LOGISTIC:
+        return abs(weight) * (max(-signed, 0.0) + np.log1p(np.exp(-abs(signed))))
+    if surrogate == SIGMOID:
+        return weight / (1.0 + np.exp(margin))
+    return abs(weight) * max(0.0, 1.0 - signed)
+
+
+@compiled
+def point_loss(score: Any, target: Any) -> Any:
+    """Log-loss of sigma(score) against the target, in float64."""
+    value = float(score)
+    return max(value, 0.0) - value * target + np.log1p(np.exp(-abs(value)))
+
+
+@inlined
+def drop(x: Any) -> Any:
+    """1 / (1 + exp(x)) to 1e-6, from a table of it by linear interpolation.
+
+    Between entries h apart the error is at most h^2 / 8 of the second derivative, 0.097."""
+    place = x * f32(_PER) + f32(_EDGE * _PER)
+    place = place if place > f32(0) else f32(0)  # NaN goes to the edge, too
+    place = place if place < f32(_LAST) else f32(_LAST)
+    entry = np.int32(place)
+    low, high = _DROP[np.uint64(entry)], _DROP[np.uint64(entry) + np.uint64(1)]
+    return low + (place - f32(entry)) * (high - low)

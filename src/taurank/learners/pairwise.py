@@ -1,0 +1,164 @@
+"""Pairwise methods: each is a declaration of its samples and their weights.
+
+BPR, DLCE, DLTO and BLCE pass over the positives, each against a random item, and differ in the gains they pass
+over: the outcome, the capped IPS estimate of the effect, its treated part, the naive estimate. ULBPR draws
+whole pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from taurank import gains, samples
+from taurank.errors import InputError
+from taurank.gains import Gains
+from taurank.epochs import Pairwise, Stats, Tables, run_pairwise_epoch, run_pairwise_samples
+from taurank.kernels import SURROGATES
+from taurank.learners.trained import CAP_GRID, REGULARIZATION_GRID, Epoch, Trained, at_least
+from taurank.log import Log
+from taurank.strata import SAMPLE, Baskets, Strata, by_user, stream
+
+
+@dataclass(kw_only=True, eq=False)
+class Pass(Trained):
+    """Pass over the cells with a gain: w > 0 pulls item i above a random item j, w < 0 below it.
+
+    ``loss`` is the surrogate of 1(s_uij < 0): "logistic", Eq. (upper_bound_local_loss), "sigmoid",
+    Eq. (approximation_local_loss), or "hinge"; ``steepness`` is ω.
+    """
+
+    loss: str = "logistic"
+    steepness: float = 1.0
+
+    avoid_bought: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least("steepness", self.steepness, 0)
+        if self.loss not in SURROGATES:
+            raise InputError(f"loss is one of {', '.join(SURROGATES)}, not {self.loss!r}.")
+
+    def gains(self, log: Log) -> Gains:
+        """The cells to pass over, and their signed weights."""
+        raise NotImplementedError
+
+    def prepare(self, log: Log) -> Epoch:
+        cells = self.gains(log)
+        if not len(cells):
+            raise InputError(
+                f"{type(self).__name__} has nothing to learn from: no positive outcome it can use."
+            )
+        strata = Strata(log.n_users, log.n_items, len(cells))
+        basket, baskets = _baskets(cells) if self.avoid_bought else (None, None)
+        positives = by_user(cells.user, cells.item, cells.value, log.n_users, log.n_items, basket)
+        rule = Pairwise(self.learning_rate, self.regularization, self.steepness, SURROGATES[self.loss])
+
+        def epoch(tables: Tables, seed: int, number: int, threads: int) -> Stats:
+            return run_pairwise_epoch(tables, positives, strata, seed, number, rule, threads, baskets)
+
+        return epoch
+
+
+def _baskets(cells: Gains) -> tuple[np.ndarray, Baskets]:
+    """What each user bought at each time, and the basket of every cell."""
+    slot = cells.time.astype(np.int64) * cells.n_users + cells.user
+    order = np.lexsort((cells.item, slot))
+    _, basket = np.unique(slot, return_inverse=True)
+    start = np.concatenate(([0], np.cumsum(np.bincount(basket))))
+    return basket.astype(np.int32), Baskets(start.astype(np.int64), cells.item[order])
+
+
+@dataclass(kw_only=True, eq=False)
+class BPR(Pass):
+    """Rank what a user buys above what the user did not buy that time: −log σ(s_uij) over the positives."""
+
+    avoid_bought: ClassVar[bool] = True
+
+    def gains(self, log: Log) -> Gains:
+        return gains.outcome(log)
+
+
+@dataclass(kw_only=True, eq=False)
+class DLCE(Pass):
+    """Debiased learning for the causal effect, the paper's method: pass over the capped IPS estimate.
+
+    A treated positive weighs 1 / max(P, χ^T) and is pulled up, a control positive weighs 1 / max(1−P, χ^C) and is
+    pushed down. ``cap`` is χ for both arms; ``cap_treated`` and ``cap_control`` go before it.
+    """
+
+    cap: float = 0.01
+    cap_treated: float | None = None
+    cap_control: float | None = None
+
+    space: ClassVar[Mapping[str, Sequence[float]]] = {"regularization": REGULARIZATION_GRID, "cap": CAP_GRID}
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("cap", "cap_treated", "cap_control"):
+            if getattr(self, name) is not None:
+                at_least(name, getattr(self, name), 0, most=1)
+
+    def gains(self, log: Log) -> Gains:
+        log.recorded_propensity(type(self).__name__)
+        return gains.capped_ips(log, self.cap, cap_treated=self.cap_treated, cap_control=self.cap_control)
+
+
+@dataclass(kw_only=True, eq=False)
+class DLTO(DLCE):
+    """DLCE on treated positives only: debiased learning for the treated outcome Y^T."""
+
+    def gains(self, log: Log) -> Gains:
+        return super().gains(log).only(lambda value: value > 0)
+
+
+@dataclass(kw_only=True, eq=False)
+class BLCE(Pass):
+    """Biased learning for the causal effect: DLCE with the mean propensity for all, Eq. (tau_naive)."""
+
+    def gains(self, log: Log) -> Gains:
+        return gains.naive(log)
+
+
+@dataclass(kw_only=True, eq=False)
+class ULBPR(Trained):
+    """BPR for uplift (Sato et al. 2019): pairs of classes of cells, −log σ(s_uij).
+
+    With probability 1 − α a treated positive stands above a control negative, a treated negative or a control
+    positive, a third each; with probability α (``positive_share``) {TP, CN} above {TN, CP}, a quarter each.
+    """
+
+    positive_share: float = 0.0
+
+    space: ClassVar[Mapping[str, Sequence[float]]] = {
+        "regularization": REGULARIZATION_GRID,
+        "positive_share": (0.0, 0.2, 0.4, 0.6),
+    }
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least("positive_share", self.positive_share, 0, most=1)
+
+    def prepare(self, log: Log) -> Epoch:
+        n = int(np.count_nonzero(log.outcome))
+        classes = samples.classes_of(log)
+        strict, loose = (samples.eligible_pairs(classes, loose) for loose in (False, True))
+        if not n or (log.n_items > 1 and not len(strict.kinds)):
+            raise InputError("ULBPR has nothing to learn from: no user has a treated positive to put first.")
+        if log.n_items == 1:  # nothing to rank
+            return lambda tables, seed, number, threads: Stats(0.0, 0, 0, True)
+        strata = Strata(log.n_users, log.n_items, n)
+        rule = Pairwise(self.learning_rate, self.regularization)
+
+        def epoch(tables: Tables, seed: int, number: int, threads: int) -> Stats:
+            drawn = np.zeros(n, SAMPLE)
+            drawn["weight"] = 1.0
+            key = stream(seed, number, 4)
+            samples.draw_pairs(classes, strict, loose, self.positive_share, key,
+                               drawn["user"], drawn["item"], drawn["other"])  # fmt: skip
+            return run_pairwise_samples(tables, drawn, strata, seed, number, rule, threads)
+
+        return epoch

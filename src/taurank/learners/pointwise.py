@@ -1,0 +1,114 @@
+"""Pointwise methods: each is a declaration of the cells it draws and their targets; the loss is the log-loss."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from scipy.special import expit
+
+from taurank import samples
+from taurank.catalogue import Codes
+from taurank.errors import InputError
+from taurank.epochs import Pointwise, Stats, Tables, run_pointwise_samples
+from taurank.learners.base import Floats
+from taurank.learners.trained import REGULARIZATION_GRID, Epoch, Trained, at_least
+from taurank.log import Log
+from taurank.strata import SAMPLE, Strata, stream
+
+
+@dataclass(kw_only=True, eq=False)
+class ULRMF(Trained):
+    """Uplift as a label (Sato et al. 2019): TP is 1, TN and CP are 0, CN is 1 with probability α.
+
+    Arms are drawn 50/50 and ``positives`` is the share of positive cells in each; α is ``positive_share``.
+    """
+
+    positive_share: float = 0.0
+    positives: float = 0.2
+
+    space: ClassVar[Mapping[str, Sequence[float]]] = {
+        "regularization": REGULARIZATION_GRID,
+        "positive_share": (0.0, 0.2, 0.4, 0.6),
+    }
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least("positive_share", self.positive_share, 0, most=1)
+        at_least("positives", self.positives, 0, most=1)
+
+    def prepare(self, log: Log) -> Epoch:
+        n = int(np.count_nonzero(log.outcome))
+        classes = samples.classes_of(log)
+        rows = samples.rows_by_class(classes)
+        for name, found in zip(
+            ("treated positive", "treated negative", "control positive"), rows, strict=False
+        ):
+            if not len(found):
+                raise InputError(f"ULRMF needs every kind of cell, but this log has no {name}.")
+        strata = Strata(log.n_users, log.n_items, n)
+        rule = Pointwise(self.learning_rate, self.regularization)
+
+        def epoch(tables: Tables, seed: int, number: int, threads: int) -> Stats:
+            drawn = np.zeros(n, SAMPLE)
+            key = stream(seed, number, 4)
+            samples.draw_by_class(classes, rows, self.positives, self.positive_share, key,
+                                  drawn["user"], drawn["item"], drawn["weight"])  # fmt: skip
+            return run_pointwise_samples(tables, drawn, strata, seed, number, rule, threads)
+
+        return epoch
+
+
+@dataclass(kw_only=True, eq=False)
+class CausE(Trained):
+    """Outcomes with and without a recommendation, trained together (Bonner and Vasile 2018, CausE-prod).
+
+    Users share p_u, items have q^T and q^C, tied by (λ_c/2)‖q^T − q^C‖² (``tie``); items rank by
+    σ(p_u·q^T) − σ(p_u·q^C).
+    """
+
+    tie: float = 0.001
+
+    stored: ClassVar[tuple[str, ...]] = ("user_factors", "item_factors", "control_item_factors")
+    item_tables: ClassVar[int] = 2
+    space: ClassVar[Mapping[str, Sequence[float]]] = {
+        "regularization": REGULARIZATION_GRID,
+        "tie": (0.1, 0.01, 0.001, 0.0001),
+    }
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least("tie", self.tie, 0)
+
+    def prepare(self, log: Log) -> Epoch:
+        n, n_items = int(np.count_nonzero(log.outcome)), log.n_items
+        classes = samples.classes_of(log)
+        slots = samples.slots_by_arm(classes)
+        if not n or not all(len(arm) for arm in slots):
+            raise InputError("CausE needs positives, and cells that were and were not recommended.")
+        strata = Strata(log.n_users, n_items, n)
+        rule = Pointwise(self.learning_rate, self.regularization, self.tie)
+
+        def epoch(tables: Tables, seed: int, number: int, threads: int) -> Stats:
+            drawn = np.zeros(n, SAMPLE)
+            treated = np.zeros(n, np.bool_)
+            key = stream(seed, number, 4)
+            samples.draw_by_arm(classes, *slots, key, drawn["user"], drawn["item"], drawn["weight"], treated)
+            drawn["other"] = drawn["item"]
+            drawn["item"] += np.where(treated, 0, n_items).astype(np.int32)
+            drawn["other"] += np.where(treated, n_items, 0).astype(np.int32)
+            return run_pointwise_samples(tables, drawn, strata, seed, number, rule, threads)
+
+        return epoch
+
+    def _keep(self, tables: Tables) -> None:
+        half = len(tables.items) // 2
+        self.user_factors_ = tables.users[:, : self.factors].copy()
+        self.item_factors_ = tables.items[:half, : self.factors].copy()
+        self.control_item_factors_ = tables.items[half:, : self.factors].copy()
+
+    def score_block(self, user_codes: Codes) -> Floats:
+        users = self._fitted("user_factors_")[user_codes]
+        return np.asarray(expit(users @ self.item_factors_.T) - expit(users @ self.control_item_factors_.T))

@@ -1,0 +1,128 @@
+"""Learners that train factors: hyper-parameters, ``fit``, and what a fitted one can do.
+
+A method declares its epoch: which samples with which weight go to which kernel. Everything around it (the
+initial factors, progress, validation, early stopping, checkpoints) is the same for all, in ``training``.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+
+from taurank.catalogue import Codes
+from taurank.errors import InputError
+from taurank.epochs import Stats, Tables, factor_table
+from taurank.learners.base import Floats, Learner
+from taurank.learners.training import Checkpoint, Training, Validation
+from taurank.log import Log
+from taurank.metrics import worker_count
+
+if TYPE_CHECKING:
+    from taurank.gains import Gains
+
+# an epoch of a method: (factors, seed, number of the epoch, threads) -> what it did
+Epoch = Callable[[Tables, int, int, int], Stats]
+
+REGULARIZATION_GRID = (0.3, 0.1, 0.03, 0.01, 0.003, 0.001, 0.0003, 0.0001)
+CAP_GRID = (0.7, 0.5, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001)
+
+
+@dataclass(kw_only=True, eq=False)
+class Trained(Learner):
+    """Matrix factorisation s_ui = p_u · q_i, trained by stratified SGD.
+
+    ``factors`` is d, ``learning_rate`` η, ``regularization`` γ; an epoch makes as many updates as the method has
+    positives. ``threads`` (None: all cores) changes the speed, never a bit of the result.
+    """
+
+    factors: int = 64
+    learning_rate: float = 0.01
+    regularization: float = 0.01
+    epochs: int = 100
+    threads: int | None = None
+
+    stored: ClassVar[tuple[str, ...]] = ("user_factors", "item_factors")
+    item_tables: ClassVar[int] = 1
+    space: ClassVar[Mapping[str, Sequence[float]]] = {"regularization": REGULARIZATION_GRID}
+
+    def __post_init__(self) -> None:
+        at_least("factors", self.factors, 1, whole=True)
+        at_least("epochs", self.epochs, 1, whole=True)
+        at_least("regularization", self.regularization, 0)
+        at_least("learning_rate", self.learning_rate, 0)
+        if self.learning_rate == 0:
+            raise InputError("learning_rate must be larger than 0.")
+
+    @abstractmethod
+    def prepare(self, log: Log) -> Epoch:
+        """The method itself: look at the log once, and give the function that runs one epoch."""
+
+    def fit(
+        self,
+        log: Log,
+        validation: Gains | None = None,
+        metric: str = "CDCG",
+        patience: int | None = 10,
+        show_progress: bool | None = None,
+        checkpoint: str | os.PathLike[str] | None = None,
+        *,
+        validate_every: int | None = None,
+        checkpoint_minutes: float = 5.0,
+        callback: Callable[[int, float], None] | None = None,
+    ) -> Self:
+        """Learn from a log.
+
+        ``validation`` are gains (truth or estimate) by which ``metric`` is taken every ``validate_every`` epochs
+        (None: fifty times in all): the best epoch is kept, and ``patience`` times without a better one end the
+        fit (None: never). ``show_progress`` is on in a terminal. With ``checkpoint`` the state is written to
+        that file every ``checkpoint_minutes``; a killed fit, called again with the same arguments, goes on from
+        there to the bit-identical result, and the file is removed at the end. ``callback(epoch, value)`` is
+        called after every validation; whatever it raises ends the fit.
+        """
+        every = validate_every or max(1, self.epochs // 50)
+        check = None if validation is None else Validation(validation, metric, every, patience, callback)
+        keep = None if checkpoint is None else Checkpoint(checkpoint, checkpoint_minutes)
+        threads = worker_count(self.threads)
+        self._remember(log)
+        training = Training(self, self.prepare(log), check, keep, threads, show_progress)
+        self._keep(training.run(log))
+        self.history_ = training.history
+        return self
+
+    def initial(self, log: Log, seed: int) -> Tables:
+        """Factors before the first epoch: normal, standard deviation 0.1/√d."""
+        rng = np.random.default_rng(np.random.SeedSequence(seed))
+        users = factor_table(log.n_users, self.factors)
+        items = factor_table(log.n_items * self.item_tables, self.factors)
+        for table in (users, items):
+            noise = rng.standard_normal((len(table), self.factors), np.float32)
+            table[:, : self.factors] = noise * np.float32(0.1 / math.sqrt(self.factors))
+        return Tables(users, items)
+
+    def _keep(self, tables: Tables) -> None:
+        """What is remembered of the factors."""
+        self.user_factors_ = tables.users[:, : self.factors].copy()
+        self.item_factors_ = tables.items[:, : self.factors].copy()
+
+    def with_factors(self, tables: Tables) -> Self:
+        """Take these factors as they are, to be measured during a fit."""
+        self._keep(tables)
+        return self
+
+    def score_block(self, user_codes: Codes) -> Floats:
+        return np.asarray(self._fitted("user_factors_")[user_codes] @ self.item_factors_.T)
+
+
+def at_least(name: str, value: Any, least: float, whole: bool = False, most: float = math.inf) -> None:
+    """Refuse a hyper-parameter that is out of its range."""
+    right = isinstance(value, (int, np.integer) if whole else (int, float, np.number))
+    if not right or isinstance(value, bool) or not (least <= value <= most) or not math.isfinite(value):
+        kind = "a whole number" if whole else "a number"
+        upto = "" if math.isinf(most) else f" and at most {most:g}"
+        raise InputError(f"{name} must be {kind} of at least {least:g}{upto}, not {value!r}.")

@@ -1,0 +1,172 @@
+"""One self-contained page: title, text, tables and charts in a single HTML file that needs no network.
+
+Charts are drawn when the page is written and stand in it as SVG; there is no script. Text and axes take the
+colour of the page, so that it reads well in light and in dark surroundings, on wide and on narrow screens.
+"""
+
+from __future__ import annotations
+
+import html
+import os
+import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from taurank.tables import atomic_path
+
+if TYPE_CHECKING:
+    import altair as alt
+    import pandas as pd
+
+Block = str  # a piece of HTML made by one of the functions below
+
+CHART_WIDTH = 400  # drawn narrow, so that the letters stay readable on a telephone
+SERIES_COLOURS = ("#2e86c8", "#d9772b", "#3a9d6e", "#a65fb8", "#b58a1b", "#c8506e")  # on white and on black
+
+
+def write(path: str | os.PathLike[str], title: str, blocks: Iterable[Block]) -> None:
+    """Write the blocks as one page; the file appears whole or not at all."""
+    document = render(title, blocks)
+    with atomic_path(path) as temporary:
+        temporary.write_text(document, encoding="utf-8")
+
+
+def render(title: str, blocks: Iterable[Block]) -> str:
+    """The whole page as text."""
+    body = "\n".join(_apart(block, number) for number, block in enumerate(blocks))
+    return _PAGE.format(title=html.escape(title), style=_STYLE, body=body)
+
+
+def heading(words: str) -> Block:
+    return f"<h2>{html.escape(words)}</h2>"
+
+
+def text(words: str) -> Block:
+    """Paragraphs; an empty line starts a new one."""
+    return "\n".join(f"<p>{html.escape(part.strip())}</p>" for part in words.split("\n\n") if part.strip())
+
+
+def verdict(kind: str, label: str, words: str) -> Block:
+    """A framed statement; ``kind`` is "good", "caution" or "poor"."""
+    if kind not in ("good", "caution", "poor"):
+        raise ValueError(f"a verdict is good, caution or poor, not {kind!r}.")
+    return f'<section class="verdict {kind}"><strong>{html.escape(label)}</strong>{text(words)}</section>'
+
+
+def table(frame: pd.DataFrame, caption: str = "", right: Iterable[str] = ()) -> Block:
+    """A table with the columns of the frame, without its index; numbers and ``right`` stand right."""
+    from pandas.api.types import is_numeric_dtype
+
+    named = set(right)
+    numbers = [name in named or is_numeric_dtype(frame[name]) for name in frame.columns]
+    head = "".join(_cell("th", name, number) for name, number in zip(frame.columns, numbers, strict=True))
+    rows = []
+    for values in frame.itertuples(index=False, name=None):
+        cells = (_cell("td", value, number) for value, number in zip(values, numbers, strict=True))
+        rows.append(f"<tr>{''.join(cells)}</tr>")
+    title = f"<caption>{html.escape(caption)}</caption>" if caption else ""
+    body = "".join(rows)
+    return (
+        '<div class="wide" tabindex="0"><table>'
+        f"{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+    )
+
+
+def chart(drawing: alt.TopLevelMixin, caption: str = "") -> Block:
+    """An Altair chart as a picture in the page; ``caption`` also describes it to those who cannot see it."""
+    import vl_convert
+
+    svg = vl_convert.vegalite_to_svg(_dressed(drawing))
+    label = f'role="img" aria-label="{html.escape(caption, quote=True)}" ' if caption else ""
+    svg = re.sub(r"<svg ", f"<svg {label}", svg, count=1)
+    words = f"<figcaption>{html.escape(caption)}</figcaption>" if caption else ""
+    return f"<figure>{svg}{words}</figure>"
+
+
+def _dressed(drawing: alt.TopLevelMixin) -> dict[str, Any]:
+    """The chart's specification with the page's colours and letters; the chart's own come first."""
+    own: dict[str, Any] = drawing.to_dict()
+    given = own.get("config", {})
+    merged = {name: {**part, **given.get(name, {})} for name, part in _chart_config().items()}
+    own["config"] = {**given, **merged, "background": "transparent"}
+    return own
+
+
+def _chart_config() -> dict[str, dict[str, Any]]:
+    ink = {"labelColor": "currentColor", "titleColor": "currentColor"}
+    letters = {"labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": "normal"}
+    lines = {"domainColor": "currentColor", "tickColor": "currentColor"}
+    grid = {"gridColor": "currentColor", "gridOpacity": 0.15, "domainOpacity": 0.6, "tickOpacity": 0.6}
+    return {
+        "axis": {**ink, **letters, **lines, **grid},
+        "legend": {**ink, **letters, "orient": "top", "title": None},
+        "header": {**ink, **letters},
+        "title": {"color": "currentColor", "fontSize": 13},
+        "text": {"color": "currentColor"},
+        "rule": {"color": "currentColor"},
+        "view": {"stroke": None, "continuousWidth": CHART_WIDTH, "continuousHeight": 220},
+        "range": {"category": list(SERIES_COLOURS)},
+    }
+
+
+def _cell(tag: str, value: Any, number: bool) -> str:
+    side = ' class="number"' if number else ""
+    missing = isinstance(value, float) and value != value
+    words = "" if missing else f"{value:,.4g}" if isinstance(value, float) else str(value)
+    return f"<{tag}{side}>{html.escape(words)}</{tag}>"
+
+
+def _apart(block: Block, number: int) -> Block:
+    """Names inside one chart must not meet those of another on the same page."""
+    names = set(re.findall(r'\bid="([^"]+)"', block))
+    for name in names:
+        fresh = f"b{number}-{name}"
+        block = block.replace(f'id="{name}"', f'id="{fresh}"').replace(f"url(#{name})", f"url(#{fresh})")
+    return block
+
+
+_PAGE = """<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>{title}</title>
+<style>{style}</style>
+</head>
+<body>
+<main>
+<h1>{title}</h1>
+{body}
+</main>
+</body>
+</html>
+"""
+
+_STYLE = """
+:root { --paper: #ffffff; --ink: #1c2430; --quiet: #5b6675; --line: #d8dde4; --band: #f5f7f9;
+  --good: #2e8b57; --caution: #b7791f; --poor: #c0392b; }
+@media (prefers-color-scheme: dark) { :root { --paper: #14181d; --ink: #e3e8ee; --quiet: #9aa6b4;
+  --line: #343c46; --band: #1c2229; --good: #5fc48d; --caution: #e0a94a; --poor: #ef7f72; } }
+* { box-sizing: border-box; }
+body { margin: 0; background: var(--paper); color: var(--ink); line-height: 1.5;
+  font-family: system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif; }
+main { max-width: 52rem; margin: 0 auto; padding: 1.5rem 1rem 4rem; }
+h1 { font-size: 1.6rem; line-height: 1.2; margin: 0 0 1rem; }
+h2 { font-size: 1.2rem; line-height: 1.3; margin: 2.2rem 0 .4rem; }
+p { margin: .5rem 0; max-width: 44rem; }
+.verdict { border: 1px solid var(--line); border-left: .4rem solid var(--tone); border-radius: .3rem;
+  background: var(--band); padding: .7rem 1rem; }
+.verdict strong { color: var(--tone); }
+.good { --tone: var(--good); } .caution { --tone: var(--caution); } .poor { --tone: var(--poor); }
+.wide { overflow-x: auto; margin: .8rem 0; }
+table { border-collapse: collapse; font-size: .92rem; min-width: max(100%, 34rem); }
+caption { text-align: left; color: var(--quiet); padding-bottom: .3rem; }
+th, td { text-align: left; vertical-align: top; padding: .35rem .8rem .35rem 0;
+  border-bottom: 1px solid var(--line); }
+th { color: var(--quiet); font-weight: 600; }
+.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }
+figure { margin: .8rem 0; }
+figure svg { display: block; width: 100%; max-width: 36rem; height: auto; }
+figcaption { color: var(--quiet); font-size: .9rem; max-width: 36rem; }
+"""

@@ -1,0 +1,166 @@
+"""Scores from anywhere, block by block: an array, or a fitted learner with a catalogue of its own.
+
+A block is some users of the gains' catalogue with their scores. Items the ranker does not know have no
+column, items it knows beyond the catalogue are dropped, and users it does not know come in blocks of no
+columns at all. Every score that is used is checked to be finite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from taurank.catalogue import Ids
+from taurank.errors import InputError
+from taurank.gains import Gains
+from taurank.places import first_bad
+
+Codes = npt.NDArray[np.int32]
+Scores = npt.NDArray[Any]
+
+_BLOCK_SCORES = 1 << 22  # scores of a block: enough for BLAS to be quick, little memory per thread
+_BLOCK_USERS = 256
+
+
+class Ranker(Protocol):
+    """A fitted learner: its own catalogue, and scores for a block of its users.
+
+    ``score_block`` gets positions in ``users`` and gives an array (len(user_codes), len(items)) of float32 or
+    float64. It is called from several threads at once: it changes nothing and starts no threads of its own.
+    """
+
+    @property
+    def users(self) -> Ids: ...
+
+    @property
+    def items(self) -> Ids: ...
+
+    def score_block(self, user_codes: Codes) -> Scores: ...
+
+
+@dataclass(frozen=True)
+class Block:
+    """Users in the gains' catalogue, the same users at the ranker, and the score column of each item."""
+
+    users: Codes
+    at_ranker: Codes
+    column: Codes
+
+
+class Ranking(Protocol):
+    """A ranker seen from the gains' catalogue."""
+
+    unknown_users: int
+    unknown_items: int
+
+    def blocks(self, needed: npt.NDArray[np.bool_]) -> Iterator[Block]: ...
+
+    def scores(self, block: Block) -> Scores: ...
+
+
+def ranking_of(ranker: Any, gains: Gains) -> Ranking:
+    """A fitted learner or an array of scores, seen from the gains' catalogue."""
+    return LearnerRanking(ranker, gains) if hasattr(ranker, "score_block") else ArrayRanking(ranker, gains)
+
+
+class ArrayRanking:
+    """Scores users × items in the order of the gains' catalogue; all of them are checked."""
+
+    unknown_users = unknown_items = 0
+
+    def __init__(self, scores: npt.ArrayLike, gains: Gains) -> None:
+        self.values = as_scores(scores)
+        self.gains = gains
+        shape = (gains.n_users, gains.n_items)
+        if self.values.shape != shape:
+            raise InputError(
+                f"the scores have the shape {self.values.shape}, but the gains' catalogue has "
+                f"{shape[0]:,} users × {shape[1]:,} items: {shape}."
+            )
+
+    def blocks(self, needed: npt.NDArray[np.bool_]) -> Iterator[Block]:
+        users = np.arange(self.gains.n_users, dtype=np.int32)
+        return _cut(users, users, np.arange(self.gains.n_items, dtype=np.int32))
+
+    def scores(self, block: Block) -> Scores:
+        rows = self.values[block.users[0] : block.users[-1] + 1]
+        return _checked(_as_floats(rows), block, self.gains)
+
+
+class LearnerRanking:
+    """A fitted learner; users and items are matched by their ids. Only users with gains are scored."""
+
+    def __init__(self, learner: Ranker, gains: Gains) -> None:
+        self.learner, self.gains = learner, gains
+        self.user_at = _positions(learner.users, gains.users)
+        item_at = _positions(learner.items, gains.items)
+        known = item_at >= 0
+        self.column = np.where(known, np.cumsum(known) - 1, -1).astype(np.int32)
+        kept = item_at[known]
+        whole = len(kept) == len(learner.items) and bool((kept == np.arange(len(kept))).all())
+        self.kept = None if whole else kept
+        self.unknown_users = int(np.count_nonzero(self.user_at < 0))
+        self.unknown_items = int(np.count_nonzero(~known))
+
+    def blocks(self, needed: npt.NDArray[np.bool_]) -> Iterator[Block]:
+        known = np.flatnonzero(needed & (self.user_at >= 0)).astype(np.int32)
+        unknown = np.flatnonzero(needed & (self.user_at < 0)).astype(np.int32)
+        yield from _cut(known, self.user_at[known], self.column)
+        yield from _cut(unknown, self.user_at[unknown], np.full_like(self.column, -1))
+
+    def scores(self, block: Block) -> Scores:
+        if block.at_ranker[0] < 0:
+            return np.empty((len(block.users), 0), np.float32)
+        scores = np.asarray(self.learner.score_block(block.at_ranker))
+        shape = (len(block.users), len(self.learner.items))
+        if scores.shape != shape:
+            raise InputError(f"the learner gave scores of shape {scores.shape} where {shape} was asked for.")
+        scores = scores if self.kept is None else np.take(scores, self.kept, axis=1)
+        return _checked(_as_floats(scores), block, self.gains)
+
+
+def as_scores(scores: npt.ArrayLike) -> Scores:
+    """Anything like a two-dimensional array of numbers."""
+    values = np.asarray(scores)
+    if values.ndim != 2 or values.dtype.kind not in "fiub":
+        raise InputError(
+            "a ranker is a fitted learner or an array of numbers, users × items, not "
+            f"{type(scores).__name__} of shape {values.shape} and type {values.dtype}."
+        )
+    return values
+
+
+def _as_floats(scores: Scores) -> Scores:
+    """float32 and float64 as they are (rounding would make ties); whatever else as float64."""
+    kind = scores.dtype if scores.dtype in (np.float32, np.float64) else np.dtype(np.float64)
+    return np.ascontiguousarray(scores, dtype=kind)
+
+
+def _checked(scores: Scores, block: Block, gains: Gains) -> Scores:
+    row, column = first_bad(scores)
+    if row >= 0:
+        item = int(np.flatnonzero(block.column == column)[0])
+        raise InputError(
+            f"the score of user {gains.users.name(block.users[row])} and item {gains.items.name(item)} is "
+            f"{scores[row, column]}; scores must be finite numbers."
+        )
+    return scores
+
+
+def _positions(own: Ids, asked: Ids) -> Codes:
+    """Where each asked id stands in the ranker's own list; −1 where it is not in it."""
+    if own == asked:
+        return np.arange(len(own), dtype=np.int32)
+    return own.encode(asked.values)
+
+
+def _cut(users: Codes, at_ranker: Codes, column: Codes) -> Iterator[Block]:
+    """Blocks whose shape depends on the catalogue alone, never on the number of threads."""
+    size = int(np.clip(_BLOCK_SCORES // max(1, len(column)), 1, _BLOCK_USERS))
+    for first in range(0, len(users), size):
+        part = slice(first, first + size)
+        yield Block(users[part], at_ranker[part], column)
