@@ -98,9 +98,7 @@ def test_in_every_decile_the_mean_estimate_is_the_share_treated() -> None:
     treated[log.user, log.item, log.time] = log.treated
     estimate = model.at(*np.indices(treated.shape)).ravel()
     order = np.argsort(estimate, kind="stable")
-    gaps = [
-        estimate[part].mean() - treated.ravel()[part].mean() for part in np.array_split(order, 10)
-    ]
+    gaps = [estimate[part].mean() - treated.ravel()[part].mean() for part in np.array_split(order, 10)]
     assert np.abs(gaps).max() < 0.02
     assert estimate[order[-1000:]].mean() > 2 * estimate[order[:1000]].mean()  # it does tell cells apart
 
@@ -128,8 +126,8 @@ def test_absent_rows_are_untreated_rows_and_order_does_not_matter() -> None:
     cells = np.indices(treated.shape)
     np.testing.assert_array_equal(sparse.at(*cells), dense.at(*cells))
     mixed = np.random.default_rng(0).permutation(len(full))
-    columns = (full.user, full.item, full.time, full.treated, full.outcome)
-    shuffled = Log(full.catalogue, *(column[mixed] for column in columns), None)
+    rows = full.to_frame().iloc[mixed]
+    shuffled = Log.from_frame(rows, full.users.values, full.items.values, full.times.values)
     estimates = propensity.estimate(shuffled, random_state=3).propensity
     np.testing.assert_array_equal(estimates, dense.at(full.user, full.item, full.time)[mixed])
 
@@ -166,9 +164,7 @@ def test_a_shuffled_log_has_no_effects_left() -> None:
 def test_estimates_stay_inside_their_bounds() -> None:
     treated = np.zeros((400, 300, 2), bool)
     treated[:3] = True  # three users are shown everything, the others nothing
-    estimate = propensity.fit(make_log(treated), random_state=0, regularization=0.01).at(
-        *np.indices(treated.shape)
-    )
+    estimate = propensity.fit(make_log(treated), random_state=0, regularization=0.01).at(*np.indices(treated.shape))
     assert propensity.BOUND <= estimate.min() < 1e-4
     assert 0.99 < estimate.max() <= 1 - propensity.BOUND
 
@@ -184,10 +180,10 @@ def test_one_treated_cell_is_enough(shape: tuple[int, int, int]) -> None:
 def test_memory_does_not_grow_with_the_grid() -> None:
     rng = np.random.default_rng(0)
     sizes = (200_000, 50_000, 20)
-    codes = [rng.integers(0, n, 20_000).astype(np.int32) for n in sizes]
+    user, item, time = (rng.integers(0, n, 20_000).astype(np.int32) for n in sizes)
     names = ("user_id", "item_id", "time")
     catalogue = Catalogue(*(Ids(np.arange(n), name) for n, name in zip(sizes, names, strict=True)))
-    log = Log(catalogue, *codes, np.ones(20_000, np.int8), np.zeros(20_000, np.int8), None)
+    log = Log(catalogue, user, item, time, np.ones(20_000, np.int8), np.zeros(20_000, np.int8), None)
     tracemalloc.start()
     estimate = propensity.estimate(log, random_state=0).propensity
     peak = tracemalloc.get_traced_memory()[1]

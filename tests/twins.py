@@ -1,6 +1,6 @@
 """Slow, obvious twins of the metrics: data frames, full sorts, and all orders of tied items.
 
-The first two are also what ``benchmarks/measure.py`` measures against.
+The first two are also what ``benchmarks/measure.py`` measures against. ``dense`` makes gains from an array.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from taurank import Gains
+from taurank.catalogue import Catalogue, Ids
 
 Floats = npt.NDArray[np.float64]
 
@@ -80,3 +81,18 @@ def pairwise_auc(scores: Floats, bought: npt.NDArray[np.bool_]) -> float:
     wins = [(scores[i] > scores[j]) + 0.5 * (scores[i] == scores[j])
             for i in np.flatnonzero(bought) for j in np.flatnonzero(~bought)]  # fmt: skip
     return float(np.mean(wins))
+
+
+def dense(values: Any, name: str = "truth") -> Gains:
+    """Gains from an array users × items, or times × users × items; zeros are left out."""
+    cube = np.asarray(values, float)
+    cube = cube if cube.ndim == 3 else cube[None]
+    time, user, item = (codes.astype(np.int32) for codes in np.nonzero(cube))
+    n_times, n_users, n_items = cube.shape
+    lists = (range(n_users), "user_id"), (range(n_items), "item_id"), (range(n_times), "time")
+    catalogue = Catalogue(*(Ids(ids, column) for ids, column in lists))
+    return Gains(catalogue, user, item, time, cube[time, user, item], name)
+
+
+def sparse_gains(rng: np.random.Generator, shape: tuple[int, ...], share: float = 0.1) -> Gains:
+    return dense(rng.standard_normal(shape) * (rng.random(shape) < share))

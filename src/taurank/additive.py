@@ -110,9 +110,7 @@ def _solve_intercept(intercept: float, effects: Floats, axis: Axis, table: _Tabl
     return float(_solve(target, 0.0, all_cells, np.array([intercept]))[0])
 
 
-def _share_with_intercept(
-    intercept: float, effects: Floats, size: Floats, ridge: float
-) -> tuple[float, Floats]:
+def _share_with_intercept(intercept: float, effects: Floats, size: Floats, ridge: float) -> tuple[float, Floats]:
     """Move what all effects of an axis have in common into the intercept, which is not penalised.
 
     η stays as it is; the best intercept b solves ½ − σ(b) + ridge Σ(effect + intercept − b) = 0.

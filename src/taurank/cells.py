@@ -286,12 +286,12 @@ class _GrowingIds(_Reader):
         values = self.values
         if given is not None:
             ids = Ids(given, self.column)
-            known = _typed(values, ids.values.type, self.column) if text else match_type(values, ids)
+            known = typed_ids(values, ids.values.type, self.column) if text else match_type(values, ids)
             position = ids.encode(known)
             self._refuse_unknown(position, codes, ids)
         else:
-            values = _typed(values, id_type, self.column) if text or id_type else values
-            ids = Ids(_sorted(pc.unique(values)), self.column)
+            values = typed_ids(values, id_type, self.column) if text or id_type else values
+            ids = Ids(sorted_ids(pc.unique(values)), self.column)
             position = ids.encode(values)
         return ids, position[codes]
 
@@ -302,11 +302,11 @@ class _GrowingIds(_Reader):
             raise ids.unknown(rows, self.values[int(np.flatnonzero(unknown)[0])])
 
 
-def _sorted(values: pa.Array) -> pa.Array:
+def sorted_ids(values: pa.Array) -> pa.Array:
     return values.take(pc.array_sort_indices(values))
 
 
-def _typed(values: pa.Array, id_type: Any, column: str) -> pa.Array:
+def typed_ids(values: pa.Array, id_type: Any, column: str) -> pa.Array:
     """Ids that came as text in the type asked for; unasked, integers if all are written as integers are."""
     if id_type is None:
         try:

@@ -105,11 +105,11 @@ def top(
 
 
 @app.command()
-def demo() -> None:
-    """Build the Dunnhumby worlds and show their statistics beside the paper's."""
+def demo(seed: Seed = 0, threads: Threads = None) -> None:
+    """Fit Popular, BPR and DLCE to Dunnhumby shopping data and show what they would cause."""
     from taurank.demo import run
 
-    run()
+    run(seed, threads)
 
 
 @data.command("dunnhumby")

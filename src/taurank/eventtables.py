@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from taurank.catalogue import Ids, normalise, show
-from taurank.cells import _sorted, _typed, to_numbers
+from taurank.cells import sorted_ids, typed_ids, to_numbers
 from taurank.errors import InputError
-from taurank.log import _not_probability
+from taurank.log import not_probability
 from taurank.periods import Microseconds, Periods, read_instants, wrong_text
 from taurank.tables import from_files, from_frame
 
@@ -115,7 +115,7 @@ class EventTable:
     def _propensity(self, columns: Mapping[str, pa.Array]) -> pa.Array:
         array = columns["propensity"]
         values = to_numbers(array, f"{self.name}.propensity", self.source.text)
-        wrong = _not_probability(values)
+        wrong = not_probability(values)
         if wrong.any():
             self._note_wrong("propensity", "probabilities strictly between 0 and 1", array, wrong)
         return pa.array(values)
@@ -175,7 +175,7 @@ def unite(
     """The catalogue of a column over both tables; the database learns the position of every code in it."""
     own = None if given is None else Ids(given, column)
     parts = _one_kind(tables, column, id_types.get(column) if own is None else own.values.type)
-    ids = own if own is not None else Ids(_sorted(pc.unique(pa.concat_arrays(parts))), column)
+    ids = own if own is not None else Ids(sorted_ids(pc.unique(pa.concat_arrays(parts))), column)
     for table, values in zip(tables, parts, strict=True):
         positions = ids.encode(values)
         codes = np.arange(len(positions), dtype=np.int32)
@@ -191,9 +191,9 @@ def _one_kind(tables: list[EventTable], column: str, kind: Any) -> list[pa.Array
     seen = [table.ids[column].values for table in tables]
     typed = [values.type for values, table in zip(seen, tables, strict=True) if not table.source.text]
     if kind is None:
-        kind = typed[0] if typed else _typed(pc.unique(pa.concat_arrays(seen)), None, column).type
+        kind = typed[0] if typed else typed_ids(pc.unique(pa.concat_arrays(seen)), None, column).type
     parts = [
-        _typed(values, kind, column) if table.source.text else values
+        typed_ids(values, kind, column) if table.source.text else values
         for values, table in zip(seen, tables, strict=True)
     ]
     if len(typed) == 2 and typed[0] != typed[1]:

@@ -32,7 +32,7 @@ def _not_binary(values: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
     return np.asarray((values != 0.0) & (values != 1.0))
 
 
-def _not_probability(values: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
+def not_probability(values: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
     return ~((values > 0.0) & (values < 1.0))  # true for NaN as well
 
 
@@ -40,7 +40,7 @@ RULES = (
     Rule("treated", np.int8, _not_binary, "0 or 1"),
     Rule("outcome", np.int8, _not_binary, "0 or 1"),
     Rule(
-        "propensity", np.float64, _not_probability, "probabilities strictly between 0 and 1", required=False
+        "propensity", np.float64, not_probability, "probabilities strictly between 0 and 1", required=False
     ),
 )
 
@@ -207,7 +207,7 @@ class Log:
         values = np.array(propensity, dtype=np.float64)
         if values.shape != (len(self),):
             raise InputError(f"{len(self):,} propensities are needed, one per row, not {values.shape}.")
-        wrong = _not_probability(values)
+        wrong = not_probability(values)
         if wrong.any():
             raise InputError(
                 "column 'propensity' must hold probabilities strictly between 0 and 1: wrong in "

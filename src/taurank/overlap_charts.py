@@ -74,9 +74,7 @@ def histogram(diagnosis: Diagnosis) -> alt.TopLevelMixin:
     axis = _propensity_axis(shown)
     arms = (diagnosis.treated, diagnosis.control)
     panels = [
-        alt.Chart(
-            pd.DataFrame({"low": low, "high": high, "purchases": arm.histogram})[inside], title=arm.name
-        )
+        alt.Chart(pd.DataFrame({"low": low, "high": high, "purchases": arm.histogram})[inside], title=arm.name)
         .mark_bar(color=colour, binSpacing=0.5)
         .encode(
             alt.X("low:Q", bin="binned", axis=axis, scale=alt.Scale(domain=shown, nice=False)),

@@ -100,15 +100,14 @@ def _findings(d: Diagnosis) -> list[tuple[str, str]]:
 def _arm_findings(arm: Arm) -> list[tuple[str, str]]:
     if not arm.purchases:
         return [("poor", f"there is no {arm.name} purchase: nothing can be compared.")]
-    scarce = arm.effective < SCARCE_EFFECTIVE
-    if not scarce and arm.effective >= LOW_EFFICIENCY * arm.purchases:
-        return []
-    worth = (
-        "" if arm.effective > 0.9 * arm.purchases else f" carry the information of only {_number(arm.effective)}:"
-    )
-    reason = " a few heavy weights decide every estimate; use a cap." if worth else " are few."
-    words = f"the {arm.purchases:,} {arm.name} purchases{worth}{reason}"
-    return [("poor" if arm.effective < FEW_EFFECTIVE else "caution", words)]
+    rank = "poor" if arm.effective < FEW_EFFECTIVE else "caution"
+    who = f"the {arm.purchases:,} {arm.name} purchases"
+    if arm.effective < LOW_EFFICIENCY * arm.purchases:
+        worth = f"carry the information of only {_number(arm.effective)}"
+        return [(rank, f"{who} {worth}: a few heavy weights decide every estimate; use a cap.")]
+    if arm.effective < SCARCE_EFFECTIVE:
+        return [(rank, f"{who} are few (effective: {_number(arm.effective)}).")]
+    return []
 
 
 def _total_findings(arm: str, weight: str, total: Total) -> list[tuple[str, str]]:

@@ -118,9 +118,9 @@ def _cell(tag: str, value: Any, number: bool) -> str:
 
 def _apart(block: Block, number: int) -> Block:
     """Names inside one chart must not meet those of another on the same page."""
-    names = set(re.findall(r'\bid="([^"]+)"', block))
-    for name in names:
-        fresh = f"b{number}-{name}"
+    names = dict.fromkeys(re.findall(r'\bid="([^"]+)"', block))
+    for place, name in enumerate(names):
+        fresh = f"block{number}-{place}"  # not the drawing's own: it counts on from page to page
         block = block.replace(f'id="{name}"', f'id="{fresh}"').replace(f"url(#{name})", f"url(#{fresh})")
     return block
 

@@ -44,9 +44,7 @@ def estimate(log: Log, random_state: RandomState = None, folds: int = 5, regular
     return log.with_propensity(model.at(log.user, log.item, log.time))
 
 
-def fit(
-    log: Log, random_state: RandomState = None, folds: int = 5, regularization: float = 1.0
-) -> PropensityModel:
+def fit(log: Log, random_state: RandomState = None, folds: int = 5, regularization: float = 1.0) -> PropensityModel:
     """Fit logit P(Z_uit = 1) = b + a_u + c_i + d_t over all cells, once for every fold left out.
 
     ``regularization`` λ is the precision of the normal prior of each effect: the objective is
@@ -88,15 +86,11 @@ class PropensityModel:
             f"{len(self.intercept)} folds)"
         )
 
-    def fold(
-        self, user: npt.ArrayLike, item: npt.ArrayLike, time: npt.ArrayLike = 0
-    ) -> npt.NDArray[np.int64]:
+    def fold(self, user: npt.ArrayLike, item: npt.ArrayLike, time: npt.ArrayLike = 0) -> npt.NDArray[np.int64]:
         """The fold of cells, given as positions in the catalogue."""
         return self._fold(*self._codes(user, item, time))
 
-    def at(
-        self, user: npt.ArrayLike, item: npt.ArrayLike, time: npt.ArrayLike = 0
-    ) -> npt.NDArray[np.float64]:
+    def at(self, user: npt.ArrayLike, item: npt.ArrayLike, time: npt.ArrayLike = 0) -> npt.NDArray[np.float64]:
         """The out-of-fold propensity of cells, in the log or not, given as positions in the catalogue."""
         user, item, time = self._codes(user, item, time)
         result = np.empty(user.shape)
@@ -125,9 +119,7 @@ class PropensityModel:
         frame = pd.DataFrame({name: column.to_pandas() for name, column in columns.items()})
         return frame.assign(propensity=self.at(user, item, time))
 
-    def _fold(
-        self, user: npt.NDArray[Any], item: npt.NDArray[Any], time: npt.NDArray[Any]
-    ) -> npt.NDArray[np.int64]:
+    def _fold(self, user: npt.NDArray[Any], item: npt.NDArray[Any], time: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
         return _fold_of(self.groups, len(self.intercept), user, item, time)
 
     def _codes(self, *codes: npt.ArrayLike) -> list[npt.NDArray[Any]]:
@@ -151,9 +143,7 @@ def _check(log: Log, folds: int, regularization: float) -> None:
     if not 2 <= folds <= MAX_FOLDS:
         raise InputError(f"folds must be from 2 to {MAX_FOLDS}, not {folds}.")
     if not MIN_REGULARIZATION <= regularization < np.inf:
-        raise InputError(
-            f"regularization must be a number of at least {MIN_REGULARIZATION}, not {regularization}."
-        )
+        raise InputError(f"regularization must be a number of at least {MIN_REGULARIZATION}, not {regularization}.")
     n_treated = int(np.count_nonzero(log.treated))
     if n_treated == 0:
         raise InputError(
@@ -207,7 +197,7 @@ def _random_cells(n_cells: int, wanted: int, generator: np.random.Generator) -> 
     if wanted < 1:
         raise InputError(f"n_cells must be at least 1, not {wanted}.")
     if wanted > n_cells // 2:
-        return np.sort(generator.permutation(n_cells)[:wanted])
+        return np.sort(generator.permutation(np.arange(n_cells))[:wanted])
     picked = _distinct(generator.integers(0, n_cells, wanted))
     while len(picked) < wanted:
         more = generator.integers(0, n_cells, wanted - len(picked))
@@ -217,4 +207,5 @@ def _random_cells(n_cells: int, wanted: int, generator: np.random.Generator) -> 
 
 def _distinct(values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     values.sort()
-    return values[np.append(True, values[1:] != values[:-1])]
+    first: npt.NDArray[np.bool_] = np.append(True, values[1:] != values[:-1])
+    return values[first]
