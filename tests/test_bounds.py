@@ -255,9 +255,7 @@ class TestDeviation:
             assert bound > abs(bounds.bias(world, SCORES, metric))
 
     @given(st.floats(1e-6, 1 - 1e-6), st.floats(0, 1), st.floats(0, 1))
-    def test_a_cell_never_leaves_the_interval_of_the_bound(
-        self, p: float, chi_t: float, chi_c: float
-    ) -> None:
+    def test_a_cell_never_leaves_the_interval_of_the_bound(self, p: float, chi_t: float, chi_c: float) -> None:
         """The estimate, and the estimate minus its realised τ, both lie in [−1/D^C, 1/D^T]."""
         upper, lower = 1 / max(p, chi_t), -1 / max(1 - p, chi_c)
         for z, treated, control in product((0, 1), repeat=3):

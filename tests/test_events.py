@@ -106,8 +106,7 @@ def cell_propensity(events: list[Event], period: Any) -> list[Event]:
     """The same events with one propensity per cell, as combine="same" wants them."""
     values = (0.1, 0.35, 0.8)
     return [
-        (u, i, t, values[(ord(u) + i + (period_of(period, t) or START).toordinal()) % 3])
-        for u, i, t, _ in events
+        (u, i, t, values[(ord(u) + i + (period_of(period, t) or START).toordinal()) % 3]) for u, i, t, _ in events
     ]
 
 
@@ -194,9 +193,7 @@ def test_many_chances_stay_a_probability() -> None:
 
 
 def small_tables() -> tuple[pd.DataFrame, pd.DataFrame]:
-    return frame(cell_propensity(random_events(3, 40), "day")), frame(
-        cell_propensity(random_events(4, 40), "day")
-    )
+    return frame(cell_propensity(random_events(3, 40), "day")), frame(cell_propensity(random_events(4, 40), "day"))
 
 
 @pytest.mark.parametrize(

@@ -295,10 +295,7 @@ def wild_tables(draw: st.DrawFn) -> dict[str, list[Any]]:
     rows = draw(st.integers(0, 5))
     kinds = {"user_id": ANY_ID, "item_id": ANY_ID, "time": ANY_ID}
     names = draw(st.sets(st.sampled_from(["user_id", "item_id", "time", "treated", "outcome", "propensity"])))
-    return {
-        name: draw(st.lists(kinds.get(name, ANY_NUMBER), min_size=rows, max_size=rows))
-        for name in sorted(names)
-    }
+    return {name: draw(st.lists(kinds.get(name, ANY_NUMBER), min_size=rows, max_size=rows)) for name in sorted(names)}
 
 
 @given(wild_tables())

@@ -153,8 +153,7 @@ def test_folds_are_equal_random_shares_of_the_cells() -> None:
     assert (other.fold(*np.indices(treated.shape)) != fold).mean() > 0.5
 
 
-def test_a_shuffled_log_has_no_effects_left() -> None:
-    """Strong regularisation leaves the share treated; no regularisation can make a constant log vary."""
+def test_strong_regularisation_leaves_the_share_treated() -> None:
     treated = draw((60, 50, 2), seed=8)
     model = propensity.fit(make_log(treated), random_state=0, regularization=1e6)
     estimate = model.at(*np.indices(treated.shape))

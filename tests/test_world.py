@@ -31,16 +31,13 @@ class TestSampling:
             for item in range(3):
                 rows = (log.user == user) & (log.item == item)
                 treated, control, p = (
-                    float(rates[user, item])
-                    for rates in (world.treated_rate, world.control_rate, world.propensity)
+                    float(rates[user, item]) for rates in (world.treated_rate, world.control_rate, world.propensity)
                 )
                 expected = {(1, 1): p * treated, (1, 0): p * (1 - treated), (0, 1): (1 - p) * control}
                 for (z, y), probability in expected.items():
                     seen = np.count_nonzero(rows & (log.treated == z) & (log.outcome == y)) / times
                     assert seen == pytest.approx(probability, abs=4 * np.sqrt(0.25 / times))
-                assert effect[user, item] / times == pytest.approx(
-                    treated - control, abs=4 * np.sqrt(0.5 / times)
-                )
+                assert effect[user, item] / times == pytest.approx(treated - control, abs=4 * np.sqrt(0.5 / times))
 
     def test_potential_outcomes_are_independent_of_treatment(self) -> None:
         world = World(np.full((1, 1), 0.5), np.full((1, 1), 0.5), np.full((1, 1), 0.5), [0], [0])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-_LEARNERS = ("BLCE", "BPR", "DLCE", "DLTO", "ULBPR", "ULRMF", "CausE", "Popular", "Random")
+_LEARNERS = ("BLCE", "BPR", "DLCE", "DLTO", "ULBPR", "ULRMF", "CausE", "CountingBayes", "Popular", "Random")
 _HOMES = {
     "Log": "taurank.log",
     "World": "taurank.world",
@@ -22,14 +22,27 @@ _HOMES = {
 _MODULES = ("bounds", "dunnhumby", "gains", "propensity", "tune")
 
 __all__ = [
-    "BLCE", "BPR", "DLCE", "DLTO", "LEARNERS", "ULBPR", "ULRMF", "CausE", "Gains", "Log", "Popular", "Random",
-    "World", "bounds", "compare", "dunnhumby", "evaluate", "gains", "load", "propensity", "tune",
+    "BLCE", "BPR", "DLCE", "DLTO", "LEARNERS", "ULBPR", "ULRMF", "CausE", "CountingBayes", "Gains", "Log",
+    "Popular", "Random", "World", "bounds", "compare", "dunnhumby", "evaluate", "gains", "load", "propensity", "tune",
 ]  # fmt: skip
 
 if TYPE_CHECKING:
     from taurank import bounds, dunnhumby, gains, propensity, tune
     from taurank.gains import Gains
-    from taurank.learners import BLCE, BPR, DLCE, DLTO, LEARNERS, ULBPR, ULRMF, CausE, Popular, Random, load
+    from taurank.learners import (
+        BLCE,
+        BPR,
+        DLCE,
+        DLTO,
+        LEARNERS,
+        ULBPR,
+        ULRMF,
+        CausE,
+        CountingBayes,
+        Popular,
+        Random,
+        load,
+    )  # fmt: skip
     from taurank.log import Log
     from taurank.metrics import compare, evaluate
     from taurank.world import World

@@ -61,8 +61,7 @@ def bias(
     caps = (cap, cap_treated, cap_control)
     if propensity is None and world.recorded is None and all(given is None for given in caps):
         raise InputError(
-            "IPS with the true propensities has no bias; give propensity (what the log records instead), "
-            "or a cap."
+            "IPS with the true propensities has no bias; give propensity (what the log records instead), or a cap."
         )
     return _scan(world, scores, metric, _Weighting.of(world, propensity, *caps)).bias
 

@@ -170,8 +170,7 @@ def normalise(array: pa.Array, column: str) -> pa.Array:
         return _widen(array)
     if isinstance(kind, pa.BaseExtensionType) or not any(is_kind(kind) for is_kind in _PLAIN_KINDS):
         raise InputError(
-            f"column '{column}' has the type {kind}, which cannot name anything; "
-            "ids are integers, text or dates."
+            f"column '{column}' has the type {kind}, which cannot name anything; ids are integers, text or dates."
         )
     if pa.types.is_floating(kind) and pc.any(pc.is_nan(array.cast(pa.float64()))).as_py():
         raise InputError(f"column '{column}' has NaN among its ids; drop or name these rows.")

@@ -110,9 +110,7 @@ def _locate(source: Source, rules: list[Rule], renames: Mapping[str, str]) -> di
         elif required:
             needed = ", ".join(c for c, need in wanted if need)
             found = ", ".join(source.columns) or "none"
-            raise InputError(
-                f"{source.name} has no column '{column}'; needed are {needed}, found: {found[:200]}."
-            )
+            raise InputError(f"{source.name} has no column '{column}'; needed are {needed}, found: {found[:200]}.")
     return names
 
 
@@ -154,9 +152,7 @@ def _single_time(times: Any) -> Ids:
     """Without a time column all rows belong to one time."""
     ids = Ids([0] if times is None else times, "time")
     if len(ids) != 1:
-        raise InputError(
-            f"the catalogue names {len(ids):,} times, but there is no column 'time' to tell them apart."
-        )
+        raise InputError(f"the catalogue names {len(ids):,} times, but there is no column 'time' to tell them apart.")
     return ids
 
 

@@ -85,9 +85,7 @@ LearnerName = Annotated[str, typer.Argument(metavar="LEARNER", help="dlce, bpr, 
 Settings = Annotated[
     list[str] | None, typer.Option("--set", help="A hyper-parameter, for example --set cap=0.01; repeatable.")
 ]
-TruthPath = Annotated[
-    Path | None, typer.Option("--truth", help="The effects: user_id, item_id[, time], value.")
-]
+TruthPath = Annotated[Path | None, typer.Option("--truth", help="The effects: user_id, item_id[, time], value.")]
 Cap = Annotated[float | None, typer.Option(help="Cap of capped IPS.", min=0.0, max=1.0)]
 LogPath = Annotated[Path, typer.Argument(metavar="LOG", help="A Parquet or CSV file, a glob or a folder.")]
 
@@ -165,10 +163,8 @@ def log_build(
     impressions: Annotated[Path, typer.Argument(help="user_id, item_id, timestamp[, propensity].")],
     outcomes: Annotated[Path, typer.Argument(help="user_id, item_id, timestamp[, propensity].")],
     out: OutFile,
-    period: Annotated[str, typer.Option(help="day, week, or edges: 2024-01-01,2024-01-15,…")] = "week",
-    window: Annotated[
-        str | None, typer.Option(help='How long an impression counts, for example "3 days".')
-    ] = None,
+    period: Annotated[str, typer.Option(help="day, week, or edges: 2024-01-01,2024-01-15,…")] = "day",
+    window: Annotated[str | None, typer.Option(help='How long an impression counts, for example "3 days".')] = None,
     combine: Annotated[
         Combine, typer.Option(help="One propensity from several impressions of a cell.")
     ] = Combine.same,
@@ -192,9 +188,7 @@ def log_check(path: LogPath) -> None:
     from taurank.log import Log
 
     for name, value in Log.read(path).describe().items():
-        shown = (
-            f"{value:,}" if isinstance(value, int) else "not recorded" if value is None else f"{value:.6g}"
-        )
+        shown = f"{value:,}" if isinstance(value, int) else "not recorded" if value is None else f"{value:.6g}"
         typer.echo(f"{name:<28}{shown:>14}")
 
 
@@ -202,9 +196,11 @@ def log_check(path: LogPath) -> None:
 def propensity_estimate(path: LogPath, out: OutFile, seed: Seed = 0, threads: Threads = None) -> None:
     """Estimate the propensities of a log that does not record them."""
     from taurank import propensity
+    from taurank.draws import using_threads
     from taurank.log import Log
 
-    estimated = propensity.estimate(Log.read(path), random_state=seed, threads=threads)
+    with using_threads(threads):
+        estimated = propensity.estimate(Log.read(path), random_state=seed)
     estimated.write(out)
     typer.echo(f"Wrote {estimated!r} to {out}.")
 
@@ -359,9 +355,7 @@ def tune(
         result.write_html(html)
     if out is not None:
         with atomic_path(out) as temporary:
-            temporary.write_text(
-                _json({"learner": learner, metric: result.value, "best": result.best}) + "\n"
-            )
+            temporary.write_text(_json({"learner": learner, metric: result.value, "best": result.best}) + "\n")
 
 
 def _make(name: str, settings: list[str] | None, seed: int, threads: int | None) -> Any:
@@ -405,9 +399,7 @@ def _gains(log: Path | None, truth: Path | None, estimator: Estimator | None, ca
     from taurank import gains
     from taurank.log import Log
 
-    chosen = estimator or (
-        Estimator.truth if truth else Estimator.capped_ips if cap is not None else Estimator.ips
-    )
+    chosen = estimator or (Estimator.truth if truth else Estimator.capped_ips if cap is not None else Estimator.ips)
     if chosen is Estimator.truth:
         if truth is None:
             raise InputError("--estimator truth needs the effects: --truth FILE.")

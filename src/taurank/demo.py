@@ -18,7 +18,7 @@ from rich.table import Table
 
 from taurank import dunnhumby, gains
 from taurank.learners import BPR, DLCE, Learner, Popular
-from taurank.metrics import evaluate, position_weights
+from taurank.metrics import OverlapWarning, evaluate, position_weights
 from taurank.results import Metric, Result
 from taurank.world import World
 
@@ -48,7 +48,7 @@ def run(seed: int = 0, threads: int | None = None) -> None:
         ),
     ]
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
+        warnings.simplefilter("ignore", OverlapWarning)  # said below the table
         found = {
             type(learner).__name__: (
                 evaluate(learner, test.truth, METRICS, threads=threads),
@@ -58,6 +58,7 @@ def run(seed: int = 0, threads: int | None = None) -> None:
         }
     console.print(_comparison(found))
     console.print(_meaning(world, learners, found))
+    console.print(_overlap(found))
     console.print(f"[dim]{time.monotonic() - began:.0f} seconds[/dim]")
 
 
@@ -65,7 +66,8 @@ def _statistics(world: World) -> Table:
     table = Table(box=rich.box.SIMPLE_HEAD, title="The data, and the paper's (it had 93 weeks)", title_justify="left")
     for column in ("", "users", "items", "mean μ^T", "mean μ^C", "mean P"):
         table.add_column(column, justify="left" if not column else "right")
-    rows = {f"here, {world.origin['weeks']} weeks": world.describe().to_dict("records")[0], "paper": PAPER}
+    here = world.describe().to_dict("records")[0]
+    rows: dict[str, dict[Any, Any]] = {f"here, {world.origin['weeks']} weeks": here, "paper": {**PAPER}}
     for name, row in rows.items():
         means = (f"{row['treated_rate']:.4f}", f"{row['control_rate']:.4f}", f"{row['propensity']:.3f}")
         table.add_row(name, f"{row['users']:,}", f"{row['items']:,}", *means)
@@ -103,6 +105,16 @@ def _meaning(world: World, learners: list[Learner], found: dict[str, tuple[Resul
         f"buy {bought['DLCE']:.2f}, and {caused['DLCE']:.2f} because of it: "
         f"{caused['DLCE'] / caused['BPR']:.1f} times the effect. From the log alone one would have estimated "
         f"{10 * found['DLCE'][1]['CP@10'].mean:.2f}."
+    )
+
+
+def _overlap(found: dict[str, tuple[Result, Result]]) -> str:
+    """How much of each estimate of CP@10 rests on pairs that are always, or never, recommended."""
+    shares = {name: estimate["CP@10"].overlap_share or 0.0 for name, (_, estimate) in found.items()}
+    listed = ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
+    return (
+        "An estimate is as good as its overlap. The share of CP@10 that rests on pairs which were always or never "
+        f"recommended, where no log can tell the effect: {listed}."
     )
 
 

@@ -32,8 +32,7 @@ from taurank.tables import BATCH_ROWS
 COMBINE = {
     "same": "min(propensity)",
     "any": (
-        "least(list_reduce(list(propensity ORDER BY propensity), lambda a, b: a + b * (1 - a)), "
-        "1 - pow(2, -53))"
+        "least(list_reduce(list(propensity ORDER BY propensity), lambda a, b: a + b * (1 - a)), 1 - pow(2, -53))"
     ),
     "first": "arg_min(propensity, (instant, propensity))",
     "max": "max(propensity)",

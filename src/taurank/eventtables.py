@@ -169,9 +169,7 @@ def refuse_two_clocks(shown: EventTable, happened: EventTable) -> None:
         )
 
 
-def unite(
-    database: Any, tables: list[EventTable], column: str, given: Any, id_types: Mapping[str, Any]
-) -> Ids:
+def unite(database: Any, tables: list[EventTable], column: str, given: Any, id_types: Mapping[str, Any]) -> Ids:
     """The catalogue of a column over both tables; the database learns the position of every code in it."""
     own = None if given is None else Ids(given, column)
     parts = _one_kind(tables, column, id_types.get(column) if own is None else own.values.type)

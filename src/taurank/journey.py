@@ -239,9 +239,7 @@ def _load_table(
             raise InputError(_bad_values(database, files, table, name, columns[name], bad))
 
 
-def _bad_values(
-    database: Database, files: SourceFiles, table: str, name: str, expression: str, bad: int
-) -> str:
+def _bad_values(database: Database, files: SourceFiles, table: str, name: str, expression: str, bad: int) -> str:
     """The sentence about the values of a column that are missing or not whole numbers."""
     column = files.layout.columns[table][name]
     query = f"SELECT {_text(column)} FROM {files.scan(table)} WHERE {expression} IS NULL LIMIT 1"

@@ -39,9 +39,7 @@ def not_probability(values: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
 RULES = (
     Rule("treated", np.int8, _not_binary, "0 or 1"),
     Rule("outcome", np.int8, _not_binary, "0 or 1"),
-    Rule(
-        "propensity", np.float64, not_probability, "probabilities strictly between 0 and 1", required=False
-    ),
+    Rule("propensity", np.float64, not_probability, "probabilities strictly between 0 and 1", required=False),
 )
 
 
@@ -119,9 +117,7 @@ class Log:
         )  # fmt: skip
 
     @classmethod
-    def _from_source(
-        cls, source: tables.Source, given: tuple[Any, Any, Any], id_types: Mapping[str, Any]
-    ) -> Log:
+    def _from_source(cls, source: tables.Source, given: tuple[Any, Any, Any], id_types: Mapping[str, Any]) -> Log:
         cells = read_cells(source, given, RULES, id_types=id_types)
         numbers = cells.numbers
         return cls(
@@ -169,9 +165,7 @@ class Log:
             return False
         names = ("user", "item", "time", "treated", "outcome", "propensity")
         pairs = [(getattr(self, name), getattr(other, name)) for name in names]
-        return all(
-            a is b is None or (a is not None and b is not None and np.array_equal(a, b)) for a, b in pairs
-        )
+        return all(a is b is None or (a is not None and b is not None and np.array_equal(a, b)) for a, b in pairs)
 
     def describe(self) -> pd.Series[Any]:
         """What is in the log: sizes, how much was recommended, what happened in each arm."""

@@ -138,7 +138,7 @@ def calibration(diagnosis: Diagnosis) -> alt.TopLevelMixin:
     )
     top = max(frame["propensity"].max(), frame["high"].max())
     line = alt.Chart(pd.DataFrame({"propensity": [0.0, top], "treated": [0.0, top]}))
-    x = alt.X("propensity:Q", title="mean propensity of the bin")
+    x = alt.X("propensity:Q", title="mean propensity of the bin", axis=alt.Axis(tickCount=5))
     y = alt.Y("treated:Q", title="share treated")
     points = alt.Chart(frame).mark_point(filled=True, size=50, opacity=1, color=page.SERIES_COLOURS[0])
     bars = alt.Chart(frame).mark_rule(color=page.SERIES_COLOURS[0])

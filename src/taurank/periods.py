@@ -197,9 +197,7 @@ def _edge_instants(edges: pa.Array, zone: str | None) -> Microseconds:
     """Edges on the time line of the events: dates are midnights of their zone, the rest must match it."""
     own = edges.type.tz if pa.types.is_timestamp(edges.type) else None
     if zone is not None and pa.types.is_date(edges.type):
-        edges = pc.assume_timezone(
-            edges.cast(pa.timestamp("us")), zone, ambiguous="earliest", nonexistent="latest"
-        )
+        edges = pc.assume_timezone(edges.cast(pa.timestamp("us")), zone, ambiguous="earliest", nonexistent="latest")
     elif (own is None) != (zone is None):
         raise InputError(
             f"the events have {f'the time zone {zone}' if zone else 'no time zone'}, but the edges of the "

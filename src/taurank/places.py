@@ -16,7 +16,7 @@ _CHUNK = 2048  # scores that stay in the first-level cache while all wanted item
 _BINS_PAY = 32  # binning a row costs about as much as comparing it with this many items (measured)
 _SORT_PAYS = 40  # a step of a sort costs about as much as this many comparisons (measured)
 _PER_BIN = 8
-_MOST_BINS = 1 << 16  # few enough for truncation never to pass the last bin, even in float32
+_MOST_BINS = 1 << 16  # 16 bits; few enough that truncation never passes the last bin, even in float32
 
 
 @numba.njit(nogil=True, cache=True)
@@ -33,20 +33,21 @@ def place(row: Any, at: Any, n_unknown: Any, above: Any, tied: Any, bins: Any) -
 
 @numba.njit(nogil=True, cache=True)
 def new_bins(scores: Any) -> Any:
-    """Room for the bins of one row: each score's bin, each bin's end, the scores by bin."""
+    """Room for the bins of a row, so that it is not asked for again and again; see ``_use_bins``."""
     n = scores.shape[1]
     n_bins = min(n // _PER_BIN + 2, _MOST_BINS)
-    return np.empty(n, np.int32), np.empty(n_bins, np.int32), np.empty(n, scores.dtype)
+    begin, cursor = np.empty(n_bins + 1, np.int32), np.full(n_bins, -1, np.int32)
+    return np.empty(n, np.uint16), begin, cursor, np.empty(n + 1, np.int32), np.empty(n, scores.dtype)
 
 
-@numba.njit(nogil=True, cache=True)
+@numba.njit(nogil=True, cache=True, fastmath={"reassoc"})
 def first_bad(scores: Any) -> Any:
     """Row and column of the first NaN or infinite score, or (−1, −1)."""
     for row in range(scores.shape[0]):
         one = scores[row]
         total = one.dtype.type(0)
-        for j in range(len(one)):  # a number minus itself is 0 unless it is NaN or infinite
-            total = max(total, one.dtype.type(one[j] - one[j] != 0))
+        for j in range(len(one)):  # 0 times a score is 0 unless it is NaN or infinite
+            total += one[j] * one.dtype.type(0)
         if total != 0:
             for j in range(len(one)):
                 if not np.isfinite(one[j]):
@@ -80,7 +81,7 @@ def _sort(row: Any, at: Any, above: Any, tied: Any) -> None:
 
 
 @numba.njit(nogil=True, cache=True)
-def _use_bins(row: Any, at: Any, above: Any, tied: Any, bin_of: Any, end: Any, members: Any) -> Any:
+def _use_bins(row: Any, at: Any, above: Any, tied: Any, bin_of: Any, begin: Any, cursor: Any, members: Any) -> Any:
     """Spread the scores over bins of equal width, best first, and compare only within a wanted item's bin.
 
     Subtracting, scaling and truncating keep the order of the scores, so an earlier bin holds higher scores
@@ -89,24 +90,23 @@ def _use_bins(row: Any, at: Any, above: Any, tied: Any, bin_of: Any, end: Any, m
     """
     low, high = _extent(row)
     width = high - low
-    scale = row.dtype.type((len(end) - 1) / width) if width > 0 else row.dtype.type(0)
+    scale = row.dtype.type((len(cursor) - 1) / width) if width > 0 else row.dtype.type(0)
     if not (np.isfinite(width) and np.isfinite(scale)):
         return False
-    _fill_bins(row, high, scale, bin_of, end, members)
-    if _crowding(at, bin_of, end) > _SORT_PAYS * len(row) * np.log2(len(row)):
+    _fill_bins(row, high, scale, bin_of, begin)
+    if _crowding(at, bin_of, begin) > _SORT_PAYS * len(row) * np.log2(len(row)):
         return False
+    _gather(row, at, bin_of, begin, cursor, chosen, members)
     for a in range(len(at)):
         if at[a] >= 0:
-            b = bin_of[at[a]]
-            first = end[b - 1] if b > 0 else 0
-            higher, at_least = _compare(members[first : end[b]], row[at[a]])
+            first, last = begin[bin_of[at[a]]], begin[bin_of[at[a]] + 1]
+            higher, at_least = _compare(members[first:last], row[at[a]])
             above[a], tied[a] = first + higher, at_least - higher
     return True
 
 
-@numba.njit(nogil=True, cache=True, fastmath={"nnan", "nsz"})
+@numba.njit(nogil=True, cache=True)
 def _extent(row: Any) -> Any:
-    """Lowest and highest score; all are finite, and saying so lets many be compared at once."""
     low, high = row[0], row[0]
     for j in range(len(row)):
         low, high = min(low, row[j]), max(high, row[j])
@@ -114,29 +114,43 @@ def _extent(row: Any) -> Any:
 
 
 @numba.njit(nogil=True, cache=True)
-def _fill_bins(row: Any, high: Any, scale: Any, bin_of: Any, end: Any, members: Any) -> None:
+def _fill_bins(row: Any, high: Any, scale: Any, bin_of: Any, begin: Any) -> None:
+    """Each score's bin; bin b takes the places ``begin[b] : begin[b + 1]``."""
     for j in range(len(row)):
-        bin_of[j] = np.int32((high - row[j]) * scale)
-    end[:] = 0
+        bin_of[j] = np.uint16((high - row[j]) * scale)
+    begin[:] = 0
     for j in range(len(row)):
-        end[bin_of[j]] += 1
-    total = 0
-    for b in range(len(end)):  # first where a bin begins; after all members are in, where it ends
-        end[b], total = total, total + end[b]
-    for j in range(len(row)):
-        members[end[bin_of[j]]] = row[j]
-        end[bin_of[j]] += 1
+        begin[bin_of[j] + 1] += 1
+    for b in range(len(begin) - 1):
+        begin[b + 1] += begin[b]
 
 
 @numba.njit(nogil=True, cache=True)
-def _crowding(at: Any, bin_of: Any, end: Any) -> Any:
+def _crowding(at: Any, bin_of: Any, begin: Any) -> Any:
     """How many comparisons the bins leave."""
     total = 0
     for a in range(len(at)):
         if at[a] >= 0:
-            b = bin_of[at[a]]
-            total += end[b] - (end[b - 1] if b > 0 else 0)
+            total += begin[bin_of[at[a]] + 1] - begin[bin_of[at[a]]]
     return total
+
+
+@numba.njit(nogil=True, cache=True)
+def _gather(row: Any, at: Any, bin_of: Any, begin: Any, cursor: Any, chosen: Any, members: Any) -> None:
+    """Bring the scores of wanted bins together; ``cursor`` is −1 for the others, and for all afterwards."""
+    for a in range(len(at)):
+        if at[a] >= 0:
+            cursor[bin_of[at[a]]] = begin[bin_of[at[a]]]
+    n = 0
+    for j in range(len(row)):  # without a branch, which would be guessed wrong too often
+        chosen[n] = j
+        n += cursor[bin_of[j]] >= 0
+    for j in chosen[:n]:
+        members[cursor[bin_of[j]]] = row[j]
+        cursor[bin_of[j]] += 1
+    for a in range(len(at)):
+        if at[a] >= 0:
+            cursor[bin_of[at[a]]] = -1
 
 
 @numba.njit(nogil=True, cache=True)

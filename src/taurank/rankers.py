@@ -22,7 +22,8 @@ from taurank.places import first_bad
 Codes = npt.NDArray[np.int32]
 Scores = npt.NDArray[Any]
 
-_BLOCK_SCORES = 1 << 22  # scores of a block: enough for BLAS to be quick, little memory per thread
+_BLOCK_SCORES = 1 << 22  # of a learner: enough for BLAS to be quick, little memory per thread
+_ARRAY_SCORES = 1 << 19  # of an array: what is checked is still in a cache when it is ranked
 _BLOCK_USERS = 256
 
 
@@ -84,7 +85,7 @@ class ArrayRanking:
 
     def blocks(self, needed: npt.NDArray[np.bool_]) -> Iterator[Block]:
         users = np.arange(self.gains.n_users, dtype=np.int32)
-        return _cut(users, users, np.arange(self.gains.n_items, dtype=np.int32))
+        return _cut(users, users, np.arange(self.gains.n_items, dtype=np.int32), _ARRAY_SCORES)
 
     def scores(self, block: Block) -> Scores:
         rows = self.values[block.users[0] : block.users[-1] + 1]
@@ -109,8 +110,8 @@ class LearnerRanking:
     def blocks(self, needed: npt.NDArray[np.bool_]) -> Iterator[Block]:
         known = np.flatnonzero(needed & (self.user_at >= 0)).astype(np.int32)
         unknown = np.flatnonzero(needed & (self.user_at < 0)).astype(np.int32)
-        yield from _cut(known, self.user_at[known], self.column)
-        yield from _cut(unknown, self.user_at[unknown], np.full_like(self.column, -1))
+        yield from _cut(known, self.user_at[known], self.column, _BLOCK_SCORES)
+        yield from _cut(unknown, self.user_at[unknown], np.full_like(self.column, -1), _BLOCK_SCORES)
 
     def scores(self, block: Block) -> Scores:
         if block.at_ranker[0] < 0:
@@ -158,9 +159,9 @@ def _positions(own: Ids, asked: Ids) -> Codes:
     return own.encode(asked.values)
 
 
-def _cut(users: Codes, at_ranker: Codes, column: Codes) -> Iterator[Block]:
+def _cut(users: Codes, at_ranker: Codes, column: Codes, n_scores: int) -> Iterator[Block]:
     """Blocks whose shape depends on the catalogue alone, never on the number of threads."""
-    size = int(np.clip(_BLOCK_SCORES // max(1, len(column)), 1, _BLOCK_USERS))
+    size = int(np.clip(n_scores // max(1, len(column)), 1, _BLOCK_USERS))
     for first in range(0, len(users), size):
         part = slice(first, first + size)
         yield Block(users[part], at_ranker[part], column)

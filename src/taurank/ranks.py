@@ -163,8 +163,7 @@ def _weight(tables: Any, metric: Any, above: Any, tied: Any) -> Any:
     """The mean weight over the ranks above + 1 … above + tied."""
     if tied == 1:
         return tables.weight[metric, above]
-    summed = tables.summed[metric]
-    return (summed[above + tied] - summed[above]) / tied
+    return (tables.summed[metric, above + tied] - tables.summed[metric, above]) / tied
 
 
 @numba.njit(nogil=True, cache=True)

@@ -70,9 +70,7 @@ def to_arrow(frame: Any) -> pa.Table:
         return eager.to_arrow()
     except TypeError as error:
         if "Expected" in str(error) or "Unsupported" in str(error):
-            raise InputError(
-                f"a pandas, Polars or PyArrow frame is needed, not {type(frame).__name__}."
-            ) from error
+            raise InputError(f"a pandas, Polars or PyArrow frame is needed, not {type(frame).__name__}.") from error
         raise InputError(f"the frame cannot be read: {first_line(error)}.") from error
     except (pa.ArrowException, ValueError, OverflowError) as error:
         raise InputError(f"the frame cannot be read: {first_line(error)}.") from error
@@ -182,9 +180,7 @@ def _same_columns(files: list[Path], columns: list[tuple[str, ...]]) -> tuple[st
     for file, names in zip(files, columns, strict=True):
         if set(names) != set(columns[0]):
             odd = sorted(set(names) ^ set(columns[0]))[0]
-            raise InputError(
-                f"'{file}' and '{files[0]}' do not have the same columns ('{odd}' is only in one)."
-            )
+            raise InputError(f"'{file}' and '{files[0]}' do not have the same columns ('{odd}' is only in one).")
     return columns[0]
 
 

@@ -118,9 +118,7 @@ class Tuning:
         chosen = ", ".join(f"{name} = {value:g}" for name, value in self.best.items())
         blocks = [
             page.text(f"Best {self.question.metric}: {self.value:.4f} with {chosen}."),
-            page.chart(
-                self.chart(), "Each point is a trial; a cut trial fell behind the others and was stopped."
-            ),
+            page.chart(self.chart(), "Each point is a trial; a cut trial fell behind the others and was stopped."),
             page.table(self.trials),
         ]
         page.write(path, f"Tuning {self.question.learner}", blocks)
@@ -171,13 +169,14 @@ def _question(
     if name not in LEARNERS:
         raise InputError(f"there is no learner '{name}'; known are {', '.join(LEARNERS)}.")
     kind = LEARNERS[name]
-    if not issubclass(kind, Trained):
+    declared: Space = getattr(kind, "space", {})
+    if not declared:
         raise InputError(f"{name} has no hyper-parameters to search.")
-    chosen = {key: tuple(values) for key, values in (space or kind.space).items() if key not in fixed}
+    chosen = {key: tuple(values) for key, values in (space or declared).items() if key not in fixed}
     if not chosen or not all(chosen.values()):
         raise InputError("the space to search is empty; name at least one hyper-parameter with its values.")
     fixed.setdefault("random_state", random_state)
-    if jobs > 1:
+    if jobs > 1 and issubclass(kind, Trained):
         fixed["threads"] = 1
     question = Question(name, log, validation, parse(metric).name, chosen, fixed)
     question.make({key: values[0] for key, values in chosen.items()})  # refuse unknown names before any fit
@@ -246,9 +245,11 @@ def _trial(trial: optuna.Trial, study: optuna.Study, question: Question) -> floa
             raise optuna.TrialPruned
 
     learner = question.make(chosen)
-    assert isinstance(learner, Trained)
     try:
-        learner.fit(question.log, question.validation, question.metric, show_progress=False, callback=report)
+        if isinstance(learner, Trained):
+            learner.fit(question.log, question.validation, question.metric, show_progress=False, callback=report)
+        else:
+            learner.fit(question.log)
     except InputError as error:
         if "diverged" not in str(error):
             raise

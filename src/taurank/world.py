@@ -118,8 +118,7 @@ class World:
 
     def _purchase_rate(self, user: int) -> npt.NDArray[np.float64]:
         treated, control, propensity = (
-            rates[user].astype(np.float64)
-            for rates in (self.treated_rate, self.control_rate, self.propensity)
+            rates[user].astype(np.float64) for rates in (self.treated_rate, self.control_rate, self.propensity)
         )
         return np.asarray(propensity * treated + (1.0 - propensity) * control)
 
@@ -237,9 +236,7 @@ def _low_rank(rng: np.random.Generator, n_users: int, n_items: int, rank: int) -
     return np.asarray(users @ items.T / np.sqrt(rank))
 
 
-def _shift_to_mean(
-    log_odds: npt.NDArray[np.float64], share: float, overlap: float
-) -> npt.NDArray[np.float64]:
+def _shift_to_mean(log_odds: npt.NDArray[np.float64], share: float, overlap: float) -> npt.NDArray[np.float64]:
     """Log-odds moved by a constant so that the propensities they give have the mean ``share``."""
     inner = (share - overlap) / (1 - 2 * overlap)
     shift = brentq(lambda c: float(expit(log_odds + c).mean()) - inner, -60.0, 60.0)
@@ -255,6 +252,4 @@ def _check_synthetic(
     if not 0 < purchase_rate < 1:
         raise InputError(f"purchase_rate must lie between 0 and 1, not {purchase_rate}.")
     if not 0 <= overlap < treated_share < 1 - overlap:
-        raise InputError(
-            f"treated_share ({treated_share}) must lie between overlap ({overlap}) and 1 − overlap."
-        )
+        raise InputError(f"treated_share ({treated_share}) must lie between overlap ({overlap}) and 1 − overlap.")

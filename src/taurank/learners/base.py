@@ -101,9 +101,7 @@ class Learner(ABC):
         """``recommend`` straight into a Parquet or CSV file, in bounded memory; gives the number of rows."""
         return self._recommender(k, candidates, exclude, on_unknown, threads).write(path, users)
 
-    def _recommender(
-        self, k: int, candidates: Any, exclude: Any, unknown: Unknown, threads: Any
-    ) -> Recommender:
+    def _recommender(self, k: int, candidates: Any, exclude: Any, unknown: Unknown, threads: Any) -> Recommender:
         exclusion = Exclusion.of(exclude, self.users, self.items)
         return Recommender(self, k, candidates, exclusion, unknown, threads)
 

@@ -49,9 +49,7 @@ class Pass(Trained):
     def prepare(self, log: Log) -> Epoch:
         cells = self.gains(log)
         if not len(cells):
-            raise InputError(
-                f"{type(self).__name__} has nothing to learn from: no positive outcome it can use."
-            )
+            raise InputError(f"{type(self).__name__} has nothing to learn from: no positive outcome it can use.")
         strata = Strata(log.n_users, log.n_items, len(cells))
         basket, baskets = _baskets(cells) if self.avoid_bought else (None, None)
         positives = by_user(cells.user, cells.item, cells.value, log.n_users, log.n_items, basket)

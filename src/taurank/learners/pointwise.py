@@ -43,9 +43,7 @@ class ULRMF(Trained):
         n = int(np.count_nonzero(log.outcome))
         classes = samples.classes_of(log)
         rows = samples.rows_by_class(classes)
-        for name, found in zip(
-            ("treated positive", "treated negative", "control positive"), rows, strict=False
-        ):
+        for name, found in zip(("treated positive", "treated negative", "control positive"), rows, strict=False):
             if not len(found):
                 raise InputError(f"ULRMF needs every kind of cell, but this log has no {name}.")
         strata = Strata(log.n_users, log.n_items, n)

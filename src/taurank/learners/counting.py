@@ -1,0 +1,101 @@
+"""CountingBayes: what each pair's own counts say, held back towards the item's mean.
+
+No factors and nothing shared between items: a pair that was often treated and often bought then, and seldom
+bought otherwise, goes up. It is strong where pairs repeat themselves (a household and its groceries), and it
+cannot help where a pair has no counts of its own: such pairs stand in the same order for every user.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, NamedTuple, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from taurank.catalogue import Codes
+from taurank.errors import InputError
+from taurank.learners.base import Floats, Learner
+from taurank.learners.trained import at_least
+from taurank.log import Log
+
+Numbers = npt.NDArray[np.float64]
+
+WEIGHT_GRID = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0)
+
+
+@dataclass(kw_only=True, eq=False)
+class CountingBayes(Learner):
+    """Rank by μ̂^T − μ̂^C, where in each arm μ̂_ui = (a_ui + w·m_i) / (b_ui + w).
+
+    a_ui are the pair's positives in the arm and b_ui its observations there: the times it was treated, or all
+    other times of the log (an absent row is untreated and negative). m_i = Σ_u a_ui / Σ_u b_ui is the item's
+    mean in the arm, or the mean of the whole arm for an item that was never in it. ``weight`` is w: as many
+    observations the item's mean counts for. Propensities are not used, and there is no chance in it.
+    """
+
+    weight: float = 1.0
+
+    stored: ClassVar[tuple[str, ...]] = ("unseen", "pair_start", "pair_item", "pair_score")
+    space: ClassVar[Mapping[str, Sequence[float]]] = {"weight": WEIGHT_GRID}
+
+    def __post_init__(self) -> None:
+        at_least("weight", self.weight, 0)
+        if self.weight == 0:
+            raise InputError("weight must be larger than 0: a pair never treated has no mean of its own.")
+
+    def fit(self, log: Log) -> Self:
+        self._remember(log)
+        pairs, n, w = _count(log), log.n_items, self.weight
+        treated_times = np.bincount(pairs.item, pairs.treated, n)
+        treated_mean = _means("treated", np.bincount(pairs.item, pairs.treated_positives, n), treated_times)
+        control_times = float(log.n_users * log.n_times) - treated_times
+        control_mean = _means("untreated", np.bincount(pairs.item, pairs.control_positives, n), control_times)
+        treated = _smoothed(pairs.treated_positives, pairs.treated, treated_mean[pairs.item], w)
+        control = _smoothed(pairs.control_positives, log.n_times - pairs.treated, control_mean[pairs.item], w)
+        self.unseen_ = (treated_mean - _smoothed(0.0, log.n_times, control_mean, w)).astype(np.float32)
+        self.pair_start_ = np.searchsorted(pairs.user, np.arange(log.n_users + 1))
+        self.pair_item_, self.pair_score_ = pairs.item, (treated - control).astype(np.float32)
+        return self
+
+    def score_block(self, user_codes: Codes) -> Floats:
+        first, last = self._fitted("pair_start_")[user_codes], self.pair_start_[user_codes + 1]
+        row = np.repeat(np.arange(len(user_codes)), last - first)
+        within = np.arange(len(row)) - np.repeat(np.cumsum(last - first) - last, last - first)
+        scores = np.tile(self.unseen_, (len(user_codes), 1))
+        scores[row, self.pair_item_[within]] = self.pair_score_[within]
+        return scores
+
+
+class _Pairs(NamedTuple):
+    """The pairs that have rows, by user and item: how often treated, and the positives of each arm."""
+
+    user: Codes
+    item: Codes
+    treated: Numbers
+    treated_positives: Numbers
+    control_positives: Numbers
+
+
+def _count(log: Log) -> _Pairs:
+    pair, at = np.unique(log.user.astype(np.int64) * log.n_items + log.item, return_inverse=True)
+    treated, positive = log.treated == 1, log.outcome == 1
+    counts = (
+        np.bincount(at[rows], minlength=len(pair)).astype(np.float64)
+        for rows in (treated, treated & positive, ~treated & positive)
+    )
+    user, item = np.divmod(pair, log.n_items)
+    return _Pairs(user.astype(np.int32), item.astype(np.int32), *counts)
+
+
+def _means(arm: str, positives: Numbers, observations: Numbers) -> Numbers:
+    """Each item's mean in an arm; the arm's own mean for items that were never in it."""
+    if not observations.any():
+        raise InputError(f"CountingBayes needs both arms, and nothing in this log is {arm}.")
+    whole = np.full(len(positives), positives.sum() / observations.sum())
+    return np.asarray(np.divide(positives, observations, out=whole, where=observations > 0))
+
+
+def _smoothed(positives: Numbers | float, observations: Numbers | float, mean: Numbers, weight: float) -> Numbers:
+    return np.asarray((positives + weight * mean) / (observations + weight))
