@@ -197,7 +197,9 @@ def small_tables() -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 @pytest.mark.parametrize(
-    "convert", [pl.from_pandas, lambda f: pl.from_pandas(f).lazy(), pa.Table.from_pandas], ids=str
+    "convert",
+    [pl.from_pandas, lambda f: pl.from_pandas(f).lazy(), pa.Table.from_pandas],
+    ids=["polars", "lazy", "pyarrow"],
 )
 def test_frames_of_every_kind_give_the_same_log(convert: Callable[[pd.DataFrame], Any]) -> None:
     impressions, outcomes = small_tables()

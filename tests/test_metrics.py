@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from taurank import Gains, places, rankers
+from taurank import Gains, rankers, ranks
 from taurank.catalogue import Ids
 from taurank.metrics import evaluate, parse, position_weights
 from twins import by_all_orders, by_argsort, by_pandas, dense, pairwise_auc, sparse_gains
@@ -171,9 +171,9 @@ def test_counting_binning_and_sorting_find_the_same_places(kind: Any, name: str)
         assert done is False or (np.array_equal(got[0], above) and np.array_equal(got[1], tied))
         return done is not False
 
-    assert check(places._count)
-    assert check(places._sort)
-    binned = check(places._use_bins, *places.new_bins(row[None]))
+    assert check(ranks._count)
+    assert check(ranks._sort)
+    binned = check(ranks._use_bins, *ranks.new_bins(row[None]))
     assert binned == (name not in ("overflowing", "tiny", "one"))  # no finite width, or crowded
 
 
@@ -181,8 +181,8 @@ def test_crowded_bins_are_left_to_the_sort() -> None:
     row = awkward_rows(np.float64)["outlier"]
     at = np.arange(5000, dtype=np.int32)
     got = np.zeros(5000, np.int64), np.zeros(5000, np.int64)
-    assert not places._use_bins(row, at, *got, *places.new_bins(row[None]))
-    places.place(row, at, 0, *got, places.new_bins(row[None]))
+    assert not ranks._use_bins(row, at, *got, *ranks.new_bins(row[None]))
+    ranks.place(row, at, 0, *got, ranks.new_bins(row[None]))
     assert np.array_equal(got[0], np.argsort(np.argsort(-row)))
 
 

@@ -81,8 +81,8 @@ def test_pairs(log: Log, alpha: float) -> None:
                             expected[(u, i, j)] += share / len(served) / len(times) / len(users[t]) / size
     user, better, worse = (np.zeros(DRAWS, np.int32) for _ in range(3))
     classes = samples.classes_of(log)
-    strict, loose = (samples.eligible_pairs(classes, loose) for loose in (False, True))
-    samples.draw_pairs(classes, strict, loose, alpha, KEY, user, better, worse)
+    pairs = samples.pairs_of(classes, alpha)
+    samples.draw_pairs(classes, pairs, KEY, user, better, worse)
     assert_frequencies(list(zip(user.tolist(), better.tolist(), worse.tolist(), strict=True)), expected)
 
 
@@ -91,8 +91,8 @@ def test_cells_by_class(log: Log) -> None:
     totals = {c: sum(len(classes[c]) for classes in cells.values()) for c in range(4)}
     share = {0: 0.5 * 0.2, 1: 0.5 * 0.8, 2: 0.5 * 0.2, 3: 0.5 * 0.8}
     expected: dict[Any, float] = defaultdict(float)
-    for (u, _), classes in cells.items():
-        for c, items in classes.items():
+    for (u, _), by_class in cells.items():
+        for c, items in by_class.items():
             for i in items:
                 one = 1.0 if c == 0 else 0.3 if c == 3 else 0.0
                 expected[(u, i, 1.0)] += one * share[c] / totals[c]
@@ -110,9 +110,9 @@ def test_cells_by_arm(log: Log) -> None:
         having = {slot: c for slot, c in cells.items() if c[kinds[0]] or c[kinds[1]]}
         for (u, _), c in having.items():
             size = len(c[kinds[0]]) + len(c[kinds[1]])
-            for kind, target in zip(kinds, (1.0, 0.0), strict=True):
+            for kind, label in zip(kinds, (1.0, 0.0), strict=True):
                 for i in c[kind]:
-                    expected[(u, i, target, treated)] += 0.5 / len(having) / size
+                    expected[(u, i, label, treated)] += 0.5 / len(having) / size
     classes = samples.classes_of(log)
     user, item, target = np.zeros(DRAWS, np.int32), np.zeros(DRAWS, np.int32), np.zeros(DRAWS, np.float32)
     treated_flags = np.zeros(DRAWS, np.bool_)
@@ -123,14 +123,14 @@ def test_cells_by_arm(log: Log) -> None:
 
 def test_threads_do_not_change_the_draws(log: Log) -> None:
     classes = samples.classes_of(log)
-    strict, loose = (samples.eligible_pairs(classes, loose) for loose in (False, True))
+    pairs = samples.pairs_of(classes, 0.5)
     drawn = []
     for threads in (1, 2):
         columns = [np.zeros(1000, np.int32) for _ in range(3)]
         with using_threads(threads):
-            samples.draw_pairs(classes, strict, loose, 0.5, KEY, *columns)
+            samples.draw_pairs(classes, pairs, KEY, *columns)
         drawn.append(np.stack(columns))
-    assert np.array_equal(*drawn)
+    assert np.array_equal(drawn[0], drawn[1])
 
 
 def test_a_slot_that_is_nearly_full_still_gives_its_control_negative() -> None:
@@ -138,9 +138,9 @@ def test_a_slot_that_is_nearly_full_still_gives_its_control_negative() -> None:
     rows = pd.DataFrame({"user_id": 0, "item_id": np.arange(399), "treated": 1, "outcome": np.arange(399) == 0})
     log = Log.from_frame(rows.astype({"outcome": int}), items=range(400))
     classes = samples.classes_of(log)
-    strict, loose = (samples.eligible_pairs(classes, loose) for loose in (False, True))
+    pairs = samples.pairs_of(classes, 0.0)
     user, better, worse = (np.zeros(5000, np.int32) for _ in range(3))
-    samples.draw_pairs(classes, strict, loose, 0.0, KEY, user, better, worse)
+    samples.draw_pairs(classes, pairs, KEY, user, better, worse)
     assert set(better.tolist()) == {0}
     assert (worse != 0).all()
     assert np.mean(worse == 399) == pytest.approx(0.5, abs=0.03)  # TP against CN, or against TN

@@ -19,7 +19,7 @@ from threadpoolctl import threadpool_limits
 
 from taurank.catalogue import Catalogue, Ids
 from taurank.errors import InputError, count
-from taurank.gains import Gains, _checked_cap
+from taurank.gains import Gains, checked_cap
 from taurank.metrics import parse, position_weights
 from taurank.rankers import Block, Ranker, Ranking, ranking_of
 from taurank.world import World
@@ -134,7 +134,7 @@ class _Weighting:
         cap_control: float | None,
     ) -> _Weighting:
         given = {"cap": cap, "cap_treated": cap_treated, "cap_control": cap_control}
-        both, treated, control = (_checked_cap(name, value) for name, value in given.items())
+        both, treated, control = (checked_cap(name, value) for name, value in given.items())
         both = 0.0 if both is None else both
         return cls(
             _propensity(world, propensity),

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from taurank.catalogue import Ids, normalise, show
-from taurank.cells import sorted_ids, typed_ids, to_numbers
+from taurank.cells import sorted_ids, to_numbers, typed_ids
 from taurank.errors import InputError
 from taurank.log import not_probability
 from taurank.periods import Microseconds, Periods, read_instants, wrong_text

@@ -78,7 +78,7 @@ def capped_ips(
     if cap is None and cap_treated is None and cap_control is None:
         raise InputError("capped IPS needs a cap: give cap, or cap_treated and cap_control.")
     caps = {"cap": cap, "cap_treated": cap_treated, "cap_control": cap_control}
-    both, treated, control = (_checked_cap(name, given) for name, given in caps.items())
+    both, treated, control = (checked_cap(name, given) for name, given in caps.items())
     both = 0.0 if both is None else both
     return _weighted(
         log,
@@ -244,7 +244,7 @@ def _of_rows(
     return Gains(log.catalogue, *codes, value, name, log.timed, overlap)
 
 
-def _checked_cap(name: str, cap: float | None) -> float | None:
+def checked_cap(name: str, cap: float | None) -> float | None:
     if cap is None:
         return None
     if isinstance(cap, bool) or not isinstance(cap, (int, float, np.integer, np.floating)):

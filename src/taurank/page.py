@@ -9,8 +9,8 @@ from __future__ import annotations
 import html
 import os
 import re
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from taurank.tables import atomic_path
 
@@ -24,21 +24,38 @@ CHART_WIDTH = 400  # drawn narrow, so that the letters stay readable on a teleph
 SERIES_COLOURS = ("#2e86c8", "#d9772b", "#3a9d6e", "#a65fb8", "#b58a1b", "#c8506e")  # on white and on black
 
 
-def write(path: str | os.PathLike[str], title: str, blocks: Iterable[Block]) -> None:
-    """Write the blocks as one page; the file appears whole or not at all."""
-    document = render(title, blocks)
+class Cell(NamedTuple):
+    """A cell of a table made by hand: its words, a small note behind them, a kind ("best" or "quiet")."""
+
+    words: str
+    note: str = ""
+    kind: str = ""
+
+
+def write(path: str | os.PathLike[str], title: str, blocks: Iterable[Block], broad: bool = False) -> None:
+    """Write the blocks as one page; the file appears whole or not at all. A ``broad`` page has room for panels."""
+    document = render(title, blocks, broad)
     with atomic_path(path) as temporary:
         temporary.write_text(document, encoding="utf-8")
 
 
-def render(title: str, blocks: Iterable[Block]) -> str:
+def render(title: str, blocks: Iterable[Block], broad: bool = False) -> str:
     """The whole page as text."""
     body = "\n".join(_apart(block, number) for number, block in enumerate(blocks))
-    return _PAGE.format(title=html.escape(title), style=_STYLE, body=body)
+    kind = ' class="broad"' if broad else ""
+    return _PAGE.format(title=html.escape(title), style=_STYLE, body=body, kind=kind)
 
 
-def heading(words: str) -> Block:
-    return f"<h2>{html.escape(words)}</h2>"
+def heading(words: str, anchor: str = "") -> Block:
+    """A heading; with an ``anchor`` the table of contents can lead to it."""
+    place = f' id="{html.escape(anchor, quote=True)}"' if anchor else ""
+    return f"<h2{place}>{html.escape(words)}</h2>"
+
+
+def contents(entries: Iterable[tuple[str, str]]) -> Block:
+    """Links to headings: (anchor, words)."""
+    links = (f'<a href="#{html.escape(to, quote=True)}">{html.escape(words)}</a>' for to, words in entries)
+    return f'<nav aria-label="Contents">{" ".join(links)}</nav>'
 
 
 def text(words: str) -> Block:
@@ -70,6 +87,57 @@ def table(frame: pd.DataFrame, caption: str = "", right: Iterable[str] = ()) -> 
         '<div class="wide" tabindex="0"><table>'
         f"{title}<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
     )
+
+
+def statement(kind: str, label: str, words: str, lines: Sequence[str] = (), folded: str = "") -> Block:
+    """A verdict with the figures it stands on, one per line, and what is only read on demand."""
+    frame = verdict(kind, label, words).removesuffix("</section>")
+    entries = "".join(f"<li>{html.escape(line)}</li>" for line in lines)
+    figures = f'<ul class="figures">{entries}</ul>' if lines else ""
+    more = fold("How it is judged", [text(folded)]) if folded else ""
+    return f"{frame}{figures}{more}</section>"
+
+
+def fold(summary: str, blocks: Iterable[Block]) -> Block:
+    """Blocks that open on demand."""
+    return f"<details><summary>{html.escape(summary)}</summary>{''.join(blocks)}</details>"
+
+
+def panels(blocks: Iterable[Block]) -> list[Block]:
+    """Charts side by side where there is room."""
+    return ['<div class="panels">', *blocks, "</div>"]
+
+
+def grid(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[Cell]],
+    caption: str = "",
+    groups: Sequence[tuple[str, int]] = (),
+    apart: Collection[int] = (),
+) -> Block:
+    """A table of cells: the first column names the rows, ``groups`` (words, width) stand over the columns.
+
+    The rows whose numbers are in ``apart`` get a line above them.
+    """
+    head = f"<tr>{''.join(_cell('th', name, place > 0) for place, name in enumerate(columns))}</tr>"
+    if groups:
+        over = "".join(f'<th colspan="{width}" class="group">{html.escape(name)}</th>' for name, width in groups)
+        head = f"<tr>{over}</tr>{head}"
+    body = "".join(
+        f"<tr{' class=apart' if number in apart else ''}>{''.join(_worded(c, i > 0) for i, c in enumerate(row))}</tr>"
+        for number, row in enumerate(rows)
+    )
+    title = f"<caption>{html.escape(caption)}</caption>" if caption else ""
+    return (
+        '<div class="wide" tabindex="0"><table class="grid">'
+        f"{title}<thead>{head}</thead><tbody>{body}</tbody></table></div>"
+    )
+
+
+def _worded(cell: Cell, number: bool) -> str:
+    kinds = " ".join(kind for kind in ("number" if number else "", cell.kind) if kind)
+    note = f" <small>{html.escape(cell.note)}</small>" if cell.note else ""
+    return f'<td class="{html.escape(kinds, quote=True)}">{html.escape(cell.words)}{note}</td>'
 
 
 def chart(drawing: alt.TopLevelMixin, caption: str = "") -> Block:
@@ -118,6 +186,8 @@ def _cell(tag: str, value: Any, number: bool) -> str:
 
 def _apart(block: Block, number: int) -> Block:
     """Names inside one chart must not meet those of another on the same page."""
+    if "<svg" not in block:
+        return block  # anchors of headings keep their names
     names = dict.fromkeys(re.findall(r'\bid="([^"]+)"', block))
     for place, name in enumerate(names):
         fresh = f"block{number}-{place}"  # not the drawing's own: it counts on from page to page
@@ -135,7 +205,7 @@ _PAGE = """<!DOCTYPE html>
 <style>{style}</style>
 </head>
 <body>
-<main>
+<main{kind}>
 <h1>{title}</h1>
 {body}
 </main>
@@ -144,10 +214,10 @@ _PAGE = """<!DOCTYPE html>
 """
 
 _STYLE = """
-:root { --paper: #ffffff; --ink: #1c2430; --quiet: #5b6675; --line: #d8dde4; --band: #f5f7f9;
+:root { --paper: #ffffff; --ink: #1c2430; --quiet: #5b6675; --line: #d8dde4; --band: #f5f7f9; --link: #1a66a8;
   --good: #2e8b57; --caution: #b7791f; --poor: #c0392b; }
 @media (prefers-color-scheme: dark) { :root { --paper: #14181d; --ink: #e3e8ee; --quiet: #9aa6b4;
-  --line: #343c46; --band: #1c2229; --good: #5fc48d; --caution: #e0a94a; --poor: #ef7f72; } }
+  --line: #343c46; --band: #1c2229; --link: #7db8ea; --good: #5fc48d; --caution: #e0a94a; --poor: #ef7f72; } }
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--paper); color: var(--ink); line-height: 1.5;
   font-family: system-ui, -apple-system, "Segoe UI", Roboto, "Helvetica Neue", Arial, sans-serif; }
@@ -169,4 +239,24 @@ th { color: var(--quiet); font-weight: 600; }
 figure { margin: .8rem 0; }
 figure svg { display: block; width: 100%; max-width: 36rem; height: auto; }
 figcaption { color: var(--quiet); font-size: .9rem; max-width: 36rem; }
+.broad { max-width: 62rem; }
+.panels { display: grid; gap: 0 1.5rem; align-items: start;
+  grid-template-columns: repeat(auto-fill, minmax(min(100%, 24rem), 1fr)); }
+nav { display: flex; flex-wrap: wrap; gap: .3rem 1.1rem; margin: 1rem 0; }
+a { color: var(--link); }
+.verdict + .verdict { margin-top: .6rem; }
+.verdict p { margin: .2rem 0; }
+.figures { margin: .4rem 0 .2rem; padding: 0; list-style: none; color: var(--quiet); font-size: .88rem;
+  font-variant-numeric: tabular-nums; }
+details { margin: .4rem 0; font-size: .92rem; }
+summary { cursor: pointer; color: var(--quiet); }
+.grid { min-width: 0; font-size: .88rem; }
+.grid td, .grid th { padding: .3rem .9rem .3rem 0; }
+.grid td:first-child, .grid thead tr:last-child th:first-child { position: sticky; left: 0;
+  background: var(--paper); white-space: nowrap; }
+.group { text-align: right; border-bottom: 0; }
+.grid small { color: var(--quiet); font-size: .82em; }
+.best { font-weight: 700; }
+.quiet { color: var(--quiet); }
+tr.apart td { border-top: 2px solid var(--quiet); }
 """

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from taurank.catalogue import Ids
 from taurank.errors import InputError
 from taurank.gains import Gains
-from taurank.places import first_bad
+from taurank.ranks import first_bad
 
 Codes = npt.NDArray[np.int32]
 Scores = npt.NDArray[Any]

@@ -169,7 +169,7 @@ def _question(
     if name not in LEARNERS:
         raise InputError(f"there is no learner '{name}'; known are {', '.join(LEARNERS)}.")
     kind = LEARNERS[name]
-    declared: Space = getattr(kind, "space", {})
+    declared: Space = kind.space
     if not declared:
         raise InputError(f"{name} has no hyper-parameters to search.")
     chosen = {key: tuple(values) for key, values in (space or declared).items() if key not in fixed}

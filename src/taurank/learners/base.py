@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
@@ -39,6 +40,7 @@ class Learner(ABC):
     random_state: RandomState = None
 
     stored: ClassVar[tuple[str, ...]] = ()  # the fitted arrays, without their underscore
+    space: ClassVar[Mapping[str, Sequence[float]]] = {}  # hyper-parameters to tune, and the values to try
 
     @abstractmethod
     def fit(self, log: Log) -> Self:

@@ -13,6 +13,7 @@ from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
+from scipy.sparse import coo_array
 
 from taurank.catalogue import Codes
 from taurank.errors import InputError
@@ -31,11 +32,11 @@ class CountingBayes(Learner):
 
     a_ui are the pair's positives in the arm and b_ui its observations there: the times it was treated, or all
     other times of the log (an absent row is untreated and negative). m_i = Σ_u a_ui / Σ_u b_ui is the item's
-    mean in the arm, or the mean of the whole arm for an item that was never in it. ``weight`` is w: as many
-    observations the item's mean counts for. Propensities are not used, and there is no chance in it.
+    mean in the arm, or the mean of the whole arm for an item that was never in it. ``weight`` is w: the
+    item's mean counts as much as that many observations. Propensities are not used, and nothing is drawn.
     """
 
-    weight: float = 1.0
+    weight: float = 2.0
 
     stored: ClassVar[tuple[str, ...]] = ("unseen", "pair_start", "pair_item", "pair_score")
     space: ClassVar[Mapping[str, Sequence[float]]] = {"weight": WEIGHT_GRID}
@@ -47,16 +48,17 @@ class CountingBayes(Learner):
 
     def fit(self, log: Log) -> Self:
         self._remember(log)
-        pairs, n, w = _count(log), log.n_items, self.weight
-        treated_times = np.bincount(pairs.item, pairs.treated, n)
-        treated_mean = _means("treated", np.bincount(pairs.item, pairs.treated_positives, n), treated_times)
-        control_times = float(log.n_users * log.n_times) - treated_times
-        control_mean = _means("untreated", np.bincount(pairs.item, pairs.control_positives, n), control_times)
+        pairs, w = _count(log), self.weight
+        treated_times, treated_positives, control_positives = (
+            np.bincount(pairs.item, counts, log.n_items).astype(np.float64) for counts in pairs[2:]
+        )
+        treated_mean = _means("treated", treated_positives, treated_times)
+        control_mean = _means("untreated", control_positives, log.n_users * log.n_times - treated_times)
         treated = _smoothed(pairs.treated_positives, pairs.treated, treated_mean[pairs.item], w)
         control = _smoothed(pairs.control_positives, log.n_times - pairs.treated, control_mean[pairs.item], w)
         self.unseen_ = (treated_mean - _smoothed(0.0, log.n_times, control_mean, w)).astype(np.float32)
-        self.pair_start_ = np.searchsorted(pairs.user, np.arange(log.n_users + 1))
-        self.pair_item_, self.pair_score_ = pairs.item, (treated - control).astype(np.float32)
+        self.pair_start_, self.pair_item_ = pairs.start, pairs.item
+        self.pair_score_ = (treated - control).astype(np.float32)
         return self
 
     def score_block(self, user_codes: Codes) -> Floats:
@@ -69,9 +71,9 @@ class CountingBayes(Learner):
 
 
 class _Pairs(NamedTuple):
-    """The pairs that have rows, by user and item: how often treated, and the positives of each arm."""
+    """The pairs that have rows: user u owns the entries start[u] .. start[u + 1]."""
 
-    user: Codes
+    start: npt.NDArray[np.int64]
     item: Codes
     treated: Numbers
     treated_positives: Numbers
@@ -79,14 +81,15 @@ class _Pairs(NamedTuple):
 
 
 def _count(log: Log) -> _Pairs:
-    pair, at = np.unique(log.user.astype(np.int64) * log.n_items + log.item, return_inverse=True)
+    """How often each pair was treated, and its positives in each arm."""
     treated, positive = log.treated == 1, log.outcome == 1
-    counts = (
-        np.bincount(at[rows], minlength=len(pair)).astype(np.float64)
+    # rows are added up pair by pair, and a pair keeps its entry where the sum is 0: one order for all three
+    sums = [
+        coo_array((rows.astype(np.float64), (log.user, log.item)), (log.n_users, log.n_items)).tocsr()
         for rows in (treated, treated & positive, ~treated & positive)
-    )
-    user, item = np.divmod(pair, log.n_items)
-    return _Pairs(user.astype(np.int32), item.astype(np.int32), *counts)
+    ]
+    start, item = sums[0].indptr.astype(np.int64), sums[0].indices.astype(np.int32)
+    return _Pairs(start, item, *(counts.data for counts in sums))
 
 
 def _means(arm: str, positives: Numbers, observations: Numbers) -> Numbers:

@@ -14,9 +14,10 @@ from typing import ClassVar
 import numpy as np
 
 from taurank import gains, samples
+from taurank.draws import using_threads
+from taurank.epochs import Pairwise, Stats, Tables, run_pairwise_epoch, run_pairwise_samples
 from taurank.errors import InputError
 from taurank.gains import Gains
-from taurank.epochs import Pairwise, Stats, Tables, run_pairwise_epoch, run_pairwise_samples
 from taurank.kernels import SURROGATES
 from taurank.learners.trained import CAP_GRID, REGULARIZATION_GRID, Epoch, Trained, at_least
 from taurank.log import Log
@@ -88,6 +89,8 @@ class DLCE(Pass):
     pushed down. ``cap`` is χ for both arms; ``cap_treated`` and ``cap_control`` go before it.
     """
 
+    learning_rate: float = 0.003
+    epochs: int = 200
     cap: float = 0.01
     cap_treated: float | None = None
     cap_control: float | None = None
@@ -117,6 +120,9 @@ class DLTO(DLCE):
 class BLCE(Pass):
     """Biased learning for the causal effect: DLCE with the mean propensity for all, Eq. (tau_naive)."""
 
+    learning_rate: float = 0.003
+    epochs: int = 200
+
     def gains(self, log: Log) -> Gains:
         return gains.naive(log)
 
@@ -129,6 +135,8 @@ class ULBPR(Trained):
     positive, a third each; with probability α (``positive_share``) {TP, CN} above {TN, CP}, a quarter each.
     """
 
+    learning_rate: float = 0.03
+    regularization: float = 0.001
     positive_share: float = 0.0
 
     space: ClassVar[Mapping[str, Sequence[float]]] = {
@@ -142,21 +150,22 @@ class ULBPR(Trained):
 
     def prepare(self, log: Log) -> Epoch:
         n = int(np.count_nonzero(log.outcome))
-        classes = samples.classes_of(log)
-        strict, loose = (samples.eligible_pairs(classes, loose) for loose in (False, True))
-        if not n or (log.n_items > 1 and not len(strict.kinds)):
-            raise InputError("ULBPR has nothing to learn from: no user has a treated positive to put first.")
-        if log.n_items == 1:  # nothing to rank
+        if n and log.n_items == 1:  # nothing to rank
             return lambda tables, seed, number, threads: Stats(0.0, 0, 0, True)
+        classes = samples.classes_of(log)
+        pairs = samples.pairs_of(classes, self.positive_share)
+        if not n or pairs is None:
+            raise InputError("ULBPR has nothing to learn from: no user has a treated positive to put first.")
         strata = Strata(log.n_users, log.n_items, n)
         rule = Pairwise(self.learning_rate, self.regularization)
 
         def epoch(tables: Tables, seed: int, number: int, threads: int) -> Stats:
             drawn = np.zeros(n, SAMPLE)
             drawn["weight"] = 1.0
-            key = stream(seed, number, 4)
-            samples.draw_pairs(classes, strict, loose, self.positive_share, key,
-                               drawn["user"], drawn["item"], drawn["other"])  # fmt: skip
+            with using_threads(threads):
+                samples.draw_pairs(
+                    classes, pairs, stream(seed, number, 4), drawn["user"], drawn["item"], drawn["other"]
+                )
             return run_pairwise_samples(tables, drawn, strata, seed, number, rule, threads)
 
         return epoch

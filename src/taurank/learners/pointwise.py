@@ -11,8 +11,9 @@ from scipy.special import expit
 
 from taurank import samples
 from taurank.catalogue import Codes
-from taurank.errors import InputError
+from taurank.draws import using_threads
 from taurank.epochs import Pointwise, Stats, Tables, run_pointwise_samples
+from taurank.errors import InputError
 from taurank.learners.base import Floats
 from taurank.learners.trained import REGULARIZATION_GRID, Epoch, Trained, at_least
 from taurank.log import Log
@@ -26,6 +27,8 @@ class ULRMF(Trained):
     Arms are drawn 50/50 and ``positives`` is the share of positive cells in each; α is ``positive_share``.
     """
 
+    learning_rate: float = 0.1
+    regularization: float = 0.003
     positive_share: float = 0.0
     positives: float = 0.2
 
@@ -52,8 +55,9 @@ class ULRMF(Trained):
         def epoch(tables: Tables, seed: int, number: int, threads: int) -> Stats:
             drawn = np.zeros(n, SAMPLE)
             key = stream(seed, number, 4)
-            samples.draw_by_class(classes, rows, self.positives, self.positive_share, key,
-                                  drawn["user"], drawn["item"], drawn["weight"])  # fmt: skip
+            columns = (drawn["user"], drawn["item"], drawn["weight"])
+            with using_threads(threads):
+                samples.draw_by_class(classes, rows, self.positives, self.positive_share, key, *columns)
             return run_pointwise_samples(tables, drawn, strata, seed, number, rule, threads)
 
         return epoch
@@ -67,6 +71,9 @@ class CausE(Trained):
     σ(p_u·q^T) − σ(p_u·q^C).
     """
 
+    learning_rate: float = 0.05
+    regularization: float = 0.001
+    epochs: int = 200
     tie: float = 0.001
 
     stored: ClassVar[tuple[str, ...]] = ("user_factors", "item_factors", "control_item_factors")
@@ -93,7 +100,9 @@ class CausE(Trained):
             drawn = np.zeros(n, SAMPLE)
             treated = np.zeros(n, np.bool_)
             key = stream(seed, number, 4)
-            samples.draw_by_arm(classes, *slots, key, drawn["user"], drawn["item"], drawn["weight"], treated)
+            columns = (drawn["user"], drawn["item"], drawn["weight"])
+            with using_threads(threads):
+                samples.draw_by_arm(classes, *slots, key, *columns, treated)
             drawn["other"] = drawn["item"]
             drawn["item"] += np.where(treated, 0, n_items).astype(np.int32)
             drawn["other"] += np.where(treated, n_items, 0).astype(np.int32)

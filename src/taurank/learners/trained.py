@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 
 from taurank.catalogue import Codes
-from taurank.errors import InputError
 from taurank.epochs import Stats, Tables, factor_table
+from taurank.errors import InputError
 from taurank.learners.base import Floats, Learner
 from taurank.learners.training import Checkpoint, Training, Validation
 from taurank.log import Log
@@ -41,7 +41,7 @@ class Trained(Learner):
     positives. ``threads`` (None: all cores) changes the speed, never a bit of the result.
     """
 
-    factors: int = 64
+    factors: int = 200
     learning_rate: float = 0.01
     regularization: float = 0.01
     epochs: int = 100

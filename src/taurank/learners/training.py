@@ -19,9 +19,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from taurank import store
+from taurank.epochs import Stats, Tables
 from taurank.errors import InputError
 from taurank.gains import Gains
-from taurank.epochs import Stats, Tables
 from taurank.log import Log
 from taurank.metrics import evaluate, parse
 

@@ -1,0 +1,263 @@
+"""The report of a reproduction: one page to look at, a short text, and a verdict on every claim of the paper.
+
+`write` reads what lies in a folder (`<experiment>.csv`, `run.json`); what is missing is said to be missing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from taurank import page
+from taurank.errors import InputError, count
+from taurank.reproduce import paper, report_charts, report_tables, report_words, verdicts
+from taurank.reproduce.evidence import Frames
+from taurank.reproduce.judges import ALL, rank_correlation
+from taurank.reproduce.report_tables import Table
+from taurank.reproduce.verdicts import Verdict
+from taurank.tables import atomic_path
+
+TITLE = "Unbiased learning for the causal effect of recommendation: the experiments, run again"
+_SCORES = ("items", "setting", "method", "metric", "mean", "std")
+COLUMNS: Mapping[str, tuple[str, ...]] = {
+    "statistics": ("items", "quantity", "value"),
+    "statistics_brier": ("items", "prior_weight", "brier"),
+    "statistics_density": ("items", "setting", "low", "high", "density"),
+    "comparison": _SCORES,
+    "car": _SCORES,
+    "capping": ("items", "setting", "metric", "cap", "mean", "std"),
+    "estimators": ("items", "setting", "method", "metric", "cap", "mae", "truth"),
+    "unevenness": ("items", "beta", "method", "metric", "mean", "std"),
+    "misspecification": (*_SCORES, "propensity", "xi"),
+    "losses": ("items", "setting", "loss", "factors", "metric", "mean", "std"),
+}
+_TEXT = ("items", "setting", "method", "metric", "quantity", "propensity", "loss", "settings")
+KINDS = {True: "good", False: "poor", None: "caution"}
+
+
+class Section(NamedTuple):
+    """An experiment in the report: its title, the words above it, its tables, and its charts by caption."""
+
+    name: str
+    title: str
+    words: str
+    tables: Callable[[Frames], list[Table]]
+    charts: Callable[[Frames], list[tuple[str, list[page.Block]]]]
+
+
+def write(out: str | os.PathLike[str]) -> None:
+    """Write report.html, report.md, verdicts.csv and verdicts.json beside the tables in the folder ``out``."""
+    folder = Path(out)
+    frames, run = read(folder)
+    found = verdicts.judge(frames)
+    page.write(folder / "report.html", TITLE, blocks(frames, run, found), broad=True)
+    _write_text(folder / "report.md", markdown(frames, run, found))
+    _write_text(folder / "verdicts.csv", verdicts.to_frame(found).to_csv(index=False))
+    rows = [asdict(verdict) for verdict in found]
+    _write_text(folder / "verdicts.json", json.dumps(rows, indent=2, ensure_ascii=False) + "\n")
+
+
+def read(folder: Path) -> tuple[dict[str, pd.DataFrame], dict[str, Any]]:
+    """The tables that are there, by name, and what is known about the run."""
+    if not folder.is_dir():
+        raise InputError(f"the folder '{folder}' does not exist; run 'taurank reproduce --out {folder}' first.")
+    paths = {name: folder / f"{name}.csv" for name in COLUMNS}
+    frames = {name: _read(path, COLUMNS[name]) for name, path in paths.items() if path.is_file()}
+    return frames, _read_run(folder / "run.json")
+
+
+def blocks(frames: Frames, run: Mapping[str, Any], found: Sequence[Verdict]) -> list[page.Block]:
+    """The page, from the verdicts to the tables and charts of every experiment."""
+    links = [("verdicts", "Verdicts"), *((section.name, section.title) for section in SECTIONS), ("run", "The run")]
+    parts = [page.text(report_words.OPENING), page.verdict("caution", "The data differ", report_words.data(run))]
+    parts += [_missing(frames), page.contents(links), *_verdicts(found)]
+    for section in SECTIONS:
+        parts += _section(section, frames)
+    return [*parts, page.heading("The run", "run"), *_run(run), page.text(f"The paper: {paper.REFERENCE}.")]
+
+
+def markdown(frames: Frames, run: Mapping[str, Any], found: Sequence[Verdict]) -> str:
+    """Tables and verdicts as a short text."""
+    parts = [f"# {TITLE}", report_words.OPENING, report_words.data(run), _missing_words(frames), "## Verdicts"]
+    parts += [tally(found), report_tables.verdicts(found).markdown()]
+    for section in SECTIONS:
+        if section.name in frames:
+            parts += [f"## {section.title}", section.words]
+            parts += [table.markdown() for table in section.tables(frames)]
+    parts += ["## The run", report_tables.run(run).markdown() if run else report_words.NO_RUN]
+    return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def tally(found: Sequence[Verdict]) -> str:
+    """How many claims hold, do not hold, and stay open."""
+    counts = {key: sum(verdict.holds is key for verdict in found) for key in KINDS}
+    said = [f"{counts[True]} hold", f"{counts[False]} do not hold here", f"{counts[None]} cannot be told"]
+    return f"Of {len(found)} claims of the paper's section 5: {', '.join(said)}."
+
+
+def _verdicts(found: Sequence[Verdict]) -> list[page.Block]:
+    head = [page.heading("Verdicts", "verdicts"), page.text(f"{tally(found)}\n\n{report_words.CRITERION}")]
+    return [*head, *(_statement(verdict) for verdict in found)]
+
+
+def _statement(verdict: Verdict) -> page.Block:
+    words = [verdict.claim, verdict.remark, verdict.explanation and f"Why: {verdict.explanation}"]
+    folded = (
+        f"{verdict.criterion} The paper: section {verdict.where}; the same criterion on its printed "
+        f"figures: {verdict.paper}."
+    )
+    body = "\n\n".join(part for part in words if part)
+    return page.statement(KINDS[verdict.holds], verdict.verdict, body, verdict.figures.splitlines(), folded)
+
+
+def _section(section: Section, frames: Frames) -> list[page.Block]:
+    head = page.heading(section.title, section.name)
+    if section.name not in frames:
+        return [head, page.text(report_words.not_run(section.name))]
+    parts = [head, page.text(section.words), *(table.html() for table in section.tables(frames))]
+    for caption, charts in section.charts(frames):
+        parts += [page.text(caption), *page.panels(charts)] if charts else []
+    if section.name == "comparison":
+        used = report_tables.settings(frames["comparison"])
+        parts += (
+            [page.fold("Hyper-parameters, updates and time of each fit", [t.html() for t in used])] if used else []
+        )
+    return parts
+
+
+def _missing(frames: Frames) -> page.Block:
+    words = _missing_words(frames)
+    return page.verdict("caution", "Not all was run", words) if words else ""
+
+
+def _missing_words(frames: Frames) -> str:
+    names = [section.name for section in SECTIONS if section.name not in frames]
+    return f"Missing experiments: {', '.join(names)}." if names else ""
+
+
+def _run(run: Mapping[str, Any]) -> list[page.Block]:
+    return [report_tables.run(run).html()] if run else [page.text(report_words.NO_RUN)]
+
+
+def _read(path: Path, columns: Sequence[str]) -> pd.DataFrame:
+    types = dict.fromkeys(_TEXT, object)
+    try:
+        frame = pd.read_csv(path, dtype=types, keep_default_na=False, na_values=[""])
+    except (ValueError, OSError) as error:
+        raise InputError(f"'{path}' cannot be read as CSV: {error}.") from error
+    lacking = [name for name in columns if name not in frame.columns]
+    if lacking:
+        raise InputError(f"'{path}' lacks the column {lacking[0]!r}; make it again with 'taurank reproduce'.")
+    numbers = [name for name in columns if name not in _TEXT]
+    for name in numbers:
+        frame[name] = _numbers(frame[name], path)
+    return frame
+
+
+def _numbers(column: pd.Series[Any], path: Path) -> pd.Series[float]:
+    found = pd.to_numeric(column, errors="coerce").astype("float64")
+    bad = column[found.isna() & column.notna()]
+    if len(bad):
+        where = f"'{path}' has {count(len(bad), 'value')} in the column {column.name!r}"
+        raise InputError(f"{where} that should be numbers, such as {bad.iloc[0]!r}; make it again.")
+    return found
+
+
+def _read_run(path: Path) -> dict[str, Any]:
+    if not path.is_file():
+        return {}
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InputError(f"'{path}' cannot be read as JSON: {error}.") from error
+    if not isinstance(found, dict):
+        raise InputError(f"'{path}' holds no JSON object; make it again with 'taurank reproduce'.")
+    return found
+
+
+def _write_text(path: Path, words: str) -> None:
+    with atomic_path(path) as temporary:
+        temporary.write_text(words, encoding="utf-8")
+
+
+def _statistics_charts(frames: Frames) -> list[tuple[str, list[page.Block]]]:
+    density, brier = (frames.get(f"statistics_{kind}", pd.DataFrame()) for kind in ("density", "brier"))
+    return [
+        (report_words.DENSITY, report_charts.densities(density) if len(density) else []),
+        (report_words.BRIER, report_charts.brier(brier) if len(brier) else []),
+    ]
+
+
+def _comparison_charts(frames: Frames) -> list[tuple[str, list[page.Block]]]:
+    frame = frames["comparison"]
+    said = [
+        f"{', '.join(place)}: {value:+.2f}"
+        for place in ALL
+        if (value := rank_correlation(frame, "P@10", "CP@10", place)[0]) is not None
+    ]
+    both = f"{report_words.OUTCOME} {'; '.join(said)}." if said else report_words.OUTCOME
+    dots = [(report_words.DOTS if not n else "", metric) for n, metric in enumerate(report_charts.CHART_METRICS)]
+    charts = [(words, report_charts.scores(frame, metric)) for words, metric in dots]
+    return [*charts, (both, report_charts.outcome_against_effect(frame))]
+
+
+def _capping_tables(frames: Frames) -> list[Table]:
+    frame = frames["capping"]
+    down = [name for name in ("items", "setting", "method", "metric") if name in frame]
+    return [report_tables.plain_means(frame, down, "cap", "DLCE by cap χ")]
+
+
+SECTIONS: tuple[Section, ...] = (
+    Section(
+        "statistics", "Data", report_words.STATISTICS,
+        lambda frames: report_tables.statistics(frames["statistics"]), _statistics_charts,
+    ),
+    Section(
+        "comparison", "Comparison", report_words.COMPARISON,
+        lambda frames: report_tables.comparison(frames["comparison"]), _comparison_charts,
+    ),
+    Section(
+        "car", "CAR", report_words.CAR,
+        lambda frames: report_tables.car(frames["car"]),
+        lambda frames: [("", report_charts.scores(frames["car"], "CAR"))],
+    ),
+    Section(
+        "capping", "Caps", report_words.CAPPING, _capping_tables,
+        lambda frames: [
+            (report_words.CAP_CHARTS, report_charts.caps(frames["capping"], "CDCG")),
+            (report_words.CAP_CAR, report_charts.caps(frames["capping"], "CAR")),
+        ],
+    ),
+    Section(
+        "estimators", "Estimators", report_words.ESTIMATORS,
+        lambda frames: report_tables.estimators(frames["estimators"]),
+        lambda frames: [(report_words.ERROR_CHARTS, report_charts.estimator_errors(frames["estimators"]))],
+    ),
+    Section(
+        "unevenness", "Unevenness", report_words.UNEVENNESS,
+        lambda frames: [
+            report_tables.plain_means(frames["unevenness"], ["items", "method", "metric"], "beta", "By unevenness β")
+        ],
+        lambda frames: [("", report_charts.unevenness(frames["unevenness"]))],
+    ),
+    Section(
+        "misspecification", "Misspecification", report_words.MISSPECIFICATION,
+        lambda frames: report_tables.misspecification(frames["misspecification"]),
+        lambda frames: [("", report_charts.misspecification(frames["misspecification"]))],
+    ),
+    Section(
+        "losses", "Losses and factors", report_words.LOSSES,
+        lambda frames: [
+            report_tables.plain_means(
+                frames["losses"], ["items", "setting", "loss", "metric"], "factors", "DLCE by loss and factors d"
+            )
+        ],
+        lambda frames: [("", report_charts.losses(frames["losses"]))],
+    ),
+)  # fmt: skip

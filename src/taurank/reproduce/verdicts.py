@@ -1,0 +1,273 @@
+"""A verdict on each claim of the paper's section 5: holds, does not hold here, or cannot be told, with the figures.
+
+Adding a claim is adding one declaration to CLAIMS: an id, the claim in words, where the paper makes it, the
+experiment it needs, the criterion in words and the judge that applies it (see `judges`). A difference counts
+if it exceeds the larger of the two standard deviations over the test weeks (see `evidence`); a claim about
+several settings does not hold if one of them speaks clearly against it, holds if all speak clearly for it, and
+cannot be told otherwise. The same judges look at the paper's own printed figures, where it prints them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+import pandas as pd
+
+from taurank.reproduce import judges, paper
+from taurank.reproduce.evidence import Finding, Frames
+from taurank.reproduce.judges import ALL, CATEGORY, ORIGINAL, PERSONALIZED, PRODUCT, Judge
+
+WORDS = {True: "holds", False: "does not hold here", None: "cannot be told"}
+NOT_PRINTED = "no figures printed"
+
+# Why a claim does not hold here: id → what was found out. Shown with that verdict only.
+EXPLANATIONS: dict[str, str] = {}
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One claim of the paper and how it is judged."""
+
+    id: str
+    claim: str
+    where: str
+    experiment: str
+    criterion: str
+    judge: Judge
+
+    def find(self, frames: Frames) -> Finding:
+        """What the frames say about it; without the experiment, nothing can be told."""
+        if self.experiment not in frames or frames[self.experiment].empty:
+            return Finding(None, "", f"The experiment {self.experiment} was not run.")
+        return self.judge(frames)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A claim with what was found; ``paper`` is the same criterion's verdict on the paper's printed figures."""
+
+    id: str
+    claim: str
+    where: str
+    criterion: str
+    verdict: str
+    holds: bool | None
+    figures: str
+    remark: str
+    explanation: str
+    paper: str
+
+
+def judge(frames: Frames, claims: Sequence[Claim] | None = None) -> list[Verdict]:
+    """The verdict on every claim, in the paper's order."""
+    printed = paper.frames()
+    return [_verdict(claim, claim.find(frames), printed) for claim in (CLAIMS if claims is None else claims)]
+
+
+def to_frame(verdicts: Sequence[Verdict]) -> pd.DataFrame:
+    """One row per claim; lines of figures are joined, so that a row is a line of the file."""
+    rows = [{**asdict(verdict), "figures": _one_line(verdict.figures)} for verdict in verdicts]
+    names = [field for field in Verdict.__dataclass_fields__ if field != "holds"]
+    return pd.DataFrame(rows, columns=names)
+
+
+def _verdict(claim: Claim, found: Finding, printed: Frames) -> Verdict:
+    theirs = WORDS[claim.find(printed).holds].replace(" here", "")
+    return Verdict(
+        id=claim.id,
+        claim=claim.claim,
+        where=claim.where,
+        criterion=claim.criterion,
+        verdict=WORDS[found.holds],
+        holds=found.holds,
+        figures=found.figures,
+        remark=found.remark,
+        explanation=EXPLANATIONS.get(claim.id, "") if found.holds is False else "",
+        paper=theirs if claim.find(printed).figures else NOT_PRINTED,
+    )
+
+
+def _one_line(figures: str) -> str:
+    return "; ".join(line.strip() for line in figures.splitlines())
+
+
+_OVER = "In each setting, clearly better in more of CP@10, CP@100 and CDCG than clearly worse."
+_BEST_OF = _OVER + " The opponent is the better of the two, metric by metric."
+_OTHERS = ("ulbpr", "ulrmf", "cause")
+_BIASED = ("blce", "ulbpr")
+
+CLAIMS: tuple[Claim, ...] = (
+    Claim(
+        "dlce-over-blce",
+        "DLCE is over BLCE in all four settings: removing the bias helps.",
+        "5.2, Tables 3 and 4", "comparison", _OVER,
+        judges.over(["dlce"], ["blce"], ALL),
+    ),
+    Claim(
+        "dlce-over-ulbpr",
+        "DLCE is over ULBPR in all four settings.",
+        "5.2, Tables 3 and 4", "comparison", _OVER,
+        judges.over(["dlce"], ["ulbpr"], ALL),
+    ),
+    Claim(
+        "dlce-over-dlto-original",
+        "DLTO is under DLCE in the original settings.",
+        "5.2, Tables 3 and 4", "comparison", _OVER,
+        judges.over(["dlce"], ["dlto"], ORIGINAL),
+    ),
+    Claim(
+        "dlto-over-dlce-personalized",
+        "DLTO is over DLCE in the personalised settings.",
+        "5.2, Tables 3 and 4", "comparison", _OVER,
+        judges.over(["dlto"], ["dlce"], PERSONALIZED),
+    ),
+    Claim(
+        "dlce-best-in-car",
+        "DLCE is the best of DLTO, BLCE and DLCE in CAR, which it optimises.",
+        "5.2, Table 5", "car",
+        "CAR of DLCE in category personalised is clearly below the lower one of DLTO and BLCE.",
+        judges.over(["dlce"], ["dlto", "blce"], [("category", "personalized")], "car", ["CAR"]),
+    ),
+    Claim(
+        "ulrmf-over-ulbpr-original",
+        "ULRMF is over ULBPR in the original settings.",
+        "5.2, Tables 3 and 4", "comparison", _OVER,
+        judges.over(["ulrmf"], ["ulbpr"], ORIGINAL),
+    ),
+    Claim(
+        "ulbpr-over-ulrmf-personalized",
+        "ULRMF is under ULBPR in the personalised settings.",
+        "5.2, Tables 3 and 4", "comparison", _OVER,
+        judges.over(["ulbpr"], ["ulrmf"], PERSONALIZED),
+    ),
+    Claim(
+        "cause-over-both-in-category",
+        "CausE is over both ULRMF and ULBPR in category.",
+        "5.2, Table 3", "comparison", _BEST_OF,
+        judges.over(["cause"], ["ulrmf", "ulbpr"], CATEGORY),
+    ),
+    Claim(
+        "cause-not-in-product",
+        "ULRMF or ULBPR is over CausE in product.",
+        "5.2, Table 4", "comparison", _BEST_OF,
+        judges.over(["ulrmf", "ulbpr"], ["cause"], PRODUCT),
+    ),
+    Claim(
+        "dlce-mostly-over-others",
+        "DLCE mostly outperforms ULBPR, ULRMF and CausE.",
+        "5.2, Tables 3 and 4", "comparison",
+        "Clearly better than the best of the three in more than half of the twelve comparisons (four settings, "
+        "three metrics); does not hold if clearly worse in at least half.",
+        judges.mostly_over("dlce", _OTHERS),
+    ),
+    Claim(
+        "lead-larger-in-product",
+        "The lead of DLCE is larger in product, which has more items.",
+        "5.2, Tables 3 and 4", "comparison",
+        "The lead is DLCE's figure divided by that of the best of ULBPR, ULRMF and CausE, minus 1. In original and "
+        "in personalised it is clearly larger in product in more metrics than clearly smaller; the noise is the "
+        "larger of the relative standard deviations.",
+        judges.lead_larger_in_product("dlce", _OTHERS),
+    ),
+    Claim(
+        "p10-does-not-go-with-cp10",
+        "P@10 does not go with CP@10.",
+        "5.1.3, footnote", "comparison",
+        f"Spearman's rank correlation over the methods is below {judges.GOES_WITH:g} in each setting.",
+        judges.apart("P@10", "CP@10"),
+    ),
+    Claim(
+        "intermediate-cap-is-best",
+        "An intermediate cap is best.",
+        "5.3, Fig. 3", "capping",
+        "In each setting, the best cap strictly inside the grid gives a CDCG clearly above that of both ends.",
+        judges.cap_inside("CDCG", ALL),
+    ),
+    Claim(
+        "larger-cap-when-personalized",
+        "The best cap is larger in the personalised settings.",
+        "5.3, Fig. 3", "capping",
+        "The cap with the best CDCG is larger than in the original setting, in category and in product, and at least "
+        "one of the two settings clearly loses by taking the other's cap.",
+        judges.caps_ordered([
+            (items, "personalized", "CDCG", items, "original", "CDCG") for items in paper.ITEMS
+        ]),
+    ),
+    Claim(
+        "cap-for-car-around-0.1",
+        "For CAR the best cap is around 0.1.",
+        "5.3, Fig. 4", "capping",
+        "In category personalised, the cap with the lowest CAR is at most half a decade from 0.1 (one step of the "
+        "grid); does not hold if all of these are clearly worse than the best one.",
+        judges.cap_around(0.1, "CAR", ("category", "personalized")),
+    ),
+    Claim(
+        "cap-for-car-below-cdcg",
+        "For CAR the best cap is below the one for CDCG.",
+        "5.3, Fig. 4", "capping",
+        "In category personalised, the cap with the best CDCG is larger than the one with the lowest CAR, and at "
+        "least one of the two metrics clearly loses by taking the other's cap.",
+        judges.caps_ordered([("category", "personalized", "CDCG", "category", "personalized", "CAR")]),
+    ),
+    Claim(
+        "estimators-good-in-original",
+        "The estimators are good enough in the original setting.",
+        "5.4, Table 6", "estimators",
+        f"The median over methods and metrics of MAE / truth, at the best cap of each, is at most "
+        f"{judges.GOOD_ERROR:.0%}; does not hold from {judges.POOR_ERROR:.0%} on.",
+        judges.estimator_error("original", good=True),
+    ),
+    Claim(
+        "estimators-poor-in-personalized",
+        "The estimators are poor in the personalised setting.",
+        "5.4, Table 6", "estimators",
+        f"The same median is at least {judges.POOR_ERROR:.0%}; does not hold up to {judges.GOOD_ERROR:.0%}.",
+        judges.estimator_error("personalized", good=False),
+    ),
+    Claim(
+        "cap-helps-estimate-of-car",
+        "A proper cap makes the estimate of CAR reliable in the personalised setting.",
+        "5.4, Table 7", "estimators",
+        "In category personalised, for each method, the MAE at the best cap is at most half of that without a cap; "
+        "does not hold if no cap lowers it.",
+        judges.cap_helps_estimate("CAR", ("category", "personalized")),
+    ),
+    Claim(
+        "robust-to-unevenness",
+        "DLCE is over the other methods for varied unevenness β.",
+        "5.5, Fig. 5", "unevenness",
+        "Over the better of BLCE and ULBPR (see the first two claims) at more than half of the β and under it at "
+        "none, in category and in product; does not hold if under it at more than a quarter of the β.",
+        judges.over_at_each_beta("dlce", _BIASED),
+    ),
+    Claim(
+        "robust-to-misspecification",
+        "DLCE is over BLCE and ULBPR for a wide range of misspecification ξ.",
+        "5.6, Fig. 6", "misspecification",
+        f"Over the better of the two, which see no propensity, at every ξ up to {judges.WIDE:g} in each setting.",
+        judges.over_up_to_xi("dlce", _BIASED),
+    ),
+    Claim(
+        "works-with-estimated-propensity",
+        "DLCE works if the propensity is unknown and has to be estimated.",
+        "5.6", "misspecification",
+        "With propensities estimated from the log, over the better of BLCE and ULBPR in each setting.",
+        judges.over_with_estimated("dlce", _BIASED),
+    ),
+    Claim(
+        "losses-alike",
+        "The upper bound and the approximation of the loss perform alike.",
+        "5.1.2", "losses",
+        f"At the largest d, each of CP@10, CP@100 and CDCG differs by no more than noise or {judges.ALIKE:.0%}; does "
+        "not hold if most differ by more.",
+        judges.losses_alike("logistic", "sigmoid"),
+    ),
+    Claim(
+        "saturates-in-d",
+        "The performance saturates in d: at 200 in original, at 400 in personalised.",
+        "5.1.2", "losses",
+        "The last step in d brings no clear gain in any metric; does not hold if it does in most.",
+        judges.saturates("logistic"),
+    ),
+)  # fmt: skip
