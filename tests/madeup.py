@@ -88,9 +88,7 @@ def _capping() -> pd.DataFrame:
     for items, setting in PLACES:
         away = [abs(np.log(cap / BEST_CAP[setting])) for cap in CAPS]
         rows += [(items, setting, "CDCG", c, 1.5 - 0.06 * a, 0.02) for c, a in zip(CAPS, away, strict=True)]
-    rows += [
-        ("category", "personalized", "CAR", c, 0.65 + 0.1 * abs(np.log(c / 0.1)), 0.04) for c in CAPS
-    ]
+    rows += [("category", "personalized", "CAR", c, 0.65 + 0.1 * abs(np.log(c / 0.1)), 0.04) for c in CAPS]
     return pd.DataFrame(rows, columns=["items", "setting", "metric", "cap", "mean", "std"])
 
 
@@ -110,8 +108,10 @@ def _misspecification() -> pd.DataFrame:
     rows: list[tuple[object, ...]] = []
     for (items, setting), metric in itertools.product(PLACES[:3], paper.METRICS):
         middle, place = MIDDLE[metric], (items, setting)
-        for xi in (0.0, 0.2, 0.4, 0.6, 0.8, 1.0):
-            rows.append((*place, "dlce", "misspecified", xi, metric, middle * (1.1 - 0.15 * xi), 0.02 * middle))
+        rows += [
+            (*place, "dlce", "misspecified", xi, metric, middle * (1.1 - 0.15 * xi), 0.02 * middle)
+            for xi in (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
+        ]
         rows.append((*place, "dlce", "estimated", None, metric, middle * 1.04, 0.02 * middle))
         rows.append((*place, "blce", "none", None, metric, middle * 0.9, 0.02 * middle))
         rows.append((*place, "ulbpr", "none", None, metric, middle * 0.96, 0.02 * middle))

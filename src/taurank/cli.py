@@ -11,11 +11,21 @@ import os
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from taurank import __version__
+from taurank.arguments import (
+    Estimator,
+    make_learner,
+    read_column,
+    read_exclusion,
+    read_gains,
+    read_pairs,
+    read_period,
+    read_weight,
+)
 from taurank.errors import InputError
 
 if TYPE_CHECKING:
@@ -57,18 +67,16 @@ class Format(StrEnum):
     json = "json"
 
 
-class Estimator(StrEnum):
-    truth = "truth"
-    outcome = "outcome"
-    naive = "naive"
-    ips = "ips"
-    capped_ips = "capped-ips"
-
-
 class Output(StrEnum):
     table = "table"
     json = "json"
     csv = "csv"
+
+
+class Preset(StrEnum):
+    smoke = "smoke"
+    quick = "quick"
+    full = "full"
 
 
 class Unknown(StrEnum):
@@ -129,7 +137,7 @@ def data_dunnhumby(
     """Draw a log from the Complete Journey's shopping data: log.parquet, truth.parquet, world.json."""
     from taurank import dunnhumby
 
-    world = dunnhumby.world(items.value, source, _weight(prior_weight))
+    world = dunnhumby.world(items.value, source, read_weight(prior_weight))
     if propensity is Assignment.personalized:
         world = world.personalized(beta)
     _write_sample(world, out, times, seed, threads)
@@ -174,7 +182,7 @@ def log_build(
     from taurank.log import Log
 
     built = Log.from_events(
-        impressions, outcomes, period=_period(period), window=window, combine=combine.value,
+        impressions, outcomes, period=read_period(period), window=window, combine=combine.value,
         memory_limit=memory_limit,
     )  # fmt: skip
     built.write(out)
@@ -247,10 +255,10 @@ def fit(
     from taurank.learners.trained import Trained
     from taurank.log import Log
 
-    model = _make(learner, settings, seed, threads)
+    model = make_learner(learner, settings, seed, threads)
     log = Log.read(path)
     if isinstance(model, Trained):
-        gains = _gains(validation, truth, estimator, cap) if validation or truth else None
+        gains = read_gains(validation, truth, estimator, cap) if validation or truth else None
         model.fit(log, gains, metric, patience, checkpoint=checkpoint, checkpoint_minutes=checkpoint_minutes)
     else:
         model.fit(log)
@@ -284,7 +292,7 @@ def evaluate(
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the table says it
-        gains = _gains(path, truth, estimator, cap)
+        gains = read_gains(path, truth, estimator, cap)
         result = measure(read_ranker(model), gains, metrics.split(","), unit=unit, threads=threads)
     frame = result.to_frame(level)
     if format is Output.csv:
@@ -313,7 +321,7 @@ def recommend(
 
     loaded = load(model)
     rows = loaded.write_recommendations(
-        out, _column(users, "user_id"), k, _column(candidates, "item_id"), _exclusion(exclude),
+        out, read_column(users, "user_id"), k, read_column(candidates, "item_id"), read_exclusion(exclude),
         on_unknown.value, threads,
     )  # fmt: skip
     typer.echo(f"Wrote {rows:,} recommendations to {out}.")
@@ -344,10 +352,10 @@ def tune(
     from taurank.tables import atomic_path
     from taurank.tune import tune as search_for
 
-    space = {name: value if isinstance(value, list) else [value] for name, value in _pairs(search).items()}
+    space = {name: value if isinstance(value, list) else [value] for name, value in read_pairs(search).items()}
     result = search_for(
-        learner.lower(), Log.read(path), _gains(validation, truth, estimator, cap), metric=metric,
-        trials=trials, space=space or None, fixed=_pairs(settings), journal=journal, jobs=jobs,
+        learner.lower(), Log.read(path), read_gains(validation, truth, estimator, cap), metric=metric,
+        trials=trials, space=space or None, fixed=read_pairs(settings), journal=journal, jobs=jobs,
         random_state=seed,
     )  # fmt: skip
     typer.echo(str(result))
@@ -358,95 +366,26 @@ def tune(
             temporary.write_text(_json({"learner": learner, metric: result.value, "best": result.best}) + "\n")
 
 
-def _make(name: str, settings: list[str] | None, seed: int, threads: int | None) -> Any:
-    from taurank.learners import LEARNERS
-    from taurank.learners.trained import Trained
+@app.command("reproduce")
+def reproduce(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[NAME]...", help="statistics, comparison, car, capping, …; or a TOML file. All."),
+    ] = None,
+    preset: Annotated[
+        Preset, typer.Option(help="How much: two minutes, an hour, or the paper's tuning.")
+    ] = Preset.quick,
+    source: Annotated[
+        Path | None, typer.Option(help="Folder with the original CSV files; else the installed package.")
+    ] = None,
+    out: OutFolder = Path("out/reproduce"),
+    threads: Threads = None,
+) -> None:
+    """Make every table and figure of the paper, and a verdict on every claim."""
+    from taurank.reproduce import run
 
-    if name.lower() not in LEARNERS:
-        raise InputError(f"there is no learner '{name}'; known are {', '.join(LEARNERS)}.")
-    learner = LEARNERS[name.lower()]
-    options: dict[str, Any] = {"random_state": seed, **_pairs(settings)}
-    if threads is not None and issubclass(learner, Trained):
-        options["threads"] = threads
-    try:
-        return learner(**options)
-    except TypeError as error:
-        known = ", ".join(learner().hyper_parameters())
-        raise InputError(f"{learner.__name__} takes {known}; {str(error).split(' ', 1)[-1]}.") from error
-
-
-def _pairs(settings: list[str] | None) -> dict[str, Any]:
-    """--set name=value: numbers as numbers, several values as a list, the rest as text."""
-    result: dict[str, Any] = {}
-    for setting in settings or []:
-        name, equals, text = setting.partition("=")
-        if not equals:
-            raise InputError(f"'{setting}' is not of the form name=value.")
-        values = [_value(part) for part in text.split(",")]
-        result[name.strip().replace("-", "_")] = values if len(values) > 1 else values[0]
-    return result
-
-
-def _value(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except json.JSONDecodeError:
-        return text
-
-
-def _gains(log: Path | None, truth: Path | None, estimator: Estimator | None, cap: float | None) -> Any:
-    """The gains to measure by: the truth if it is given, else an estimate from the log."""
-    from taurank import gains
-    from taurank.log import Log
-
-    chosen = estimator or (Estimator.truth if truth else Estimator.capped_ips if cap is not None else Estimator.ips)
-    if chosen is Estimator.truth:
-        if truth is None:
-            raise InputError("--estimator truth needs the effects: --truth FILE.")
-        return gains.Gains.read(truth, name="truth")
-    if log is None:
-        raise InputError(f"--estimator {chosen} needs a log.")
-    if chosen is Estimator.capped_ips:
-        return gains.capped_ips(Log.read(log), cap)
-    return {"outcome": gains.outcome, "naive": gains.naive, "ips": gains.ips}[chosen.value](Log.read(log))
-
-
-def _column(path: Path | None, column: str) -> Any:
-    """One column of ids from a table, or None."""
-    from taurank.cells import read_ids
-    from taurank.tables import from_files
-
-    return None if path is None else read_ids(from_files(path), column)
-
-
-def _exclusion(path: Path | None) -> Any:
-    """A log if the file has a log's columns, else a table of ids."""
-    if path is None:
-        return None
-    import pyarrow as pa
-
-    from taurank.cells import read_ids
-    from taurank.log import Log
-    from taurank.tables import from_files
-
-    source = from_files(path)
-    if "outcome" in source.columns:
-        return Log.read(path)
-    names = [name for name in ("user_id", "item_id") if name in source.columns]
-    return pa.table({name: read_ids(source, name) for name in names})
-
-
-def _weight(text: str | None) -> float | Literal["tune"] | None:
-    if text is None or text == "tune":
-        return text  # type: ignore[return-value]
-    try:
-        return float(text)
-    except ValueError as error:
-        raise InputError(f"--prior-weight is a number or 'tune', not '{text}'.") from error
-
-
-def _period(text: str) -> str | list[str]:
-    return [edge.strip() for edge in text.split(",")] if "," in text else text
+    folder = run(names or (), preset.value, source, out, threads=threads)
+    typer.echo(f"Wrote {folder / 'report.html'}.")
 
 
 def _write_sample(

@@ -27,7 +27,6 @@ from taurank.kernels import (
 )
 from taurank.llvm import WIDTH, compiled, peek, post, take
 from taurank.strata import (
-    SAMPLE,
     Baskets,
     Cut,
     Floats,
@@ -100,15 +99,14 @@ def run_pairwise_epoch(
     _check(tables, strata, 1)
     if strata.n_items == 1:  # no j != i: there is nothing to rank
         return Stats(0.0, 0, 0, True)
-    count = len(positives.item)
     cut, schedule = strata.cut(seed, epoch), strata.schedule()
-    samples = np.empty(count, SAMPLE)
     begin = np.zeros((2, len(schedule.user)), np.int64)
     job = _Job(
         block_offsets(cut, positives.start), begin[0], begin[1], stream(seed, epoch, 3),
         baskets or Baskets(np.zeros(1, np.int64), np.zeros(0, np.int32)),
     )  # fmt: skip
-    return _run(tables, positives, cut, schedule, samples, job, _pair_rule(rule), threads)
+    with strata.room(len(positives.item)) as samples:
+        return _run(tables, positives, cut, schedule, samples, job, _pair_rule(rule), threads)
 
 
 def run_pairwise_samples(

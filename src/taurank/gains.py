@@ -14,16 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from taurank import tables
-from taurank.catalogue import Catalogue, Codes, Ids
-from taurank.cells import Rule, read_cells, to_batches
+from taurank.catalogue import Catalogue, Codes
+from taurank.cells import Numbers, Rule, read_cells
 from taurank.errors import InputError
+from taurank.rows import Rows
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from taurank.log import Log
 
 EXTREME = 1e-3  # a propensity this near to 0 or 1 leaves one arm without observations
@@ -107,7 +105,7 @@ class Overlap:
 
 
 @dataclass(frozen=True, eq=False)
-class Gains:
+class Gains(Rows):
     """Gains of cells, with the catalogue of the log they belong to.
 
     ``user, item, time`` are positions in the catalogue; ``name`` says what the values are ("truth",
@@ -161,38 +159,11 @@ class Gains:
         codes = (cells.user, cells.item, cells.time)
         return cls(cells.catalogue, *codes, cells.numbers["value"], name, cells.timed)
 
-    def __len__(self) -> int:
-        return len(self.user)
-
     def __repr__(self) -> str:
         return (
             f"Gains({self.name}: {len(self):,} cells, {self.n_users:,} users, {self.n_items:,} items, "
             f"{self.n_times:,} times)"
         )
-
-    @property
-    def n_users(self) -> int:
-        return self.catalogue.n_users
-
-    @property
-    def n_items(self) -> int:
-        return self.catalogue.n_items
-
-    @property
-    def n_times(self) -> int:
-        return self.catalogue.n_times
-
-    @property
-    def users(self) -> Ids:
-        return self.catalogue.users
-
-    @property
-    def items(self) -> Ids:
-        return self.catalogue.items
-
-    @property
-    def times(self) -> Ids:
-        return self.catalogue.times
 
     def only(self, keep: Callable[[npt.NDArray[np.float64]], npt.NDArray[np.bool_]]) -> Gains:
         """The cells whose value ``keep`` says yes to."""
@@ -200,23 +171,8 @@ class Gains:
         cells = (self.user[rows], self.item[rows], self.time[rows], self.value[rows])
         return Gains(self.catalogue, *cells, self.name, self.timed, self.overlap)
 
-    def to_arrow(self) -> pa.Table:
-        """The cells as an Arrow table with the caller's ids; its schema carries the catalogue."""
-        schema, batches = self._batches()
-        return pa.Table.from_batches(batches, schema)
-
-    def to_frame(self) -> pd.DataFrame:
-        """The cells as a pandas frame ``user_id, item_id, time, value`` with the caller's ids."""
-        frame: pd.DataFrame = self.to_arrow().to_pandas()
-        return frame
-
-    def write(self, path: str | os.PathLike[str]) -> None:
-        """Write to ``.parquet`` (exact, catalogue included) or ``.csv`` (the rows); never half a file."""
-        tables.write_batches(path, *self._batches())
-
-    def _batches(self) -> Any:
-        codes = (self.user, self.item, self.time)
-        return to_batches(self.catalogue, codes, self.timed, {"value": self.value})
+    def numbers(self) -> dict[str, Numbers | None]:
+        return {"value": self.value}
 
 
 def _weighted(

@@ -26,6 +26,8 @@ from numpy.typing import NDArray
 
 from taurank.llvm import (
     compiled,
+    fetch,
+    fused,
     inlined,
     pair_score,
     pair_stay,
@@ -41,11 +43,14 @@ SURROGATES = {"logistic": LOGISTIC, "sigmoid": SIGMOID, "hinge": HINGE}
 
 MEASURE_EVERY = 32  # the loss is reported from every 32nd round of the chains: it costs a log
 LARGEST_SUM = np.float32(1e30)  # of a unit's absolute scores: beyond it, or NaN, it has diverged
+NEAR = 4 * 2**20  # factors, in all: tables beyond it lie outside the cache, so rows are fetched
+AHEAD = 8  # so many samples before they are used
 TRIES = 32  # random negatives before a basket's block is searched item by item
 
 _EDGE, _PER = 16, 128  # the table of `drop` reaches from -16 to 16, its entries 1/128 apart
 _LAST = 2 * _EDGE * _PER - 1
-_DROP = (1 / (1 + np.exp(np.arange(_LAST + 2) / _PER - _EDGE))).astype(np.float32)
+_VALUES = 1 / (1 + np.exp(np.arange(_LAST + 2) / _PER - _EDGE))
+_DROP = np.stack([_VALUES[:-1], np.diff(_VALUES)], axis=1).astype(np.float32).ravel()
 
 f32 = np.float32
 Statistics = NDArray[np.float64]
@@ -108,6 +113,7 @@ def _outside(i: int, bought: Ints, items: Ints, key: Any, counter: int) -> Any:
 def run_pairs(users: Floats, items: Floats, samples: Samples, rule: Rule, statistics: Statistics) -> None:
     """Pairwise steps over one unit; adds (loss, measured, ., ., diverged) to the statistics."""
     last, half = len(samples) - 1, len(samples) // 2
+    far = users.size + items.size > NEAR
     left = pair_score(users, items, *_pair(samples[0]))
     right = pair_score(users, items, *_pair(samples[half]))
     seen = f32(0)
@@ -118,6 +124,9 @@ def run_pairs(users: Floats, items: Floats, samples: Samples, rule: Rule, statis
             statistics[0] += pair_loss(right, weight, rule.surrogate, rule.steepness)
             statistics[1] += 1
         seen += abs(left) + abs(right)
+        if far:
+            _fetch_pair(users, items, samples[n + AHEAD if n + AHEAD < last else last])
+            _fetch_pair(users, items, samples[here + AHEAD if here + AHEAD < last else last])
         if n < half:
             left = _pair_turn(users, items, samples[n], samples[n + 1], rule, left)
         following = samples[min(here + 1, last)]
@@ -131,9 +140,17 @@ def _pair(sample: Any) -> Any:
 
 
 @inlined
+def _fetch_pair(users: Floats, items: Floats, sample: Any) -> None:
+    u, i, j = _pair(sample)
+    fetch(users, u)
+    fetch(items, i)
+    fetch(items, j)
+
+
+@inlined
 def _pair_turn(users: Floats, items: Floats, here: Any, following: Any, rule: Rule, score: Any) -> Any:
     """Step along the sample `here`, whose score is given; return the score of the following."""
-    pull = rule.step * pair_pull(score, here.weight, rule.surrogate, rule.steepness)
+    pull = pair_pull(score, rule.step * here.weight, rule.surrogate, rule.steepness)
     u, i, j = _pair(here)
     v, k, o = _pair(following)
     if u == v:
@@ -145,6 +162,7 @@ def _pair_turn(users: Floats, items: Floats, here: Any, following: Any, rule: Ru
 def run_points(users: Floats, items: Floats, samples: Samples, rule: Rule, statistics: Statistics) -> None:
     """Pointwise steps over one unit; the tie follows the step it belongs to."""
     last, half = len(samples) - 1, len(samples) // 2
+    far = users.size + items.size > NEAR
     left = point_score(users, items, *_point(samples[0]))
     right = point_score(users, items, *_point(samples[half]))
     seen = f32(0)
@@ -154,6 +172,9 @@ def run_points(users: Floats, items: Floats, samples: Samples, rule: Rule, stati
             statistics[0] += point_loss(right, samples[here].weight)
             statistics[1] += 1
         seen += abs(left) + abs(right)
+        if far:
+            _fetch_point(users, items, samples[n + AHEAD if n + AHEAD < last else last])
+            _fetch_point(users, items, samples[here + AHEAD if here + AHEAD < last else last])
         if n < half:
             left = _point_turn(users, items, samples[n], samples[n + 1], rule, left)
         following = samples[min(here + 1, last)]
@@ -164,6 +185,13 @@ def run_points(users: Floats, items: Floats, samples: Samples, rule: Rule, stati
 @inlined
 def _point(sample: Any) -> Any:
     return np.uint64(sample.user), np.uint64(sample.item)
+
+
+@inlined
+def _fetch_point(users: Floats, items: Floats, sample: Any) -> None:
+    u, i = _point(sample)
+    fetch(users, u)
+    fetch(items, i)
 
 
 @inlined
@@ -179,7 +207,9 @@ def _point_turn(users: Floats, items: Floats, here: Any, following: Any, rule: R
 
 @inlined
 def pair_pull(score: Any, weight: Any, surrogate: int, steepness: Any) -> Any:
-    """-dloss/ds: how strongly the sample pulls its score up (or down, where weight < 0)."""
+    """-dloss/ds: how strongly the sample pulls its score up (or down, where weight < 0).
+
+    Its delay is a third of a step's at d = 64: whatever does not wait for the score is done apart."""
     margin = steepness * score
     signed = margin if weight > f32(0) else -margin
     if surrogate == LOGISTIC:
@@ -216,9 +246,9 @@ def drop(x: Any) -> Any:
     """1 / (1 + exp(x)) to 1e-6, from a table of it by linear interpolation.
 
     Between entries h apart the error is at most h^2 / 8 of the second derivative, 0.097."""
-    place = x * f32(_PER) + f32(_EDGE * _PER)
+    place = fused(x, f32(_PER), f32(_EDGE * _PER))
     place = place if place > f32(0) else f32(0)  # NaN goes to the edge, too
     place = place if place < f32(_LAST) else f32(_LAST)
     entry = np.int32(place)
-    low, high = _DROP[np.uint64(entry)], _DROP[np.uint64(entry) + np.uint64(1)]
-    return low + (place - f32(entry)) * (high - low)
+    low = np.uint64(entry) * np.uint64(2)
+    return fused(place - f32(entry), _DROP[low + np.uint64(1)], _DROP[low])

@@ -20,9 +20,13 @@ from numba.extending import intrinsic
 
 WIDTH = 8  # floats per vector; the number of columns of a factor table is a multiple of it
 
+LINE = 64  # bytes of a cache line
+LINES_FETCHED = 4  # the processor itself asks for what follows them
+
 _FLOAT = ir.FloatType()
 _INT = ir.IntType(64)
 _LANE = ir.IntType(32)
+_BYTES = ir.IntType(8).as_pointer()
 _VECTOR = ir.VectorType(_FLOAT, WIDTH)
 _ZERO = ir.Constant(_VECTOR, [0.0] * WIDTH)
 _UNDEFINED = ir.Constant(_VECTOR, ir.Undefined)
@@ -93,6 +97,31 @@ def tie_step(context: Any, items: Any, i: Any, o: Any, tie: Any) -> Any:
         return context.get_dummy_value()
 
     return types.none(items, types.uint64, types.uint64, types.float32), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def fused(context: Any, a: Any, b: Any, c: Any) -> Any:
+    """a * b + c in one instruction."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Sequence[_Value]) -> _Value:
+        return _fma(builder, *args)
+
+    return types.float32(types.float32, types.float32, types.float32), generate
+
+
+@intrinsic  # type: ignore[untyped-decorator]
+def fetch(context: Any, array: Any, index: Any) -> Any:
+    """Ask for the first cache lines of array[index], a row or what begins there, ahead of use."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Sequence[_Value]) -> _Value:
+        kind = signature.args[0]
+        find = _row if kind.ndim == 2 else _element
+        start = builder.bitcast(find(context, builder, kind, *args), _BYTES)
+        for line in range(LINES_FETCHED):
+            _prefetch(builder, builder.gep(start, [ir.Constant(_INT, line * LINE)]))
+        return context.get_dummy_value()
+
+    return types.none(array, types.uint64), generate
 
 
 @intrinsic  # type: ignore[untyped-decorator]
@@ -248,7 +277,14 @@ def _splat(builder: Any, scalar: _Value) -> _Value:
     return builder.shuffle_vector(first, _UNDEFINED, mask)
 
 
+def _prefetch(builder: Any, place: _Value) -> None:
+    kind = ir.FunctionType(ir.VoidType(), [_BYTES] + [_LANE] * 3)
+    function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+    to_read, keep, data = (ir.Constant(_LANE, n) for n in (0, 3, 1))
+    builder.call(function, [place, to_read, keep, data])
+
+
 def _fma(builder: Any, a: _Value, b: _Value, c: _Value) -> _Value:
-    kind = ir.FunctionType(_VECTOR, [_VECTOR] * 3)
-    function = cgutils.get_or_insert_function(builder.module, kind, f"llvm.fma.v{WIDTH}f32")
-    return builder.call(function, [a, b, c])
+    name = "llvm.fma.f32" if a.type == _FLOAT else f"llvm.fma.v{WIDTH}f32"
+    kind = ir.FunctionType(a.type, [a.type] * 3)
+    return builder.call(cgutils.get_or_insert_function(builder.module, kind, name), [a, b, c])

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import pyarrow as pa
 
 from taurank import tables
-from taurank.catalogue import Catalogue, Codes, Ids
-from taurank.cells import Rule, read_cells, refuse_twice, to_batches
+from taurank.catalogue import Catalogue, Codes
+from taurank.cells import Numbers, Rule, read_cells
 from taurank.errors import InputError, count
+from taurank.rows import Rows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,7 +44,7 @@ RULES = (
 
 
 @dataclass(frozen=True, eq=False)
-class Log:
+class Log(Rows):
     """A validated, frozen log; make one with ``from_frame``, ``read`` or ``from_events``.
 
     ``user, item, time`` are positions in the catalogue, ``treated`` and ``outcome`` are 0 or 1, and
@@ -125,39 +125,12 @@ class Log:
             numbers["treated"], numbers["outcome"], numbers.get("propensity"), cells.timed,
         )  # fmt: skip
 
-    def __len__(self) -> int:
-        return len(self.user)
-
     def __repr__(self) -> str:
         recorded = "" if self.propensity is not None else ", no propensities"
         return (
             f"Log({len(self):,} rows, {self.n_users:,} users, {self.n_items:,} items, "
             f"{self.n_times:,} times{recorded})"
         )
-
-    @property
-    def n_users(self) -> int:
-        return self.catalogue.n_users
-
-    @property
-    def n_items(self) -> int:
-        return self.catalogue.n_items
-
-    @property
-    def n_times(self) -> int:
-        return self.catalogue.n_times
-
-    @property
-    def users(self) -> Ids:
-        return self.catalogue.users
-
-    @property
-    def items(self) -> Ids:
-        return self.catalogue.items
-
-    @property
-    def times(self) -> Ids:
-        return self.catalogue.times
 
     def equals(self, other: Log) -> bool:
         """Same catalogue and same rows in the same order, bit for bit."""
@@ -209,26 +182,5 @@ class Log:
             )
         return replace(self, propensity=values)
 
-    def to_arrow(self) -> pa.Table:
-        """The rows as an Arrow table with the caller's ids; its schema carries the catalogue."""
-        schema, batches = self._batches()
-        return pa.Table.from_batches(batches, schema)
-
-    def to_frame(self) -> pd.DataFrame:
-        """The rows as a pandas frame with the caller's ids."""
-        frame: pd.DataFrame = self.to_arrow().to_pandas()
-        return frame
-
-    def write(self, path: str | os.PathLike[str]) -> None:
-        """Write to ``.parquet`` (exact, catalogue included) or ``.csv`` (the rows); never half a file."""
-        tables.write_batches(path, *self._batches())
-
-    def _batches(self) -> Any:
-        numbers = {"treated": self.treated, "outcome": self.outcome, "propensity": self.propensity}
-        return to_batches(self.catalogue, (self.user, self.item, self.time), self.timed, numbers)
-
-
-def checked_log(log: Log) -> Log:
-    """For a log assembled from arrays: refuse a cell that stands in two rows."""
-    refuse_twice(log.catalogue, log.user, log.item, log.time)
-    return log
+    def numbers(self) -> dict[str, Numbers | None]:
+        return {"treated": self.treated, "outcome": self.outcome, "propensity": self.propensity}

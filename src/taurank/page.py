@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 Block = str  # a piece of HTML made by one of the functions below
 
 CHART_WIDTH = 400  # drawn narrow, so that the letters stay readable on a telephone
+_SIGNS = {"good": "✓", "caution": "?", "poor": "✗"}
 SERIES_COLOURS = ("#2e86c8", "#d9772b", "#3a9d6e", "#a65fb8", "#b58a1b", "#c8506e")  # on white and on black
 
 
@@ -65,9 +66,7 @@ def text(words: str) -> Block:
 
 def verdict(kind: str, label: str, words: str) -> Block:
     """A framed statement; ``kind`` is "good", "caution" or "poor"."""
-    if kind not in ("good", "caution", "poor"):
-        raise ValueError(f"a verdict is good, caution or poor, not {kind!r}.")
-    return f'<section class="verdict {kind}"><strong>{html.escape(label)}</strong>{text(words)}</section>'
+    return f'<section class="verdict {_kind(kind)}"><strong>{html.escape(label)}</strong>{text(words)}</section>'
 
 
 def table(frame: pd.DataFrame, caption: str = "", right: Iterable[str] = ()) -> Block:
@@ -89,13 +88,31 @@ def table(frame: pd.DataFrame, caption: str = "", right: Iterable[str] = ()) -> 
     )
 
 
-def statement(kind: str, label: str, words: str, lines: Sequence[str] = (), folded: str = "") -> Block:
-    """A verdict with the figures it stands on, one per line, and what is only read on demand."""
-    frame = verdict(kind, label, words).removesuffix("</section>")
-    entries = "".join(f"<li>{html.escape(line)}</li>" for line in lines)
-    figures = f'<ul class="figures">{entries}</ul>' if lines else ""
-    more = fold("How it is judged", [text(folded)]) if folded else ""
-    return f"{frame}{figures}{more}</section>"
+def statement(
+    kind: str, label: str, words: str, lines: Sequence[str] = (), more: Block = "", anchor: str = ""
+) -> Block:
+    """A verdict with the figures it stands on, one per line, and ``more`` below them."""
+    first, _, rest = words.partition("\n\n")
+    place = f' id="{html.escape(anchor, quote=True)}"' if anchor else ""
+    figures = listed(lines) if lines else ""
+    head = f"<p><strong>{html.escape(label)}</strong> {html.escape(first)}</p>{text(rest)}"
+    return f'<section class="verdict {_kind(kind)}"{place}>{head}{figures}{more}</section>'
+
+
+def listed(lines: Iterable[str]) -> Block:
+    """Figures in words, one per line; a line that begins with a space belongs to the one above."""
+    entries = (f"<li{' class=inner' if line[:1] == ' ' else ''}>{html.escape(line.strip())}</li>" for line in lines)
+    return f'<ul class="figures">{"".join(entries)}</ul>'
+
+
+def overview(entries: Iterable[tuple[str, str, str, str]]) -> Block:
+    """Many verdicts at a glance, each a link to where it is explained: (kind, label, words, anchor)."""
+    rows = (
+        f'<li class="{_kind(kind)}"><strong title="{html.escape(label, quote=True)}">{_SIGNS[kind]}</strong>'
+        f'<a href="#{html.escape(to, quote=True)}">{html.escape(words)}</a></li>'
+        for kind, label, words, to in entries
+    )
+    return f'<ul class="overview">{"".join(rows)}</ul>'
 
 
 def fold(summary: str, blocks: Iterable[Block]) -> Block:
@@ -127,11 +144,17 @@ def grid(
         f"<tr{' class=apart' if number in apart else ''}>{''.join(_worded(c, i > 0) for i, c in enumerate(row))}</tr>"
         for number, row in enumerate(rows)
     )
-    title = f"<caption>{html.escape(caption)}</caption>" if caption else ""
+    title = f"<caption><span>{html.escape(caption)}</span></caption>" if caption else ""
     return (
         '<div class="wide" tabindex="0"><table class="grid">'
         f"{title}<thead>{head}</thead><tbody>{body}</tbody></table></div>"
     )
+
+
+def _kind(kind: str) -> str:
+    if kind not in _SIGNS:
+        raise ValueError(f"a verdict is good, caution or poor, not {kind!r}.")
+    return kind
 
 
 def _worded(cell: Cell, number: bool) -> str:
@@ -239,23 +262,29 @@ th { color: var(--quiet); font-weight: 600; }
 figure { margin: .8rem 0; }
 figure svg { display: block; width: 100%; max-width: 36rem; height: auto; }
 figcaption { color: var(--quiet); font-size: .9rem; max-width: 36rem; }
-.broad { max-width: 62rem; }
+.broad { max-width: 68rem; }
 .panels { display: grid; gap: 0 1.5rem; align-items: start;
   grid-template-columns: repeat(auto-fill, minmax(min(100%, 24rem), 1fr)); }
 nav { display: flex; flex-wrap: wrap; gap: .3rem 1.1rem; margin: 1rem 0; }
 a { color: var(--link); }
 .verdict + .verdict { margin-top: .6rem; }
 .verdict p { margin: .2rem 0; }
+.overview { list-style: none; margin: 1rem 0; padding: 0; columns: 24rem 2; column-gap: 2rem; }
+.overview li { display: flex; gap: .6rem; break-inside: avoid; padding: .15rem 0; }
+.overview strong { color: var(--tone); min-width: 1rem; text-align: center; }
+.overview a { color: inherit; text-decoration: none; } .overview a:hover { text-decoration: underline; }
 .figures { margin: .4rem 0 .2rem; padding: 0; list-style: none; color: var(--quiet); font-size: .88rem;
   font-variant-numeric: tabular-nums; }
+.inner { padding-left: 1.2rem; }
 details { margin: .4rem 0; font-size: .92rem; }
 summary { cursor: pointer; color: var(--quiet); }
 .grid { min-width: 0; font-size: .88rem; }
-.grid td, .grid th { padding: .3rem .9rem .3rem 0; }
+.grid td, .grid th { padding: .3rem .75rem .3rem 0; }
 .grid td:first-child, .grid thead tr:last-child th:first-child { position: sticky; left: 0;
   background: var(--paper); white-space: nowrap; }
-.group { text-align: right; border-bottom: 0; }
-.grid small { color: var(--quiet); font-size: .82em; }
+.grid .group { border-bottom: 0; padding-left: 1.6rem; }
+.grid small { color: var(--quiet); font-size: .82em; font-weight: 400; }
+.grid caption span { display: block; max-width: calc(100vw - 2rem); }
 .best { font-weight: 700; }
 .quiet { color: var(--quiet); }
 tr.apart td { border-top: 2px solid var(--quiet); }

@@ -15,13 +15,15 @@ The numbers of blocks depend on the data alone, never on the number of threads.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from taurank.errors import InputError
-from taurank.llvm import compiled, inlined
+from taurank.llvm import compiled, fetch, inlined
 
 Ints = NDArray[np.int32]
 Longs = NDArray[np.int64]
@@ -35,7 +37,10 @@ Pointwise: (u, i, the row tied to i, target). One record, so that sorting moves 
 POSITIVES_PER_UNIT = 1024  # so much work outweighs the cost of starting a unit
 PAIRS_PER_UNIT = 256
 ITEMS_PER_BLOCK = 16  # enough for varied negatives within one epoch
+WORKERS = 16  # so many may always work at once, if the data are large enough
 MOST_BLOCKS = 64
+POSITIVES_PER_VISIT = 4  # a user's row, once in the cache, should serve so many
+AHEAD = 8  # users whose positives are fetched before they are planned
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _HALF = np.uint64(32)
@@ -89,10 +94,21 @@ class Strata:
         if min(n_users, n_items) < 1:
             raise InputError(f"Nothing to plan: {n_users} users and {n_items} items; at least one of each.")
         self.n_users, self.n_items, self.n_positives = n_users, n_items, n_positives
-        roof = min(n_users, MOST_BLOCKS, max(1, n_items // ITEMS_PER_BLOCK))
+        most = max(WORKERS, min(MOST_BLOCKS, n_positives // (POSITIVES_PER_VISIT * n_users)))
+        roof = min(n_users, most, max(1, n_items // ITEMS_PER_BLOCK))
         self.blocks = _fit(roof, n_positives / POSITIVES_PER_UNIT, 2)
         pair_roof = min(roof, max(1, n_items // (2 * ITEMS_PER_BLOCK)))
         self.pair_blocks = _fit(pair_roof, n_positives / (2 * PAIRS_PER_UNIT), 3)
+        self._spare: list[Samples] = []
+
+    @contextmanager
+    def room(self, count: int) -> Iterator[Samples]:
+        """Memory for the samples of an epoch, kept for the next: new pages cost a third of a plan."""
+        room = self._spare.pop() if self._spare else np.empty(0, SAMPLE)
+        if len(room) != count:
+            room = np.empty(count, SAMPLE)
+        yield room
+        self._spare[:] = [room]
 
     def cut(self, seed: int, epoch: int) -> Cut:
         """The random blocks of an epoch: B of users, B of items."""
@@ -291,6 +307,8 @@ def _shuffle(size: int, blocks: int, key: Any) -> tuple[Ints, Longs, Ints]:
 def _count_items(members: Ints, start: Longs, item: Ints, block: Ints, count: Longs) -> None:
     for m in range(len(members)):
         u = np.uint64(members[m])
+        if m + AHEAD < len(members):
+            fetch(item, np.uint64(start[np.uint64(members[m + AHEAD])]))
         for n in range(np.uint64(start[u]), np.uint64(start[u + np.uint64(1)])):
             count[np.uint64(block[np.uint64(item[n])])] += 1
 
@@ -301,6 +319,8 @@ def _place(members: Ints, block: Ints, place: Longs, positives: Positives, sampl
     start, item, weight, basket = positives
     for m in range(len(members)):
         u = np.uint64(members[m])
+        if m + AHEAD < len(members):
+            fetch(weight, np.uint64(start[np.uint64(members[m + AHEAD])]))
         for n in range(np.uint64(start[u]), np.uint64(start[u + np.uint64(1)])):
             b = np.uint64(block[np.uint64(item[n])])
             sample = samples[np.uint64(place[b])]

@@ -10,6 +10,7 @@ import hashlib
 import os
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,11 +20,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from taurank import store
-from taurank.epochs import Stats, Tables
+from taurank.epochs import Stats, Tables, factor_table
 from taurank.errors import InputError
 from taurank.gains import Gains
 from taurank.log import Log
-from taurank.metrics import evaluate, parse
+from taurank.metrics import OverlapWarning, evaluate, parse
 
 if TYPE_CHECKING:
     from taurank.learners.trained import Epoch, Trained
@@ -48,10 +49,8 @@ class Validation:
 
     def measure(self, learner: Trained, threads: int) -> float:
         """The metric, turned so that larger is better."""
-        import warnings
-
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the overlap of the validation log is no news in every epoch
+            warnings.simplefilter("ignore", OverlapWarning)  # no news in every epoch
             result = evaluate(learner, self.gains, self.metric, threads=threads)
         value = float(next(iter(result.values())).mean)
         return -value if parse(self.metric).form == "AR" else value
@@ -204,8 +203,6 @@ class Training:
 
 def _copy(table: Any) -> Any:
     """A copy where the kernels like their factors to lie."""
-    from taurank.epochs import factor_table
-
     copy = factor_table(*table.shape)
     copy[:] = table
     return copy

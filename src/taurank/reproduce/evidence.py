@@ -118,16 +118,16 @@ def contest(
     frame: pd.DataFrame, ours: Sequence[str], theirs: Sequence[str], metrics: Sequence[str], place: str, **at: object
 ) -> Part:
     """The best of ours against the best of theirs in one place, metric by metric."""
-    words, signs = [], []
+    met: list[tuple[str, Figure, Figure]] = []
     for metric in metrics:
         one, two = (
             best((lookup(frame, method, method=method, metric=metric, **at) for method in side), metric)
             for side in (ours, theirs)
         )
         if one is not None and two is not None:
-            signs.append(compare(one, two, metric))
-            words.append(f"{metric} {_pair(one, two, metric)} {SIGNS[signs[-1]]}")
-    return Part(place, majority(signs) if signs else None, ", ".join(words))
+            met.append((metric, one, two))
+    signs = [compare(one, two, metric) for metric, one, two in met]
+    return Part(place, majority(signs) if signs else None, _matches(met, signs))
 
 
 def settle(parts: Sequence[Part], remark: str = "") -> Finding:
@@ -146,8 +146,15 @@ def settle(parts: Sequence[Part], remark: str = "") -> Finding:
 def _noisy(parts: Sequence[Part], holds: bool | None) -> str:
     """Where a claim stays open although there are figures."""
     places = [part.place for part in parts if part.sign == 0]
-    return f"Within noise: {', '.join(places)}." if places and holds is None else ""
+    return f"Neither way beyond noise: {', '.join(places)}." if places and holds is None else ""
 
 
-def _pair(one: Figure, two: Figure, metric: str) -> str:
-    return f"{name(one.owner)} {say(metric, one.mean)} : {name(two.owner)} {say(metric, two.mean)}"
+def _matches(met: Sequence[tuple[str, Figure, Figure]], signs: Sequence[int]) -> str:
+    """ "DLCE : BLCE CP@10 0.0826 : 0.0374 ▲, …"; the names at each metric only if they change."""
+    owners = [f"{name(one.owner)} : {name(two.owner)}" for _, one, two in met]
+    same = len(set(owners)) == 1
+    words = [
+        f"{'' if same else owner + ' '}{metric} {say(metric, one.mean)} : {say(metric, two.mean)} {SIGNS[sign]}"
+        for owner, (metric, one, two), sign in zip(owners, met, signs, strict=True)
+    ]
+    return (f"{owners[0]}, " if same else "") + ", ".join(words)

@@ -193,10 +193,11 @@ def _prior_curve(items: str, lab: Lab) -> pd.DataFrame:
         return pd.DataFrame({"prior_weight": [], "brier": []}, dtype=np.float64)
     key = f"prior-{items}-{lab.scenes.fingerprint(items)}"
     saved = lab.read(key)
-    if saved is None:
-        saved = dunnhumby.tune_prior_weight(items, lab.scenes.source).to_dict("list")  # type: ignore[arg-type]
-        lab.write(key, saved)
-    return pd.DataFrame(saved)
+    if saved is not None:
+        return pd.DataFrame(saved)
+    curve = dunnhumby.tune_prior_weight(items, lab.scenes.source)  # type: ignore[arg-type]
+    lab.write(key, {str(name): list(column) for name, column in curve.items()})
+    return curve
 
 
 def _density(data: Data, lab: Lab) -> list[Labels]:

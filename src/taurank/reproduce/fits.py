@@ -33,6 +33,7 @@ from taurank.tables import atomic_path
 RESULT_VERSION = 1  # raise it whenever the same settings give other figures
 TRACKED = ("CP@10", "CP@100", "CDCG", "CAR", "P@10")  # measured in every fit, so that experiments can share it
 MODEL_METRIC = "CDCG"  # the epoch of the model that is kept
+DECIDED = ("random_state", "threads", "epochs")  # hyper-parameters that no plan gives
 RETRIES = 4  # a fit that diverges is made again with a third of its learning rate
 
 Report = Callable[[int, Mapping[str, float]], None]
@@ -51,7 +52,8 @@ class Job:
     keep_model: bool = field(default=False, compare=False)
 
     def __str__(self) -> str:
-        shown = ", ".join(f"{key}={value}" for key, value in self.settings)
+        usual = dict(_all_settings(self.method, {}))
+        shown = ", ".join(f"{key}={value}" for key, value in self.settings if value != usual.get(key))
         return f"{self.method} on {self.data}" + (f" ({shown})" if shown else "")
 
 
@@ -66,13 +68,21 @@ def job(
         data = Data(data.items, data.setting, data.beta, times=data.times, seed=data.seed)
     if data.setting == "original":
         data = Data(**{**vars(data), "beta": Data.beta})
-    own = dict(settings)
-    budget = min(int(own.pop("updates", updates)), updates)
+    own = {name: value for name, value in settings.items() if name != "updates"}
+    filled = tuple(sorted(_all_settings(method, own).items()))
     if kind is None or not issubclass(kind, Trained):
-        known = set() if kind is None else set(kind().hyper_parameters())
-        kept = tuple(sorted((k, v) for k, v in own.items() if k in known))
-        return Job(data, method, kept, 0, 0, wanted, keep_model)
-    return Job(data, method, tuple(sorted(own.items())), budget, validations, wanted, keep_model)
+        return Job(data, method, filled, 0, 0, wanted, keep_model)
+    budget = min(int(settings.get("updates", updates)), updates)
+    return Job(data, method, filled, budget, validations, wanted, keep_model)
+
+
+def _all_settings(method: str, given: Settings) -> dict[str, Any]:
+    """All hyper-parameters of a method, the given values before the defaults; not what a run decides."""
+    if method in LIMITS:
+        return {}
+    every = LEARNERS[method]().hyper_parameters()
+    known = {name: given.get(name, value) for name, value in every.items()}
+    return {name: value for name, value in known.items() if name not in DECIDED and value is not None}
 
 
 def uses_propensity(method: str) -> bool:
@@ -214,9 +224,8 @@ def _train(
         best.look(0)
         return 0
     per_epoch = _updates_per_epoch(learner, scene.train)
-    learner.epochs = max(1, round(job.updates / per_epoch))
+    learner.epochs, every = _rhythm(job, per_epoch)
     learner.threads = threads
-    every = max(1, learner.epochs // job.validations)
 
     def look(epoch: int, _: float) -> None:
         values = best.look(epoch * per_epoch)
@@ -235,6 +244,13 @@ def _train(
             learner.learning_rate /= 3
             best.forget()
     return learner.epochs * per_epoch
+
+
+def _rhythm(job: Job, per_epoch: int) -> tuple[int, int]:
+    """How many epochs, and every how many of them to look: the last look is at the last epoch."""
+    epochs = max(1, round(job.updates / per_epoch))
+    every = max(1, epochs // job.validations)
+    return epochs - epochs % every, every
 
 
 def _updates_per_epoch(learner: Learner, log: Log) -> int:
@@ -289,9 +305,7 @@ class Best:
         return values
 
 
-def _weeks(
-    ranker: Any, scene: Scene, metrics: Iterable[str], threads: int | None
-) -> dict[str, tuple[float, ...]]:
+def _weeks(ranker: Any, scene: Scene, metrics: Iterable[str], threads: int | None) -> dict[str, tuple[float, ...]]:
     """Metrics in each test week: a causal name by the truth, any other by the purchases."""
     weeks: dict[str, tuple[float, ...]] = {}
     for causal, gains in ((True, scene.truth), (False, scene.outcome)):

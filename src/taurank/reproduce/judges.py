@@ -71,7 +71,7 @@ def mostly_over(winner: str, losers: Sequence[str]) -> Judge:
         known = [part for part in parts if part.sign is not None]
         wins, losses = (sum(part.sign == sign for part in known) for sign in (1, -1))
         count = f"clearly better in {wins}, clearly worse in {losses} of {len(known)} comparisons"
-        lines = [count, *(f"{part.place}: {part.words}" for part in known)]
+        lines = [count, *(f"  {part.place}: {part.words}" for part in known)]
         if len(known) < len(parts):
             return Finding(None, "\n".join(lines), f"Only {len(known)} of {len(parts)} comparisons were made.")
         holds = True if 2 * wins > len(parts) else False if 2 * losses >= len(parts) else None
@@ -283,7 +283,10 @@ def _alike_part(rows: pd.DataFrame, one: str, two: str, place: str) -> Part:
 
 
 def saturates(loss: str) -> Judge:
-    """The last step in d brings no clear gain in any metric; against it: a clear gain in most."""
+    """The last step in d brings no clear gain in any metric; against it: a clear gain in most.
+
+    Saturated from d on: no larger d is clearly better.
+    """
 
     def judge(frames: Frames) -> Finding:
         frame = of_dlce(frames["losses"])
@@ -305,7 +308,7 @@ def _saturated_part(rows: pd.DataFrame, place: str) -> Part:
             gains.append(compare(known[sizes[-1]], known[sizes[-2]], metric) > 0)
             start = next(d for d in sizes if not any(compare(known[e], known[d], metric) > 0 for e in sizes if e > d))
             shown = " → ".join(say(metric, known[size].mean) for size in sizes[-2:])
-            words.append(f"{metric} {shown} (no larger d is clearly better than {start:g})")
+            words.append(f"{metric} {shown} (saturated from {start:g} on)")
     sign = None if not gains else 1 if not any(gains) else -1 if 2 * sum(gains) > len(gains) else 0
     return Part(place, sign, f"d = {sizes[-2]:g} → {sizes[-1]:g}: {', '.join(words)}")
 
@@ -339,7 +342,8 @@ def over_up_to_xi(winner: str, losers: Sequence[str]) -> Judge:
         if not signs:
             return Part(" ".join(place), None)
         lines = [f"{one.place}: {one.words}" for one in found.values() if one.sign is not None]
-        return Part(" ".join(place), min(signs), "\n  ".join(["", *lines]))
+        count = f"over at {signs.count(1)}, under at {signs.count(-1)} of {len(signs)} ξ up to {WIDE:g}"
+        return Part(" ".join(place), min(signs), "\n  ".join([count, *lines]))
 
     return lambda frames: _everywhere(frames["misspecification"], part)
 

@@ -18,7 +18,7 @@ from taurank import page
 from taurank.errors import InputError, count
 from taurank.reproduce import paper, report_charts, report_tables, report_words, verdicts
 from taurank.reproduce.evidence import Frames
-from taurank.reproduce.judges import ALL, rank_correlation
+from taurank.reproduce.judges import ALL, CATEGORY, rank_correlation
 from taurank.reproduce.report_tables import Table
 from taurank.reproduce.verdicts import Verdict
 from taurank.tables import atomic_path
@@ -38,6 +38,10 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "losses": ("items", "setting", "loss", "factors", "metric", "mean", "std"),
 }
 _TEXT = ("items", "setting", "method", "metric", "quantity", "propensity", "loss", "settings")
+SHOWN = {
+    "comparison": ALL, "car": (("category", "personalized"),), "capping": ALL, "estimators": CATEGORY,
+    "misspecification": (*CATEGORY, ("product", "original")),
+}  # fmt: skip
 KINDS = {True: "good", False: "poor", None: "caution"}
 
 
@@ -49,13 +53,14 @@ class Section(NamedTuple):
     words: str
     tables: Callable[[Frames], list[Table]]
     charts: Callable[[Frames], list[tuple[str, list[page.Block]]]]
+    folded: bool = False  # the paper shows a figure: charts first, our figures as a table on demand
 
 
 def write(out: str | os.PathLike[str]) -> None:
     """Write report.html, report.md, verdicts.csv and verdicts.json beside the tables in the folder ``out``."""
     folder = Path(out)
     frames, run = read(folder)
-    found = verdicts.judge(frames)
+    found = verdicts.judge(frames, explain=run.get("preset") != "smoke")
     page.write(folder / "report.html", TITLE, blocks(frames, run, found), broad=True)
     _write_text(folder / "report.md", markdown(frames, run, found))
     _write_text(folder / "verdicts.csv", verdicts.to_frame(found).to_csv(index=False))
@@ -75,7 +80,7 @@ def read(folder: Path) -> tuple[dict[str, pd.DataFrame], dict[str, Any]]:
 def blocks(frames: Frames, run: Mapping[str, Any], found: Sequence[Verdict]) -> list[page.Block]:
     """The page, from the verdicts to the tables and charts of every experiment."""
     links = [("verdicts", "Verdicts"), *((section.name, section.title) for section in SECTIONS), ("run", "The run")]
-    parts = [page.text(report_words.OPENING), page.verdict("caution", "The data differ", report_words.data(run))]
+    parts = [page.text(report_words.OPENING), page.verdict("caution", *report_words.data(run))]
     parts += [_missing(frames), page.contents(links), *_verdicts(found)]
     for section in SECTIONS:
         parts += _section(section, frames)
@@ -84,11 +89,18 @@ def blocks(frames: Frames, run: Mapping[str, Any], found: Sequence[Verdict]) -> 
 
 def markdown(frames: Frames, run: Mapping[str, Any], found: Sequence[Verdict]) -> str:
     """Tables and verdicts as a short text."""
-    parts = [f"# {TITLE}", report_words.OPENING, report_words.data(run), _missing_words(frames), "## Verdicts"]
-    parts += [tally(found), report_tables.verdicts(found).markdown()]
+    parts = [
+        f"# {TITLE}",
+        report_words.OPENING,
+        "**{}.** {}".format(*report_words.data(run)),
+        _missing_words(frames),
+        "## Verdicts",
+    ]
+    parts += [tally(found), report_words.CRITERION_TEXT, report_tables.verdict_lines(found)]
     for section in SECTIONS:
         if section.name in frames:
-            parts += [f"## {section.title}", section.words]
+            absent = report_words.absent(_absent(section.name, frames[section.name]))
+            parts += [f"## {section.title}", section.words, absent]
             parts += [table.markdown() for table in section.tables(frames)]
     parts += ["## The run", report_tables.run(run).markdown() if run else report_words.NO_RUN]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -102,33 +114,45 @@ def tally(found: Sequence[Verdict]) -> str:
 
 
 def _verdicts(found: Sequence[Verdict]) -> list[page.Block]:
-    head = [page.heading("Verdicts", "verdicts"), page.text(f"{tally(found)}\n\n{report_words.CRITERION}")]
+    glance = page.overview((KINDS[v.holds], v.verdict, v.claim, v.id) for v in found)
+    head = [page.heading("Verdicts", "verdicts"), page.text(tally(found)), glance, page.text(report_words.CRITERION)]
     return [*head, *(_statement(verdict) for verdict in found)]
 
 
 def _statement(verdict: Verdict) -> page.Block:
+    """The lines that begin with a space are details of the line above and open on demand."""
     words = [verdict.claim, verdict.remark, verdict.explanation and f"Why: {verdict.explanation}"]
-    folded = (
-        f"{verdict.criterion} The paper: section {verdict.where}; the same criterion on its printed "
-        f"figures: {verdict.paper}."
-    )
+    lines = verdict.figures.splitlines()
+    more = [page.text(report_words.judged(verdict.criterion, verdict.where, verdict.paper))]
+    if any(line.startswith(" ") for line in lines):
+        more.append(page.listed(lines))
     body = "\n\n".join(part for part in words if part)
-    return page.statement(KINDS[verdict.holds], verdict.verdict, body, verdict.figures.splitlines(), folded)
+    shown = [line for line in lines if not line.startswith(" ")]
+    fold = page.fold("How it is judged", more)
+    return page.statement(KINDS[verdict.holds], f"{verdict.verdict}:", body, shown, fold, verdict.id)
 
 
 def _section(section: Section, frames: Frames) -> list[page.Block]:
     head = page.heading(section.title, section.name)
     if section.name not in frames:
         return [head, page.text(report_words.not_run(section.name))]
-    parts = [head, page.text(section.words), *(table.html() for table in section.tables(frames))]
-    for caption, charts in section.charts(frames):
-        parts += [page.text(caption), *page.panels(charts)] if charts else []
-    if section.name == "comparison":
-        used = report_tables.settings(frames["comparison"])
-        parts += (
-            [page.fold("Hyper-parameters, updates and time of each fit", [t.html() for t in used])] if used else []
-        )
-    return parts
+    absent = report_words.absent(_absent(section.name, frames[section.name]))
+    tables = [table.html() for table in section.tables(frames)]
+    if section.folded:
+        tables = [page.fold("The figures as a table", tables)]
+    charts: list[page.Block] = []
+    for caption, drawn in section.charts(frames):
+        charts += [page.text(caption), *page.panels(drawn)] if drawn else []
+    used = report_tables.settings(frames["comparison"]) if section.name == "comparison" else []
+    last = [page.fold("Hyper-parameters, updates and time of each fit", [t.html() for t in used])] if used else []
+    body = [*charts, *tables] if section.folded else [*tables, *charts]
+    return [head, page.text(section.words), page.text(absent), *body, *last]
+
+
+def _absent(experiment: str, frame: pd.DataFrame) -> list[str]:
+    """The settings that the paper shows and this run does not."""
+    run = set(zip(frame["items"], frame["setting"], strict=True)) if "setting" in frame else set()
+    return [", ".join(place) for place in SHOWN.get(experiment, ()) if place not in run]
 
 
 def _missing(frames: Frames) -> page.Block:
@@ -233,6 +257,7 @@ SECTIONS: tuple[Section, ...] = (
             (report_words.CAP_CHARTS, report_charts.caps(frames["capping"], "CDCG")),
             (report_words.CAP_CAR, report_charts.caps(frames["capping"], "CAR")),
         ],
+        folded=True,
     ),
     Section(
         "estimators", "Estimators", report_words.ESTIMATORS,
@@ -245,11 +270,13 @@ SECTIONS: tuple[Section, ...] = (
             report_tables.plain_means(frames["unevenness"], ["items", "method", "metric"], "beta", "By unevenness β")
         ],
         lambda frames: [("", report_charts.unevenness(frames["unevenness"]))],
+        folded=True,
     ),
     Section(
         "misspecification", "Misspecification", report_words.MISSPECIFICATION,
         lambda frames: report_tables.misspecification(frames["misspecification"]),
         lambda frames: [("", report_charts.misspecification(frames["misspecification"]))],
+        folded=True,
     ),
     Section(
         "losses", "Losses and factors", report_words.LOSSES,
@@ -259,5 +286,6 @@ SECTIONS: tuple[Section, ...] = (
             )
         ],
         lambda frames: [("", report_charts.losses(frames["losses"]))],
+        folded=True,
     ),
 )  # fmt: skip

@@ -71,7 +71,7 @@ def brier(frame: pd.DataFrame) -> list[page.Block]:
 
 def _brier(frame: pd.DataFrame, items: str, theirs: float | None) -> page.Block:
     x = alt.X("prior_weight:Q", title="prior weight w")
-    y = alt.Y("brier:Q", title="Brier score", scale=alt.Scale(zero=False), axis=_few())
+    y = alt.Y("brier:Q", title="Brier score", scale=alt.Scale(zero=False), axis=alt.Axis(tickCount=5, format=".6~g"))
     lowest = frame.loc[[frame["brier"].idxmin()]]
     line = alt.Chart(frame, title=items).mark_line(color=SETTING_COLOURS["original"], strokeWidth=2).encode(x, y)
     mark = (
@@ -81,7 +81,7 @@ def _brier(frame: pd.DataFrame, items: str, theirs: float | None) -> page.Block:
     if theirs is not None:
         rule = alt.Chart(pd.DataFrame({"prior_weight": [theirs]})).mark_rule(strokeDash=[3, 3], opacity=0.7)
         picture = picture + rule.encode(alt.X("prior_weight:Q"))
-    return _panel(picture, f"Brier score of the last week by prior weight, {items}; dot: lowest, dashed: the paper's")
+    return _panel(picture, f"Brier score of the last week by prior weight, {items}")
 
 
 def scores(frame: pd.DataFrame, metric: str) -> list[page.Block]:
@@ -107,7 +107,7 @@ def _dots(ours: pd.DataFrame, theirs: pd.DataFrame, metric: str, place: str) -> 
     dots = base.mark_point(filled=True, size=75, opacity=1).encode(y, x, colour)
     hollow = alt.Chart(_spreads(theirs)).mark_point(shape="diamond", filled=False, size=80, opacity=0.9)
     picture = (bars + dots + hollow.encode(y, x, colour)).properties(title=place)
-    return _panel(picture, f"{metric}, {place}: filled dot here, hollow diamond the paper's", len(shown) * 20)
+    return _panel(picture, f"{metric}, {place}", len(shown) * 20)
 
 
 def outcome_against_effect(frame: pd.DataFrame) -> list[page.Block]:
@@ -151,11 +151,9 @@ def _cap(frame: pd.DataFrame, metric: str, place: str) -> page.Block:
     y = alt.Y("mean:Q", title=title, scale=alt.Scale(zero=False), axis=_few())
     base = alt.Chart(_spreads(frame))
     band = base.mark_area(opacity=0.2, color=COLOURS["dlce"]).encode(x, alt.Y("low:Q", title=title), alt.Y2("high:Q"))
-    line = base.mark_line(point=True, color=COLOURS["dlce"], strokeWidth=2).encode(x, y)
+    line = base.mark_line(point=_points("dlce"), color=COLOURS["dlce"], strokeWidth=2).encode(x, y)
     mark = alt.Chart(top).mark_point(size=260, strokeWidth=2.5, color="currentColor", opacity=1).encode(x, y)
-    return _panel(
-        (band + line + mark).properties(title=place), f"{metric} of DLCE by cap, {place}; ring: the best cap"
-    )
+    return _panel((band + line + mark).properties(title=place), f"{metric} of DLCE by cap, {place}")
 
 
 def _cap_axis(frame: pd.DataFrame) -> alt.Axis:
@@ -179,18 +177,26 @@ def _errors(frame: pd.DataFrame, metric: str, place: str) -> page.Block:
     order = [f"{cap:g}" for cap in sorted(set(frame["cap"]))]
     encode = {
         "x": alt.X("place:O", sort=order, title="cap χ (0: none)", axis=alt.Axis(labelAngle=0)),
-        "y": alt.Y("mean:Q", title=f"MAE, % of {metric}", scale=alt.Scale(type="log"), axis=_few()),
+        "y": alt.Y(
+            "mean:Q",
+            title=f"MAE, % of {metric}",
+            scale=alt.Scale(type="log"),
+            axis=alt.Axis(tickCount=3, format=",.4~g"),
+        ),
         **_by_method(frame),
     }
     picture = (
-        alt.Chart(_named(frame), title=f"{metric}: {place}").mark_line(point=POINT, strokeWidth=2).encode(**encode)
+        alt.Chart(_named(frame), title=f"{metric}: {place}")
+        .mark_line(point=_points(), strokeWidth=2)
+        .encode(**encode)
     )
     return _panel(picture, f"Error of the estimates of {metric} relative to the truth, {place}")
 
 
 def unevenness(frame: pd.DataFrame) -> list[page.Block]:
     """Fig. 5."""
-    x = alt.X("beta:Q", title="unevenness β")
+    ticks = alt.Axis(values=sorted(set(frame["beta"])), format="~g", labelOverlap="greedy")
+    x = alt.X("beta:Q", title="unevenness β", scale=alt.Scale(zero=False, nice=False), axis=ticks)
     return [
         _lines(rows, x, metric, f"{items}, personalized")
         for metric in CHART_METRICS
@@ -220,8 +226,10 @@ def _misspecified(frame: pd.DataFrame, metric: str, place: str) -> page.Block:
     encode = {
         "x": alt.X("xi:Q", title="misspecification ξ"),
         "y": alt.Y("mean:Q", title=metric, scale=alt.Scale(zero=False), axis=_few()),
-        "color": alt.Color("series:N", sort=names, scale=_scale(colours), legend=_legend(2)),
-        "strokeDash": alt.StrokeDash("series:N", sort=names, scale=alt.Scale(domain=names, range=dashes)),
+        "color": alt.Color("series:N", sort=names, scale=_scale(colours), legend=_legend(2, "stroke")),
+        "strokeDash": alt.StrokeDash(
+            "series:N", sort=names, scale=alt.Scale(domain=names, range=dashes), legend=_legend(2, "stroke")
+        ),
     }
     base = alt.Chart(rows, title=place).mark_line(strokeWidth=2).encode(**encode)
     dots = alt.Chart(rows[rows["propensity"] == "misspecified"]).mark_point(filled=True, size=40, opacity=1)
@@ -263,16 +271,13 @@ def _loss(frame: pd.DataFrame, metric: str, place: str) -> page.Block:
     )
 
 
-POINT = alt.OverlayMarkDef(filled=True, size=45, opacity=1)
-
-
 def _lines(frame: pd.DataFrame, x: alt.X, metric: str, place: str) -> page.Block:
     """One line per method with its spread over weeks."""
     y = alt.Y("mean:Q", title=metric, scale=alt.Scale(zero=False), axis=_few())
     base = alt.Chart(_named(_spreads(frame)), title=f"{metric}: {place}")
     keys = _by_method(frame)
     bars = base.mark_rule(opacity=0.6).encode(x, alt.Y("low:Q", title=metric), alt.Y2("high:Q"), color=keys["color"])
-    line = base.mark_line(point=POINT, strokeWidth=2).encode(x, y, **keys)
+    line = base.mark_line(point=_points(), strokeWidth=2).encode(x, y, **keys)
     return _panel(bars + line, f"{metric}, {place}")
 
 
@@ -311,12 +316,18 @@ def _scale(colours: dict[str, str]) -> alt.Scale:
     return alt.Scale(domain=list(colours), range=list(colours.values()))
 
 
-def _legend(columns: int) -> alt.Legend:
-    return alt.Legend(title=None, orient="top", columns=columns, symbolOpacity=1, labelLimit=200)
+def _legend(columns: int, symbol: str | None = None) -> alt.Legend:
+    shape = {"symbolType": symbol, "symbolSize": 300, "symbolStrokeWidth": 2} if symbol else {}
+    return alt.Legend(title=None, orient="top", columns=columns, symbolOpacity=1, labelLimit=200, **shape)
+
+
+def _points(method: str | None = None) -> alt.OverlayMarkDef:
+    colour = {"color": COLOURS[method]} if method else {}
+    return alt.OverlayMarkDef(filled=True, size=45, opacity=1, **colour)
 
 
 def _few() -> alt.Axis:
-    return alt.Axis(tickCount=5, format="~g")
+    return alt.Axis(tickCount=5, format=".3~g")
 
 
 def _at(frame: pd.DataFrame, place: Sequence[str], metric: str) -> pd.DataFrame:

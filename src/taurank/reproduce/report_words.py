@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from taurank.reproduce.paper import WEEKS
@@ -26,21 +26,24 @@ PACKAGED_WEEKS = 53
 
 NO_RUN = "There is no run.json: versions, seed and time of this run are not known."
 
-CRITERION = """\
+_CRITERION = """\
 A difference counts if it is larger than the larger of the two standard deviations over the test weeks: ▲ clearly for
 the claim, ▼ clearly against it, ≈ within noise. A claim about several settings does not hold if one of them is
 clearly against it, holds if all are clearly for it, and cannot be told otherwise. The same criteria, put to
-the paper's own printed figures, do not confirm all of its claims either; each verdict says so when opened."""
+the paper's own printed figures, do not confirm all of its claims either; each verdict says so{when}."""
+CRITERION, CRITERION_TEXT = (_CRITERION.format(when=when) for when in (" when opened", ""))
 
 STATISTICS = "Two worlds from the same purchases: items are product categories, or single products."
 DENSITY = """\
 Fig. 2: how the propensities of the purchases are spread. In the personalised setting the top items of each user are
 recommended almost always: no purchase without recommendation is ever seen there."""
-BRIER = "How well the probabilities of the earlier weeks predict the last one, by the weight w of the prior."
+BRIER = """\
+How well the probabilities of the earlier weeks predict the last one, by the weight w of the prior: the lower, the
+better. The dot is the lowest, the dashed line the paper's weight, which is also used here."""
 
 COMPARISON = """\
 Mean over the test weeks ± standard deviation over them, by the truth; each method tuned on a validation week. The
-best of a column is bold.
+best of the methods is bold in each column, and so is CountingBayes where it is better still.
 
 CountingBayes is not in the paper and stands apart. It has no model of users or items: it smooths each pair's own
 treated and untreated purchases towards the item's mean and ranks by the difference. It does so well here because
@@ -78,14 +81,31 @@ Section 5.1.2: the upper bound of the local loss against its approximation, and 
 factors. The paper uses d = 200 in the original and 400 in the personalised settings."""
 
 
-def data(run: Mapping[str, Any]) -> str:
-    """How the data of this run differ from the paper's; said once, on top."""
+def data(run: Mapping[str, Any]) -> tuple[str, str]:
+    """How the data of this run differ from the paper's, a label and a sentence or two; said once, on top."""
     if run.get("preset") == "smoke":
-        return _SYNTHETIC
-    weeks = run.get("weeks")
-    ours = weeks if isinstance(weeks, int) else PACKAGED_WEEKS
-    return (_SAME if ours == WEEKS else _PACKAGED).format(ours=ours, theirs=WEEKS)
+        return "Not the paper's data", _SYNTHETIC
+    ours = _weeks(run.get("weeks"))
+    if ours == WEEKS:
+        return "The data are as long as the paper's", _SAME.format(ours=ours)
+    return "The data differ", _PACKAGED.format(ours=ours, theirs=WEEKS)
+
+
+def _weeks(told: object) -> int:
+    """How many weeks the worlds were made of: a number, or one for each kind of items."""
+    numbers = told.values() if isinstance(told, Mapping) else [told]
+    return min((number for number in numbers if isinstance(number, int)), default=PACKAGED_WEEKS)
+
+
+def absent(places: Sequence[str]) -> str:
+    """Settings without figures, said rather than passed over."""
+    return f"Missing, though the paper shows them: {'; '.join(places)}." if places else ""
 
 
 def not_run(name: str) -> str:
     return f"Missing: this experiment was not run. It is made by: taurank reproduce {name}"
+
+
+def judged(criterion: str, where: str, printed: str) -> str:
+    """What stands behind a verdict."""
+    return f"{criterion}\n\nIn the paper: section {where}. The same criterion on its printed figures: {printed}."

@@ -153,5 +153,3 @@ def _report(folder: Path) -> None:
     except ModuleNotFoundError:
         return
     report.write(folder)
-
-

@@ -10,7 +10,6 @@ import hashlib
 import os
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 
@@ -18,7 +17,7 @@ from taurank import dunnhumby, gains, propensity
 from taurank.gains import Gains
 from taurank.log import Log
 from taurank.reproduce.plan import Data, Preset
-from taurank.world import World
+from taurank.world import Sample, World
 
 PARTS = {"train": 0, "validation": 1, "test": 2, "fit": 3, "propensity": 4}
 
@@ -59,11 +58,11 @@ class Scene:
         """The purchases of the test weeks."""
         return self._tested[1]
 
-    def test_sample(self) -> Any:
+    def test_sample(self) -> Sample:
         """The test weeks with their log: large, so drawn again where it is needed."""
         return self._sample("test", self.data.times.test)
 
-    def _sample(self, part: str, times: int) -> Any:
+    def _sample(self, part: str, times: int) -> Sample:
         return self.world.sample(times, _seeds(self.data, part), threads=self.threads)
 
 

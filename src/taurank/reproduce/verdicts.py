@@ -9,7 +9,7 @@ cannot be told otherwise. The same judges look at the paper's own printed figure
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 import pandas as pd
@@ -59,10 +59,11 @@ class Verdict:
     paper: str
 
 
-def judge(frames: Frames, claims: Sequence[Claim] | None = None) -> list[Verdict]:
-    """The verdict on every claim, in the paper's order."""
+def judge(frames: Frames, claims: Sequence[Claim] | None = None, explain: bool = True) -> list[Verdict]:
+    """The verdict on every claim, in the paper's order; explanations belong to the real data alone."""
     printed = paper.frames()
-    return [_verdict(claim, claim.find(frames), printed) for claim in (CLAIMS if claims is None else claims)]
+    why = EXPLANATIONS if explain else {}
+    return [_verdict(claim, claim.find(frames), printed, why) for claim in (CLAIMS if claims is None else claims)]
 
 
 def to_frame(verdicts: Sequence[Verdict]) -> pd.DataFrame:
@@ -72,8 +73,8 @@ def to_frame(verdicts: Sequence[Verdict]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=names)
 
 
-def _verdict(claim: Claim, found: Finding, printed: Frames) -> Verdict:
-    theirs = WORDS[claim.find(printed).holds].replace(" here", "")
+def _verdict(claim: Claim, found: Finding, printed: Frames, why: Mapping[str, str]) -> Verdict:
+    theirs = claim.find(printed)
     return Verdict(
         id=claim.id,
         claim=claim.claim,
@@ -83,8 +84,8 @@ def _verdict(claim: Claim, found: Finding, printed: Frames) -> Verdict:
         holds=found.holds,
         figures=found.figures,
         remark=found.remark,
-        explanation=EXPLANATIONS.get(claim.id, "") if found.holds is False else "",
-        paper=theirs if claim.find(printed).figures else NOT_PRINTED,
+        explanation=why.get(claim.id, "") if found.holds is False else "",
+        paper=WORDS[theirs.holds].removesuffix(" here") if theirs.figures else NOT_PRINTED,
     )
 
 

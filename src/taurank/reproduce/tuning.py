@@ -1,0 +1,305 @@
+"""The search of ``full``: hyper-parameters of every trained method on every data, by the validation week.
+
+Each method is searched over the paper's grids (γ and χ; α, λ_c where it has them) and over learning rates. A trial
+is a fit like any other, so it is kept in the cache and measures all metrics at once: the trials that CDCG guides
+count for CP@10 and CP@100 too, and CAR has trials of its own. Trials that fall behind are cut; those of one search
+are written to a journal, so that a killed search goes on; one process per core shares them.
+
+``python -m taurank.reproduce.tuning --help`` runs a piece of it.
+"""
+
+from __future__ import annotations
+
+import os
+import zlib
+from collections.abc import Iterable, Mapping
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, replace
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import optuna
+from optuna.storages import JournalStorage
+from optuna.storages.journal import JournalFileBackend
+from optuna.trial import TrialState
+
+from taurank.errors import InputError
+from taurank.learners import LEARNERS
+from taurank.learners.trained import Trained
+from taurank.metrics import parse, worker_count
+from taurank.reproduce import plan as plans_
+from taurank.reproduce.fits import Lab, job
+from taurank.reproduce.plan import Data, Plan, Preset, Settings, Tuned
+from taurank.reproduce.progress import Progress
+from taurank.reproduce.scenes import Scenes
+from taurank.tables import atomic_path
+
+METRICS = ("CDCG", "CP@10", "CP@100", "CAR")
+DONE = (TrialState.COMPLETE, TrialState.PRUNED)
+ASKS = 5  # how often settings that were tried already are drawn again
+
+Folder = str | os.PathLike[str]
+
+
+@dataclass(frozen=True)
+class Search:
+    """One search: a method on a data, guided by one metric. ``start`` are the settings to try first."""
+
+    data: Data
+    method: str
+    objective: str
+    start: Settings
+    preset: Preset
+
+    @property
+    def budget(self) -> Mapping[str, Any]:
+        assert self.preset.search is not None
+        return self.preset.search
+
+    @property
+    def place(self) -> tuple[str, str, str]:
+        return self.data.items, self.data.setting, self.method
+
+    def space(self) -> dict[str, list[float]]:
+        """The grid of the learner and the learning rates, with the first settings among them."""
+        kind = LEARNERS[self.method]
+        assert issubclass(kind, Trained)
+        grid = {**kind.space, "learning_rate": self.budget["learning_rate"]}
+        given = {name: [self.start[name]] if name in self.start else [] for name in grid}
+        return {name: sorted({*map(float, values), *given[name]}) for name, values in grid.items()}
+
+    def path(self, folder: Path) -> Path:
+        return folder / "tuning" / ("-".join((*self.place, self.objective)) + ".journal")
+
+
+def search(plans: Iterable[Plan], folder: Path, source: Folder | None, progress: Progress) -> Tuned:
+    """Search what the plans need, write ``tuned.toml`` into the folder, and give it."""
+    plans = list(plans)
+    searches = _searches(plans)
+    if not searches:
+        return plans[0].tuned
+    (folder / "tuning").mkdir(parents=True, exist_ok=True)
+    left = [max(0, each.budget["trials"] - _count(each, folder)) for each in searches]
+    total, size = len(searches) * searches[0].budget["trials"], searches[0].budget["updates"]
+    progress.say(f"search: {len(searches)} searches, {total} trials of at most {size / 1e6:g} M updates")
+    progress.plan(sum(left), "trials")
+    _run(searches, left, folder, source, progress)
+    tuned = _merged(plans[0].tuned, searches, folder)
+    with atomic_path(folder / "tuned.toml") as path:
+        path.write_text(_text(tuned), encoding="utf-8")
+    return tuned
+
+
+def _searches(plans: Iterable[Plan]) -> list[Search]:
+    """One for each method, data and objective that the plans have; those on one data follow each other."""
+    found: dict[tuple[Any, ...], Search] = {}
+    for each in plans:
+        for data in each.data:
+            for method in each.methods:
+                if not issubclass(LEARNERS.get(method.name, object), Trained):
+                    continue
+                plain = Data(data.items, data.setting, times=data.times, seed=data.seed)
+                for objective in _objectives(each, data):
+                    start = replace(each, overrides={}).settings(replace(method, settings={}), data, objective)
+                    search = Search(plain, method.name, objective, start, each.preset)
+                    found.setdefault((str(plain), method.name, objective), search)
+    return [found[key] for key in sorted(found)]
+
+
+def _objectives(plan: Plan, data: Data) -> list[str]:
+    wanted = {"CAR" if metric == "CAR" else "CDCG" for metric in plan.metrics_of(data)}
+    assert plan.preset.search is not None
+    return [name for name in plan.preset.search["objectives"] if name in wanted]
+
+
+# ---- trials --------------------------------------------------------------------------------------
+
+
+def _run(searches: list[Search], left: list[int], folder: Path, source: Folder | None, progress: Progress) -> None:
+    """All trials that are left, one process per core."""
+    waiting = [each for each, n in zip(searches, left, strict=True) for _ in range(n)]
+    processes = worker_count(None)
+    if processes == 1:
+        for each in waiting:
+            _tell(progress, each, _trial(each, folder, source))
+        return
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        running = {pool.submit(_trial, each, folder, source): each for each in waiting}
+        try:
+            for done in as_completed(running):
+                _tell(progress, running[done], done.result())
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _tell(progress: Progress, search: Search, how: str) -> None:
+    progress.step(f"{search.method} on {search.data} for {search.objective}: {how}")
+
+
+_labs: dict[Any, Lab] = {}  # of this process: its samples serve all its trials
+
+
+def _trial(search: Search, folder: Path, source: Folder | None) -> str:
+    """One trial, in a process of its own; says how it went."""
+    if (folder, source) not in _labs:
+        _labs.clear()
+        _labs[folder, source] = Lab(folder / "cache", Scenes(search.preset, source, threads=1), threads=1)
+    lab, study = _labs[folder, source], _open(search, folder)
+    trial, chosen = _ask(study, search)
+    fit = job(search.data, search.method, {**_fixed(search), **chosen}, *_sizes(search))
+
+    def report(step: int, values: Mapping[str, float]) -> None:
+        trial.report(values[search.objective], step)
+        if trial.should_prune():
+            raise optuna.TrialPruned
+
+    try:
+        result = lab.result(fit, report, retries=1)
+    except optuna.TrialPruned:
+        study.tell(trial, state=TrialState.PRUNED)
+        return f"{_shown(chosen)}, cut"
+    except InputError as error:
+        if "diverged" not in str(error):
+            raise
+        study.tell(trial, state=TrialState.PRUNED)
+        return f"{_shown(chosen)}, diverged"
+    values = {name: result.values[name].validation for name in METRICS}
+    trial.set_user_attr("values", values)
+    study.tell(trial, values[search.objective])
+    return f"{_shown(chosen)}, {values[search.objective]:.4f}"
+
+
+def _sizes(search: Search) -> tuple[int, int]:
+    return search.budget["updates"], search.budget["validations"]
+
+
+def _fixed(search: Search) -> dict[str, Any]:
+    return {"factors": search.preset.factors[search.data.setting]}
+
+
+def _ask(study: optuna.Study, search: Search) -> tuple[optuna.Trial, dict[str, float]]:
+    """A trial with settings that were not tried before, if five draws find such."""
+    space = search.space()
+    for left in reversed(range(ASKS)):
+        tried = [each.params for each in study.get_trials(deepcopy=False, states=(*DONE, TrialState.RUNNING))]
+        trial = study.ask()
+        chosen = {name: trial.suggest_categorical(name, values) for name, values in space.items()}
+        if not left or chosen not in tried:
+            break
+        study.tell(trial, state=TrialState.FAIL)
+    return trial, chosen
+
+
+def _open(search: Search, folder: Path) -> optuna.Study:
+    """The study of a search from its journal; a new one begins with the settings known so far."""
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    path = search.path(folder)
+    new = not path.exists()
+    try:
+        study = optuna.create_study(
+            storage=JournalStorage(JournalFileBackend(str(path))), study_name=path.stem, load_if_exists=True,
+            direction="minimize" if parse(search.objective).form == "AR" else "maximize",
+        )  # fmt: skip
+    except (ValueError, KeyError, OSError) as error:
+        raise InputError(f"the journal '{path}' cannot be read; remove it to begin again.") from error
+    if new and set(search.space()) <= set(search.start):
+        study.enqueue_trial({name: float(search.start[name]) for name in search.space()})
+    seed = zlib.crc32(path.stem.encode()) + len(study.trials)  # another draw for every trial
+    study.sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=8)
+    study.pruner = optuna.pruners.MedianPruner(n_startup_trials=4, n_warmup_steps=2)
+    return study
+
+
+def _count(search: Search, folder: Path) -> int:
+    """How many trials are done; those that a killed process left behind are given up."""
+    study = _open(search, folder)
+    for trial in study.get_trials(deepcopy=False, states=(TrialState.RUNNING,)):
+        study.tell(trial.number, state=TrialState.FAIL)
+    return len(study.get_trials(deepcopy=False, states=DONE))
+
+
+def _shown(chosen: Mapping[str, float]) -> str:
+    return ", ".join(f"{name}={value:g}" for name, value in chosen.items())
+
+
+# ---- what was found ------------------------------------------------------------------------------
+
+
+def _merged(tuned: Tuned, searches: Iterable[Search], folder: Path) -> Tuned:
+    """The tuned values with what the searches found: for CDCG, and what differs for the other metrics."""
+    merged: dict[str, Any] = {
+        items: {setting: dict(methods) for setting, methods in settings.items()} for items, settings in tuned.items()
+    }
+    by_place: dict[tuple[str, str, str], list[Any]] = {}
+    for each in searches:
+        finished = _open(each, folder).get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+        by_place.setdefault(each.place, []).extend(finished)
+    for (items, setting, method), trials in by_place.items():
+        best = {metric: found for metric in METRICS if (found := _best(trials, metric))}
+        if best:
+            table: dict[str, Any] = dict(best["CDCG"])
+            table |= {metric: found for metric, found in best.items() if found != best["CDCG"]}
+            merged.setdefault(items, {}).setdefault(setting, {})[method] = table
+    return merged
+
+
+def _best(trials: Iterable[Any], metric: str) -> dict[str, float] | None:
+    """The settings of the finished trial with the best value of this metric."""
+    sign = -1.0 if parse(metric).form == "AR" else 1.0
+    valued = [(sign * each.user_attrs["values"][metric], each.params) for each in trials if each.user_attrs]
+    return max(valued, key=lambda pair: pair[0])[1] if valued else None
+
+
+def _text(tuned: Tuned) -> str:
+    """As TOML; ``["CP@10"]`` is a table of the method's."""
+    lines = ["# Hyper-parameters found on the validation week: for CDCG, and what differs for another metric."]
+    for items, settings in tuned.items():
+        for setting, methods in settings.items():
+            for method, table in methods.items():
+                lines += ["", f"[{items}.{setting}.{method}]"]
+                plain = {name: value for name, value in table.items() if not isinstance(value, Mapping)}
+                lines += [f"{name} = {value}" for name, value in plain.items()]
+                for metric in [name for name in table if name not in plain]:
+                    lines += [f'[{items}.{setting}.{method}."{metric}"]']
+                    lines += [f"{name} = {value}" for name, value in table[metric].items()]
+    return "\n".join(lines) + "\n"
+
+
+# ---- in pieces -----------------------------------------------------------------------------------
+
+
+def main(
+    out: str = "reproduce",
+    items: str = "category,product",
+    setting: str = "original,personalized",
+    methods: str = "",
+    trials: int | None = None,
+    updates: int | None = None,
+    source: str | None = None,
+) -> None:
+    """Search hyper-parameters; items, setting and methods are lists with commas (no methods: all of them).
+
+    Run it again to go on. What is found goes into tuned.toml in the folder of --out.
+    """
+    preset = plans_.load_preset("full")
+    given = {name: value for name, value in (("trials", trials), ("updates", updates)) if value is not None}
+    preset = replace(preset, search={**(preset.search or {}), **given})
+    folder = Path(out)
+    own = folder / "tuned.toml"
+    tuned = plans_.load_tuned(own if own.exists() else None)
+    wanted = []
+    for name in ("comparison", "car", "capping"):
+        each = plans_.load(name, preset, tuned)
+        data = [d for d in each.data if d.items in items.split(",") and d.setting in setting.split(",")]
+        kept = [m for m in each.methods if not methods or m.name in methods.split(",")]
+        wanted.append(replace(each, data=tuple(data), methods=tuple(kept)))
+    with Progress() as progress:
+        search(wanted, folder, source, progress)
+
+
+if __name__ == "__main__":
+    import typer
+
+    typer.run(main)
