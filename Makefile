@@ -1,10 +1,11 @@
 # make demo   the main job, from nothing        make test   the tests
-# make lint   ruff and mypy --strict            make clean  forget the environment
+# make lint   ruff and mypy --strict            make smoke  every experiment of the paper on tiny made-up data
+# make clean  forget the environment
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
 
-.PHONY: demo test lint clean
+.PHONY: demo test lint smoke clean
 
 demo: $(READY)
 	@$(BIN)/taurank demo
@@ -16,6 +17,10 @@ lint: $(READY)
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+
+smoke: $(READY)
+	@rm -rf out/smoke
+	@$(BIN)/taurank reproduce --preset smoke --out out/smoke
 
 clean:
 	rm -rf .venv

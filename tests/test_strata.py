@@ -9,7 +9,10 @@ from hypothesis import strategies as st
 
 from taurank.errors import InputError
 from taurank.strata import (
+    MOST_BLOCKS,
+    POSITIVES_PER_VISIT,
     SAMPLE,
+    WORKERS,
     Positives,
     Schedule,
     Strata,
@@ -145,6 +148,23 @@ def test_the_number_of_blocks_follows_the_data() -> None:
     assert sizes[0] == 1
     assert sizes == sorted(sizes)
     assert sizes[-1] > sizes[1]
+
+
+def test_many_blocks_are_for_users_with_many_positives() -> None:
+    sparse, dense = Strata(100_000, 10_000, 5_000_000), Strata(10_000, 10_000, 5_000_000)
+    assert sparse.blocks == WORKERS
+    assert WORKERS < dense.blocks <= MOST_BLOCKS
+    assert 5_000_000 / (10_000 * dense.blocks) >= POSITIVES_PER_VISIT
+
+
+def test_the_memory_of_an_epoch_serves_the_next_one() -> None:
+    strata = Strata(10, 10, 100)
+    with strata.room(100) as first, strata.room(100) as inside:
+        assert not np.shares_memory(first, inside)
+    with strata.room(100) as second:
+        assert np.shares_memory(first, second)
+    with strata.room(7) as shorter:
+        assert len(shorter) == 7
 
 
 def test_blocks_are_redrawn_every_epoch_and_come_back_with_the_seed() -> None:

@@ -209,7 +209,7 @@ def _point_turn(users: Floats, items: Floats, here: Any, following: Any, rule: R
 def pair_pull(score: Any, weight: Any, surrogate: int, steepness: Any) -> Any:
     """-dloss/ds: how strongly the sample pulls its score up (or down, where weight < 0).
 
-    Its delay is a third of a step's at d = 64: whatever does not wait for the score is done apart."""
+    Linear in the weight, which may therefore bring eta along: the score waits for one factor less."""
     margin = steepness * score
     signed = margin if weight > f32(0) else -margin
     if surrogate == LOGISTIC:

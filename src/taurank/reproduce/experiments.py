@@ -19,7 +19,7 @@ from taurank import dunnhumby, gains
 from taurank.learners import LEARNERS
 from taurank.learners.trained import Trained
 from taurank.metrics import evaluate
-from taurank.reproduce.fits import Job, Lab, best_of, job, uses_propensity
+from taurank.reproduce.fits import MODEL_METRIC, Job, Lab, best_of, job, uses_propensity
 from taurank.reproduce.plan import Data, Method, Plan, check_settings
 
 DENSITY_BINS = 50
@@ -104,7 +104,9 @@ def _losses(plan: Plan) -> Iterator[Line]:
 def _estimated(plan: Plan) -> Iterator[Line]:
     """Tables 6 and 7 need a model of each method; what is measured of it follows in ``_estimators``."""
     for data, method in itertools.product(plan.data, plan.methods):
-        yield next(_lines(plan, data, method, {"method": method.label}))
+        settings = plan.settings(method, data, MODEL_METRIC)
+        labels = {"items": data.items, "setting": data.setting, "method": method.label}
+        yield Line(labels, MODEL_METRIC, (_job(plan, data, method, settings),))
 
 
 _LINES: Mapping[str, Callable[[Plan], Iterator[Line]]] = {

@@ -101,8 +101,8 @@ def _lead_part(frame: pd.DataFrame, winner: str, losers: Sequence[str], setting:
 
 
 def _lead(frame: pd.DataFrame, winner: str, losers: Sequence[str], **at: object) -> Figure | None:
-    ours = lookup(frame, method=winner, **at)
-    theirs = best((lookup(frame, method=method, **at) for method in losers), str(at["metric"]))
+    ours = lookup(frame, winner, method=winner, **at)
+    theirs = best((lookup(frame, method, method=method, **at) for method in losers), str(at["metric"]))
     if ours is None or theirs is None or not theirs.mean > 0:
         return None
     return Figure(ours.mean / theirs.mean - 1, max(ours.std, theirs.std) / theirs.mean)
@@ -213,7 +213,7 @@ def cap_helps_estimate(metric: str, place: Place) -> Judge:
     def judge(frames: Frames) -> Finding:
         frame = frames["estimators"]
         rows = frame[(frame["items"] == place[0]) & (frame["setting"] == place[1]) & (frame["metric"] == metric)]
-        parts = [_help_part(own.set_index("cap")["mae"], method) for method, own in rows.groupby("method")]
+        parts = [_help_part(own.set_index("cap")["mae"], str(method)) for method, own in rows.groupby("method")]
         return settle(parts or [Part(" ".join(place), None)])
 
     return judge

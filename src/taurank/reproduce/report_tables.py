@@ -160,7 +160,8 @@ def _errors(frame: pd.DataFrame, printed: pd.DataFrame, items: str, setting: str
     rows, theirs = (part[(part["items"] == items) & (part["setting"] == setting)] for part in (frame, printed))
     caps = sorted(set(rows["cap"].dropna()))
     metrics = [metric for metric in (*paper.METRICS, "CAR") if metric in set(rows["metric"])]
-    body, lines = [], set()
+    body: list[list[Cell]] = []
+    lines: set[int] = set()
     for metric in metrics:
         lines.add(len(body))
         ours = rows[rows["metric"] == metric]
@@ -219,7 +220,7 @@ def misspecification(frame: pd.DataFrame) -> list[Table]:
     seen, level = frame[frame["xi"].notna()], frame[frame["xi"].isna()]
     tables = [plain_means(seen, down, "xi", "By misspecification ξ")] if len(seen) else []
     rows = [
-        [Cell(f"{items} {setting} {name(method)} {metric}"), Cell(str(kind)), _mean(own, str(metric))]
+        [Cell(f"{items} {setting} {name(str(method))} {metric}"), Cell(str(kind)), _mean(own, str(metric))]
         for (items, setting, method, kind, metric), own in level.groupby(
             [*down[:3], "propensity", "metric"], sort=False
         )
@@ -263,7 +264,7 @@ def settings(frame: pd.DataFrame) -> list[Table]:
     rows = frame[frame["settings"].notna() & ~frame["method"].isin(LIMITS) & frame["metric"].isin(paper.METRICS)]
     body = [
         [
-            Cell(f"{row.items_}, {row.setting}: {name(row.method)}, {row.metric}"),
+            Cell(f"{row.items_}, {row.setting}: {name(str(row.method))}, {row.metric}"),
             Cell(_parameters(row.settings)),
             Cell(_count(getattr(row, "updates", None), 1e6, " M")),
             Cell(_count(getattr(row, "seconds", None), 1, " s")),

@@ -10,11 +10,13 @@ are written to a journal, so that a killed search goes on; one process per core 
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import zlib
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -70,7 +72,10 @@ class Search:
         return {name: sorted({*map(float, values), *given[name]}) for name, values in grid.items()}
 
     def path(self, folder: Path) -> Path:
-        return folder / "tuning" / ("-".join((*self.place, self.objective)) + ".journal")
+        """The journal: named by what a trial is, so that searches of another size have one of their own."""
+        facts = [asdict(self.data), self.preset.factors, self.preset.sizes, self.budget["updates"]]
+        mark = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:8]
+        return folder / "tuning" / ("-".join((*self.place, self.objective, mark)) + ".journal")
 
 
 def search(plans: Iterable[Plan], folder: Path, source: Folder | None, progress: Progress) -> Tuned:
