@@ -253,10 +253,20 @@ def _take_tickets(
             if patience == 0:
                 return ticket
         _run_unit(tables, cut, b, unit, samples, job, rule, statistics[unit])
-        post(board.users, a, turn + 1)
-        post(board.items, b, turn + 1)
-        post(board.items, c, turn + 1)
+        _tell(board, a, b, c, turn + 1)
         ticket = -1
+
+
+@compiled
+def _tell(board: _Board, a: int, b: int, c: int, turn: int) -> None:
+    """Free a unit's blocks for the next round, each once.
+
+    As soon as a block is free another thread may take it further: a second post of this round
+    would set it back, and all would wait for ever."""
+    post(board.users, a, turn)
+    post(board.items, b, turn)
+    if c != b:
+        post(board.items, c, turn)
 
 
 @compiled

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import platform
@@ -148,8 +147,6 @@ def _versions() -> dict[str, str]:
 
 
 def _report(folder: Path) -> None:
-    try:
-        report = importlib.import_module("taurank.reproduce.report")
-    except ModuleNotFoundError:
-        return
+    from taurank.reproduce import report  # charts are heavy to import
+
     report.write(folder)

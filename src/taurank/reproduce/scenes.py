@@ -30,6 +30,11 @@ class Scene:
     world: World
     threads: int | None
 
+    def draw(self) -> None:
+        """Draw all weeks now; otherwise each part is drawn when it is first used."""
+        for part in ("train", "validation", "truth"):
+            getattr(self, part)
+
     @cached_property
     def train(self) -> Log:
         """The log to learn from, with the propensities that the learner sees."""

@@ -31,7 +31,7 @@ from taurank.learners import LEARNERS
 from taurank.learners.trained import Trained
 from taurank.metrics import parse, worker_count
 from taurank.reproduce import plan as plans_
-from taurank.reproduce.fits import Lab, job
+from taurank.reproduce.fits import MODEL_METRIC, Lab, job
 from taurank.reproduce.plan import Data, Plan, Preset, Settings, Tuned
 from taurank.reproduce.progress import Progress
 from taurank.reproduce.scenes import Scenes
@@ -113,7 +113,8 @@ def _searches(plans: Iterable[Plan]) -> list[Search]:
 
 
 def _objectives(plan: Plan, data: Data) -> list[str]:
-    wanted = {"CAR" if metric == "CAR" else "CDCG" for metric in plan.metrics_of(data)}
+    metrics = (MODEL_METRIC,) if plan.kind == "estimators" else plan.metrics_of(data)
+    wanted = {"CAR" if metric == "CAR" else "CDCG" for metric in metrics}
     assert plan.preset.search is not None
     return [name for name in plan.preset.search["objectives"] if name in wanted]
 
