@@ -99,6 +99,16 @@ def test_a_worker_that_waits_in_vain_gives_its_ticket_back() -> None:
     assert all((a == b).all() for a, b in zip(tables, want, strict=True))
 
 
+@pytest.mark.parametrize(("second", "freed"), [(2, [2]), (5, [2, 5])])
+def test_a_block_is_freed_once(second: int, freed: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    # Freed twice, it could be set back while another thread has already taken it further.
+    posts: list[tuple[str, int, int]] = []
+    monkeypatch.setattr(epochs, "post", lambda *post: posts.append(post))
+    board: Any = epochs._Board(None, "users", "items")  # type: ignore[arg-type]
+    epochs._tell.py_func(board, 7, 2, second, 4)  # type: ignore[attr-defined]
+    assert posts == [("users", 7, 4), *(("items", block, 4) for block in freed)]
+
+
 def test_another_epoch_or_seed_is_another_path() -> None:
     strata, entries = Strata(50, 60, 4_000), some_positives(50, 60, 4_000)
     ends = []

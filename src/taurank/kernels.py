@@ -43,7 +43,7 @@ SURROGATES = {"logistic": LOGISTIC, "sigmoid": SIGMOID, "hinge": HINGE}
 
 MEASURE_EVERY = 32  # the loss is reported from every 32nd round of the chains: it costs a log
 LARGEST_SUM = np.float32(1e30)  # of a unit's absolute scores: beyond it, or NaN, it has diverged
-NEAR = 4 * 2**20  # factors, in all: tables beyond it lie outside the cache, so rows are fetched
+NEAR = 2**20  # factors, in all: larger tables lie outside the near caches, so rows are fetched
 AHEAD = 8  # so many samples before they are used
 TRIES = 32  # random negatives before a basket's block is searched item by item
 

@@ -165,33 +165,34 @@ def _worded(cell: Cell, number: bool) -> str:
 
 def chart(drawing: alt.TopLevelMixin, caption: str = "") -> Block:
     """An Altair chart as a picture in the page; ``caption`` also describes it to those who cannot see it."""
-    import vl_convert
-
-    svg = vl_convert.vegalite_to_svg(_dressed(drawing))
+    svg = picture(drawing)
     label = f'role="img" aria-label="{html.escape(caption, quote=True)}" ' if caption else ""
     svg = re.sub(r"<svg ", f"<svg {label}", svg, count=1)
     words = f"<figcaption>{html.escape(caption)}</figcaption>" if caption else ""
     return f"<figure>{svg}{words}</figure>"
 
 
-def _dressed(drawing: alt.TopLevelMixin) -> dict[str, Any]:
-    """The chart's specification with the page's colours and letters; the chart's own come first."""
+def picture(drawing: alt.TopLevelMixin, ink: str = "currentColor", background: str = "transparent") -> str:
+    """An Altair chart as SVG; a file of its own needs colours of its own: ``ink`` and ``background``."""
+    import vl_convert
+
     own: dict[str, Any] = drawing.to_dict()
     given = own.get("config", {})
     merged = {name: {**part, **given.get(name, {})} for name, part in _chart_config().items()}
-    own["config"] = {**given, **merged, "background": "transparent"}
-    return own
+    own["config"] = {**given, **merged, "background": background}
+    return str(vl_convert.vegalite_to_svg(own)).replace("currentColor", ink)
 
 
 def _chart_config() -> dict[str, dict[str, Any]]:
-    ink = {"labelColor": "currentColor", "titleColor": "currentColor"}
+    """The page's colours and letters; a chart's own come first."""
+    colours = {"labelColor": "currentColor", "titleColor": "currentColor"}
     letters = {"labelFontSize": 12, "titleFontSize": 12, "titleFontWeight": "normal"}
     lines = {"domainColor": "currentColor", "tickColor": "currentColor"}
     grid = {"gridColor": "currentColor", "gridOpacity": 0.15, "domainOpacity": 0.6, "tickOpacity": 0.6}
     return {
-        "axis": {**ink, **letters, **lines, **grid},
-        "legend": {**ink, **letters, "orient": "top", "title": None},
-        "header": {**ink, **letters},
+        "axis": {**colours, **letters, **lines, **grid},
+        "legend": {**colours, **letters, "orient": "top", "title": None},
+        "header": {**colours, **letters},
         "title": {"color": "currentColor", "fontSize": 13},
         "text": {"color": "currentColor"},
         "rule": {"color": "currentColor"},

@@ -57,12 +57,14 @@ class Section(NamedTuple):
 
 
 def write(out: str | os.PathLike[str]) -> None:
-    """Write report.html, report.md, verdicts.csv and verdicts.json beside the tables in the folder ``out``."""
+    """Write report.html, report.md, comparison.svg and the verdicts beside the tables in the folder ``out``."""
     folder = Path(out)
     frames, run = read(folder)
     found = verdicts.judge(frames, explain=run.get("preset") != "smoke")
     page.write(folder / "report.html", TITLE, blocks(frames, run, found), broad=True)
     _write_text(folder / "report.md", markdown(frames, run, found))
+    if len(frames.get("comparison", ())):
+        _write_text(folder / "comparison.svg", report_charts.comparison_file(frames["comparison"]))
     _write_text(folder / "verdicts.csv", verdicts.to_frame(found).to_csv(index=False))
     rows = [asdict(verdict) for verdict in found]
     _write_text(folder / "verdicts.json", json.dumps(rows, indent=2, ensure_ascii=False) + "\n")

@@ -94,7 +94,23 @@ def scores(frame: pd.DataFrame, metric: str) -> list[page.Block]:
     ]
 
 
+def comparison_file(frame: pd.DataFrame, metric: str = "CP@10") -> str:
+    """Tables 3 and 4 as one picture, an SVG with colours of its own, for a README."""
+    panels = [
+        _dots_picture(_at(frame, place, metric), _at(paper.comparison(), place, metric), metric, ", ".join(place))
+        for place in places(frame)
+    ]
+    sized = [panel.properties(width=260, height=12 * 18) for panel in panels]
+    rows = [alt.hconcat(*sized[first : first + 2]) for first in range(0, len(sized), 2)]
+    return page.picture(alt.vconcat(*rows), "#333333", "white")
+
+
 def _dots(ours: pd.DataFrame, theirs: pd.DataFrame, metric: str, place: str) -> page.Block:
+    picture = _dots_picture(ours, theirs, metric, place)
+    return _panel(picture, f"{metric}, {place}", len(methods_of(ours)) * 20)
+
+
+def _dots_picture(ours: pd.DataFrame, theirs: pd.DataFrame, metric: str, place: str) -> alt.LayerChart:
     shown = methods_of(ours)
     labels = [_short(key) for key in shown]
     theirs = theirs[theirs["method"].isin(shown)]
@@ -106,8 +122,7 @@ def _dots(ours: pd.DataFrame, theirs: pd.DataFrame, metric: str, place: str) -> 
     bars = base.mark_rule(strokeWidth=2).encode(y, alt.X("low:Q", title=title), alt.X2("high:Q"), colour)
     dots = base.mark_point(filled=True, size=75, opacity=1).encode(y, x, colour)
     hollow = alt.Chart(_spreads(theirs)).mark_point(shape="diamond", filled=False, size=80, opacity=0.9)
-    picture = (bars + dots + hollow.encode(y, x, colour)).properties(title=place)
-    return _panel(picture, f"{metric}, {place}", len(shown) * 20)
+    return (bars + dots + hollow.encode(y, x, colour)).properties(title=place)
 
 
 def outcome_against_effect(frame: pd.DataFrame) -> list[page.Block]:
