@@ -43,7 +43,7 @@ def run(seed: int = 0, threads: int | None = None) -> None:
         BPR(**options, learning_rate=0.01, regularization=0.01, epochs=50).fit(
             train.log, gains.outcome(validation.log), "DCG"
         ),
-        DLCE(**options, learning_rate=0.003, regularization=0.01, cap=CAP, epochs=300).fit(
+        DLCE(**options, learning_rate=0.003, regularization=0.03, cap=CAP, epochs=300).fit(
             train.log, gains.capped_ips(validation.log, CAP), "CDCG", patience=None
         ),
     ]

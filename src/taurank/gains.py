@@ -184,8 +184,12 @@ def _weighted(
 ) -> Gains:
     """1 / max(P, χ^T) where treated and bought, −1 / max(1−P, χ^C) where untreated and bought."""
     bought = np.flatnonzero(log.outcome)
-    shown, p = log.treated[bought] == 1, propensity[bought]
-    value = np.where(shown, 1.0 / np.maximum(p, cap_treated), -1.0 / np.maximum(1.0 - p, cap_control))
+    control, value = log.treated[bought] == 0, propensity[bought]
+    np.subtract(1.0, value, out=value, where=control)  # in place: a log may hold most of the memory
+    np.maximum(value, cap_treated, out=value, where=~control)
+    np.maximum(value, cap_control, out=value, where=control)
+    np.divide(1.0, value, out=value)
+    np.negative(value, out=value, where=control)
     return _of_rows(log, bought, value, name, Overlap.of(log, propensity))
 
 
