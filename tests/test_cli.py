@@ -227,7 +227,11 @@ def test_recommend(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_fit_with_validation_and_unknown_settings(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fitted(shop, capsys, "--truth", shop / "test_truth.parquet", "--metric", "CP@10", "--patience", 2)
     fitted(shop, capsys, "--validation", shop / "test.parquet", "--cap", 0.1)
-    for settings, sentence in (("capp=3", "DLCE takes"), ("cap", "name=value"), ("cap=7", "cap must be a number")):
+    for settings, sentence in (
+        ("capp=3", "it takes random_state"),
+        ("cap", "name=value"),
+        ("cap=7", "cap must be a number"),
+    ):
         code, _, err = run(capsys, "fit", "dlce", shop / "train.parquet", "--out", shop / "x.tau", "--set", settings)
         assert code == 2
         assert sentence in err

@@ -350,7 +350,7 @@ def test_a_learner_with_scores_of_the_wrong_shape() -> None:
 
 
 def test_threads_must_be_positive() -> None:
-    with pytest.raises(ValueError, match="threads must be at least 1"):
+    with pytest.raises(ValueError, match="threads must be a whole number of at least 1"):
         evaluate(np.eye(2), dense(np.eye(2)), threads=0)
 
 

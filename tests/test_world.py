@@ -150,7 +150,7 @@ class TestSynthetic:
         assert world.propensity.mean() == pytest.approx(0.3, abs=1e-4)
 
     def test_bad_sizes(self) -> None:
-        with pytest.raises(InputError, match="n_users must be at least 1, not 0"):
+        with pytest.raises(InputError, match="n_users must be a whole number of at least 1, not 0"):
             World.synthetic(0, 3)
         with pytest.raises(InputError, match="treated_share"):
             World.synthetic(3, 3, treated_share=0.05)
@@ -198,5 +198,5 @@ def test_bad_rates() -> None:
         World(np.array([[np.nan]]), np.array([[0.5]]), np.array([[0.5]]), [0], [0])
     with pytest.raises(InputError, match="shape users × items"):
         World(RATES, RATES, RATES, [0], [0, 1, 2])
-    with pytest.raises(InputError, match="times must be at least 1"):
+    with pytest.raises(InputError, match="times must be a whole number of at least 1"):
         small_world().sample(0)

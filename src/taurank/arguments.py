@@ -35,7 +35,7 @@ def make_learner(name: str, settings: list[str] | None, seed: int, threads: int 
         return learner(**options)
     except TypeError as error:
         known = ", ".join(learner().hyper_parameters())
-        raise InputError(f"{learner.__name__} takes {known}; {str(error).split(' ', 1)[-1]}.") from error
+        raise InputError(f"{learner.__name__} does not take these settings; it takes {known}.") from error
 
 
 def read_pairs(settings: list[str] | None) -> dict[str, Any]:
@@ -61,11 +61,16 @@ def read_gains(log: Path | None, truth: Path | None, estimator: Estimator | None
     """The gains to measure by: the truth if it is given, else an estimate from the log."""
     from taurank import gains
     from taurank.log import Log
+    from taurank.tables import find_files
 
     chosen = estimator or (Estimator.truth if truth else Estimator.capped_ips if cap is not None else Estimator.ips)
     if chosen is Estimator.truth:
         if truth is None:
             raise InputError("--estimator truth needs the effects: --truth FILE.")
+        if cap is not None:
+            raise InputError("--cap is for capped IPS; the truth needs none.")
+        if log is not None:
+            find_files(log)
         return gains.Gains.read(truth, name="truth")
     if log is None:
         raise InputError(f"--estimator {chosen} needs a log.")
@@ -79,7 +84,7 @@ def read_column(path: Path | None, column: str) -> Any:
     from taurank.cells import read_ids
     from taurank.tables import from_files
 
-    return None if path is None else read_ids(from_files(path), column)
+    return None if path is None else read_ids(from_files(path), column).unique()  # a log names a user often
 
 
 def read_exclusion(path: Path | None) -> Any:

@@ -46,6 +46,7 @@ def interval(values: Floats, means: Floats, level: float) -> tuple[float, float]
     if len(values) < 2:
         return float("nan"), float("nan")
     deviation = values - values.mean()
+    deviation /= max(float(np.abs(deviation).max()), np.finfo(np.float64).tiny)  # the acceleration has no scale
     spread = float(np.sum(deviation**2))
     if spread == 0.0 or means.min() == means.max():
         return float(values.mean()), float(values.mean())

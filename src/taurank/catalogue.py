@@ -25,7 +25,10 @@ _PLAIN_KINDS = (
     pa.types.is_integer,
     pa.types.is_floating,
     pa.types.is_decimal,
-    pa.types.is_temporal,
+    pa.types.is_date,
+    pa.types.is_time,
+    pa.types.is_timestamp,
+    pa.types.is_duration,
     pa.types.is_string,
     pa.types.is_binary,
 )
@@ -168,6 +171,8 @@ def normalise(array: pa.Array, column: str) -> pa.Array:
         return array.cast(pa.string())
     if pa.types.is_integer(kind):
         return _widen(array)
+    if pa.types.is_float16(kind):
+        return normalise(array.cast(pa.float32()), column)
     if isinstance(kind, pa.BaseExtensionType) or not any(is_kind(kind) for is_kind in _PLAIN_KINDS):
         raise InputError(
             f"column '{column}' has the type {kind}, which cannot name anything; ids are integers, text or dates."
@@ -190,7 +195,8 @@ def match_type(array: pa.Array, ids: Ids) -> pa.Array:
         return array
     if not len(ids) or not len(array):
         return array.slice(0, 0).cast(ids.values.type) if not len(array) else array
-    if pa.types.is_string(array.type) == pa.types.is_string(ids.values.type):
+    alike = (pa.types.is_string, pa.types.is_boolean, pa.types.is_temporal)
+    if all(is_kind(array.type) == is_kind(ids.values.type) for is_kind in alike):
         try:
             return array.cast(ids.values.type)
         except pa.ArrowException:

@@ -67,6 +67,8 @@ def read_cells(
     records). ``renames`` maps our column names to those of the source; ``id_types`` types the ids of a CSV.
     """
     rules = list(rules)
+    if id_types is not None and not (isinstance(id_types, Mapping) and set(id_types) <= set(ID_COLUMNS)):
+        raise InputError(f"id_types maps {', '.join(ID_COLUMNS)} to types such as 'string', not {id_types!r}.")
     names = _locate(source, rules, renames or {})
     ids = {column: _GrowingIds(column) for column in ID_COLUMNS if column in names}
     numbers = {rule.column: _NumberColumn(rule) for rule in rules if rule.column in names}
@@ -110,7 +112,10 @@ def _locate(source: Source, rules: list[Rule], renames: Mapping[str, str]) -> di
         elif required:
             needed = ", ".join(c for c, need in wanted if need)
             found = ", ".join(source.columns) or "none"
-            raise InputError(f"{source.name} has no column '{column}'; needed are {needed}, found: {found[:200]}.")
+            hint = " Separate columns by commas." if len(source.columns) == 1 and column in source.columns[0] else ""
+            raise InputError(
+                f"{source.name} has no column '{column}'; needed are {needed}, found: {found[:200]}.{hint}"
+            )
     return names
 
 
@@ -313,7 +318,7 @@ def typed_ids(values: pa.Array, id_type: Any, column: str) -> pa.Array:
     try:
         target = pa.type_for_alias(id_type) if isinstance(id_type, str) else id_type
         return normalise(values.cast(target), column)
-    except (pa.ArrowException, ValueError) as error:
+    except (pa.ArrowException, ValueError, TypeError) as error:
         raise InputError(
             f"column '{column}' cannot be read as {id_type}: its ids look like {show(values[0])}."
         ) from error

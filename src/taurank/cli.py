@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 
 
 def _group(text: str) -> typer.Typer:
-    return typer.Typer(help=text, no_args_is_help=True, rich_markup_mode=None, add_completion=False)
+    return typer.Typer(
+        help=text, no_args_is_help=True, rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False
+    )
 
 
 app = _group("Rank items by the causal effect of recommending them.")
@@ -152,6 +154,7 @@ def data_synthetic(
     propensity: Annotated[Assignment, typer.Option(help="How items are recommended.")] = Assignment.original,
     beta: Annotated[float, typer.Option(help="Unevenness of personalized propensities.")] = 2.0,
     seed: Seed = 0,
+    sample_seed: Annotated[int | None, typer.Option(help="Another draw from the world of --seed.", min=0)] = None,
     threads: Threads = None,
 ) -> None:
     """Draw a log from a made-up world: log.parquet, truth.parquet, world.json."""
@@ -159,11 +162,11 @@ def data_synthetic(
 
     from taurank.world import World
 
-    world_seed, seed_of_sample = np.random.SeedSequence(seed).spawn(2)
-    world = World.synthetic(users, items, world_seed)
+    world = World.synthetic(users, items, np.random.SeedSequence(seed).spawn(2)[0])
+    sample_seed = seed if sample_seed is None else sample_seed
     if propensity is Assignment.personalized:
         world = world.personalized(beta)
-    _write_sample(world, out, times, seed, threads, seed_of_sample)
+    _write_sample(world, out, times, sample_seed, threads, np.random.SeedSequence(sample_seed).spawn(2)[1])
 
 
 @log.command("build")
@@ -206,7 +209,9 @@ def propensity_estimate(path: LogPath, out: OutFile, seed: Seed = 0, threads: Th
     from taurank import propensity
     from taurank.draws import using_threads
     from taurank.log import Log
+    from taurank.tables import check_target
 
+    check_target(out)
     with using_threads(threads):
         estimated = propensity.estimate(Log.read(path), random_state=seed)
     estimated.write(out)
@@ -254,8 +259,12 @@ def fit(
     """Fit a learner to a log and write the model."""
     from taurank.learners.trained import Trained
     from taurank.log import Log
+    from taurank.tables import check_target
 
     model = make_learner(learner, settings, seed, threads)
+    check_target(out)
+    if not isinstance(model, Trained) and (validation or truth or checkpoint):
+        raise InputError(f"{learner} learns in one pass: --validation, --truth and --checkpoint do not apply.")
     log = Log.read(path)
     if isinstance(model, Trained):
         gains = read_gains(validation, truth, estimator, cap) if validation or truth else None
@@ -349,9 +358,12 @@ def tune(
 ) -> None:
     """Search a learner's hyper-parameters."""
     from taurank.log import Log
-    from taurank.tables import atomic_path
+    from taurank.tables import atomic_path, check_target
     from taurank.tune import tune as search_for
 
+    for target in (journal, html, out):
+        if target is not None:
+            check_target(target)
     space = {name: value if isinstance(value, list) else [value] for name, value in read_pairs(search).items()}
     result = search_for(
         learner.lower(), Log.read(path), read_gains(validation, truth, estimator, cap), metric=metric,
@@ -394,7 +406,12 @@ def _write_sample(
     from taurank.tables import atomic_path
 
     sample = world.sample(times, seed if random_state is None else random_state, threads)
-    out.mkdir(parents=True, exist_ok=True)
+    if not len(sample.log):
+        raise InputError("nothing was recommended or bought in this small sample; draw more times.")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"'{out}' cannot be made a folder: {error.strerror}.") from error
     sample.log.write(out / "log.parquet")
     sample.truth.write(out / "truth.parquet")
     made = {
@@ -416,6 +433,9 @@ def main() -> None:
         app()
     except InputError as error:
         typer.echo(f"taurank: {error}", err=True)
+        sys.exit(2)
+    except MemoryError:
+        typer.echo("taurank: there is not enough memory for this size.", err=True)
         sys.exit(2)
     except BrokenPipeError:  # the reader of our output has gone, for example `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

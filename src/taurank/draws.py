@@ -14,7 +14,7 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-from taurank.errors import InputError
+from taurank.checks import whole
 
 Counts = npt.NDArray[np.int64]
 
@@ -28,8 +28,8 @@ _TO_UNIT = 1.0 / (1 << 53)
 def using_threads(threads: int | None) -> Iterator[None]:
     """Let Numba use this many threads inside the block (None: all of them)."""
     available = numba.config.NUMBA_NUM_THREADS
-    if threads is not None and threads < 1:
-        raise InputError(f"threads must be at least 1, not {threads}.")
+    if threads is not None:
+        whole("threads", threads)
     before = numba.get_num_threads()
     numba.set_num_threads(min(threads or available, available))
     try:

@@ -188,7 +188,10 @@ def _weighted(
     np.subtract(1.0, value, out=value, where=control)  # in place: a log may hold most of the memory
     np.maximum(value, cap_treated, out=value, where=~control)
     np.maximum(value, cap_control, out=value, where=control)
-    np.divide(1.0, value, out=value)
+    with np.errstate(over="ignore"):
+        np.divide(1.0, value, out=value)
+    if not np.isfinite(value).all():
+        raise InputError("a propensity is too small to be inverted; give a cap, such as capped_ips(log, cap=0.01).")
     np.negative(value, out=value, where=control)
     return _of_rows(log, bought, value, name, Overlap.of(log, propensity))
 

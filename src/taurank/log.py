@@ -154,8 +154,8 @@ class Log(Rows):
             "treated share of all cells": np.count_nonzero(self.treated) / self.catalogue.n_cells,
             "positives, treated": int(np.count_nonzero(positives & (self.treated == 1))),
             "positives, control": int(np.count_nonzero(positives & (self.treated == 0))),
-            "smallest propensity": None if self.propensity is None else self.propensity.min(),
-            "largest propensity": None if self.propensity is None else self.propensity.max(),
+            "smallest propensity": None if self.propensity is None else self.propensity.min(initial=1.0),
+            "largest propensity": None if self.propensity is None else self.propensity.max(initial=0.0),
         }
         return pd.Series(facts, dtype=object)
 
@@ -171,7 +171,10 @@ class Log(Rows):
 
     def with_propensity(self, propensity: npt.ArrayLike) -> Log:
         """The same log with these propensities, one per row."""
-        values = np.array(propensity, dtype=np.float64)
+        try:
+            values = np.array(propensity, dtype=np.float64)
+        except (ValueError, TypeError) as error:
+            raise InputError("propensities must be numbers, one per row.") from error
         if values.shape != (len(self),):
             raise InputError(f"{len(self):,} propensities are needed, one per row, not {values.shape}.")
         wrong = not_probability(values)

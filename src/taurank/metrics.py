@@ -22,6 +22,7 @@ from threadpoolctl import ThreadpoolController
 
 from taurank import ranks
 from taurank.catalogue import Ids
+from taurank.checks import of_kind, whole
 from taurank.errors import InputError
 from taurank.gains import Gains, Overlap
 from taurank.rankers import Block, Ranker, Ranking, as_scores, ranking_of
@@ -137,6 +138,7 @@ def position_weights(scores: npt.ArrayLike, metric: str) -> Floats:
 
 
 def _evaluate(ranker: Any, gains: Gains, metrics: str | Iterable[str], unit: str, threads: int | None) -> Result:
+    of_kind("gains", gains, Gains, "taurank.gains, such as gains.ips(log), or take a sample's truth")
     formulas = _parse_all(metrics)
     workers = worker_count(threads)
     ranking = ranking_of(ranker, gains)
@@ -151,6 +153,8 @@ def _evaluate(ranker: Any, gains: Gains, metrics: str | Iterable[str], unit: str
 
 
 def _parse_all(metrics: str | Iterable[str]) -> list[Formula]:
+    if not isinstance(metrics, Iterable):
+        raise InputError(f"metrics are names such as CP@10, not {metrics!r}.")
     names = [metrics] if isinstance(metrics, str) else list(metrics)
     if not names:
         raise InputError("no metric is named; give at least one, such as CP@10.")
@@ -159,10 +163,8 @@ def _parse_all(metrics: str | Iterable[str]) -> list[Formula]:
 
 def worker_count(threads: int | None) -> int:
     """How many threads to use: all cores this process may use, unless told otherwise."""
-    if threads is not None and threads < 1:
-        raise InputError(f"threads must be at least 1, not {threads}.")
     if threads is not None:
-        return threads
+        return whole("threads", threads)
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

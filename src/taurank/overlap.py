@@ -213,7 +213,7 @@ def _arm(name: str, log: Log, propensity: Floats, arm: int) -> Arm:
     return Arm(
         name=name,
         purchases=len(rows),
-        effective=total**2 / float((weight**2).sum()) if len(rows) else 0.0,
+        effective=_kish(weight),
         always=int(np.count_nonzero(p > 1.0 - NEAR)),
         never=int(np.count_nonzero(p < NEAR)),
         near_weight=float(weight[near].sum()) / total if len(rows) else 0.0,
@@ -221,6 +221,14 @@ def _arm(name: str, log: Log, propensity: Floats, arm: int) -> Arm:
         histogram=tuple(np.histogram(log_odds, HISTOGRAM_EDGES)[0].tolist()),
         curve=_concentration(weight),
     )
+
+
+def _kish(weight: Floats) -> float:
+    """(Σw)² / Σw², over the largest weight so that nothing overflows."""
+    if not len(weight):
+        return 0.0
+    share = weight / weight.max()
+    return float(share.sum() ** 2 / (share**2).sum())
 
 
 def _concentration(weight: Floats) -> tuple[float, ...]:

@@ -17,6 +17,7 @@ from scipy.special import expit
 
 from taurank.additive import Axis, fit_without_fold
 from taurank.catalogue import Catalogue
+from taurank.checks import generator
 from taurank.errors import InputError
 from taurank.log import Log
 from taurank.overlap import Diagnosis, diagnose
@@ -52,7 +53,7 @@ def fit(log: Log, random_state: RandomState = None, folds: int = 5, regularizati
     treated cells are drawn towards the mean. ``random_state`` decides only how cells fall into folds.
     """
     _check(log, folds, regularization)
-    groups = _random_groups(log.catalogue, folds, np.random.default_rng(random_state))
+    groups = _random_groups(log.catalogue, folds, generator(random_state))
     counts = _treated_by_fold(log, groups, folds)
     fits = []
     for fold in range(folds):
@@ -111,7 +112,7 @@ class PropensityModel:
         import pandas as pd
 
         size = self.catalogue
-        picked = _random_cells(size.n_cells, n_cells, np.random.default_rng(random_state))
+        picked = _random_cells(size.n_cells, n_cells, generator(random_state))
         rest, item = np.divmod(picked, size.n_items)
         time, user = np.divmod(rest, size.n_users)
         columns = {"user_id": size.users.decode(user), "item_id": size.items.decode(item)}

@@ -43,15 +43,18 @@ class TableRanker:
     """Scores of listed pairs; a pair that is not listed ranks below all that are, tied."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        pairs = read_cells(tables.from_files(path), (None, None, None), _RULES)
+        source = tables.from_files(path)
+        if "time" in source.columns:
+            raise InputError(f"{source.name} has a column 'time', but a ranking has one score per user and item.")
+        pairs = read_cells(source, (None, None, None), _RULES)
         self.users: Ids = pairs.catalogue.users
         self.items: Ids = pairs.catalogue.items
         columns = (pairs.item, pairs.numbers["score"])
         self._start, (self._item, self._score) = ranks.group(pairs.user, len(self.users), *columns)
+        self._floor = np.nextafter(self._score.min(), -np.inf)
 
     def score_block(self, user_codes: Codes) -> npt.NDArray[np.float64]:
-        floor = self._score.min() - 1.0
-        scores = np.full((len(user_codes), len(self.items)), floor)
+        scores = np.full((len(user_codes), len(self.items)), self._floor)
         for row, user in enumerate(user_codes):
             here = slice(self._start[user], self._start[user + 1])
             scores[row, self._item[here]] = self._score[here]

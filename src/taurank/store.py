@@ -52,6 +52,8 @@ def _parts(header: bytes, arrays: Arrays) -> Iterator[bytes | memoryview]:
 
 def read(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Any], Arrays]:
     """The facts and arrays of a file of this ``kind``; anything else is refused with a sentence."""
+    if not isinstance(path, (str, os.PathLike)):
+        raise InputError(f"the path of a file is needed, not {path!r}.")
     name = os.fspath(path)
     if not Path(name).is_file():
         raise InputError(f"there is no file '{name}'.")

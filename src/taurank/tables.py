@@ -58,7 +58,8 @@ def from_frame(frame: Any) -> Source:
     def walk(columns: list[str]) -> Iterator[pa.RecordBatch]:
         return iter(table.select(columns).to_batches(max_chunksize=BATCH_ROWS))
 
-    return Source("the frame", tuple(table.column_names), walk)
+    metadata = (table.schema.metadata or {},) if isinstance(frame, pa.Table) else ()
+    return Source("the frame", tuple(table.column_names), walk, metadata=metadata)
 
 
 def to_arrow(frame: Any) -> pa.Table:
@@ -72,7 +73,7 @@ def to_arrow(frame: Any) -> pa.Table:
         if "Expected" in str(error) or "Unsupported" in str(error):
             raise InputError(f"a pandas, Polars or PyArrow frame is needed, not {type(frame).__name__}.") from error
         raise InputError(f"the frame cannot be read: {first_line(error)}.") from error
-    except (pa.ArrowException, ValueError, OverflowError) as error:
+    except (pa.ArrowException, ValueError, OverflowError, UnicodeError) as error:
         raise InputError(f"the frame cannot be read: {first_line(error)}.") from error
 
 
@@ -87,18 +88,40 @@ def from_files(path: str | os.PathLike[str]) -> Source:
 
 def find_files(path: str | os.PathLike[str]) -> list[Path]:
     """The files behind a path, in name order."""
+    if not isinstance(path, (str, os.PathLike)):
+        raise InputError(f"the path of a file, a glob or a folder is needed, not {path!r}.")
     text = os.fspath(path)
     if os.path.isdir(text):
-        found = [p for p in sorted(Path(text).rglob("*")) if p.is_file() and kind_of(p, ask=True)]
+        inside = [p for p in sorted(Path(text).rglob("*")) if not _is_hidden(p.relative_to(text))]
+        found = [p for p in inside if p.is_file() and kind_of(p, ask=True)]
+        _refuse_partitions(found, text)
         if not found:
             raise InputError(f"the folder '{text}' holds no .parquet or .csv file.")
         return found
     if os.path.exists(text):
+        if not os.path.isfile(text):
+            raise InputError(f"'{text}' is no ordinary file; copy it to one first.")
         return [Path(text)]
-    found = [Path(p) for p in sorted(glob.glob(text, recursive=True)) if os.path.isfile(p)]
+    matched = [Path(p) for p in sorted(glob.glob(text, recursive=True)) if os.path.isfile(p)]
+    found = [p for p in matched if not p.name.startswith(("_", "."))]
     if not found:
         raise InputError(f"there is no file '{text}'.")
     return found
+
+
+def _is_hidden(relative: Path) -> bool:
+    """Leftovers of other tools: .ipynb_checkpoints/…, ._a.parquet, _SUCCESS."""
+    return any(part.startswith((".", "_")) for part in relative.parts)
+
+
+def _refuse_partitions(files: list[Path], folder: str) -> None:
+    for file in files:
+        for part in file.relative_to(folder).parts[:-1]:
+            if "=" in part:
+                raise InputError(
+                    f"'{folder}' is partitioned: '{part}' holds a column in the name of a folder; "
+                    "write the column into the files first."
+                )
 
 
 def kind_of(file: Path, ask: bool = False) -> str:
@@ -191,22 +214,34 @@ def _name(files: list[Path]) -> str:
 @contextmanager
 def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     """A temporary path beside ``path``; renamed onto it if the block ends well, removed if not."""
-    target = Path(path)
-    if target.is_dir():
-        raise InputError(f"'{target}' is a folder; give the name of a file to write.")
-    if not target.parent.is_dir():
-        raise InputError(f"the folder '{target.parent}' does not exist; make it first.")
-    temporary = target.parent / f".{target.name}.{uuid.uuid4().hex}"
+    target = check_target(path)
+    temporary = target.parent / f".{uuid.uuid4().hex}.tmp"
     try:
         yield temporary
         temporary.replace(target)
+    except OSError as error:
+        raise InputError(f"'{target}' cannot be written: {error.strerror or first_line(error)}.") from error
     finally:
         temporary.unlink(missing_ok=True)
 
 
+def check_target(path: str | os.PathLike[str]) -> Path:
+    """The file behind a path to be written to, links followed; refused if it can be none."""
+    try:
+        target = Path(path).resolve()
+        is_folder, is_other = target.is_dir(), target.exists() and not target.is_file()
+    except (TypeError, ValueError, OSError) as error:
+        raise InputError(f"{path!r} is not the name of a file.") from error
+    if is_folder or is_other:
+        raise InputError(f"'{path}' is {'a folder' if is_folder else 'no ordinary file'}; name a file to write.")
+    if not target.parent.is_dir():
+        raise InputError(f"the folder '{target.parent}' does not exist; make it first.")
+    return target
+
+
 def write_batches(path: str | os.PathLike[str], schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
     """Write a stream of batches as Parquet or CSV, by the name of the file, and never half of it."""
-    kind = kind_of(Path(path))
+    kind = kind_of(check_target(path))
     if Path(path).suffix.lower() == ".gz":
         raise InputError(f"'{path}': writing compressed CSV is not supported; use .csv or .parquet.")
     with atomic_path(path) as temporary:

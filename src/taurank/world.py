@@ -20,12 +20,12 @@ from scipy.special import expit, logit
 
 from taurank import draws, store
 from taurank.catalogue import Catalogue, Ids, ids_from_bytes, ids_to_bytes
+from taurank.checks import RandomState, at_least, generator, whole
 from taurank.errors import InputError, count
 from taurank.gains import Gains
 from taurank.log import Log
 
 Rates = npt.NDArray[np.float32]
-RandomState = int | np.random.Generator | np.random.SeedSequence | None
 
 _STORED = ("treated_rate", "control_rate", "propensity", "recorded")
 EDGE = 1e-6  # propensities are clipped to [EDGE, 1 − EDGE], as in the paper
@@ -85,9 +85,8 @@ class World:
         truth holds the cells with τ = Y^T − Y^C ≠ 0. Each draw depends on the seed and its cell alone, so the
         result is the same for any number of threads.
         """
-        if times < 1:
-            raise InputError(f"times must be at least 1, not {times}.")
-        key = np.uint64(np.random.default_rng(random_state).integers(2**63))
+        whole("times", times)
+        key = np.uint64(generator(random_state).integers(2**63))
         catalogue = Catalogue(self.users, self.items, Ids(np.arange(times), "time"))
         rates = (self.treated_rate, self.control_rate, self.propensity)
         with draws.using_threads(threads):
@@ -105,15 +104,14 @@ class World:
         Items are ranked for each user by μ = P·μ^T + (1−P)·μ^C, ties in catalogue order. α is solved so that
         the mean propensity, after the clip to [1e-6, 1−1e-6], is that of this world.
         """
-        if not (np.isfinite(beta) and beta >= 0):
-            raise InputError(f"beta must be a number of at least 0, not {beta}.")
-        alpha = _solve_alpha(beta, self.n_items, float(self.propensity.mean(dtype=np.float64)))
-        by_rank = _rank_propensity(alpha, beta, self.n_items).astype(np.float32)
+        at_least("beta", beta, 0)
+        log_alpha = _solve_log_alpha(beta, self.n_items, float(self.propensity.mean(dtype=np.float64)))
+        by_rank = _rank_propensity(log_alpha, beta, self.n_items).astype(np.float32)
         propensity = np.empty_like(self.propensity)
         for user in range(self.n_users):
             order = np.argsort(-self._purchase_rate(user), kind="stable")
             propensity[user, order] = by_rank
-        origin = {**self.origin, "personalized": {"beta": beta, "alpha": alpha}}
+        origin = {**self.origin, "personalized": {"beta": beta, "alpha": float(np.exp(min(log_alpha, 700.0)))}}
         return World(self.treated_rate, self.control_rate, propensity, self.users, self.items, origin=origin)
 
     def _purchase_rate(self, user: int) -> npt.NDArray[np.float64]:
@@ -127,8 +125,7 @@ class World:
 
         Treatment still follows the true propensities; only what sampled logs *record* is shifted.
         """
-        if not np.isfinite(xi):
-            raise InputError(f"xi must be a finite number, not {xi}.")
+        at_least("xi", xi, 0)
         log_odds = logit(self.propensity.astype(np.float64))
         if not np.isfinite(log_odds).all():
             raise InputError("a propensity of exactly 0 or 1 has no log-odds to shift; clip it first.")
@@ -161,7 +158,7 @@ class World:
         [``overlap``, 1 − ``overlap``], around ``treated_share``.
         """
         _check_synthetic(n_users, n_items, rank, purchase_rate, treated_share, overlap)
-        rng = np.random.default_rng(random_state)
+        rng = generator(random_state)
         taste = _low_rank(rng, n_users, n_items, rank)
         levels = 0.5 * rng.standard_normal((n_users, 1)) + 0.7 * rng.standard_normal((1, n_items))
         control = logit(purchase_rate) + levels + taste
@@ -199,7 +196,10 @@ class World:
 
 
 def _checked_rates(name: str, values: npt.ArrayLike, shape: tuple[int, int]) -> Rates:
-    rates: Rates = np.ascontiguousarray(values, dtype=np.float32)
+    try:
+        rates: Rates = np.ascontiguousarray(values, dtype=np.float32)
+    except (ValueError, TypeError) as error:
+        raise InputError(f"{name} must be an array of numbers, users × items.") from error
     if rates.shape != shape:
         raise InputError(f"{name} must have the shape users × items {shape}, not {rates.shape}.")
     wrong = ~((rates >= 0) & (rates <= 1))
@@ -215,19 +215,19 @@ def _checked_rates(name: str, values: npt.ArrayLike, shape: tuple[int, int]) -> 
     return frozen
 
 
-def _rank_propensity(alpha: float, beta: float, n_items: int) -> npt.NDArray[np.float64]:
-    ranks = np.arange(1, n_items + 1, dtype=np.float64)
-    return np.clip(alpha * ranks**-beta, EDGE, 1 - EDGE)
+def _rank_propensity(log_alpha: float, beta: float, n_items: int) -> npt.NDArray[np.float64]:
+    log_ranks = np.log(np.arange(1, n_items + 1, dtype=np.float64))
+    return np.clip(np.exp(np.minimum(log_alpha - beta * log_ranks, 0.0)), EDGE, 1 - EDGE)
 
 
-def _solve_alpha(beta: float, n_items: int, target: float) -> float:
-    """The α whose mean propensity is ``target``: the mean grows with α, so one root is bracketed."""
+def _solve_log_alpha(beta: float, n_items: int, target: float) -> float:
+    """log α, for the α whose mean propensity is ``target``: the mean grows with α, so one root is bracketed."""
 
     def excess(log_alpha: float) -> float:
-        return float(_rank_propensity(np.exp(log_alpha), beta, n_items).mean()) - target
+        return float(_rank_propensity(log_alpha, beta, n_items).mean()) - target
 
     low, high = np.log(EDGE) - 1.0, beta * np.log(n_items) + 1.0
-    return float(np.exp(brentq(excess, low, high, xtol=1e-13)))
+    return float(brentq(excess, low, high, xtol=1e-13))
 
 
 def _low_rank(rng: np.random.Generator, n_users: int, n_items: int, rank: int) -> npt.NDArray[np.float64]:
@@ -247,8 +247,7 @@ def _check_synthetic(
     n_users: int, n_items: int, rank: int, purchase_rate: float, treated_share: float, overlap: float
 ) -> None:
     for name, number in (("n_users", n_users), ("n_items", n_items), ("rank", rank)):
-        if number < 1:
-            raise InputError(f"{name} must be at least 1, not {number}.")
+        whole(name, number)
     if not 0 < purchase_rate < 1:
         raise InputError(f"purchase_rate must lie between 0 and 1, not {purchase_rate}.")
     if not 0 <= overlap < treated_share < 1 - overlap:

@@ -62,7 +62,10 @@ class Learner(ABC):
 
     def score(self, users: Any, items: Any) -> Floats:
         """The score of each pair (users[n], items[n]); one user or one item goes with all of the other."""
-        rows, columns = np.broadcast_arrays(self.users.encode_known(users), self.items.encode_known(items))
+        pairs = (self.users.encode_known(users), self.items.encode_known(items))
+        if len({len(codes) for codes in pairs} - {1}) > 1:
+            raise InputError(f"{len(pairs[0]):,} users and {len(pairs[1]):,} items do not make pairs.")
+        rows, columns = np.broadcast_arrays(*pairs)
         each, at = np.unique(rows, return_inverse=True)
         result = np.empty(len(rows), np.float32)
         for first in range(0, len(each), 256):
@@ -109,12 +112,14 @@ class Learner(ABC):
 
     def hyper_parameters(self) -> dict[str, Any]:
         """The constructor's arguments."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        values = {field.name: getattr(self, field.name) for field in fields(self) if field.init}
+        return {name: value.item() if isinstance(value, np.generic) else value for name, value in values.items()}
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Store the fitted learner in exactly one file at ``path``; ``taurank.load`` brings it back."""
         from taurank import __version__
 
+        self._fitted("users_")
         arrays = {name: getattr(self, f"{name}_") for name in ("popularity", *self.stored)}
         arrays["ids"] = np.frombuffer(ids_to_bytes(self.users, self.items), np.uint8)
         hyper = self.hyper_parameters()
@@ -140,7 +145,13 @@ def load(path: str | os.PathLike[str]) -> Learner:
     from taurank.learners import LEARNERS
 
     facts, arrays = store.read(path, "model")
-    learner = LEARNERS[facts["learner"]](**facts["hyper_parameters"])
+    try:
+        learner = LEARNERS[facts["learner"]](**facts["hyper_parameters"])
+    except (KeyError, TypeError) as error:
+        raise InputError(
+            f"'{os.fspath(path)}' was written by taurank {facts.get('taurank')} and holds a learner that this "
+            "version does not know; update taurank."
+        ) from error
     learner.users_, learner.items_ = ids_from_bytes(arrays.pop("ids").tobytes())
     for name, array in arrays.items():
         setattr(learner, f"{name}_", array)

@@ -16,9 +16,9 @@ import numpy.typing as npt
 from scipy.sparse import coo_array
 
 from taurank.catalogue import Codes
+from taurank.checks import at_least, of_kind
 from taurank.errors import InputError
 from taurank.learners.base import Floats, Learner
-from taurank.learners.trained import at_least
 from taurank.log import Log
 
 Numbers = npt.NDArray[np.float64]
@@ -47,7 +47,7 @@ class CountingBayes(Learner):
             raise InputError("weight must be larger than 0: a pair never treated has no mean of its own.")
 
     def fit(self, log: Log) -> Self:
-        self._remember(log)
+        of_kind("log", log, Log, "Log.read or Log.from_frame")
         pairs, w = _count(log), self.weight
         treated_times, treated_positives, control_positives = (
             np.bincount(pairs.item, counts, log.n_items).astype(np.float64) for counts in pairs[2:]
@@ -59,6 +59,7 @@ class CountingBayes(Learner):
         self.unseen_ = (treated_mean - _smoothed(0.0, log.n_times, control_mean, w)).astype(np.float32)
         self.pair_start_, self.pair_item_ = pairs.start, pairs.item
         self.pair_score_ = (treated - control).astype(np.float32)
+        self._remember(log)
         return self
 
     def score_block(self, user_codes: Codes) -> Floats:

@@ -14,12 +14,13 @@ from typing import ClassVar
 import numpy as np
 
 from taurank import gains, samples
+from taurank.checks import at_least
 from taurank.draws import using_threads
 from taurank.epochs import Pairwise, Stats, Tables, run_pairwise_epoch, run_pairwise_samples
 from taurank.errors import InputError
 from taurank.gains import Gains
 from taurank.kernels import SURROGATES
-from taurank.learners.trained import CAP_GRID, REGULARIZATION_GRID, Epoch, Trained, at_least
+from taurank.learners.trained import CAP_GRID, REGULARIZATION_GRID, Epoch, Trained
 from taurank.log import Log
 from taurank.strata import SAMPLE, Baskets, Strata, by_user, stream
 

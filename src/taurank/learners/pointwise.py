@@ -11,11 +11,12 @@ from scipy.special import expit
 
 from taurank import samples
 from taurank.catalogue import Codes
+from taurank.checks import at_least
 from taurank.draws import using_threads
 from taurank.epochs import Pointwise, Stats, Tables, run_pointwise_samples
 from taurank.errors import InputError
 from taurank.learners.base import Floats
-from taurank.learners.trained import REGULARIZATION_GRID, Epoch, Trained, at_least
+from taurank.learners.trained import REGULARIZATION_GRID, Epoch, Trained
 from taurank.log import Log
 from taurank.strata import SAMPLE, Strata, stream
 

@@ -20,7 +20,8 @@ import pyarrow as pa
 from threadpoolctl import threadpool_limits
 
 from taurank import ranks, tables, topk
-from taurank.catalogue import Codes, Ids, to_array
+from taurank.catalogue import Codes, Ids, show, to_array
+from taurank.checks import whole
 from taurank.errors import InputError, count
 from taurank.log import Log
 from taurank.metrics import worker_count
@@ -82,8 +83,7 @@ class Recommender:
     threads: int | None
 
     def __post_init__(self) -> None:
-        if self.k < 1:
-            raise InputError(f"k must be at least 1, not {self.k}.")
+        whole("k", self.k)
         if self.unknown not in ("raise", "warn", "popular"):
             raise InputError(f"on_unknown is 'raise', 'warn' or 'popular', not '{self.unknown}'.")
 
@@ -133,9 +133,13 @@ class Recommender:
             return np.arange(len(known), dtype=np.int32), known.values
         ids = to_array(users, "user_id")
         codes = known.encode(ids)
-        if self.unknown == "raise":
-            known.encode_known(ids)
-        elif self.unknown == "warn" and (codes < 0).any():
+        if self.unknown == "raise" and (codes < 0).any():
+            missing = ids.filter(pa.array(codes < 0))
+            raise InputError(
+                f"{count(len(missing), 'user')} not in the log this model was fitted to, for example "
+                f"{show(missing[0])}; leave them out, or set on_unknown to 'warn' or 'popular'."
+            )
+        if self.unknown == "warn" and (codes < 0).any():
             missing = ids.filter(pa.array(codes < 0))
             warnings.warn(
                 f"{count(len(missing), 'user')} not in the log get nothing, for example {missing[0]}.",

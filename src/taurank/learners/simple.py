@@ -9,6 +9,7 @@ import numba
 import numpy as np
 
 from taurank.catalogue import Codes
+from taurank.checks import generator, of_kind
 from taurank.draws import uniform
 from taurank.learners.base import Floats, Learner
 from taurank.log import Log
@@ -21,8 +22,9 @@ class Random(Learner):
     stored: ClassVar[tuple[str, ...]] = ("key",)
 
     def fit(self, log: Log) -> Self:
+        of_kind("log", log, Log, "Log.read or Log.from_frame")
         self._remember(log)
-        self.key_ = np.random.default_rng(self.random_state).integers(2**63, size=1, dtype=np.uint64)
+        self.key_ = generator(self.random_state).integers(2**63, size=1, dtype=np.uint64)
         return self
 
     def score_block(self, user_codes: Codes) -> Floats:
@@ -44,6 +46,7 @@ class Popular(Learner):
     """Items by how often they were bought, Σ_u Y_ui, the same for every user."""
 
     def fit(self, log: Log) -> Self:
+        of_kind("log", log, Log, "Log.read or Log.from_frame")
         self._remember(log)
         return self
 

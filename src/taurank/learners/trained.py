@@ -10,12 +10,14 @@ import math
 import os
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
 from taurank.catalogue import Codes
+from taurank.checks import at_least, of_kind
 from taurank.epochs import Stats, Tables, factor_table
 from taurank.errors import InputError
 from taurank.learners.base import Floats, Learner
@@ -46,6 +48,8 @@ class Trained(Learner):
     regularization: float = 0.01
     epochs: int = 100
     threads: int | None = None
+
+    history_: list[dict[str, Any]] = field(init=False, repr=False)  # what each epoch did
 
     stored: ClassVar[tuple[str, ...]] = ("user_factors", "item_factors")
     item_tables: ClassVar[int] = 1
@@ -88,11 +92,13 @@ class Trained(Learner):
         every = validate_every or max(1, self.epochs // 50)
         check = None if validation is None else Validation(validation, metric, every, patience, callback)
         keep = None if checkpoint is None else Checkpoint(checkpoint, checkpoint_minutes)
-        threads = worker_count(self.threads)
-        self._remember(log)
-        training = Training(self, self.prepare(log), check, keep, threads, show_progress)
-        self._keep(training.run(log))
-        self.history_ = training.history
+        of_kind("log", log, Log, "Log.read or Log.from_frame")
+        fitted = copy(self)  # a fit that fails leaves this learner as it was
+        fitted._remember(log)
+        training = Training(fitted, self.prepare(log), check, keep, worker_count(self.threads), show_progress)
+        fitted._keep(training.run(log))
+        fitted.history_ = training.history
+        self.__dict__.update(fitted.__dict__)
         return self
 
     def initial(self, log: Log, seed: int) -> Tables:
@@ -117,12 +123,3 @@ class Trained(Learner):
 
     def score_block(self, user_codes: Codes) -> Floats:
         return np.asarray(self._fitted("user_factors_")[user_codes] @ self.item_factors_.T)
-
-
-def at_least(name: str, value: Any, least: float, whole: bool = False, most: float = math.inf) -> None:
-    """Refuse a hyper-parameter that is out of its range."""
-    right = isinstance(value, (int, np.integer) if whole else (int, float, np.number))
-    if not right or isinstance(value, bool) or not (least <= value <= most) or not math.isfinite(value):
-        kind = "a whole number" if whole else "a number"
-        upto = "" if math.isinf(most) else f" and at most {most:g}"
-        raise InputError(f"{name} must be {kind} of at least {least:g}{upto}, not {value!r}.")

@@ -20,11 +20,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from taurank import store
+from taurank.checks import at_least, generator, of_kind, whole
 from taurank.epochs import Stats, Tables, factor_table
 from taurank.errors import InputError
 from taurank.gains import Gains
 from taurank.log import Log
 from taurank.metrics import OverlapWarning, evaluate, parse
+from taurank.tables import check_target
 
 if TYPE_CHECKING:
     from taurank.learners.trained import Epoch, Trained
@@ -42,10 +44,10 @@ class Validation:
 
     def __post_init__(self) -> None:
         parse(self.metric)
-        if self.every < 1:
-            raise InputError(f"validate_every must be at least 1, not {self.every}.")
-        if self.patience is not None and self.patience < 1:
-            raise InputError(f"patience must be at least 1 or None, not {self.patience}.")
+        of_kind("validation", self.gains, Gains, "taurank.gains, such as gains.capped_ips(log, cap)")
+        whole("validate_every", self.every)
+        if self.patience is not None:
+            whole("patience", self.patience)
 
     def measure(self, learner: Trained, threads: int) -> float:
         """The metric, turned so that larger is better."""
@@ -62,6 +64,10 @@ class Checkpoint:
 
     path: str | os.PathLike[str]
     minutes: float
+
+    def __post_init__(self) -> None:
+        check_target(self.path)
+        at_least("checkpoint_minutes", self.minutes, 0)
 
 
 @dataclass
@@ -113,10 +119,7 @@ class Training:
         return state.best_tables or state.tables
 
     def _begin(self, log: Log) -> State:
-        random_state = self.learner.random_state
-        if not isinstance(random_state, np.random.Generator):
-            random_state = np.random.default_rng(random_state)
-        seed = int(random_state.integers(2**63))
+        seed = int(generator(self.learner.random_state).integers(2**63))
         return State(seed, self.learner.initial(log, seed))
 
     def _is_over(self, state: State) -> bool:
@@ -163,9 +166,11 @@ class Training:
         if isinstance(self.learner.random_state, np.random.Generator):
             raise InputError("a checkpoint needs random_state to be an integer or None, not a Generator.")
         digest = hashlib.blake2b(repr((type(self.learner).__name__, sorted(hyper.items()))).encode())
+        digest.update(log.catalogue.to_text().encode())
         arrays = [log.user, log.item, log.time, log.treated, log.outcome, log.propensity]
         if self.validation:
             gains = self.validation.gains
+            digest.update(gains.catalogue.to_text().encode())
             digest.update(repr((self.validation.metric, self.validation.every)).encode())
             digest.update(repr(self.validation.patience).encode())
             arrays += [gains.user, gains.item, gains.time, gains.value]
