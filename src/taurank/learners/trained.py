@@ -10,7 +10,6 @@ import math
 import os
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -93,12 +92,17 @@ class Trained(Learner):
         check = None if validation is None else Validation(validation, metric, every, patience, callback)
         keep = None if checkpoint is None else Checkpoint(checkpoint, checkpoint_minutes)
         of_kind("log", log, Log, "Log.read or Log.from_frame")
-        fitted = copy(self)  # a fit that fails leaves this learner as it was
-        fitted._remember(log)
-        training = Training(fitted, self.prepare(log), check, keep, worker_count(self.threads), show_progress)
-        fitted._keep(training.run(log))
-        fitted.history_ = training.history
-        self.__dict__.update(fitted.__dict__)
+        before = dict(self.__dict__)
+        try:
+            epoch = self.prepare(log)
+            self._remember(log)
+            training = Training(self, epoch, check, keep, worker_count(self.threads), show_progress)
+            self._keep(training.run(log))
+            self.history_ = training.history
+        except BaseException:  # a fit that fails or is interrupted leaves the learner as it was
+            self.__dict__.clear()
+            self.__dict__.update(before)
+            raise
         return self
 
     def initial(self, log: Log, seed: int) -> Tables:

@@ -85,6 +85,7 @@ class Preset:
     is d by setting, ``settings`` are defaults of all trained methods. ``sizes`` are users and items of the
     synthetic worlds that stand for the real data. ``per_metric`` makes a fit of its own for each metric that
     was tuned to other values; otherwise only CAR has its own. ``search`` is the budget of the tuning.
+    ``searched`` says that the hyper-parameters come from a search on the data at hand.
     """
 
     name: str
@@ -96,6 +97,7 @@ class Preset:
     use_tuned: bool = True
     per_metric: bool = False
     search: Settings | None = None
+    searched: bool = False
 
 
 @dataclass(frozen=True)
