@@ -480,3 +480,11 @@ def test_files_that_disagree_are_refused(tmp_path: Path) -> None:
     (tmp_path / "b.parquet").write_bytes((tmp_path / "a.parquet").read_bytes()[:-20])
     with pytest.raises(InputError, match="not a whole Parquet file"):
         build_log(tmp_path, GOOD)
+
+
+def test_one_wrong_date_is_told() -> None:
+    shown = pd.DataFrame(
+        {"user_id": [1, 1], "item_id": [1, 2], "timestamp": pd.to_datetime(["1700-01-01", "2024-01-01"])}
+    )
+    with pytest.raises(InputError, match=r"reach from 1700-01-01 to 2024-01-01, 118,339 periods, but only 2"):
+        build_log(shown, shown, period="day")

@@ -29,6 +29,7 @@ from taurank.tables import BATCH_ROWS
 
 # How the propensities of several events in one cell become one; "any" is 1 − Π(1 − p), in a fixed order,
 # written so that small p keep their digits, and kept below 1 where it would round to it.
+MOST_EMPTY = 50  # times as many periods as hold events: then a date is wrong
 COMBINE = {
     "same": "min(propensity)",
     "any": (
@@ -151,7 +152,9 @@ def build_log(
         refuse_two_clocks(*tables)
         given = {"user_id": users, "item_id": items}
         ids = {name: unite(database, tables, name, own, id_types or {}) for name, own in given.items()}
-        first, last = cut.span(*_one(database, f"SELECT min(period), max(period) FROM ({_BOTH})"))
+        low, high, busy = _one(database, f"SELECT min(period), max(period), count(DISTINCT period) FROM ({_BOTH})")
+        first, last = cut.span(low, high)
+        _refuse_gaps(cut, first, last, busy)
         catalogue = Catalogue(ids["user_id"], ids["item_id"], Ids(cut.names(first, last), "time"))
         _match(database, tables, reach, combine)
         _refuse_differing(database, catalogue, first, combine)
@@ -159,6 +162,17 @@ def build_log(
         reached = None if reach is None else timedelta(microseconds=reach)
         summary = EventSummary(**facts, period=cut.kind, n_periods=catalogue.n_times, window=reached)
         return _collect(database, catalogue, first, summary)
+
+
+def _refuse_gaps(cut: Periods, first: int, last: int, busy: int) -> None:
+    """One wrong date would fill the log's times with empty periods, each counted as "nothing shown"."""
+    periods = last - first + 1
+    if cut.kind in ("day", "week") and periods > MOST_EMPTY * max(busy, 20):
+        names = cut.names(first, last)
+        raise InputError(
+            f"column 'timestamp': the events reach from {names[0]} to {names[-1]}, {periods:,} periods, but only "
+            f"{busy:,} of them hold any; correct the dates that are wrong, or give the edges of the periods."
+        )
 
 
 _BOTH = "SELECT * FROM raw_impressions UNION ALL SELECT * FROM raw_outcomes"
