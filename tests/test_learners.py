@@ -229,6 +229,13 @@ class TestRecommend:
         np.testing.assert_allclose(model.score(frame["user_id"], frame["item_id"]), frame["score"], rtol=1e-5)
         assert model.score([5], [1, 2, 3]).shape == (3,)
 
+    def test_score_of_many_pairs_in_any_order(self, model: Learner) -> None:
+        """More users than one block holds, pairs shuffled and repeated: each score is that of its own pair."""
+        rng = np.random.default_rng(0)
+        users, items = rng.integers(0, 300, 2000), rng.integers(0, 60, 2000)
+        whole = model.score_block(np.arange(300, dtype=np.int32))
+        np.testing.assert_allclose(model.score(users, items), whole[users, items], rtol=1e-4, atol=1e-6)
+
     def test_order_of_users_is_the_callers(self, model: Learner) -> None:
         assert model.recommend([9, 2, 5], k=1)["user_id"].tolist() == [9, 2, 5]
 

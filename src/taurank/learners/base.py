@@ -67,11 +67,12 @@ class Learner(ABC):
             raise InputError(f"{len(pairs[0]):,} users and {len(pairs[1]):,} items do not make pairs.")
         rows, columns = np.broadcast_arrays(*pairs)
         each, at = np.unique(rows, return_inverse=True)
+        by_user = np.argsort(at, kind="stable")
+        edges = np.searchsorted(at[by_user], np.arange(0, len(each) + 256, 256))
         result = np.empty(len(rows), np.float32)
-        for first in range(0, len(each), 256):
-            block = self.score_block(each[first : first + 256])
-            here = (at >= first) & (at < first + 256)
-            result[here] = block[at[here] - first, columns[here]]
+        for number, first in enumerate(range(0, len(each), 256)):
+            here = by_user[edges[number] : edges[number + 1]]
+            result[here] = self.score_block(each[first : first + 256])[at[here] - first, columns[here]]
         return result
 
     def recommend(

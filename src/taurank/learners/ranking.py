@@ -124,7 +124,7 @@ class Recommender:
             while wave := list(islice(blocks, 4 * workers)):  # bounded: results wait in memory
                 found = pool.map(lambda part: self._best(codes[part], allowed), wave)
                 for part, best in zip(wave, found, strict=True):
-                    yield self._batch(ids.take(pa.array(np.arange(len(ids))[part])), *best)
+                    yield self._batch(ids.slice(part.start, size), *best)
 
     def _locate(self, users: Any) -> tuple[Codes, pa.Array]:
         """Positions of the asked users (−1: not known), and their ids."""
@@ -164,7 +164,7 @@ class Recommender:
         if not allowed.all():
             scores[:, ~allowed] = -np.inf
         known = np.maximum(codes, 0)
-        length = np.where(codes >= 0, np.diff(self.exclusion.start)[known], 0)
+        length = np.where(codes >= 0, self.exclusion.start[known + 1] - self.exclusion.start[known], 0)
         start = np.concatenate(([0], np.cumsum(length)))
         pieces = [
             self.exclusion.item[self.exclusion.start[c] : self.exclusion.start[c] + n]

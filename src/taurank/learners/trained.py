@@ -88,7 +88,7 @@ class Trained(Learner):
         there to the bit-identical result, and the file is removed at the end. ``callback(epoch, value)`` is
         called after every validation; whatever it raises ends the fit.
         """
-        every = validate_every or max(1, self.epochs // 50)
+        every = max(1, self.epochs // 50) if validate_every is None else validate_every
         check = None if validation is None else Validation(validation, metric, every, patience, callback)
         keep = None if checkpoint is None else Checkpoint(checkpoint, checkpoint_minutes)
         of_kind("log", log, Log, "Log.read or Log.from_frame")
