@@ -208,6 +208,19 @@ def test_a_fit_that_diverges_is_made_with_a_smaller_learning_rate(tmp_path: Path
         lab(tmp_path).result(fits.job(Data("category"), "dlce", {"learning_rate": 1e9}, 3000, 3), retries=1)
 
 
+@pytest.mark.usefixtures("no_report")
+def test_one_half_is_run_alone(tiny: dict[str, str], tmp_path: Path) -> None:
+    both = 'data = [{items = "category"}, {items = "product"}]'
+    text = f'kind = "comparison"\n{TINY["comparison"]}'.replace('data = [{items = "category"}]', both)
+    reproduce.run([write(tmp_path, text), tiny["misspecification"]], "smoke", out=tmp_path, items="product")
+    assert set(pd.read_csv(tmp_path / "mine.csv")["items"]) == {"product"}
+    assert not (tmp_path / "misspecification.csv").exists()
+    with pytest.raises(InputError, match="no items 'shops'; known are category, product"):
+        reproduce.run("car", "smoke", out=tmp_path, items="shops")
+    with pytest.raises(InputError, match="none of these experiments has the items 'product'"):
+        reproduce.run("car", "smoke", out=tmp_path, items="product")
+
+
 def test_truth_is_the_same_in_both_settings_and_weeks_are_independent() -> None:
     drawn = scenes.Scenes(small(), None, 1)
     truth = {name: drawn.scene(Data("category", name)).truth for name in ("original", "personalized")}
@@ -322,6 +335,25 @@ def test_search_goes_on_where_it_stopped_and_its_values_are_used(
     table = first["category"]["original"]["dlce"]
     assert table["learning_rate"] == 0.1
     assert table["cap"] in tr.DLCE.space["cap"]
+
+
+def test_the_walk_goes_to_the_nearest_new_place_and_leaps_now_and_then() -> None:
+    space = {"cap": [0.1, 0.3, 0.5], "regularization": [0.01, 0.1]}
+    best = {"cap": 0.1, "regularization": 0.01}
+    every = [{"cap": cap, "regularization": γ} for cap in space["cap"] for γ in space["regularization"]]
+    beside = [{"cap": 0.3, "regularization": 0.01}, {"cap": 0.1, "regularization": 0.1}]
+    behind = [{"cap": 0.5, "regularization": 0.01}, {"cap": 0.3, "regularization": 0.1}]
+
+    def drawn(tried: list[dict[str, float]], start: dict[str, float] | None) -> list[dict[str, float]]:
+        found = [tuning.next_settings(space, tried, start, np.random.default_rng(seed)) for seed in range(50)]
+        return [each for each in every if each in found]
+
+    assert drawn([], None) == every
+    far = [each for each in every if each not in beside and each != best]
+    assert drawn([best, *far][:4], best) == [each for each in every if each in beside]
+    assert drawn([best, *beside, every[-1]], best) == [each for each in every if each in behind]
+    assert drawn([best, best, *beside, *beside], best) == far, "every third trial goes anywhere new"
+    assert drawn([best, *every], best) == [best], "an exhausted grid is no error"
 
 
 def test_the_tuned_file_is_read_as_it_was_written(tmp_path: Path) -> None:

@@ -390,13 +390,16 @@ def reproduce(
     source: Annotated[
         Path | None, typer.Option(help="Folder with the original CSV files; else the installed package.")
     ] = None,
+    items: Annotated[
+        str | None, typer.Option(help="category or product: that half alone. Both.", show_default=False)
+    ] = None,
     out: OutFolder = Path("out/reproduce"),
     threads: Threads = None,
 ) -> None:
     """Make every table and figure of the paper, and a verdict on every claim."""
     from taurank.reproduce import run
 
-    folder = run(names or (), preset.value, source, out, threads=threads)
+    folder = run(names or (), preset.value, source, out, threads=threads, items=items)
     typer.echo(f"Wrote {folder / 'report.html'}.")
 
 

@@ -18,14 +18,16 @@ def run(
     out: str | os.PathLike[str] = "reproduce",
     threads: int | None = None,
     show_progress: bool | None = None,
+    items: str | None = None,
 ) -> Path:
     """Run experiments, write their tables and the report into the folder ``out``, and give that folder.
 
     ``names`` are names of experiments or paths of TOML files; none means all eight. ``preset`` is "smoke" (small
     synthetic worlds), "quick" or "full" (with a search over hyper-parameters). ``source`` is a folder with the
     original CSV files. What is measured is kept in ``out/cache``: a run that was killed goes on where it stopped.
+    ``items`` "category" or "product" makes that half alone; the other half can follow in another folder.
     ``show_progress`` None shows a bar on a terminal and plain lines elsewhere; False shows nothing.
     """
     from taurank.reproduce import runner
 
-    return runner.run(names, preset, source, out, threads, show_progress)
+    return runner.run(names, preset, source, out, threads, show_progress, items)

@@ -117,6 +117,11 @@ class Plan:
     overrides: Mapping[tuple[str, str], Mapping[str, Settings]] = field(default_factory=dict)
     own_metrics: Mapping[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)
 
+    def on(self, items: Iterable[str], settings: Iterable[str] = SETTINGS) -> Plan:
+        """The same experiment on some of its data: a piece of it."""
+        items, settings = list(items), list(settings)
+        return replace(self, data=tuple(d for d in self.data if d.items in items and d.setting in settings))
+
     def metrics_of(self, data: Data) -> tuple[str, ...]:
         """The metrics for this data."""
         return self.own_metrics.get((data.items, data.setting), self.metrics)

@@ -28,7 +28,7 @@ Folder = str | os.PathLike[str]
 
 def run(
     names: str | Iterable[str], preset: str, source: Folder | None, out: Folder,
-    threads: int | None, show_progress: bool | None,
+    threads: int | None, show_progress: bool | None, items: str | None,
 ) -> Path:  # fmt: skip
     """See ``taurank.reproduce.run``."""
     began = time.monotonic()
@@ -37,7 +37,7 @@ def run(
     folder = _made(Path(out))
     own = folder / "tuned.toml"
     tuned = plan.load_tuned(own if size.search and own.exists() else None)
-    plans = [plan.load(name, size, tuned) for name in wanted or plan.NAMES]
+    plans = _pieces([plan.load(name, size, tuned) for name in wanted or plan.NAMES], items)
     _check_names(plans)
     lab = Lab(folder / "cache", Scenes(size, source, threads), threads)
     with Progress(show_progress) as progress:
@@ -76,6 +76,18 @@ def _missing(jobs: list[Job], lab: Lab) -> list[Job]:
     keep = {job for job in jobs if job.keep_model}
     distinct = dict.fromkeys(jobs)
     return [each for each in (replace(job, keep_model=job in keep) for job in distinct) if lab.find(each) is None]
+
+
+def _pieces(plans: list[Plan], items: str | None) -> list[Plan]:
+    """The experiments on these items alone; those without any such data are left out."""
+    if items is None:
+        return plans
+    if items not in plan.ITEMS:
+        raise InputError(f"there are no items '{items}'; known are {', '.join(plan.ITEMS)}.")
+    pieces = [piece for each in plans if (piece := each.on([items])).data]
+    if not pieces:
+        raise InputError(f"none of these experiments has the items '{items}'.")
+    return pieces
 
 
 def _made(folder: Path) -> Path:

@@ -1,9 +1,11 @@
 """The search of ``full``: hyper-parameters of every trained method on every data, by the validation week.
 
-Each method is searched over the paper's grids (γ and χ; α, λ_c where it has them) and over learning rates. A trial
-is a fit like any other, so it is kept in the cache and measures all metrics at once: the trials that CDCG guides
-count for CP@10 and CP@100 too, and CAR has trials of its own. Trials that fall behind are cut; those of one search
-are written to a journal, so that a killed search goes on; one process per core shares them.
+Each method is searched over the paper's grids (γ and χ; α, λ_c where it has them) and over learning rates: from the
+settings known so far it walks over the grid, one step from the best found, with a leap at random now and then, and
+never to the same place twice. A trial is a fit like any other, so it is kept in the cache and measures all metrics at
+once: the trials that CDCG guides count for CP@10 and CP@100 too, and CAR has trials of its own. Trials that fall
+behind are cut; those of one search are written to a journal, so that a killed search goes on; one process per core
+shares them.
 
 ``python -m taurank.reproduce.tuning --help`` runs a piece of it.
 """
@@ -11,6 +13,7 @@ are written to a journal, so that a killed search goes on; one process per core 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import os
 import zlib
@@ -21,7 +24,9 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import optuna
+from optuna.distributions import CategoricalDistribution
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
@@ -39,7 +44,7 @@ from taurank.tables import atomic_path
 
 METRICS = ("CDCG", "CP@10", "CP@100", "CAR")
 DONE = (TrialState.COMPLETE, TrialState.PRUNED)
-ASKS = 5  # how often settings that were tried already are drawn again
+LEAPS = 3  # so many trials leap before the walk begins, and every third one after that
 
 Folder = str | os.PathLike[str]
 
@@ -73,7 +78,7 @@ class Search:
 
     def path(self, folder: Path) -> Path:
         """The journal: named by what a trial is, so that searches of another size have one of their own."""
-        facts = [asdict(self.data), self.preset.factors, self.preset.sizes, self.budget["updates"]]
+        facts = [asdict(self.data), self.preset.factors, self.preset.sizes, self.budget["updates"], self.space()]
         mark = hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:8]
         return folder / "tuning" / ("-".join((*self.place, self.objective, mark)) + ".journal")
 
@@ -186,23 +191,43 @@ def _fixed(search: Search) -> dict[str, Any]:
 
 
 def _ask(study: optuna.Study, search: Search) -> tuple[optuna.Trial, dict[str, float]]:
-    """A trial with settings that were not tried before, if five draws find such."""
-    space = search.space()
-    for left in reversed(range(ASKS)):
-        tried = [each.params for each in study.get_trials(deepcopy=False, states=(*DONE, TrialState.RUNNING))]
-        trial = study.ask()
-        chosen = {name: trial.suggest_categorical(name, values) for name, values in space.items()}
-        if not left or chosen not in tried:
-            break
-        study.tell(trial, state=TrialState.FAIL)
-    return trial, chosen
+    """The next trial: what is known so far first, then the walk over the grid."""
+    space, past = search.space(), study.get_trials(deepcopy=False, states=(*DONE, TrialState.RUNNING))
+    if past or not set(space) <= set(search.start):
+        rng = np.random.default_rng([zlib.crc32(study.study_name.encode()), len(study.trials)])
+        chosen = next_settings(space, [each.params for each in past], _leader(study, search), rng)
+    else:
+        chosen = {name: float(search.start[name]) for name in space}
+    study.enqueue_trial(chosen)
+    trial = study.ask({name: CategoricalDistribution(values) for name, values in space.items()})
+    return trial, dict(trial.params)
+
+
+def _leader(study: optuna.Study, search: Search) -> dict[str, float] | None:
+    return _best(study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)), search.objective)
+
+
+def next_settings(
+    space: Mapping[str, list[float]], tried: list[dict[str, float]], best: Mapping[str, float] | None,
+    rng: np.random.Generator,
+) -> dict[str, float]:  # fmt: skip
+    """Settings not tried before: nearest to the best by steps on the grid, or, on a leap, anywhere."""
+    grid = [dict(zip(space, values, strict=True)) for values in itertools.product(*space.values())]
+    fresh = [settings for settings in grid if settings not in tried] or grid
+    walks = best is not None and len(tried) > LEAPS and len(tried) % LEAPS
+    far = [_steps(space, settings, best) if walks and best else 0 for settings in fresh]
+    near = [settings for settings, steps in zip(fresh, far, strict=True) if steps == min(far)]
+    return near[int(rng.integers(len(near)))]
+
+
+def _steps(space: Mapping[str, list[float]], one: Mapping[str, float], two: Mapping[str, float]) -> int:
+    return sum(abs(values.index(one[name]) - values.index(two[name])) for name, values in space.items())
 
 
 def _open(search: Search, folder: Path) -> optuna.Study:
-    """The study of a search from its journal; a new one begins with the settings known so far."""
+    """The study of a search from its journal, or a new one."""
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     path = search.path(folder)
-    new = not path.exists()
     try:
         study = optuna.create_study(
             storage=JournalStorage(JournalFileBackend(str(path))), study_name=path.stem, load_if_exists=True,
@@ -210,10 +235,6 @@ def _open(search: Search, folder: Path) -> optuna.Study:
         )  # fmt: skip
     except (ValueError, KeyError, OSError) as error:
         raise InputError(f"the journal '{path}' cannot be read; remove it to begin again.") from error
-    if new and set(search.space()) <= set(search.start):
-        study.enqueue_trial({name: float(search.start[name]) for name in search.space()})
-    seed = zlib.crc32(path.stem.encode()) + len(study.trials)  # another draw for every trial
-    study.sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=8)
     study.pruner = optuna.pruners.MedianPruner(n_startup_trials=4, n_warmup_steps=2)
     return study
 
@@ -298,9 +319,8 @@ def main(
     wanted = []
     for name in ("comparison", "car", "capping"):
         each = plans_.load(name, preset, tuned)
-        data = [d for d in each.data if d.items in items.split(",") and d.setting in setting.split(",")]
-        kept = [m for m in each.methods if not methods or m.name in methods.split(",")]
-        wanted.append(replace(each, data=tuple(data), methods=tuple(kept)))
+        kept = tuple(m for m in each.methods if not methods or m.name in methods.split(","))
+        wanted.append(replace(each.on(items.split(","), setting.split(",")), methods=kept))
     with Progress() as progress:
         search(wanted, folder, source, progress)
 
