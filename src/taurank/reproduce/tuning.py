@@ -235,7 +235,7 @@ def _open(search: Search, folder: Path) -> optuna.Study:
         )  # fmt: skip
     except (ValueError, KeyError, OSError) as error:
         raise InputError(f"the journal '{path}' cannot be read; remove it to begin again.") from error
-    study.pruner = optuna.pruners.MedianPruner(n_startup_trials=4, n_warmup_steps=2)
+    study.pruner = optuna.pruners.MedianPruner(n_startup_trials=4, n_warmup_steps=4)  # small steps start slowly
     return study
 
 
