@@ -117,6 +117,35 @@ def test_for_car_the_smallest_is_best() -> None:
     assert [row[0].words for row in table.rows if "best" in row[1].kind] == ["DLCE"]
 
 
+def test_an_experiment_of_ones_own_gets_a_section_like_those_of_its_kind(tmp_path: Path) -> None:
+    frames = madeup.frames()
+    folder = madeup.save(frames, tmp_path)
+    frames["capping"].assign(mean=7.125).to_csv(folder / "mine.csv", index=False)
+    run = json.loads((folder / "run.json").read_text()) | {"own": {"mine": {"kind": "capping", "title": "More caps"}}}
+    (folder / "run.json").write_text(json.dumps(run))
+    report.write(folder)
+    text = (folder / "report.md").read_text(encoding="utf-8")
+    assert "7.125" in text.split("## More caps")[1]
+    assert "7.125" not in text.split("## More caps")[0]
+    reader = Reader((folder / "report.html").read_text(encoding="utf-8"))
+    names = reader.attributes("id")
+    assert "own-mine" in names
+    assert len(names) == len(set(names))
+
+
+def test_the_search_is_shown_with_what_it_cost(tmp_path: Path) -> None:
+    folder = madeup.save(madeup.frames(), tmp_path)
+    line = {"items": "category", "setting": "original", "objective": "CAR", "trials": 16, "updates": 40_000_000}
+    cost = [{"cut": 5, "core_minutes": 2.25, "validation": 0.25}, {"cut": 16, "core_minutes": 1.0}]
+    found = [{"method": "dlce", "settings": '{"cap": 0.3}'}, {"method": "blce", "settings": "null"}]
+    rows = [{**line, **one, **two} for one, two in zip(cost, found, strict=True)]
+    pd.DataFrame(rows).to_csv(folder / "search.csv", index=False)
+    report.write(folder)
+    words = " ".join(Reader((folder / "report.html").read_text(encoding="utf-8")).words)
+    for expected in ("category, original: DLCE, CAR", "cap 0.3", "0.250", "16, 5 cut", "32, 21 cut", "2.2 min", "3 min"):
+        assert expected in words
+
+
 @pytest.mark.parametrize("kept", [(), ("car",), ("statistics", "losses")])
 def test_what_is_missing_is_said(tmp_path: Path, kept: tuple[str, ...]) -> None:
     frames = madeup.frames()

@@ -335,6 +335,9 @@ def test_search_goes_on_where_it_stopped_and_its_values_are_used(
     table = first["category"]["original"]["dlce"]
     assert table["learning_rate"] == 0.1
     assert table["cap"] in tr.DLCE.space["cap"]
+    (spent,) = pd.read_csv(tmp_path / "search.csv").to_dict("records")
+    assert (spent["method"], spent["trials"], spent["cut"]) == ("dlce", 2, 0)
+    assert json.loads(spent["settings"]) == {name: table[name] for name in ("regularization", "cap", "learning_rate")}
 
 
 def test_the_walk_goes_to_the_nearest_new_place_and_leaps_now_and_then() -> None:

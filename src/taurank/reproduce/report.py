@@ -36,12 +36,14 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "unevenness": ("items", "beta", "method", "metric", "mean", "std"),
     "misspecification": (*_SCORES, "propensity", "xi"),
     "losses": ("items", "setting", "loss", "factors", "metric", "mean", "std"),
+    "search": ("items", "setting", "method", "objective", "trials", "cut", "updates", "core_minutes", "validation"),
 }
-_TEXT = ("items", "setting", "method", "metric", "quantity", "propensity", "loss", "settings")
+_TEXT = ("items", "setting", "method", "metric", "objective", "quantity", "propensity", "loss", "settings")
 SHOWN = {
     "comparison": ALL, "car": (("category", "personalized"),), "capping": ALL, "estimators": CATEGORY,
     "misspecification": (*CATEGORY, ("product", "original")),
 }  # fmt: skip
+_PARTS = ("", "_brier", "_density")  # what one experiment may write
 KINDS = {True: "good", False: "poor", None: "caution"}
 
 
@@ -54,6 +56,18 @@ class Section(NamedTuple):
     tables: Callable[[Frames], list[Table]]
     charts: Callable[[Frames], list[tuple[str, list[page.Block]]]]
     folded: bool = False  # the paper shows a figure: charts first, our figures as a table on demand
+    own: str = ""  # the name of a researcher's own experiment, which is shown as this one
+
+    @property
+    def anchor(self) -> str:
+        return f"own-{self.own}" if self.own else self.name
+
+    def absent(self, frames: Frames) -> str:
+        """The settings that the paper shows and this run does not; nothing is missing in one's own."""
+        frame = frames[self.name]
+        run = set(zip(frame["items"], frame["setting"], strict=True)) if "setting" in frame else set()
+        shown = () if self.own else SHOWN.get(self.name, ())
+        return report_words.absent([", ".join(place) for place in shown if place not in run])
 
 
 def write(out: str | os.PathLike[str]) -> None:
@@ -74,19 +88,41 @@ def read(folder: Path) -> tuple[dict[str, pd.DataFrame], dict[str, Any]]:
     """The tables that are there, by name, and what is known about the run."""
     if not folder.is_dir():
         raise InputError(f"the folder '{folder}' does not exist; run 'taurank reproduce --out {folder}' first.")
-    paths = {name: folder / f"{name}.csv" for name in COLUMNS}
-    frames = {name: _read(path, COLUMNS[name]) for name, path in paths.items() if path.is_file()}
-    return frames, _read_run(folder / "run.json")
+    run = _read_run(folder / "run.json")
+    kinds = {name: name for name in COLUMNS} | {
+        own + part: kind + part for own, kind in _own(run).items() for part in _PARTS if kind + part in COLUMNS
+    }
+    paths = {name: folder / f"{name}.csv" for name in kinds}
+    return {name: _read(path, COLUMNS[kinds[name]]) for name, path in paths.items() if path.is_file()}, run
+
+
+def _own(run: Mapping[str, Any]) -> dict[str, str]:
+    """A researcher's own experiments: the kind of each by its name."""
+    return {name: str(facts["kind"]) for name, facts in run.get("own", {}).items()}
+
+
+def sections(frames: Frames, run: Mapping[str, Any]) -> list[tuple[Section, Frames]]:
+    """All sections with the tables they show: the paper's, then a researcher's own, made as those of their kind."""
+    found: list[tuple[Section, Frames]] = [(section, frames) for section in SECTIONS]
+    by_kind = {section.name: section for section in SECTIONS}
+    for name, kind in _own(run).items():
+        if name in frames:
+            theirs = {kind + part: frames[name + part] for part in _PARTS if name + part in frames}
+            section = by_kind[kind]._replace(title=str(run["own"][name]["title"]), own=name)
+            found.append((section, theirs))
+    return found
 
 
 def blocks(frames: Frames, run: Mapping[str, Any], found: Sequence[Verdict]) -> list[page.Block]:
     """The page, from the verdicts to the tables and charts of every experiment."""
-    links = [("verdicts", "Verdicts"), *((section.name, section.title) for section in SECTIONS), ("run", "The run")]
+    shown = sections(frames, run)
+    links = [("verdicts", "Verdicts"), *((section.anchor, section.title) for section, _ in shown), ("run", "The run")]
     parts = [page.text(report_words.OPENING), page.verdict("caution", *report_words.data(run))]
     parts += [_missing(frames), page.contents(links), *_verdicts(found)]
-    for section in SECTIONS:
-        parts += _section(section, frames)
-    return [*parts, page.heading("The run", "run"), *_run(run), page.text(f"The paper: {paper.REFERENCE}.")]
+    for section, theirs in shown:
+        parts += _section(section, theirs)
+    parts += [page.heading("The run", "run"), *_run(run), *_search(frames)]
+    return [*parts, page.text(f"The paper: {paper.REFERENCE}.")]
 
 
 def markdown(frames: Frames, run: Mapping[str, Any], found: Sequence[Verdict]) -> str:
@@ -99,11 +135,10 @@ def markdown(frames: Frames, run: Mapping[str, Any], found: Sequence[Verdict]) -
         "## Verdicts",
     ]
     parts += [tally(found), report_words.CRITERION_TEXT, report_tables.verdict_lines(found)]
-    for section in SECTIONS:
-        if section.name in frames:
-            absent = report_words.absent(_absent(section.name, frames[section.name]))
-            parts += [f"## {section.title}", section.words, absent]
-            parts += [table.markdown() for table in section.tables(frames)]
+    for section, theirs in sections(frames, run):
+        if section.name in theirs:
+            parts += [f"## {section.title}", section.words, section.absent(theirs)]
+            parts += [table.markdown() for table in section.tables(theirs)]
     parts += ["## The run", report_tables.run(run).markdown() if run else report_words.NO_RUN]
     return "\n\n".join(part for part in parts if part) + "\n"
 
@@ -135,10 +170,10 @@ def _statement(verdict: Verdict) -> page.Block:
 
 
 def _section(section: Section, frames: Frames) -> list[page.Block]:
-    head = page.heading(section.title, section.name)
+    head = page.heading(section.title, section.anchor)
     if section.name not in frames:
         return [head, page.text(report_words.not_run(section.name))]
-    absent = report_words.absent(_absent(section.name, frames[section.name]))
+    absent = section.absent(frames)
     tables = [table.html() for table in section.tables(frames)]
     if section.folded:
         tables = [page.fold("The figures as a table", tables)]
@@ -149,12 +184,6 @@ def _section(section: Section, frames: Frames) -> list[page.Block]:
     last = [page.fold("Hyper-parameters, updates and time of each fit", [t.html() for t in used])] if used else []
     body = [*charts, *tables] if section.folded else [*tables, *charts]
     return [head, page.text(section.words), page.text(absent), *body, *last]
-
-
-def _absent(experiment: str, frame: pd.DataFrame) -> list[str]:
-    """The settings that the paper shows and this run does not."""
-    run = set(zip(frame["items"], frame["setting"], strict=True)) if "setting" in frame else set()
-    return [", ".join(place) for place in SHOWN.get(experiment, ()) if place not in run]
 
 
 def _missing(frames: Frames) -> page.Block:
@@ -169,6 +198,13 @@ def _missing_words(frames: Frames) -> str:
 
 def _run(run: Mapping[str, Any]) -> list[page.Block]:
     return [report_tables.run(run).html()] if run else [page.text(report_words.NO_RUN)]
+
+
+def _search(frames: Frames) -> list[page.Block]:
+    """What the search for hyper-parameters found and cost, where there was one."""
+    if "search" not in frames:
+        return []
+    return [page.fold("The search for hyper-parameters", [report_tables.search(frames["search"]).html()])]
 
 
 def _read(path: Path, columns: Sequence[str]) -> pd.DataFrame:

@@ -257,6 +257,27 @@ def _flat(facts: Mapping[str, Any], before: str = "") -> list[tuple[str, str]]:
     return rows
 
 
+def search(frame: pd.DataFrame) -> Table:
+    """Each search: its trials, what they cost, and the settings of the best; the last line is the whole."""
+    rows = [_searched(row) for row in frame.to_dict("records")]
+    trials, cut, minutes = (frame[column].sum() for column in ("trials", "cut", "core_minutes"))
+    rows.append([Cell("all"), Cell(""), Cell(""), Cell(f"{trials:.0f}, {cut:.0f} cut"), Cell(f"{minutes:.0f} min")])
+    size = f"{frame['updates'].max() / 1e6:.0f} M updates"
+    columns = ["", "best settings", "on the validation week", "trials", "time on one core"]
+    return Table(f"The search for hyper-parameters, trials of at most {size}", columns, rows)
+
+
+def _searched(row: Mapping[Any, Any]) -> list[Cell]:
+    found = "–" if pd.isna(row["validation"]) else say(row["objective"], row["validation"])
+    return [
+        Cell(f"{row['items']}, {row['setting']}: {name(row['method'])}, {row['objective']}"),
+        Cell(_parameters(row["settings"])),
+        Cell(found),
+        Cell(f"{row['trials']:.0f}, {row['cut']:.0f} cut"),
+        Cell(f"{row['core_minutes']:.1f} min"),
+    ]
+
+
 def settings(frame: pd.DataFrame) -> list[Table]:
     """Which hyper-parameters each method used, how long it trained and with how many updates."""
     if "settings" not in frame:

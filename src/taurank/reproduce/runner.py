@@ -127,6 +127,7 @@ def _write_record(
         "weeks": {name: lab.scenes.world(name).origin.get("weeks") for name in items},
         "source": _source(lab, next(iter(items), None)),
         "experiments": {name: round(value, 1) for name, value in seconds.items()},
+        "own": {p.name: {"kind": p.kind, "title": p.title} for p in plans if p.name not in plan.NAMES},
         "seconds": round(total, 1),
         "fits": {"done": lab.done, "reused": _reused(plans, lab)},
         "versions": _versions(),

@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 import optuna
+import pandas as pd
 from optuna.distributions import CategoricalDistribution
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
@@ -84,7 +85,7 @@ class Search:
 
 
 def search(plans: Iterable[Plan], folder: Path, source: Folder | None, progress: Progress) -> Tuned:
-    """Search what the plans need, write ``tuned.toml`` into the folder, and give it."""
+    """Search what the plans need, write ``tuned.toml`` and ``search.csv`` into the folder, and give the first."""
     plans = list(plans)
     searches = _searches(plans)
     if not searches:
@@ -96,6 +97,7 @@ def search(plans: Iterable[Plan], folder: Path, source: Folder | None, progress:
     progress.plan(sum(left), "trials")
     _run(searches, left, folder, source, progress)
     tuned = _merged(plans[0].tuned, searches, folder)
+    _write_spent(searches, folder)
     with atomic_path(folder / "tuned.toml") as path:
         path.write_text(_text(tuned), encoding="utf-8")
     return tuned
@@ -270,6 +272,31 @@ def _merged(tuned: Tuned, searches: Iterable[Search], folder: Path) -> Tuned:
             table |= {metric: found for metric, found in best.items() if found != best["CDCG"]}
             merged.setdefault(items, {}).setdefault(setting, {})[method] = table
     return merged
+
+
+def _write_spent(searches: Iterable[Search], folder: Path) -> None:
+    """``search.csv``: what each search found and cost; lines of searches made before stay."""
+    path, key = folder / "search.csv", ["items", "setting", "method", "objective"]
+    found = pd.DataFrame([_spent(each, folder) for each in searches])
+    before = pd.read_csv(path) if path.exists() else found.head(0)
+    both = pd.concat([each for each in (before, found) if len(each)]).drop_duplicates(key, keep="last")
+    with atomic_path(path) as temporary:
+        both.sort_values(key).to_csv(temporary, index=False)
+
+
+def _spent(search: Search, folder: Path) -> dict[str, Any]:
+    """A search as a line; ``core_minutes`` is what its trials took, each on one core."""
+    trials = _open(search, folder).get_trials(deepcopy=False, states=DONE)
+    finished = [each for each in trials if each.state == TrialState.COMPLETE]
+    took = [each.duration.total_seconds() for each in trials if each.duration is not None]
+    best = _best(finished, search.objective)
+    return {
+        "items": search.data.items, "setting": search.data.setting, "method": search.method,
+        "objective": search.objective, "trials": len(trials), "cut": len(trials) - len(finished),
+        "updates": search.budget["updates"], "core_minutes": round(sum(took) / 60, 2),
+        "validation": next((each.value for each in finished if each.params == best), None),
+        "settings": json.dumps(best),
+    }  # fmt: skip
 
 
 def _best(trials: Iterable[Any], metric: str) -> dict[str, float] | None:
