@@ -39,11 +39,11 @@ def frames(seed: int = 0) -> dict[str, pd.DataFrame]:
     }
 
 
-def save(tables: dict[str, pd.DataFrame], folder: Path, preset: str = "quick") -> Path:
+def save(tables: dict[str, pd.DataFrame], folder: Path, preset: str = "quick", weeks: int = 53) -> Path:
     """The folder of a run."""
     for name, frame in tables.items():
         frame.to_csv(folder / f"{name}.csv", index=False)
-    run = {"versions": {"taurank": "0.0", "python": "3.11"}, "seed": 0, "preset": preset, "weeks": 53,
+    run = {"versions": {"taurank": "0.0", "python": "3.11"}, "seed": 0, "preset": preset, "weeks": weeks,
            "seconds": dict.fromkeys(tables, 12.5), "source": None, "date": "2020-01-01"}  # fmt: skip
     (folder / "run.json").write_text(json.dumps(run), encoding="utf-8")
     return folder

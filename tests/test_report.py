@@ -175,11 +175,13 @@ def test_empty_tables_are_no_error(tmp_path: Path) -> None:
     assert (tmp_path / "report.html").is_file()
 
 
-def test_a_smoke_run_claims_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_smoke_run_claims_nothing_and_other_weeks_are_not_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(verdicts.EXPLANATIONS, "dlce-best-in-car", "found on the real data")
     worse = paper.car().assign(mean=[0.5, 0.7, 0.9])
     report.write(madeup.save({"car": worse}, tmp_path))
     assert "found on the real data" in (tmp_path / "report.md").read_text(encoding="utf-8")
+    report.write(madeup.save({"car": worse}, tmp_path, weeks=93))
+    assert "found on the real data" not in (tmp_path / "report.md").read_text(encoding="utf-8")
     report.write(madeup.save({"car": worse}, tmp_path, preset="smoke"))
     assert "found on the real data" not in (tmp_path / "report.md").read_text(encoding="utf-8")
     words = " ".join((tmp_path / "report.md").read_text(encoding="utf-8").split())

@@ -74,7 +74,7 @@ def write(out: str | os.PathLike[str]) -> None:
     """Write report.html, report.md, comparison.svg and the verdicts beside the tables in the folder ``out``."""
     folder = Path(out)
     frames, run = read(folder)
-    found = verdicts.judge(frames, explain=run.get("preset") != "smoke")
+    found = verdicts.judge(frames, explain=report_words.packaged(run))
     page.write(folder / "report.html", TITLE, blocks(frames, run, found), broad=True)
     _write_text(folder / "report.md", markdown(frames, run, found))
     if len(frames.get("comparison", ())):
