@@ -142,7 +142,15 @@ def test_the_search_is_shown_with_what_it_cost(tmp_path: Path) -> None:
     pd.DataFrame(rows).to_csv(folder / "search.csv", index=False)
     report.write(folder)
     words = " ".join(Reader((folder / "report.html").read_text(encoding="utf-8")).words)
-    for expected in ("category, original: DLCE, CAR", "cap 0.3", "0.250", "16, 5 cut", "32, 21 cut", "2.2 min", "3 min"):
+    for expected in (
+        "category, original: DLCE, CAR",
+        "cap 0.3",
+        "0.250",
+        "16, 5 cut",
+        "32, 21 cut",
+        "2.2 min",
+        "3 min",
+    ):
         assert expected in words
 
 
@@ -175,7 +183,9 @@ def test_empty_tables_are_no_error(tmp_path: Path) -> None:
     assert (tmp_path / "report.html").is_file()
 
 
-def test_a_smoke_run_claims_nothing_and_other_weeks_are_not_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_smoke_run_claims_nothing_and_other_weeks_are_not_explained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(verdicts.EXPLANATIONS, "dlce-best-in-car", "found on the real data")
     worse = paper.car().assign(mean=[0.5, 0.7, 0.9])
     report.write(madeup.save({"car": worse}, tmp_path))
