@@ -342,6 +342,14 @@ def test_wrong_rankers(wrong: Any) -> None:
         evaluate(wrong, dense(np.eye(2)))
 
 
+def test_masked_scores_are_refused_and_unmasked_ones_are_not() -> None:
+    scores, made = np.ma.masked_greater([[0.1, 9.0], [0.3, 0.2]], 5), dense(np.eye(2))
+    with pytest.raises(ValueError, match="masked entries; fill them"):
+        evaluate(scores, made)
+    filled = scores.filled(-1.0)
+    assert evaluate(np.ma.masked_array(filled), made)["CDCG"].mean == evaluate(filled, made)["CDCG"].mean
+
+
 def test_a_learner_with_scores_of_the_wrong_shape() -> None:
     learner = Factors([0, 1], [0, 1])
     learner.item_factors = learner.item_factors[:1]

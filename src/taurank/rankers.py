@@ -126,6 +126,8 @@ class LearnerRanking:
 
 def as_scores(scores: npt.ArrayLike) -> Scores:
     """Anything like a two-dimensional array of numbers."""
+    if np.ma.is_masked(scores):
+        raise InputError("the array of scores has masked entries; fill them, for example with a very low number.")
     values = np.asarray(scores)
     if values.ndim != 2 or values.dtype.kind not in "fiub":
         raise InputError(
