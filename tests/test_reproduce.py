@@ -274,6 +274,10 @@ def test_settings_go_from_preset_over_tuned_and_metric_to_the_file(tmp_path: Pat
     own = text.replace('{name = "dlce"}', '{name = "dlce", settings = {cap = 0.5}}')
     made = plan.load(write(tmp_path, own), preset, tuned)
     assert made.settings(made.methods[0], made.data[0], "CAR")["cap"] == 0.5
+    tuned["category"]["original"]["dlce"]["CP@10"] = {"cap": 0.01}
+    for line, caps in (("", [0.3, 0.3]), ("\nper_metric = true", [0.01, 0.01])):
+        made = plan.load(write(tmp_path, text + line), preset, tuned)
+        assert [made.settings(made.methods[0], made.data[0], name)["cap"] for name in ("CP@10", "P@10")] == caps
 
 
 GOOD = 'kind = "comparison"\nmetrics = ["CDCG"]\ndata = [{items = "category"}]\nmethods = [{name = "dlce"}]\n'

@@ -83,9 +83,9 @@ class Preset:
 
     ``updates`` is the most that a fit makes, and it is validated ``validations`` times on the way. ``factors``
     is d by setting, ``settings`` are defaults of all trained methods. ``sizes`` are users and items of the
-    synthetic worlds that stand for the real data. ``per_metric`` makes a fit of its own for each metric that
-    was tuned to other values; otherwise only CAR has its own. ``search`` is the budget of the tuning.
-    ``searched`` says that the hyper-parameters come from a search on the data at hand.
+    synthetic worlds that stand for the real data. ``per_metric`` is the plans' (see Plan) unless they say otherwise.
+    ``search`` is the budget of the tuning. ``searched`` says that the hyper-parameters come from a search on the
+    data at hand.
     """
 
     name: str
@@ -114,6 +114,7 @@ class Plan:
     preset: Preset
     tuned: Tuned
     keep_models: bool = False
+    per_metric: bool = False  # a fit of its own for each metric that was tuned to other values; CAR always has one
     overrides: Mapping[tuple[str, str], Mapping[str, Settings]] = field(default_factory=dict)
     own_metrics: Mapping[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)
 
@@ -132,8 +133,8 @@ class Plan:
         if self.preset.use_tuned:
             table = self.tuned.get(data.items, {}).get(data.setting, {}).get(method.name, {})
             found |= {key: value for key, value in table.items() if not isinstance(value, dict)}
-            if self.preset.per_metric or metric == "CAR":
-                found |= table.get(metric, {})
+            if self.per_metric or metric == "CAR":
+                found |= table.get(metric if metric.startswith("C") else f"C{metric}", {})  # P@10 goes with CP@10
         own = self.overrides.get((data.items, data.setting), {}).get(method.label, {})
         return {**found, **method.settings, **own}
 
@@ -169,7 +170,7 @@ def load_tuned(path: Path | None = None) -> Tuned:
 
 # ---- from text to a plan -------------------------------------------------------------------------
 
-_TOP = ("kind", "title", "seed", "times", "data", "methods", "metrics", "vary", "keep_models")
+_TOP = ("kind", "title", "seed", "times", "data", "methods", "metrics", "vary", "keep_models", "per_metric")
 
 
 def _plan(table: dict[str, Any], name: str, preset: Preset, tuned: Tuned) -> Plan:
@@ -194,6 +195,7 @@ def _plan(table: dict[str, Any], name: str, preset: Preset, tuned: Tuned) -> Pla
         preset=preset,
         tuned=tuned,
         keep_models=bool(table.get("keep_models", False)),
+        per_metric=bool(table.get("per_metric", preset.per_metric)),
         overrides={_place(entry): entry["settings"] for entry in entries if "settings" in entry},
         own_metrics={_place(e): _metrics(e["metrics"], where) for e in entries if "metrics" in e},
     )
