@@ -327,12 +327,12 @@ def test_search_goes_on_where_it_stopped_and_its_values_are_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tuning, "worker_count", lambda _: 1)
-    budget = {"trials": 2, "updates": 2000, "validations": 2, "objectives": ["CDCG", "CAR"], "learning_rate": [0.1]}
+    budget = {"trials": 1, "updates": 2000, "validations": 2, "objectives": ["CDCG", "CAR"], "learning_rate": [0.1]}
     preset = small(search=budget, use_tuned=True, per_metric=True)
     made = plan.load(write(tmp_path, GOOD), preset, {})
     with Progress(False) as progress:
         first = tuning.search([made], tmp_path, None, progress)
-        assert progress.count == 2
+        assert progress.count == 3
         again = tuning.search([made], tmp_path, None, progress)
         assert (progress.total, progress.count) == (0, 0)
     assert first == again == plan.load_tuned(tmp_path / "tuned.toml")
@@ -340,7 +340,7 @@ def test_search_goes_on_where_it_stopped_and_its_values_are_used(
     assert table["learning_rate"] == 0.1
     assert table["cap"] in tr.DLCE.space["cap"]
     (spent,) = pd.read_csv(tmp_path / "search.csv").to_dict("records")
-    assert (spent["method"], spent["trials"], spent["cut"]) == ("dlce", 2, 0)
+    assert (spent["method"], spent["trials"], spent["cut"]) == ("dlce", 3, 0)
     assert json.loads(spent["settings"]) == {name: table[name] for name in ("regularization", "cap", "learning_rate")}
 
 

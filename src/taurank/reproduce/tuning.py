@@ -19,6 +19,7 @@ import os
 import zlib
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from multiprocessing import get_context
 from pathlib import Path
@@ -66,6 +67,11 @@ class Search:
         return self.preset.search
 
     @property
+    def trials(self) -> int:
+        """So many for each hyper-parameter: a larger grid needs more."""
+        return int(self.budget["trials"]) * len(self.space())
+
+    @property
     def place(self) -> tuple[str, str, str]:
         return self.data.items, self.data.setting, self.method
 
@@ -91,8 +97,8 @@ def search(plans: Iterable[Plan], folder: Path, source: Folder | None, progress:
     if not searches:
         return plans[0].tuned
     (folder / "tuning").mkdir(parents=True, exist_ok=True)
-    left = [max(0, each.budget["trials"] - _count(each, folder)) for each in searches]
-    total, size = len(searches) * searches[0].budget["trials"], searches[0].budget["updates"]
+    left = [max(0, each.trials - _count(each, folder)) for each in searches]
+    total, size = sum(each.trials for each in searches), searches[0].budget["updates"]
     progress.say(f"search: {len(searches)} searches, {total} trials of at most {size / 1e6:g} M updates")
     progress.plan(sum(left), "trials")
     _run(searches, left, folder, source, progress)
@@ -137,7 +143,8 @@ def _run(searches: list[Search], left: list[int], folder: Path, source: Folder |
         for each in waiting:
             _tell(progress, each, _trial(each, folder, source))
         return
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+    context = get_context("spawn")
+    with ProcessPoolExecutor(processes, context, initializer=_take_turns, initargs=(context.Lock(),)) as pool:
         running = {pool.submit(_trial, each, folder, source): each for each in waiting}
         try:
             for done in as_completed(running):
@@ -152,6 +159,12 @@ def _tell(progress: Progress, search: Search, how: str) -> None:
 
 
 _labs: dict[Any, Lab] = {}  # of this process: its samples serve all its trials
+_turn: Any = nullcontext()  # shared by all processes: who asks sees what the others have asked
+
+
+def _take_turns(lock: Any) -> None:
+    global _turn
+    _turn = lock
 
 
 def _trial(search: Search, folder: Path, source: Folder | None) -> str:
@@ -159,8 +172,10 @@ def _trial(search: Search, folder: Path, source: Folder | None) -> str:
     if (folder, source) not in _labs:
         _labs.clear()
         _labs[folder, source] = Lab(folder / "cache", Scenes(search.preset, source, threads=1), threads=1)
-    lab, study = _labs[folder, source], _open(search, folder)
-    trial, chosen = _ask(study, search)
+    lab = _labs[folder, source]
+    with _turn:
+        study = _open(search, folder)
+        trial, chosen = _ask(study, search)
     fit = job(search.data, search.method, {**_fixed(search), **chosen}, *_sizes(search))
 
     def report(step: int, values: Mapping[str, float]) -> None:
