@@ -1,4 +1,4 @@
-"""The two limits against their formulas."""
+"""The limits against their formulas, and what methods aim at against the mean of their weights."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from scipy.stats import binom
 
 from taurank import Log, World, evaluate
 from taurank.errors import InputError
-from taurank.reproduce.limits import ten_weeks_scores, truth_scores
+from taurank.learners import LEARNERS
+from taurank.reproduce.limits import TARGETS, target_scores, ten_weeks_scores, truth_scores
 
 
 def oracle(world: World, log: Log) -> npt.NDArray[np.float64]:
@@ -118,3 +119,20 @@ def test_a_log_of_another_world_is_refused() -> None:
     bought = World(np.ones((4, 3)), np.ones((4, 3)), world.propensity, world.users, world.items)
     with pytest.raises(InputError, match=r"no chance for the counts of 12 pairs"):
         ten_weeks_scores(never, bought.sample(1, random_state=0).log)
+
+
+@pytest.mark.parametrize("method", TARGETS)
+def test_a_target_is_the_mean_of_a_methods_weights(method: str) -> None:
+    world, times = random_world((3, 4), 7, edges=False), 40_000
+    learner: Any = LEARNERS[method](cap=0.4) if method in ("dlto", "dlce") else LEARNERS[method]()
+    weights = learner.gains(world.sample(times, random_state=1).log)
+    found = np.zeros((3, 4))
+    np.add.at(found, (weights.user, weights.item), weights.value)
+    np.testing.assert_allclose(found / times, target_scores(method, world, 0.4), atol=0.04)
+
+
+def test_without_a_cap_the_target_of_dlce_is_the_truth_and_a_cap_hides_what_is_hardly_seen() -> None:
+    world = random_world((5, 6), 3, edges=True)
+    np.testing.assert_allclose(target_scores("dlce", world), truth_scores(world), atol=1e-12)
+    sure = World(world.treated_rate, world.control_rate, np.ones((5, 6)), world.users, world.items)
+    np.testing.assert_allclose(target_scores("dlce", sure, 0.01), world.treated_rate, atol=1e-3)

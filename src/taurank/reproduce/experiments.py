@@ -19,10 +19,12 @@ from taurank import dunnhumby, gains
 from taurank.learners import LEARNERS
 from taurank.learners.trained import Trained
 from taurank.metrics import evaluate
-from taurank.reproduce.fits import MODEL_METRIC, Job, Lab, best_of, job, uses_propensity
+from taurank.reproduce import limits
+from taurank.reproduce.fits import MODEL_METRIC, Job, Lab, best_of, job, uses_propensity, weeks_of
 from taurank.reproduce.plan import Data, Method, Plan, check_settings
 
 DENSITY_BINS = 50
+TARGET_COLUMNS = ["items", "setting", "method", "metric", "mean", "std"]
 Labels = dict[str, Any]
 
 
@@ -41,8 +43,10 @@ def frames(plan: Plan, lab: Lab) -> dict[str, pd.DataFrame]:
         return _statistics(plan, lab)
     if plan.kind == "estimators":
         return {plan.name: _estimators(plan, lab)}
-    rows = [_row(line, lab, plan.kind == "comparison") for line in lines(plan)]
-    return {plan.name: pd.DataFrame(rows)}
+    made = {plan.name: pd.DataFrame([_row(line, lab, plan.kind == "comparison") for line in lines(plan)])}
+    if plan.kind == "comparison":
+        made[f"{plan.name}_targets"] = pd.DataFrame(_targets(plan, lab), columns=TARGET_COLUMNS)
+    return made
 
 
 def lines(plan: Plan) -> list[Line]:
@@ -187,6 +191,24 @@ def _row(line: Line, lab: Lab, costs: bool) -> Labels:
 
 
 # ---- what is measured otherwise ------------------------------------------------------------------
+
+
+def _targets(plan: Plan, lab: Lab) -> Iterator[Labels]:
+    """What methods would reach with unlimited data, by the truth of the test weeks; kept on disk like a fit."""
+    for data, method in itertools.product(plan.data, plan.methods):
+        if method.name not in limits.TARGETS:
+            continue
+        cap = float(plan.settings(method, data, MODEL_METRIC).get("cap", 0.0))
+        metrics = [metric for metric in plan.metrics_of(data) if metric.startswith("C")]
+        key = lab.key(Job(data, method.name), "target", cap, metrics)
+        saved = lab.read(key)
+        if saved is None:
+            scene = lab.scenes.scene(data)
+            saved = {**weeks_of(limits.target_scores(method.name, scene.world, cap), scene, metrics, lab.threads)}
+            lab.write(key, saved)
+        labels = {"items": data.items, "setting": data.setting, "method": method.label}
+        for metric in metrics:
+            yield {**labels, "metric": metric, "mean": np.mean(saved[metric]), "std": np.std(saved[metric])}
 
 
 def _prior_curve(items: str, lab: Lab) -> pd.DataFrame:

@@ -195,7 +195,7 @@ def _measured_fit(
     began = time.perf_counter()
     if job.method in LIMITS:
         scores = _limit_scores(job.method, scene, threads)
-        weeks = _weeks(scores, scene, job.metrics, threads)
+        weeks = weeks_of(scores, scene, job.metrics, threads)
         values = {name: Value(weeks[name], 0.0, 0) for name in job.metrics}
         return Result({}, time.perf_counter() - began, 0, values), None
     settings = dict(job.settings)
@@ -300,13 +300,13 @@ class Best:
             by_updates.setdefault(self.best[_causal(metric)][1], []).append(metric)
         for updates, together in by_updates.items():
             self.restore(together[0])
-            weeks = _weeks(self.learner, scene, together, self.threads)
+            weeks = weeks_of(self.learner, scene, together, self.threads)
             for name in together:
                 values[name] = Value(weeks[name], self.best[_causal(name)][0], updates)
         return values
 
 
-def _weeks(ranker: Any, scene: Scene, metrics: Iterable[str], threads: int | None) -> dict[str, tuple[float, ...]]:
+def weeks_of(ranker: Any, scene: Scene, metrics: Iterable[str], threads: int | None) -> dict[str, tuple[float, ...]]:
     """Metrics in each test week: a causal name by the truth, any other by the purchases."""
     weeks: dict[str, tuple[float, ...]] = {}
     for causal, gains in ((True, scene.truth), (False, scene.outcome)):

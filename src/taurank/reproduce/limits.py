@@ -1,6 +1,6 @@
-"""Two limits beside every method: the truth, and what the counts of a log can tell at best.
+"""Limits beside every method: the truth, what the counts of a log can tell, and what a method aims at.
 
-Both need the world that the log was drawn from, so neither is a learner. Their scores are arrays users × items
+They need the world that the log was drawn from, so they are no learners. Their scores are arrays users × items
 for ``taurank.evaluate``.
 """
 
@@ -18,6 +18,8 @@ from taurank.log import Log
 from taurank.world import World
 
 Scores = npt.NDArray[np.float64]
+
+TARGETS = ("bpr", "dlto", "blce", "dlce")  # methods that weigh purchases, so that their aim is a formula
 
 
 def truth_scores(world: World) -> Scores:
@@ -51,6 +53,29 @@ def ten_weeks_scores(world: World, log: Log, threads: int | None = None) -> Scor
             "give a log sampled from this world."
         )
     return np.ascontiguousarray(scores.T)
+
+
+def target_scores(method: str, world: World, cap: float = 0.0) -> Scores:
+    """What a method would rank by with unlimited data and a model without limits: its weights in expectation.
+
+        BPR   P μ^T + (1−P) μ^C                                    purchases
+        DLTO  P μ^T / max(P, χ)
+        DLCE  P μ^T / max(P, χ) − (1−P) μ^C / max(1−P, χ)          μ^T − μ^C where no cap binds
+        BLCE  as DLCE without cap, with the mean of all P in the denominators
+
+    How far this stays behind the truth is the method's bias; how far the method stays behind this is variance
+    and optimisation.
+    """
+    shown = np.asarray(world.propensity, np.float64)
+    bought, unshown = shown * world.treated_rate, (1 - shown) * world.control_rate
+    if method == "bpr":
+        return np.asarray(bought + unshown)
+    assumed = np.full_like(shown, shown.mean()) if method == "blce" else shown
+    least = max(0.0 if method == "blce" else cap, np.finfo(np.float64).tiny)  # 0 / 0 is 0: such a cell is never seen
+    effect = bought / np.maximum(assumed, least)
+    if method != "dlto":
+        effect -= unshown / np.maximum(1 - assumed, least)
+    return np.asarray(effect)
 
 
 def _patterns(log: Log) -> npt.NDArray[np.int64]:

@@ -30,6 +30,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "statistics_brier": ("items", "prior_weight", "brier"),
     "statistics_density": ("items", "setting", "low", "high", "density"),
     "comparison": _SCORES,
+    "comparison_targets": _SCORES,
     "car": _SCORES,
     "capping": ("items", "setting", "metric", "cap", "mean", "std"),
     "estimators": ("items", "setting", "method", "metric", "cap", "mae", "truth"),
@@ -43,7 +44,7 @@ SHOWN = {
     "comparison": ALL, "car": (("category", "personalized"),), "capping": ALL, "estimators": CATEGORY,
     "misspecification": (*CATEGORY, ("product", "original")),
 }  # fmt: skip
-_PARTS = ("", "_brier", "_density")  # what one experiment may write
+_PARTS = ("", "_brier", "_density", "_targets")  # what one experiment may write
 KINDS = {True: "good", False: "poor", None: "caution"}
 
 
@@ -256,6 +257,14 @@ def _statistics_charts(frames: Frames) -> list[tuple[str, list[page.Block]]]:
     ]
 
 
+def _comparison_tables(frames: Frames) -> list[Table]:
+    tables = report_tables.comparison(frames["comparison"])
+    targets = frames.get("comparison_targets", pd.DataFrame())
+    if len(targets):
+        tables.append(report_tables.targets(targets, report_words.TARGETS))
+    return tables
+
+
 def _comparison_charts(frames: Frames) -> list[tuple[str, list[page.Block]]]:
     frame = frames["comparison"]
     said = [
@@ -282,7 +291,7 @@ SECTIONS: tuple[Section, ...] = (
     ),
     Section(
         "comparison", "Comparison", report_words.COMPARISON,
-        lambda frames: report_tables.comparison(frames["comparison"]), _comparison_charts,
+        _comparison_tables, _comparison_charts,
     ),
     Section(
         "car", "CAR", report_words.CAR,

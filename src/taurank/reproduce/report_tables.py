@@ -86,6 +86,16 @@ def comparison(frame: pd.DataFrame) -> list[Table]:
     ]
 
 
+def targets(frame: pd.DataFrame, caption: str) -> Table:
+    """What methods aim at: a line for each setting and method."""
+    metrics = [metric for metric in paper.METRICS if metric in set(frame["metric"])]
+    body = [
+        [Cell(f"{items}, {setting}: {_word(key)}"), *(_figure(rows, str(key), metric, "") for metric in metrics)]
+        for (items, setting, key), rows in frame.groupby(["items", "setting", "method"], sort=False)
+    ]
+    return Table(caption, ["", *metrics], body)
+
+
 def car(frame: pd.DataFrame) -> list[Table]:
     """Table 5."""
     return [_scores(frame, paper.car(), items, setting, ("CAR",), "Table 5") for items, setting in places(frame)]

@@ -59,6 +59,7 @@ purchases per pair leaves nothing else.
 Two limits show how much is left. Truth ranks by the true effect; nothing can be better. What ten weeks can tell
 ranks by the posterior mean of the effect, given a pair's own counts and the item's true distribution over users:
 no method that treats the users of an item alike can be better with ten weeks of data."""
+TARGETS = "What a method would reach with unlimited data: the bias that is left in what it aims at"
 DOTS = "Tables 3 and 4 as pictures: a filled dot is a figure of this run, a hollow diamond the paper's."
 OUTCOME = """\
 P@10 counts purchases, CP@10 those that the recommendation caused. The paper says in a footnote that the two do not
