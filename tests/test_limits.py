@@ -124,7 +124,8 @@ def test_a_log_of_another_world_is_refused() -> None:
 @pytest.mark.parametrize("method", TARGETS)
 def test_a_target_is_the_mean_of_a_methods_weights(method: str) -> None:
     world, times = random_world((3, 4), 7, edges=False), 40_000
-    learner: Any = LEARNERS[method](cap=0.4) if method in ("dlto", "dlce") else LEARNERS[method]()
+    kind: Any = LEARNERS[method]
+    learner = kind(cap=0.4) if method in ("dlto", "dlce") else kind()
     weights = learner.gains(world.sample(times, random_state=1).log)
     found = np.zeros((3, 4))
     np.add.at(found, (weights.user, weights.item), weights.value)
