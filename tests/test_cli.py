@@ -47,6 +47,11 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(capsys, "--version")[1].startswith("taurank ")
 
 
+def test_the_package_runs_as_a_module() -> None:
+    done = subprocess.run([sys.executable, "-m", "taurank", "--version"], capture_output=True, text=True, check=False)
+    assert done.stdout.startswith("taurank ")
+
+
 def test_synthetic_writes_log_truth_and_what_was_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     arguments = ("data", "synthetic", "--users", 30, "--items", 20, "--times", 2, "--seed", 5, "--out")
     assert run(capsys, *arguments, tmp_path / "a")[0] == 0

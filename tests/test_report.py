@@ -192,6 +192,7 @@ def test_a_smoke_run_claims_nothing_and_other_weeks_are_not_explained(
     assert "found on the real data" in (tmp_path / "report.md").read_text(encoding="utf-8")
     report.write(madeup.save({"car": worse}, tmp_path, weeks=93))
     assert "found on the real data" not in (tmp_path / "report.md").read_text(encoding="utf-8")
+    assert "were searched on the packaged weeks" in (tmp_path / "report.md").read_text(encoding="utf-8")
     report.write(madeup.save({"car": worse}, tmp_path, preset="smoke"))
     assert "found on the real data" not in (tmp_path / "report.md").read_text(encoding="utf-8")
     words = " ".join((tmp_path / "report.md").read_text(encoding="utf-8").split())

@@ -84,8 +84,7 @@ class Preset:
     ``updates`` is the most that a fit makes, and it is validated ``validations`` times on the way. ``factors``
     is d by setting, ``settings`` are defaults of all trained methods. ``sizes`` are users and items of the
     synthetic worlds that stand for the real data. ``per_metric`` is the plans' (see Plan) unless they say otherwise.
-    ``search`` is the budget of the tuning. ``searched`` says that the hyper-parameters come from a search on the
-    data at hand.
+    ``search`` is the budget of the tuning.
     """
 
     name: str
@@ -97,7 +96,6 @@ class Preset:
     use_tuned: bool = True
     per_metric: bool = False
     search: Settings | None = None
-    searched: bool = False
 
 
 @dataclass(frozen=True)

@@ -17,9 +17,8 @@ The paper's worlds are made of {theirs} weeks of purchases, those here of {ours}
 and the probabilities differ. So the absolute figures differ from the paper's; what can be compared is the order of
 the methods and how far they are apart. The paper's figures stand beside ours for that."""
 _NOT_SEARCHED = """\
-The hyper-parameters of this run were not searched on these data: they are the ones that the authors report for
-theirs, with larger learning rates where a fit of 60 million updates is too short. Every verdict that compares methods
-is provisional until a search has replaced them."""
+The hyper-parameters of this run were searched on the packaged weeks, not on these: every verdict that compares methods
+is provisional until `taurank reproduce --preset full` has searched here."""
 _SAME = """\
 The worlds here are made of {ours} weeks of purchases, as many as the paper's. They are drawn anew: the figures
 cannot be the same to the last digit."""
@@ -91,7 +90,8 @@ def data(run: Mapping[str, Any]) -> tuple[str, str]:
     if run.get("preset") == "smoke":
         return "Not the paper's data", _SYNTHETIC
     ours = _weeks(run.get("weeks"))
-    started = "" if run.get("searched", run.get("preset") != "quick") else " " + _NOT_SEARCHED
+    elsewhere = run.get("preset") == "quick" and ours != PACKAGED_WEEKS
+    started = " " + _NOT_SEARCHED if elsewhere else ""
     if ours == WEEKS:
         return "The data are as long as the paper's", _SAME.format(ours=ours) + started
     return "The data differ", _PACKAGED.format(ours=ours, theirs=WEEKS) + started

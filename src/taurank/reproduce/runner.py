@@ -122,7 +122,6 @@ def _write_record(
     items = dict.fromkeys(data.items for each in plans for data in each.data)
     facts: dict[str, Any] = {
         "preset": plans[0].preset.name,
-        "searched": plans[0].preset.searched,
         "seed": sorted({data.seed for each in plans for data in each.data}),
         "weeks": {name: lab.scenes.world(name).origin.get("weeks") for name in items},
         "source": _source(lab, next(iter(items), None)),
