@@ -17,8 +17,8 @@ The paper's worlds are made of {theirs} weeks of purchases, those here of {ours}
 and the probabilities differ. So the absolute figures differ from the paper's; what can be compared is the order of
 the methods and how far they are apart. The paper's figures stand beside ours for that."""
 _NOT_SEARCHED = """\
-The hyper-parameters of this run were searched on the packaged weeks, not on these: every verdict that compares methods
-is provisional until `taurank reproduce --preset full` has searched here."""
+The hyper-parameters of this run were searched on the packaged weeks, not on these: every verdict that compares
+methods is provisional until `taurank reproduce --preset full` has searched here."""
 _SAME = """\
 The worlds here are made of {ours} weeks of purchases, as many as the paper's. They are drawn anew: the figures
 cannot be the same to the last digit."""
