@@ -93,7 +93,10 @@ def test_run_writes_tables_and_a_record_and_a_second_run_makes_no_fit(tiny: dict
     first = {path.name: path.read_bytes() for path in out.glob("*.csv")}
     assert set(first) >= {"comparison.csv", "estimators.csv", "misspecification.csv"}
     reproduce.run(tiny.values(), "smoke", out=out, show_progress=False)
-    assert json.loads((out / "run.json").read_text())["fits"] == {"done": 0, "reused": 11}
+    again = json.loads((out / "run.json").read_text())
+    assert again["fits"] == {"done": 0, "reused": 11}
+    assert again["earlier_starts"] == {record["date"]: {"seconds": record["seconds"], "fits": 11}}
+    assert again["experiments"]["comparison"] >= record["experiments"]["comparison"]
     assert {path.name: path.read_bytes() for path in out.glob("*.csv")} == first
 
 

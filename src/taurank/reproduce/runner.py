@@ -118,15 +118,18 @@ def _write_table(folder: Path, name: str, frame: pd.DataFrame) -> None:
 def _write_record(
     folder: Path, plans: list[Plan], lab: Lab, seconds: Mapping[str, float], total: float, source: Folder | None
 ) -> None:
-    """run.json: what is needed to know where the figures come from."""
+    """run.json: what is needed to know where the figures come from; earlier starts in this folder count too."""
+    before = _before(folder, plans[0].preset.name)
+    spent = {name: before.get("experiments", {}).get(name, 0.0) + value for name, value in seconds.items()}
+    own = {each.name: {"kind": each.kind, "title": each.title} for each in plans if each.name not in plan.NAMES}
     items = dict.fromkeys(data.items for each in plans for data in each.data)
     facts: dict[str, Any] = {
         "preset": plans[0].preset.name,
         "seed": sorted({data.seed for each in plans for data in each.data}),
         "weeks": {name: lab.scenes.world(name).origin.get("weeks") for name in items},
         "source": _source(lab, next(iter(items), None)),
-        "experiments": {name: round(value, 1) for name, value in seconds.items()},
-        "own": {p.name: {"kind": p.kind, "title": p.title} for p in plans if p.name not in plan.NAMES},
+        "experiments": {**before.get("experiments", {}), **{name: round(value, 1) for name, value in spent.items()}},
+        "own": {**before.get("own", {}), **own},
         "seconds": round(total, 1),
         "fits": {"done": lab.done, "reused": _reused(plans, lab)},
         "versions": _versions(),
@@ -134,9 +137,22 @@ def _write_record(
         "threads": lab.threads,
         "machine": platform.machine(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
+        "earlier_starts": before.get("starts", {}),
     }
     with atomic_path(folder / "run.json") as path:
         path.write_text(json.dumps(facts, indent=1), encoding="utf-8")
+
+
+def _before(folder: Path, preset: str) -> dict[str, Any]:
+    """What run.json says of earlier starts with this preset: a run may be made in pieces."""
+    try:
+        old = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+        if old["preset"] != preset:
+            return {}
+        this = {old["date"]: {"seconds": old["seconds"], "fits": old["fits"]["done"]}}
+        return {**old, "starts": {**old.get("earlier_starts", {}), **this}}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}  # no record, or one that cannot be read: it is made anew
 
 
 def _source(lab: Lab, items: str | None) -> str | None:
