@@ -52,7 +52,8 @@ def document(whole: Path) -> str:
 
 def test_all_files_are_written(whole: Path) -> None:
     written = {path.name for path in whole.iterdir()} - {f"{name}.csv" for name in report.COLUMNS}
-    assert written == {"run.json", "report.html", "report.md", "comparison.svg", "verdicts.csv", "verdicts.json"}
+    made = {"report.html", "report.md", "comparison.svg", "comparison.md", "verdicts.csv", "verdicts.json"}
+    assert written == {"run.json", *made}
     rows = json.loads((whole / "verdicts.json").read_text(encoding="utf-8"))
     table = pd.read_csv(whole / "verdicts.csv")
     assert [row["id"] for row in rows] == list(table["id"]) == [claim.id for claim in verdicts.CLAIMS]

@@ -72,7 +72,7 @@ class Section(NamedTuple):
 
 
 def write(out: str | os.PathLike[str]) -> None:
-    """Write report.html, report.md, comparison.svg and the verdicts beside the tables in the folder ``out``."""
+    """Write report.html, report.md, comparison.svg, comparison.md and the verdicts into the folder of the tables."""
     folder = Path(out)
     frames, run = read(folder)
     found = verdicts.judge(frames, explain=report_words.packaged(run))
@@ -80,6 +80,7 @@ def write(out: str | os.PathLike[str]) -> None:
     _write_text(folder / "report.md", markdown(frames, run, found))
     if len(frames.get("comparison", ())):
         _write_text(folder / "comparison.svg", report_charts.comparison_file(frames["comparison"]))
+        _write_text(folder / "comparison.md", report_tables.short(frames["comparison"], "CP@10").markdown() + "\n")
     _write_text(folder / "verdicts.csv", verdicts.to_frame(found).to_csv(index=False))
     rows = [asdict(verdict) for verdict in found]
     _write_text(folder / "verdicts.json", json.dumps(rows, indent=2, ensure_ascii=False) + "\n")

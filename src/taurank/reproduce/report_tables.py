@@ -86,6 +86,21 @@ def comparison(frame: pd.DataFrame) -> list[Table]:
     ]
 
 
+def short(frame: pd.DataFrame, metric: str) -> Table:
+    """One metric in all settings, the paper's figures in brackets: what fits on a front page."""
+    where = places(frame)
+    methods, printed = methods_of(frame), paper.comparison()
+
+    def cell(method: str, items: str, setting: str) -> Cell:
+        rows, theirs = (part[(part["items"] == items) & (part["setting"] == setting)] for part in (frame, printed))
+        found = lookup(theirs, method=method, metric=metric)
+        here = _figure(rows, method, metric, "")
+        return Cell(here.words, f"({say(metric, found.mean)})" if found else "", here.kind)
+
+    body = [[Cell(name(method)), *(cell(method, *place) for place in where)] for method in methods]
+    return Table(f"{metric} here (in the paper)", ["", *(", ".join(place) for place in where)], body)
+
+
 def targets(frame: pd.DataFrame, caption: str) -> Table:
     """What methods aim at: a line for each setting and method."""
     metrics = [metric for metric in paper.METRICS if metric in set(frame["metric"])]
