@@ -23,6 +23,11 @@ def test_the_ten_lines_print_what_they_are_said_to(tmp_path: Path, monkeypatch: 
     assert (tmp_path / "model.taurank").exists()
 
 
+def test_the_main_table_is_the_one_of_the_results() -> None:
+    table = (Path(__file__).parent.parent / "docs" / "results" / "comparison.md").read_text()
+    assert table.strip() in README
+
+
 def test_every_linked_file_exists() -> None:
     root = Path(__file__).parent.parent
     links = re.findall(r"\]\(([^)#:]+)\)", README)
