@@ -104,11 +104,13 @@ def short(frame: pd.DataFrame, metric: str) -> Table:
 def targets(frame: pd.DataFrame, caption: str) -> Table:
     """What methods aim at: a line for each setting and method."""
     metrics = [metric for metric in paper.METRICS if metric in set(frame["metric"])]
-    body = []
+    body: list[list[Cell]] = []
     for items, setting in places(frame):
         rows = frame[(frame["items"] == items) & (frame["setting"] == setting)]
-        for key in methods_of(rows):
-            body.append([Cell(f"{items}, {setting}: {name(key)}"), *(_figure(rows, key, m, "") for m in metrics)])
+        body += [
+            [Cell(f"{items}, {setting}: {name(key)}"), *(_figure(rows, key, metric, "") for metric in metrics)]
+            for key in methods_of(rows)
+        ]
     return Table(caption, ["", *metrics], body)
 
 

@@ -59,9 +59,9 @@ Two limits show how much is left. Truth ranks by the true effect; nothing can be
 ranks by the posterior mean of the effect, given a pair's own counts and the item's true distribution over users:
 no method that treats the users of an item alike can be better with ten weeks of data.
 
-The last table shows what four of the methods aim at: how well a ranking by the expectation of their weights does, which
-is where unlimited data and a model without limits would lead them. The gap between that and the truth is bias; the gap
-between a method and its aim is variance, and what its model and training cannot do."""
+The last table shows what four of the methods aim at: how well a ranking by the expectation of their weights does,
+which is where unlimited data and a model without limits would lead them. The gap between that and the truth is bias;
+the gap between a method and its aim is variance, and what its model and training cannot do."""
 TARGETS = "What a method would reach with unlimited data: the bias that is left in what it aims at"
 DOTS = "Tables 3 and 4 as pictures: a filled dot is a figure of this run, a hollow diamond the paper's."
 OUTCOME = """\
