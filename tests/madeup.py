@@ -124,7 +124,7 @@ def _losses() -> pd.DataFrame:
         (items, setting, loss, factors, metric, MIDDLE[metric] * by * (1 - 3 / factors), 0.02 * MIDDLE[metric])
         for items, setting in PLACES[:2]
         for loss, by in (("logistic", 1.0), ("sigmoid", 1.01), ("hinge", 0.93))
-        for factors in (25, 50, 100, 200, 400)
+        for factors in (25, 50, 100, 200, 400, 800)
         for metric in paper.METRICS
     ]
     return pd.DataFrame(rows, columns=["items", "setting", "loss", "factors", "metric", "mean", "std"])

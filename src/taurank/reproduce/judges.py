@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import pandas as pd
 
@@ -39,6 +39,7 @@ CATEGORY = (("category", "original"), ("category", "personalized"))
 PRODUCT = (("product", "original"), ("product", "personalized"))
 
 GOOD_ERROR, POOR_ERROR = 0.25, 0.5  # of an estimate, relative to what it estimates
+PAPERS_SIZE = {"original": 200.0, "personalized": 400.0}  # d, where the paper says that it saturates
 ALIKE = 0.05  # a difference of two losses, relative to the figure, that nobody would mind
 AROUND = 10**0.5  # a cap is around another if it is at most half a decade away: one step of the grid
 WIDE = 0.5  # ξ up to here is a wide range: the log-odds half way to their mean
@@ -258,20 +259,20 @@ def rank_correlation(frame: pd.DataFrame, one: str, two: str, place: Place) -> t
 
 
 def losses_alike(one: str, two: str) -> Judge:
-    """At the largest d of both, each metric differs by no more than noise or 5 %; against it: most differ by more."""
+    """At the paper's d, each metric differs by no more than noise or 5 %; against it: most differ by more."""
 
     def judge(frames: Frames) -> Finding:
         frame = of_dlce(frames["losses"])
-        return settle([_alike_part(_place_rows(frame, place), one, two, " ".join(place)) for place in _places(frame)])
+        return settle([_alike_part(_place_rows(frame, place), one, two, place) for place in _places(frame)])
 
     return judge
 
 
-def _alike_part(rows: pd.DataFrame, one: str, two: str, place: str) -> Part:
+def _alike_part(rows: pd.DataFrame, one: str, two: str, place: Place) -> Part:
     common = set(rows.loc[rows["loss"] == one, "factors"]) & set(rows.loc[rows["loss"] == two, "factors"])
     if not common:
-        return Part(place, None)
-    size, words, far = max(common), [], []
+        return Part(" ".join(place), None)
+    size, words, far = _papers_size(common, place[1]), [], []
     for metric in METRICS:
         first, second = (lookup(rows, loss=loss, factors=size, metric=metric) for loss in (one, two))
         if first is not None and second is not None:
@@ -279,38 +280,43 @@ def _alike_part(rows: pd.DataFrame, one: str, two: str, place: str) -> Part:
             far.append(gap > max(noise(first, second), ALIKE * abs(first.mean)))
             words.append(f"{metric} {one} {say(metric, first.mean)} : {two} {say(metric, second.mean)}")
     sign = None if not far else 1 if not any(far) else -1 if 2 * sum(far) > len(far) else 0
-    return Part(place, sign, f"d = {size:g}: {', '.join(words)}")
+    return Part(" ".join(place), sign, f"d = {size:g}: {', '.join(words)}")
+
+
+def _papers_size(sizes: Iterable[float], setting: str) -> float:
+    """The d that the paper uses in a setting; in a smaller grid the last but one."""
+    found = sorted(sizes)
+    return PAPERS_SIZE[setting] if PAPERS_SIZE.get(setting) in found else found[max(0, len(found) - 2)]
 
 
 def saturates(loss: str) -> Judge:
-    """The last step in d brings no clear gain in any metric; against it: a clear gain in most.
-
-    Saturated from d on: no larger d is clearly better.
-    """
+    """No d beyond the paper's brings a clear gain in any metric; against it: one does in most of them."""
 
     def judge(frames: Frames) -> Finding:
         frame = of_dlce(frames["losses"])
         frame = frame[frame["loss"] == loss]
-        return settle([_saturated_part(_place_rows(frame, place), " ".join(place)) for place in _places(frame)])
+        return settle([_saturated_part(_place_rows(frame, place), place) for place in _places(frame)])
 
     return judge
 
 
-def _saturated_part(rows: pd.DataFrame, place: str) -> Part:
+def _saturated_part(rows: pd.DataFrame, place: Place) -> Part:
     sizes = sorted(set(rows["factors"]))
-    if len(sizes) < 2:
-        return Part(place, None)
-    words, gains = [], []
+    claimed = _papers_size(sizes, place[1]) if sizes else 0.0
+    larger = [size for size in sizes if size > claimed]
+    if not larger:
+        return Part(" ".join(place), None)
+    words: list[str] = []
+    gains: dict[float, list[bool]] = {size: [] for size in larger}
     for metric in METRICS:
-        curve = {size: lookup(rows, factors=size, metric=metric) for size in sizes}
-        known = {size: figure for size, figure in curve.items() if figure is not None}
-        if len(known) == len(sizes):
-            gains.append(compare(known[sizes[-1]], known[sizes[-2]], metric) > 0)
-            start = next(d for d in sizes if not any(compare(known[e], known[d], metric) > 0 for e in sizes if e > d))
-            shown = " → ".join(say(metric, known[size].mean) for size in sizes[-2:])
-            words.append(f"{metric} {shown} (saturated from {start:g} on)")
-    sign = None if not gains else 1 if not any(gains) else -1 if 2 * sum(gains) > len(gains) else 0
-    return Part(place, sign, f"d = {sizes[-2]:g} → {sizes[-1]:g}: {', '.join(words)}")
+        known = {size: figure for size in (claimed, *larger) if (figure := lookup(rows, factors=size, metric=metric))}
+        if claimed in known:
+            for size in larger:
+                gains[size].append(size in known and compare(known[size], known[claimed], metric) > 0)
+            words.append(f"{metric} {' → '.join(say(metric, figure.mean) for figure in known.values())}")
+    sign = 1 if not any(map(any, gains.values())) else -1 if any(2 * sum(g) > len(g) for g in gains.values()) else 0
+    steps = " → ".join(f"{size:g}" for size in (claimed, *larger))
+    return Part(" ".join(place), sign if words else None, f"d = {steps}: {', '.join(words)}")
 
 
 def over_at_each_beta(winner: str, losers: Sequence[str]) -> Judge:

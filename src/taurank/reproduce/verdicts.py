@@ -332,15 +332,15 @@ CLAIMS: tuple[Claim, ...] = (
         "losses-alike",
         "The upper bound and the approximation of the loss perform alike.",
         "5.1.2", "losses",
-        f"At the largest d, each of CP@10, CP@100 and CDCG differs by no more than noise or {judges.ALIKE:.0%}; does "
-        "not hold if most differ by more.",
+        f"At the paper's d (200, personalised 400), each of CP@10, CP@100 and CDCG differs by no more than noise or "
+        f"{judges.ALIKE:.0%}; does not hold if most differ by more.",
         judges.losses_alike("logistic", "sigmoid"),
     ),
     Claim(
         "saturates-in-d",
         "The performance saturates in d: at 200 in original, at 400 in personalised.",
         "5.1.2", "losses",
-        "The last step in d brings no clear gain in any metric; does not hold if it does in most.",
+        "No larger d brings a clear gain in any metric; does not hold if one does in most.",
         judges.saturates("logistic"),
     ),
 )  # fmt: skip
