@@ -110,7 +110,7 @@ def sections(frames: Frames, run: Mapping[str, Any]) -> list[tuple[Section, Fram
     for name, kind in _own(run).items():
         if name in frames:
             theirs = {kind + part: frames[name + part] for part in _PARTS if name + part in frames}
-            section = by_kind[kind]._replace(title=str(run["own"][name]["title"]), own=name)
+            section = by_kind[kind]._replace(title=str(run["own"][name]["title"]), words="", own=name)
             found.append((section, theirs))
     return found
 
