@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -197,6 +198,13 @@ def test_an_explanation_is_shown_only_with_a_claim_that_does_not_hold(
     FAILS["dlce-best-in-car"](frames)
     shown = {one.id for one in verdicts.judge(frames) if one.explanation}
     assert shown == {"dlce-best-in-car"}
+
+
+def test_what_does_not_hold_in_the_results_is_explained() -> None:
+    found = pd.read_csv(Path(__file__).parent.parent / "docs" / "results" / "verdicts.csv")
+    failed = found[found["verdict"] == "does not hold here"]
+    assert set(failed["id"]) == set(verdicts.EXPLANATIONS)
+    assert failed["explanation"].notna().all()
 
 
 def test_explanations_belong_to_claims() -> None:
