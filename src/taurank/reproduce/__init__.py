@@ -25,7 +25,7 @@ def run(
     ``names`` are names of experiments or paths of TOML files; none means all eight. ``preset`` is "smoke" (small
     synthetic worlds), "quick" or "full" (with a search over hyper-parameters). ``source`` is a folder with the
     original CSV files. What is measured is kept in ``out/cache``: a run that was killed goes on where it stopped.
-    ``items`` "category" or "product" makes that half alone; the other half can follow in another folder.
+    ``items`` "category" or "product" makes that half alone; both halves follow from the same folder without it.
     ``show_progress`` None shows a bar on a terminal and plain lines elsewhere; False shows nothing.
     """
     from taurank.reproduce import runner

@@ -21,7 +21,7 @@ from taurank.learners.trained import Trained
 from taurank.metrics import evaluate
 from taurank.reproduce import limits
 from taurank.reproduce.fits import MODEL_METRIC, Job, Lab, best_of, job, uses_propensity, weeks_of
-from taurank.reproduce.plan import Data, Method, Plan, check_settings
+from taurank.reproduce.plan import Data, Method, Plan, causal, check_settings
 
 DENSITY_BINS = 50
 TARGET_COLUMNS = ["items", "setting", "method", "metric", "mean", "std"]
@@ -199,16 +199,21 @@ def _targets(plan: Plan, lab: Lab) -> Iterator[Labels]:
         if method.name not in limits.TARGETS:
             continue
         cap = float(plan.settings(method, data, MODEL_METRIC).get("cap", 0.0))
-        metrics = [metric for metric in plan.metrics_of(data) if metric.startswith("C")]
-        key = lab.key(Job(data, method.name), "target", cap, metrics)
-        saved = lab.read(key)
-        if saved is None:
-            scene = lab.scenes.scene(data)
-            saved = {**weeks_of(limits.target_scores(method.name, scene.world, cap), scene, metrics, lab.threads)}
-            lab.write(key, saved)
+        metrics = [metric for metric in plan.metrics_of(data) if metric == causal(metric)]
+        weeks = _target(data, method.name, cap, metrics, lab)
         labels = {"items": data.items, "setting": data.setting, "method": method.label}
         for metric in metrics:
-            yield {**labels, "metric": metric, "mean": np.mean(saved[metric]), "std": np.std(saved[metric])}
+            yield {**labels, "metric": metric, "mean": np.mean(weeks[metric]), "std": np.std(weeks[metric])}
+
+
+def _target(data: Data, method: str, cap: float, metrics: list[str], lab: Lab) -> Mapping[str, Any]:
+    """Every metric in each test week."""
+
+    def measure() -> Mapping[str, Any]:
+        scene = lab.scenes.scene(data)
+        return weeks_of(limits.target_scores(method, scene.world, cap), scene, metrics, lab.threads)
+
+    return lab.kept(lab.key(Job(data, method), "target", cap, metrics), measure)
 
 
 def _prior_curve(items: str, lab: Lab) -> pd.DataFrame:
@@ -216,12 +221,12 @@ def _prior_curve(items: str, lab: Lab) -> pd.DataFrame:
     if lab.scenes.preset.sizes is not None:
         return pd.DataFrame({"prior_weight": [], "brier": []}, dtype=np.float64)
     key = f"prior-{items}-{lab.scenes.fingerprint(items)}"
-    saved = lab.read(key)
-    if saved is not None:
-        return pd.DataFrame(saved)
+    return pd.DataFrame(lab.kept(key, lambda: _measure_prior(items, lab)))
+
+
+def _measure_prior(items: str, lab: Lab) -> Mapping[str, Any]:
     curve = dunnhumby.tune_prior_weight(items, lab.scenes.source)  # type: ignore[arg-type]
-    lab.write(key, {str(name): list(column) for name, column in curve.items()})
-    return curve
+    return {str(name): list(column) for name, column in curve.items()}
 
 
 def _density(data: Data, lab: Lab) -> list[Labels]:
@@ -237,15 +242,11 @@ def _density(data: Data, lab: Lab) -> list[Labels]:
 def _errors(fit: Job, plan: Plan, lab: Lab) -> list[Labels]:
     """MAE and bias over the test weeks by cap and metric; kept on disk like a fit."""
     key = lab.key(fit, "estimators", plan.vary["cap"], plan.metrics_of(fit.data))
-    saved = lab.read(key)
-    if saved is None:
-        lab.result(fit)
-        saved = {"rows": _measure_errors(fit, plan, lab)}
-        lab.write(key, saved)
-    return list(saved["rows"])
+    return list(lab.kept(key, lambda: {"rows": _measure_errors(fit, plan, lab)})["rows"])
 
 
 def _measure_errors(fit: Job, plan: Plan, lab: Lab) -> list[Labels]:
+    lab.result(fit)
     model, sample = lab.model(fit), lab.scenes.scene(fit.data).test_sample()
     metrics = plan.metrics_of(fit.data)
     truth = evaluate(model, sample.truth, metrics, threads=lab.threads)

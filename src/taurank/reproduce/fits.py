@@ -26,7 +26,7 @@ from taurank.learners.trained import Trained
 from taurank.log import Log
 from taurank.metrics import evaluate, parse
 from taurank.reproduce import limits
-from taurank.reproduce.plan import LIMITS, Data, Settings
+from taurank.reproduce.plan import LIMITS, Data, Settings, causal
 from taurank.reproduce.scenes import Scene, Scenes, fit_seed
 from taurank.tables import atomic_path
 
@@ -181,6 +181,14 @@ class Lab:
         with atomic_path(self.folder / f"{key}.json") as path:
             Path(path).write_text(json.dumps(facts, indent=1), encoding="utf-8")
 
+    def kept(self, key: str, make: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
+        """What is kept under this key; made and kept if it is not there."""
+        saved = self.read(key)
+        if saved is None:
+            saved = dict(make())
+            self.write(key, saved)
+        return saved
+
     def _path(self, job: Job, suffix: str) -> Path:
         return self.folder / f"{self.key(job)}.{suffix}"
 
@@ -271,7 +279,7 @@ class Best:
 
     def __init__(self, learner: Learner, validation: Gains, metrics: Iterable[str], threads: int | None) -> None:
         self.learner, self.validation, self.threads = learner, validation, threads
-        self.tracked = list(dict.fromkeys(_causal(name) for name in metrics))
+        self.tracked = list(dict.fromkeys(causal(name) for name in metrics))
         self.best: dict[str, tuple[float, int, dict[str, Any]]] = {}
 
     def forget(self) -> None:
@@ -289,7 +297,7 @@ class Best:
 
     def restore(self, metric: str) -> None:
         """Put the best state for this metric back into the learner."""
-        for name, array in self.best[_causal(metric)][2].items():
+        for name, array in self.best[causal(metric)][2].items():
             setattr(self.learner, f"{name}_", array)
 
     def values(self, metrics: Iterable[str], scene: Scene) -> dict[str, Value]:
@@ -297,29 +305,24 @@ class Best:
         values: dict[str, Value] = {}
         by_updates: dict[int, list[str]] = {}
         for metric in metrics:
-            by_updates.setdefault(self.best[_causal(metric)][1], []).append(metric)
+            by_updates.setdefault(self.best[causal(metric)][1], []).append(metric)
         for updates, together in by_updates.items():
             self.restore(together[0])
             weeks = weeks_of(self.learner, scene, together, self.threads)
             for name in together:
-                values[name] = Value(weeks[name], self.best[_causal(name)][0], updates)
+                values[name] = Value(weeks[name], self.best[causal(name)][0], updates)
         return values
 
 
 def weeks_of(ranker: Any, scene: Scene, metrics: Iterable[str], threads: int | None) -> dict[str, tuple[float, ...]]:
     """Metrics in each test week: a causal name by the truth, any other by the purchases."""
     weeks: dict[str, tuple[float, ...]] = {}
-    for causal, gains in ((True, scene.truth), (False, scene.outcome)):
-        names = [name for name in metrics if (name == _causal(name)) is causal]
+    for true, gains in ((True, scene.truth), (False, scene.outcome)):
+        names = [name for name in metrics if (name == causal(name)) is true]
         if names:
             found = evaluate(ranker, gains, names, threads=threads)
             weeks |= {name: tuple(float(week) for week in found[name].per_time) for name in names}
     return weeks
-
-
-def _causal(metric: str) -> str:
-    """P@10 is reported of the model that is chosen by CP@10."""
-    return metric if metric.startswith("C") else f"C{metric}"
 
 
 def _better(metric: str, value: float, than: float) -> bool:
@@ -330,6 +333,6 @@ def best_of(results: Iterable[Result], metric: str) -> Result:
     """The result that the validation weeks prefer for this metric; the first of equals."""
     chosen, *others = results
     for other in others:
-        if _better(_causal(metric), other.values[metric].validation, chosen.values[metric].validation):
+        if _better(causal(metric), other.values[metric].validation, chosen.values[metric].validation):
             chosen = other
     return chosen

@@ -132,9 +132,14 @@ class Plan:
             table = self.tuned.get(data.items, {}).get(data.setting, {}).get(method.name, {})
             found |= {key: value for key, value in table.items() if not isinstance(value, dict)}
             if self.per_metric or metric == "CAR":
-                found |= table.get(metric if metric.startswith("C") else f"C{metric}", {})  # P@10 goes with CP@10
+                found |= table.get(causal(metric), {})
         own = self.overrides.get((data.items, data.setting), {}).get(method.label, {})
         return {**found, **method.settings, **own}
+
+
+def causal(metric: str) -> str:
+    """The metric that a metric is chosen by: P@10 is reported of the model that is best in CP@10."""
+    return metric if metric.startswith("C") else f"C{metric}"
 
 
 def load(name: str, preset: Preset, tuned: Tuned | None = None) -> Plan:

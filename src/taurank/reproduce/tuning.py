@@ -231,8 +231,8 @@ def next_settings(
     """Settings not tried before: nearest to the best by steps on the grid, or, on a leap, anywhere."""
     grid = [dict(zip(space, values, strict=True)) for values in itertools.product(*space.values())]
     fresh = [settings for settings in grid if settings not in tried] or grid
-    walks = best is not None and len(tried) > LEAPS and len(tried) % LEAPS
-    far = [_steps(space, settings, best) if walks and best else 0 for settings in fresh]
+    walks = len(tried) > LEAPS and len(tried) % LEAPS
+    far = [_steps(space, settings, best) if best and walks else 0 for settings in fresh]
     near = [settings for settings, steps in zip(fresh, far, strict=True) if steps == min(far)]
     return near[int(rng.integers(len(near)))]
 
