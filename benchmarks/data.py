@@ -85,9 +85,9 @@ def build_taurank(path: str) -> dict[str, Any]:
 
 
 def build_pandas(path: str) -> dict[str, Any]:
-    from taurank import journey
+    from taurank.worlds import complete_journey
 
-    folder = journey.find_files(None).folder
+    folder = complete_journey.find_files(None).folder
     arrays, result = timed(lambda: pandas_world(folder, weight=0.9))
     save(path, arrays)
     return result

@@ -33,11 +33,11 @@ sys.path[:0] = [str(Path(__file__).parent.parent / "src"), str(Path(__file__).pa
 
 import taurank as tr  # noqa: E402
 from taurank import gains  # noqa: E402
-from taurank.catalogue import Catalogue, Ids  # noqa: E402
-from taurank.epochs import Tables  # noqa: E402
-from taurank.learners.trained import Epoch  # noqa: E402
-from taurank.log import Log  # noqa: E402
-from taurank.metrics import evaluate  # noqa: E402
+from taurank.data.ids import Catalogue, Ids  # noqa: E402
+from taurank.data.log import Log  # noqa: E402
+from taurank.evaluation.evaluate import evaluate  # noqa: E402
+from taurank.learners.factorization import Epoch  # noqa: E402
+from taurank.sgd.scheduler import Factors  # noqa: E402
 from touch import Touch  # noqa: E402
 
 WANTED_IMPLICIT, WANTED_TOUCH, WANTED_MEMORY = 2.5, 0.5, 3
@@ -208,7 +208,7 @@ class Clocked(tr.DLCE):
     def prepare(self, log: Log) -> Epoch:
         epoch, self.passes = super().prepare(log), list[tuple[float, float]]()
 
-        def run(tables: Tables, seed: int, number: int, threads: int) -> Any:
+        def run(tables: Factors, seed: int, number: int, threads: int) -> Any:
             wall, cpu = time.perf_counter(), time.process_time()
             stats = epoch(tables, seed, number, threads)
             self.passes.append((time.perf_counter() - wall, time.process_time() - cpu))

@@ -24,10 +24,11 @@ import numpy.typing as npt
 
 sys.path[:0] = [str(Path(__file__).parent.parent / folder) for folder in ("src", "tests")]
 
+from support.twins import by_argsort, by_pandas  # noqa: E402
 from taurank import Gains  # noqa: E402
-from taurank.catalogue import Catalogue, Ids  # noqa: E402
-from taurank.metrics import DEFAULT, evaluate  # noqa: E402
-from twins import by_argsort, by_pandas  # noqa: E402
+from taurank.data.ids import Catalogue, Ids  # noqa: E402
+from taurank.evaluation.evaluate import evaluate  # noqa: E402
+from taurank.evaluation.formulas import DEFAULT  # noqa: E402
 
 PLAIN = tuple(name[1:] for name in DEFAULT)
 FACTORS = 64

@@ -12,30 +12,21 @@ from typing import Any
 
 import numpy as np
 
-from taurank.epochs import Tables
-from taurank.gains import Gains
-from taurank.kernels import draw_others
-from taurank.llvm import compiled, peek, post, take
-from taurank.strata import (
-    SAMPLE,
-    Cut,
-    Floats,
-    Longs,
-    Samples,
-    Schedule,
-    Strata,
-    block_offsets,
-    by_user,
-    key_of,
-    plan_users,
-    stream,
-)
+from taurank._jit import compiled
+from taurank._random import Stream, stream, stream_key
+from taurank.estimation.gains import Gains
+from taurank.sgd.intrinsics import fetch_add, load_acquire, store_release
+from taurank.sgd.kernels import draw_others
+from taurank.sgd.planning import block_offsets, by_user, plan_users
+from taurank.sgd.samples import SAMPLE, Floats, Longs, Samples
+from taurank.sgd.scheduler import Factors
+from taurank.sgd.strata import Cut, Schedule, Strata
 
 
 class Touch:
     """Epochs that only touch the rows."""
 
-    def __init__(self, cells: Gains, tables: Tables, threads: int) -> None:
+    def __init__(self, cells: Gains, tables: Factors, threads: int) -> None:
         self.tables, self.threads = tables, threads
         self.strata = Strata(cells.n_users, cells.n_items, len(cells))
         self.positives = by_user(cells.user, cells.item, cells.value, cells.n_users, cells.n_items)
@@ -48,7 +39,7 @@ class Touch:
         offsets = block_offsets(cut, self.positives.start)
         for block in range(self.strata.blocks):
             plan_users(cut, self.positives, block, offsets[block], self.samples, begin, end)
-        _draw(cut, schedule, self.samples, begin, end, stream(0, epoch, 3))
+        _draw(cut, schedule, self.samples, begin, end, stream(0, epoch, Stream.NEGATIVES))
         began = time.perf_counter()
         for _ in range(times):
             self._pass(schedule, begin, end)
@@ -76,7 +67,7 @@ def _draw(cut: Cut, schedule: Schedule, samples: Samples, begin: Longs, end: Lon
     for unit in range(len(begin)):
         b = schedule.first[unit]
         items = cut.item_order[cut.item_start[b] : cut.item_start[b + 1]]
-        draw_others(samples[begin[unit] : end[unit]], items, key_of(key, unit, 0))
+        draw_others(samples[begin[unit] : end[unit]], items, stream_key(key, unit, 0))
 
 
 @compiled
@@ -87,17 +78,17 @@ def _take_units(
     """Run units in the schedule's order, each when its blocks are free; as in training."""
     while True:
         if unit < 0:
-            unit = take(ticket)
+            unit = fetch_add(ticket)
         if unit >= len(begin):
             return -1
         a, b, turn, patience = schedule.user[unit], schedule.first[unit], unit // schedule.width, 1000
-        while min(peek(user_board, a), peek(item_board, b)) < turn:
+        while min(load_acquire(user_board, a), load_acquire(item_board, b)) < turn:
             patience -= 1
             if patience == 0:
                 return unit
         _touch(users, items, samples[begin[unit] : end[unit]])
-        post(user_board, a, turn + 1)
-        post(item_board, b, turn + 1)
+        store_release(user_board, a, turn + 1)
+        store_release(item_board, b, turn + 1)
         unit = -1
 
 

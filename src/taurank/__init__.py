@@ -12,14 +12,20 @@ __version__ = "0.1.0"
 
 _LEARNERS = ("BLCE", "BPR", "DLCE", "DLTO", "ULBPR", "ULRMF", "CausE", "CountingBayes", "Popular", "Random")
 _HOMES = {
-    "Log": "taurank.log",
-    "World": "taurank.world",
-    "Gains": "taurank.gains",
-    "evaluate": "taurank.metrics",
-    "compare": "taurank.metrics",
+    "Log": "taurank.data.log",
+    "World": "taurank.worlds.world",
+    "Gains": "taurank.estimation.gains",
+    "evaluate": "taurank.evaluation.evaluate",
+    "compare": "taurank.evaluation.evaluate",
+    "tune": "taurank.tuning",
     **dict.fromkeys(("LEARNERS", "load", *_LEARNERS), "taurank.learners"),
 }
-_MODULES = ("bounds", "dunnhumby", "gains", "propensity", "tune")
+_MODULES = {
+    "bounds": "taurank.evaluation.bounds",
+    "dunnhumby": "taurank.worlds.dunnhumby",
+    "gains": "taurank.estimation.gains",
+    "propensity": "taurank.estimation.propensity",
+}
 
 __all__ = [
     "BLCE", "BPR", "DLCE", "DLTO", "LEARNERS", "ULBPR", "ULRMF", "CausE", "CountingBayes", "Gains", "Log",
@@ -27,8 +33,11 @@ __all__ = [
 ]  # fmt: skip
 
 if TYPE_CHECKING:
-    from taurank import bounds, dunnhumby, gains, propensity, tune
-    from taurank.gains import Gains
+    from taurank.data.log import Log
+    from taurank.estimation import gains, propensity
+    from taurank.estimation.gains import Gains
+    from taurank.evaluation import bounds
+    from taurank.evaluation.evaluate import compare, evaluate
     from taurank.learners import (
         BLCE,
         BPR,
@@ -43,16 +52,16 @@ if TYPE_CHECKING:
         Random,
         load,
     )  # fmt: skip
-    from taurank.log import Log
-    from taurank.metrics import compare, evaluate
-    from taurank.world import World
+    from taurank.tuning import tune
+    from taurank.worlds import dunnhumby
+    from taurank.worlds.world import World
 
 
 def __getattr__(name: str) -> Any:
     if name in _HOMES:
         return getattr(importlib.import_module(_HOMES[name]), name)
     if name in _MODULES:
-        return importlib.import_module(f"taurank.{name}")
+        return importlib.import_module(_MODULES[name])
     raise AttributeError(f"module 'taurank' has no attribute '{name}'")
 
 

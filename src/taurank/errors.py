@@ -1,10 +1,39 @@
-"""The one error of the data contract: a sentence for the person who gave the input."""
+"""Errors and warnings that reach the user, and the helpers that word them."""
+
+from __future__ import annotations
+
+from typing import Any
 
 
 class InputError(ValueError):
-    """Bad input, told in one sentence: which column, how many rows, an example, what to do."""
+    """Bad input, described in one sentence: which column, how many rows, an example, what to do."""
 
 
-def count(number: int, noun: str) -> str:
+class Diverged(InputError):
+    """Training diverged: the hyper-parameters do not suit this log."""
+
+
+class MissingExtra(InputError):
+    """An optional dependency is not installed; the message has the command that installs it."""
+
+
+class OverlapWarning(UserWarning):
+    """Much of an estimate's weight lies on pairs whose propensity leaves one arm unobserved."""
+
+
+def plural(number: int, noun: str) -> str:
     """ "1 row", "1,234 rows"."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
+def show(scalar: Any) -> str:
+    """A value as it appears in a message: short, and text in quotes."""
+    value = scalar.as_py() if hasattr(scalar, "as_py") else scalar
+    text = repr(value) if isinstance(value, (str, bytes)) else str(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of another library's error, short enough to stand inside a sentence."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return lines[0].rstrip(".")[:160]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from taurank.learners.base import Learner, load
+from taurank.learners.baselines import Popular, Random
 from taurank.learners.counting import CountingBayes
 from taurank.learners.pairwise import BLCE, BPR, DLCE, DLTO, ULBPR
 from taurank.learners.pointwise import ULRMF, CausE
-from taurank.learners.simple import Popular, Random
 
 LEARNERS: dict[str, type[Learner]] = {
     learner.__name__.lower(): learner

@@ -15,15 +15,15 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 import numpy as np
 import numpy.typing as npt
 
-from taurank import store
-from taurank.catalogue import Codes, Ids, ids_from_bytes, ids_to_bytes
+from taurank.data import archive
+from taurank.data.ids import Codes, Ids, ids_from_bytes, ids_to_bytes
 from taurank.errors import InputError
-from taurank.learners.ranking import Exclusion, Recommender
+from taurank.learners.recommend import Exclusion, Recommender
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from taurank.log import Log
+    from taurank.data.log import Log
 
 Unknown = Literal["raise", "warn", "popular"]
 Floats = npt.NDArray[np.float32]
@@ -127,7 +127,7 @@ class Learner(ABC):
         if isinstance(self.random_state, np.random.Generator):
             hyper["random_state"] = None
         facts = {"learner": type(self).__name__.lower(), "taurank": __version__, "hyper_parameters": hyper}
-        store.write(path, "model", facts, arrays)
+        archive.write(path, "model", facts, arrays)
 
     def _fitted(self, name: str) -> Any:
         try:
@@ -145,7 +145,7 @@ def load(path: str | os.PathLike[str]) -> Learner:
     """A fitted learner from the file that ``save`` wrote."""
     from taurank.learners import LEARNERS
 
-    facts, arrays = store.read(path, "model")
+    facts, arrays = archive.read(path, "model")
     try:
         learner = LEARNERS[facts["learner"]](**facts["hyper_parameters"])
     except (KeyError, TypeError) as error:

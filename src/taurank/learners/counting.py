@@ -15,11 +15,11 @@ import numpy as np
 import numpy.typing as npt
 from scipy.sparse import coo_array
 
-from taurank.catalogue import Codes
-from taurank.checks import at_least, of_kind
+from taurank._validation import check_instance, check_number
+from taurank.data.ids import Codes
+from taurank.data.log import Log
 from taurank.errors import InputError
 from taurank.learners.base import Floats, Learner
-from taurank.log import Log
 
 Numbers = npt.NDArray[np.float64]
 
@@ -42,12 +42,12 @@ class CountingBayes(Learner):
     space: ClassVar[Mapping[str, Sequence[float]]] = {"weight": WEIGHT_GRID}
 
     def __post_init__(self) -> None:
-        at_least("weight", self.weight, 0)
+        check_number("weight", self.weight, 0)
         if self.weight == 0:
             raise InputError("weight must be larger than 0: a pair never treated has no mean of its own.")
 
     def fit(self, log: Log) -> Self:
-        of_kind("log", log, Log, "Log.read or Log.from_frame")
+        check_instance("log", log, Log, "Log.read or Log.from_frame")
         pairs, w = _count(log), self.weight
         treated_times, treated_positives, control_positives = (
             np.bincount(pairs.item, counts, log.n_items).astype(np.float64) for counts in pairs[2:]

@@ -13,20 +13,24 @@ from typing import ClassVar
 
 import numpy as np
 
-from taurank import gains, samples
-from taurank.checks import at_least
-from taurank.draws import using_threads
-from taurank.epochs import Pairwise, Stats, Tables, run_pairwise_epoch, run_pairwise_samples
+from taurank._random import Stream, stream
+from taurank._threads import using_threads
+from taurank._validation import check_number
+from taurank.data.log import Log
 from taurank.errors import InputError
-from taurank.gains import Gains
-from taurank.kernels import SURROGATES
-from taurank.learners.trained import CAP_GRID, REGULARIZATION_GRID, Epoch, Trained
-from taurank.log import Log
-from taurank.strata import SAMPLE, Baskets, Strata, by_user, stream
+from taurank.estimation import gains
+from taurank.estimation.gains import Gains
+from taurank.learners.factorization import CAP_GRID, REGULARIZATION_GRID, Epoch, FactorLearner
+from taurank.sgd import samplers
+from taurank.sgd.losses import SURROGATES
+from taurank.sgd.planning import by_user
+from taurank.sgd.samples import SAMPLE, Baskets
+from taurank.sgd.scheduler import Factors, Pairwise, Stats, run_pairwise_epoch, run_pairwise_samples
+from taurank.sgd.strata import Strata
 
 
 @dataclass(kw_only=True, eq=False)
-class Pass(Trained):
+class GainsPass(FactorLearner):
     """Pass over the cells with a gain: w > 0 pulls item i above a random item j, w < 0 below it.
 
     ``loss`` is the surrogate of 1(s_uij < 0): "logistic", Eq. (upper_bound_local_loss), "sigmoid",
@@ -40,7 +44,7 @@ class Pass(Trained):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least("steepness", self.steepness, 0)
+        check_number("steepness", self.steepness, 0)
         if self.loss not in SURROGATES:
             raise InputError(f"loss is one of {', '.join(SURROGATES)}, not {self.loss!r}.")
 
@@ -57,7 +61,7 @@ class Pass(Trained):
         positives = by_user(cells.user, cells.item, cells.value, log.n_users, log.n_items, basket)
         rule = Pairwise(self.learning_rate, self.regularization, self.steepness, SURROGATES[self.loss])
 
-        def epoch(tables: Tables, seed: int, number: int, threads: int) -> Stats:
+        def epoch(tables: Factors, seed: int, number: int, threads: int) -> Stats:
             return run_pairwise_epoch(tables, positives, strata, seed, number, rule, threads, baskets)
 
         return epoch
@@ -73,7 +77,7 @@ def _baskets(cells: Gains) -> tuple[np.ndarray, Baskets]:
 
 
 @dataclass(kw_only=True, eq=False)
-class BPR(Pass):
+class BPR(GainsPass):
     """Rank what a user buys above what the user did not buy that time: −log σ(s_uij) over the positives."""
 
     avoid_bought: ClassVar[bool] = True
@@ -83,7 +87,7 @@ class BPR(Pass):
 
 
 @dataclass(kw_only=True, eq=False)
-class DLCE(Pass):
+class DLCE(GainsPass):
     """Debiased learning for the causal effect, the paper's method: pass over the capped IPS estimate.
 
     A treated positive weighs 1 / max(P, χ^T) and is pulled up, a control positive weighs 1 / max(1−P, χ^C) and is
@@ -102,7 +106,7 @@ class DLCE(Pass):
         super().__post_init__()
         for name in ("cap", "cap_treated", "cap_control"):
             if getattr(self, name) is not None:
-                at_least(name, getattr(self, name), 0, most=1)
+                check_number(name, getattr(self, name), 0, maximum=1)
 
     def gains(self, log: Log) -> Gains:
         log.recorded_propensity(type(self).__name__)
@@ -118,7 +122,7 @@ class DLTO(DLCE):
 
 
 @dataclass(kw_only=True, eq=False)
-class BLCE(Pass):
+class BLCE(GainsPass):
     """Biased learning for the causal effect: DLCE with the mean propensity for all, Eq. (tau_naive)."""
 
     learning_rate: float = 0.003
@@ -129,7 +133,7 @@ class BLCE(Pass):
 
 
 @dataclass(kw_only=True, eq=False)
-class ULBPR(Trained):
+class ULBPR(FactorLearner):
     """BPR for uplift (Sato et al. 2019): pairs of classes of cells, −log σ(s_uij).
 
     With probability 1 − α a treated positive stands above a control negative, a treated negative or a control
@@ -147,25 +151,30 @@ class ULBPR(Trained):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least("positive_share", self.positive_share, 0, most=1)
+        check_number("positive_share", self.positive_share, 0, maximum=1)
 
     def prepare(self, log: Log) -> Epoch:
         n = int(np.count_nonzero(log.outcome))
         if n and log.n_items == 1:  # nothing to rank
             return lambda tables, seed, number, threads: Stats(0.0, 0, 0, True)
-        classes = samples.classes_of(log)
-        pairs = samples.pairs_of(classes, self.positive_share)
+        classes = samplers.classes_of(log)
+        pairs = samplers.pairs_of(classes, self.positive_share)
         if not n or pairs is None:
             raise InputError("ULBPR has nothing to learn from: no user has a treated positive to put first.")
         strata = Strata(log.n_users, log.n_items, n)
         rule = Pairwise(self.learning_rate, self.regularization)
 
-        def epoch(tables: Tables, seed: int, number: int, threads: int) -> Stats:
+        def epoch(tables: Factors, seed: int, number: int, threads: int) -> Stats:
             drawn = np.zeros(n, SAMPLE)
             drawn["weight"] = 1.0
             with using_threads(threads):
-                samples.draw_pairs(
-                    classes, pairs, stream(seed, number, 4), drawn["user"], drawn["item"], drawn["other"]
+                samplers.draw_pairs(
+                    classes,
+                    pairs,
+                    stream(seed, number, Stream.DRAWN_SAMPLES),
+                    drawn["user"],
+                    drawn["item"],
+                    drawn["other"],
                 )
             return run_pairwise_samples(tables, drawn, strata, seed, number, rule, threads)
 

@@ -9,20 +9,22 @@ from typing import ClassVar
 import numpy as np
 from scipy.special import expit
 
-from taurank import samples
-from taurank.catalogue import Codes
-from taurank.checks import at_least
-from taurank.draws import using_threads
-from taurank.epochs import Pointwise, Stats, Tables, run_pointwise_samples
+from taurank._random import Stream, stream
+from taurank._threads import using_threads
+from taurank._validation import check_number
+from taurank.data.ids import Codes
+from taurank.data.log import Log
 from taurank.errors import InputError
 from taurank.learners.base import Floats
-from taurank.learners.trained import REGULARIZATION_GRID, Epoch, Trained
-from taurank.log import Log
-from taurank.strata import SAMPLE, Strata, stream
+from taurank.learners.factorization import REGULARIZATION_GRID, Epoch, FactorLearner
+from taurank.sgd import samplers
+from taurank.sgd.samples import SAMPLE
+from taurank.sgd.scheduler import Factors, Pointwise, Stats, run_pointwise_samples
+from taurank.sgd.strata import Strata
 
 
 @dataclass(kw_only=True, eq=False)
-class ULRMF(Trained):
+class ULRMF(FactorLearner):
     """Uplift as a label (Sato et al. 2019): TP is 1, TN and CP are 0, CN is 1 with probability α.
 
     Arms are drawn 50/50 and ``positives`` is the share of positive cells in each; α is ``positive_share``.
@@ -40,32 +42,32 @@ class ULRMF(Trained):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least("positive_share", self.positive_share, 0, most=1)
-        at_least("positives", self.positives, 0, most=1)
+        check_number("positive_share", self.positive_share, 0, maximum=1)
+        check_number("positives", self.positives, 0, maximum=1)
 
     def prepare(self, log: Log) -> Epoch:
         n = int(np.count_nonzero(log.outcome))
-        classes = samples.classes_of(log)
-        rows = samples.rows_by_class(classes)
+        classes = samplers.classes_of(log)
+        rows = samplers.rows_by_class(classes)
         for name, found in zip(("treated positive", "treated negative", "control positive"), rows, strict=False):
             if not len(found):
                 raise InputError(f"ULRMF needs every kind of cell, but this log has no {name}.")
         strata = Strata(log.n_users, log.n_items, n)
         rule = Pointwise(self.learning_rate, self.regularization)
 
-        def epoch(tables: Tables, seed: int, number: int, threads: int) -> Stats:
+        def epoch(tables: Factors, seed: int, number: int, threads: int) -> Stats:
             drawn = np.zeros(n, SAMPLE)
-            key = stream(seed, number, 4)
+            key = stream(seed, number, Stream.DRAWN_SAMPLES)
             columns = (drawn["user"], drawn["item"], drawn["weight"])
             with using_threads(threads):
-                samples.draw_by_class(classes, rows, self.positives, self.positive_share, key, *columns)
+                samplers.draw_by_class(classes, rows, self.positives, self.positive_share, key, *columns)
             return run_pointwise_samples(tables, drawn, strata, seed, number, rule, threads)
 
         return epoch
 
 
 @dataclass(kw_only=True, eq=False)
-class CausE(Trained):
+class CausE(FactorLearner):
     """Outcomes with and without a recommendation, trained together (Bonner and Vasile 2018, CausE-prod).
 
     Users share p_u, items have q^T and q^C, tied by (λ_c/2)‖q^T − q^C‖² (``tie``); items rank by
@@ -86,24 +88,24 @@ class CausE(Trained):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least("tie", self.tie, 0)
+        check_number("tie", self.tie, 0)
 
     def prepare(self, log: Log) -> Epoch:
         n, n_items = int(np.count_nonzero(log.outcome)), log.n_items
-        classes = samples.classes_of(log)
-        slots = samples.slots_by_arm(classes)
+        classes = samplers.classes_of(log)
+        slots = samplers.slots_by_arm(classes)
         if not n or not all(len(arm) for arm in slots):
             raise InputError("CausE needs positives, and cells that were and were not recommended.")
         strata = Strata(log.n_users, n_items, n)
         rule = Pointwise(self.learning_rate, self.regularization, self.tie)
 
-        def epoch(tables: Tables, seed: int, number: int, threads: int) -> Stats:
+        def epoch(tables: Factors, seed: int, number: int, threads: int) -> Stats:
             drawn = np.zeros(n, SAMPLE)
             treated = np.zeros(n, np.bool_)
-            key = stream(seed, number, 4)
+            key = stream(seed, number, Stream.DRAWN_SAMPLES)
             columns = (drawn["user"], drawn["item"], drawn["weight"])
             with using_threads(threads):
-                samples.draw_by_arm(classes, *slots, key, *columns, treated)
+                samplers.draw_by_arm(classes, *slots, key, *columns, treated)
             drawn["other"] = drawn["item"]
             drawn["item"] += np.where(treated, 0, n_items).astype(np.int32)
             drawn["other"] += np.where(treated, n_items, 0).astype(np.int32)
@@ -111,7 +113,7 @@ class CausE(Trained):
 
         return epoch
 
-    def _keep(self, tables: Tables) -> None:
+    def _keep(self, tables: Factors) -> None:
         half = len(tables.items) // 2
         self.user_factors_ = tables.users[:, : self.factors].copy()
         self.item_factors_ = tables.items[:half, : self.factors].copy()

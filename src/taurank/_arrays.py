@@ -1,0 +1,62 @@
+"""Array helpers that several rooms use: grouping by user, and finding scores that are not finite."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numba
+import numpy as np
+import numpy.typing as npt
+
+Starts = npt.NDArray[np.int64]
+
+
+def group(
+    user: npt.NDArray[np.int32], n_users: int, *columns: npt.NDArray[Any]
+) -> tuple[Starts, list[npt.NDArray[Any]]]:
+    """Where each user's rows start, and the columns grouped by user, each user's rows in their order.
+
+    Columns that are grouped already are shared, not copied.
+    """
+    start = np.zeros(n_users + 1, np.int64)
+    np.cumsum(np.bincount(user, minlength=n_users), out=start[1:])
+    if _is_grouped(user):
+        grouped = [column.view() for column in columns]
+    else:
+        order = np.empty(len(user), np.int64)
+        _order(user, start[:-1].copy(), order)
+        grouped = [column[order] for column in columns]
+    for column in grouped:
+        column.flags.writeable = False  # one kind of array, so that kernels are compiled once
+    return start, grouped
+
+
+@numba.njit(nogil=True, cache=True)
+def _is_grouped(user: Any) -> Any:
+    falls = False
+    for row in range(1, len(user)):
+        falls |= user[row] < user[row - 1]
+    return not falls
+
+
+@numba.njit(nogil=True, cache=True)
+def _order(user: Any, following: Any, order: Any) -> None:
+    """A stable counting sort; ``following[u]`` is where user u's following row goes."""
+    for row in range(len(user)):
+        order[following[user[row]]] = row
+        following[user[row]] += 1
+
+
+@numba.njit(nogil=True, cache=True, fastmath={"reassoc"})
+def first_bad(scores: Any) -> Any:
+    """Row and column of the first NaN or infinite score, or (−1, −1)."""
+    for row in range(scores.shape[0]):
+        one = scores[row]
+        total = one.dtype.type(0)
+        for j in range(len(one)):  # 0 times a score is 0 unless it is NaN or infinite
+            total += one[j] * one.dtype.type(0)
+        if total != 0:
+            for j in range(len(one)):
+                if not np.isfinite(one[j]):
+                    return row, j
+    return -1, -1

@@ -1,0 +1,102 @@
+"""What a ``Log`` and ``Gains`` share: rows of cells with a catalogue, and their way out as frames and files."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from taurank.data import writer
+from taurank.data.ids import Catalogue, Codes, Ids
+from taurank.data.reader import CATALOGUE_KEY, ID_COLUMNS, Numbers
+from taurank.data.sources import BATCH_ROWS
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class CellTable(ABC):
+    """Rows of cells: ``user, item, time`` are positions in the catalogue, one of each per row."""
+
+    catalogue: Catalogue
+    user: Codes
+    item: Codes
+    time: Codes
+    timed: bool
+
+    @abstractmethod
+    def numbers(self) -> Mapping[str, Numbers | None]:
+        """The number columns by name; None where a column is not recorded."""
+
+    def __len__(self) -> int:
+        return len(self.user)
+
+    @property
+    def n_users(self) -> int:
+        return self.catalogue.n_users
+
+    @property
+    def n_items(self) -> int:
+        return self.catalogue.n_items
+
+    @property
+    def n_times(self) -> int:
+        return self.catalogue.n_times
+
+    @property
+    def users(self) -> Ids:
+        return self.catalogue.users
+
+    @property
+    def items(self) -> Ids:
+        return self.catalogue.items
+
+    @property
+    def times(self) -> Ids:
+        return self.catalogue.times
+
+    def to_arrow(self) -> pa.Table:
+        """The rows as an Arrow table with the caller's ids; its schema carries the catalogue."""
+        schema, batches = self._batches()
+        return pa.Table.from_batches(batches, schema)
+
+    def to_frame(self) -> pd.DataFrame:
+        """The rows as a pandas frame with the caller's ids."""
+        frame: pd.DataFrame = self.to_arrow().to_pandas()
+        return frame
+
+    def write(self, path: str | os.PathLike[str]) -> None:
+        """Write to ``.parquet`` (exact, catalogue included) or ``.csv`` (the rows); never half a file."""
+        writer.write_batches(path, *self._batches())
+
+    def _batches(self) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+        return to_batches(self.catalogue, (self.user, self.item, self.time), self.timed, self.numbers())
+
+
+def to_batches(
+    catalogue: Catalogue,
+    codes: tuple[Codes, Codes, Codes],
+    timed: bool,
+    numbers: Mapping[str, Numbers | None],
+) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+    """Rows as a stream of Arrow batches with the caller's ids; the schema carries the catalogue."""
+    ids = dict(zip(ID_COLUMNS, (catalogue.users, catalogue.items, catalogue.times), strict=True))
+    coded = dict(zip(ID_COLUMNS, codes, strict=True))
+    if not timed:
+        del ids["time"], coded["time"]
+    plain = {name: values for name, values in numbers.items() if values is not None}
+    fields = [pa.field(name, ids[name].values.type) for name in ids]
+    fields += [pa.field(name, pa.from_numpy_dtype(values.dtype)) for name, values in plain.items()]
+    schema = pa.schema(fields, metadata={CATALOGUE_KEY: catalogue.to_text()})
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for start in range(0, len(codes[0]), BATCH_ROWS):
+            rows = slice(start, start + BATCH_ROWS)
+            columns = [ids[name].decode(coded[name][rows]) for name in ids]
+            columns += [pa.array(values[rows]) for values in plain.values()]
+            yield pa.record_batch(columns, schema=schema)
+
+    return schema, batches()

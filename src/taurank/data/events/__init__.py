@@ -1,0 +1,1 @@
+"""From a table of impressions and a table of outcomes to a log."""

@@ -1,0 +1,206 @@
+"""Time as a shop writes it: instants, the periods they fall into, and windows after them.
+
+An instant is an integer, microseconds since 1970, in UTC where the table has a time zone and on the table's
+own clock where it has none. A period is half-open, [start, end): a day, a week from Monday, or what lies
+between two given edges. Days and weeks follow the clock of the table's time zone.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from taurank.data.ids import to_array
+from taurank.errors import InputError, first_line, show
+
+Microseconds = npt.NDArray[np.int64]
+
+DAY = 86_400_000_000
+_DAYS_FROM_MONDAY = 3  # 1970-01-01 was a Thursday
+_UTC_NAMES = {"UTC", "Etc/UTC", "GMT", "Z", "+00:00"}
+_TEXT_FORMS = tuple(pa.timestamp(unit, zone) for zone in (None, "UTC") for unit in ("us", "ns"))
+_ISO_TEXT = (
+    r"^\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])"
+    r"([ T]([01]\d|2[0-3])(:[0-5]\d(:[0-5]\d(\.\d{1,9})?)?)?(Z|[+-]\d\d(:?\d\d)?)?)?$"
+)
+_WINDOW_TEXT = re.compile(r"\s*([+-]?\d+(?:\.\d+)?)\s*(week|day|hour|minute|second)s?\s*")
+
+
+@dataclass(frozen=True)
+class Periods:
+    """How time is cut: ``kind`` is "day", "week" or "edges", and only the last has edges."""
+
+    kind: str
+    edges: pa.Array | None = None
+
+    @classmethod
+    def of(cls, period: Any) -> Periods:
+        """From the option a caller gives: "day", "week", or a list of edges."""
+        if isinstance(period, str) and period in ("day", "week"):
+            return cls(period)
+        if isinstance(period, str) or not isinstance(period, Iterable):
+            raise InputError(f"period must be 'day', 'week' or a list of edges, not {period!r}.")
+        return cls("edges", _read_edges(period))
+
+    def number(self, instants: Microseconds, zone: str | None) -> pa.Array:
+        """The period of each instant as an integer; null outside the edges."""
+        if self.edges is None:
+            days = np.floor_divide(on_the_clock(instants, zone), DAY)
+            weeks = np.floor_divide(days + _DAYS_FROM_MONDAY, 7)
+            return pa.array((days if self.kind == "day" else weeks).astype(np.int32))
+        edges = _edge_instants(self.edges, zone)
+        number = np.searchsorted(edges, instants, side="right").astype(np.int32) - 1
+        return pa.array(number, mask=(number < 0) | (number >= len(edges) - 1))
+
+    def span(self, first: int, last: int) -> tuple[int, int]:
+        """First and last period of a log whose events lie in these; given edges count as they are."""
+        return (first, last) if self.edges is None else (0, len(self.edges) - 2)
+
+    def names(self, first: int, last: int) -> pa.Array:
+        """The start of every period from first to last: a date, or the edge as it was given."""
+        if self.edges is not None:
+            return self.edges.slice(first, last - first + 1)
+        number = np.arange(first, last + 1, dtype=np.int32)
+        days = number if self.kind == "day" else 7 * number - _DAYS_FROM_MONDAY
+        return pa.array(days.astype(np.int32)).view(pa.date32())
+
+
+def read_instants(array: pa.Array, column: str, text: bool) -> tuple[Microseconds, str | None]:
+    """A column of timestamps or dates as microseconds, and its time zone (None: none given)."""
+    if text:
+        array = parse(array, column)
+    kind = array.type
+    if pa.types.is_date(kind):
+        array = array.cast(pa.timestamp("us"))
+    elif not pa.types.is_timestamp(kind):
+        raise InputError(_not_timestamps(array, column))
+    zone = array.type.tz
+    return _microseconds(array, column), "UTC" if zone in _UTC_NAMES else zone
+
+
+def read_window(window: Any) -> int | None:
+    """A window in microseconds, from a timedelta or from text such as "3 days"."""
+    if window is None:
+        return None
+    if isinstance(window, str):
+        match = _WINDOW_TEXT.fullmatch(window)
+        if not match:
+            raise InputError(
+                f"window {window!r} cannot be read; write a number and weeks, days, hours, minutes or "
+                'seconds, such as "3 days".'
+            )
+        window = timedelta(**{f"{match[2]}s": float(match[1])})
+    if isinstance(window, np.timedelta64):
+        window = window.astype("timedelta64[us]").item()
+    if not isinstance(window, timedelta):
+        raise InputError(f'window must be a timedelta or text such as "3 days", not {window!r}.')
+    if window < timedelta(0):
+        raise InputError(f"window must not be negative, and {window} is; outcomes follow impressions.")
+    return window // timedelta(microseconds=1)
+
+
+def parse(array: pa.Array, column: str) -> pa.Array:
+    """Text as timestamps; ``wrong_text`` has passed it, so what fails now is no one form for all."""
+    for form in _TEXT_FORMS:
+        try:
+            return array.cast(form)
+        except pa.ArrowInvalid:
+            continue
+    raise InputError(
+        f"column '{column}' mixes timestamps with and without a time zone, such as {show(array[0])}; "
+        "write all of them in the same way."
+    )
+
+
+def wrong_text(array: pa.Array) -> npt.NDArray[np.bool_]:
+    """Where a text is no timestamp such as 2024-01-31 or 2024-01-31 18:30:00, also with Z or +01:00."""
+    wrong = ~np.asarray(pc.match_substring_regex(array, _ISO_TEXT), dtype=bool)
+    dates = pc.utf8_slice_codeunits(array, 0, 10)
+    for text in pc.unique(dates.filter(pa.array(~wrong))):  # 30 February: the form is right, the day is not
+        try:
+            text.cast(pa.date32())
+        except pa.ArrowInvalid:
+            wrong |= np.asarray(pc.equal(dates, text), dtype=bool)
+    return wrong
+
+
+def on_the_clock(instants: Microseconds, zone: str | None) -> Microseconds:
+    """What the clock of the zone shows, as microseconds; without a zone the instants are that already."""
+    if zone is None:
+        return instants
+    try:
+        local = pc.local_timestamp(pa.array(instants, pa.timestamp("us", zone)))
+    except pa.ArrowException as error:
+        raise InputError(f"the time zone '{zone}' cannot be used: {first_line(error)}.") from error
+    return np.asarray(local.view(pa.int64()), dtype=np.int64)
+
+
+def _microseconds(array: pa.Array, column: str) -> Microseconds:
+    if array.type.unit == "ns":  # rounded down, also before 1970, where a cast would round up
+        return np.floor_divide(np.asarray(array.view(pa.int64()), dtype=np.int64), 1000)
+    try:
+        return np.asarray(array.cast(pa.timestamp("us", array.type.tz)).view(pa.int64()), dtype=np.int64)
+    except pa.ArrowInvalid as error:
+        raise InputError(f"column '{column}' has timestamps out of range: {first_line(error)}.") from error
+
+
+def _not_timestamps(array: pa.Array, column: str) -> str:
+    example = show(array[0]) if len(array) else "none"
+    if pa.types.is_integer(array.type) or pa.types.is_floating(array.type):
+        advice = "say what they count: pandas.to_datetime(column, unit='s')"
+        return f"column '{column}' holds numbers such as {example}, not timestamps; {advice}."
+    advice = "convert them: pandas.to_datetime(column)"
+    return f"column '{column}' holds {array.type} such as {example}, not timestamps; {advice}."
+
+
+def _read_edges(period: Any) -> pa.Array:
+    if not hasattr(period, "dtype"):
+        period = _dates_at_midnight(list(period))
+    edges = to_array(period, "period")
+    if edges.null_count or len(edges) < 2:
+        raise InputError(f"a list of edges needs at least two and no null, not {len(edges)} edges.")
+    if pa.types.is_string(edges.type):
+        edges = _edges_from_text(edges)
+    instants, _ = read_instants(edges, "period", text=False)
+    stuck = np.flatnonzero(np.diff(instants) <= 0)
+    if len(stuck):
+        before, after = (show(edges[int(stuck[0]) + k]) for k in (0, 1))
+        raise InputError(f"the edges of the periods must increase, but {after} follows {before}.")
+    return edges
+
+
+def _dates_at_midnight(edges: list[Any]) -> list[Any]:
+    """Dates among datetimes become datetimes; Arrow would cut the datetimes down to dates instead."""
+    if not any(isinstance(edge, datetime) for edge in edges):
+        return edges
+    return [datetime(edge.year, edge.month, edge.day) if type(edge) is date else edge for edge in edges]
+
+
+def _edges_from_text(edges: pa.Array) -> pa.Array:
+    wrong = wrong_text(edges)
+    if wrong.any():
+        example = show(edges[int(np.flatnonzero(wrong)[0])])
+        raise InputError(f"the edge {example} is no date or timestamp; write it as 2024-01-31 18:30:00.")
+    only_dates = pc.all(pc.equal(pc.utf8_length(edges), 10)).as_py()
+    return edges.cast(pa.date32()) if only_dates else parse(edges, "period")
+
+
+def _edge_instants(edges: pa.Array, zone: str | None) -> Microseconds:
+    """Edges on the time line of the events: dates are midnights of their zone, the rest must match it."""
+    own = edges.type.tz if pa.types.is_timestamp(edges.type) else None
+    if zone is not None and pa.types.is_date(edges.type):
+        edges = pc.assume_timezone(edges.cast(pa.timestamp("us")), zone, ambiguous="earliest", nonexistent="latest")
+    elif (own is None) != (zone is None):
+        raise InputError(
+            f"the events have {f'the time zone {zone}' if zone else 'no time zone'}, but the edges of the "
+            f"periods have {f'the time zone {own}' if own else 'none'}; give both the same."
+        )
+    return read_instants(edges, "period", text=False)[0]

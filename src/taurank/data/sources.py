@@ -1,0 +1,159 @@
+"""Tables from anywhere: frames of any library and files of any number, as a stream of Arrow batches.
+
+Frames come in as pandas, Polars or PyArrow; files as Parquet or CSV, one file, a glob or a folder. A CSV is
+read as text and typed later: a type is decided on the whole column, never guessed from its first rows.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import narwhals as nw
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+
+from taurank.data.files import find_files, kind_of
+from taurank.errors import InputError, first_line
+
+BATCH_ROWS = 1 << 20
+CSV_BLOCK_BYTES = 16 << 20
+
+
+@dataclass(frozen=True)
+class Source:
+    """A table that can be walked batch by batch: its columns, its batches, the metadata it carries."""
+
+    name: str
+    columns: tuple[str, ...]
+    walk: Any  # columns -> iterator of record batches
+    text: bool = False  # a CSV: every value arrives as text
+    metadata: tuple[Mapping[bytes, bytes], ...] = field(default=())
+
+    def batches(self, columns: Iterable[str]) -> Iterator[pa.RecordBatch]:
+        """Batches with just these columns; whatever a file does wrong becomes one sentence."""
+        wanted = list(columns)
+        try:
+            for batch in self.walk(wanted):
+                if batch.num_rows:
+                    yield batch
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+            raise InputError(f"{self.name} cannot be read: {first_line(error)}.") from error
+
+
+def from_frame(frame: Any) -> Source:
+    """A pandas, Polars (lazy too) or PyArrow table as a source."""
+    table = to_arrow(frame)
+    if len(set(table.column_names)) != len(table.column_names):
+        raise InputError("the frame has two columns of the same name; rename one of them.")
+
+    def walk(columns: list[str]) -> Iterator[pa.RecordBatch]:
+        return iter(table.select(columns).to_batches(max_chunksize=BATCH_ROWS))
+
+    metadata = (table.schema.metadata or {},) if isinstance(frame, pa.Table) else ()
+    return Source("the frame", tuple(table.column_names), walk, metadata=metadata)
+
+
+def to_arrow(frame: Any) -> pa.Table:
+    if isinstance(frame, pa.Table):
+        return frame
+    try:
+        native = nw.from_native(frame)
+        eager = native.collect() if isinstance(native, nw.LazyFrame) else native
+        return eager.to_arrow()
+    except TypeError as error:
+        if "Expected" in str(error) or "Unsupported" in str(error):
+            raise InputError(f"a pandas, Polars or PyArrow frame is needed, not {type(frame).__name__}.") from error
+        raise InputError(f"the frame cannot be read: {first_line(error)}.") from error
+    except (pa.ArrowException, ValueError, OverflowError, UnicodeError) as error:
+        raise InputError(f"the frame cannot be read: {first_line(error)}.") from error
+
+
+def from_files(path: str | os.PathLike[str]) -> Source:
+    """A Parquet or CSV file, a glob, or a folder of them, as one source."""
+    files = find_files(path)
+    kinds = {kind_of(file) for file in files}
+    if len(kinds) > 1:
+        raise InputError(f"'{path}' mixes Parquet and CSV files; read one kind at a time.")
+    return _from_csv(files) if kinds == {"CSV"} else _from_parquet(files)
+
+
+def _from_parquet(files: list[Path]) -> Source:
+    schemas = [_parquet_schema(file) for file in files]
+    columns = _same_columns(files, [tuple(schema.names) for schema in schemas])
+
+    def walk(wanted: list[str]) -> Iterator[pa.RecordBatch]:
+        for file in files:
+            with pa.parquet.ParquetFile(file) as parquet:
+                yield from parquet.iter_batches(batch_size=BATCH_ROWS, columns=wanted)
+
+    metadata = tuple(schema.metadata or {} for schema in schemas)
+    return Source(_name(files), columns, walk, metadata=metadata)
+
+
+def _parquet_schema(file: Path) -> pa.Schema:
+    try:
+        return pa.parquet.read_schema(file)
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise InputError(
+            f"'{file}' is not a whole Parquet file ({first_line(error)}); "
+            "it may be truncated, or another kind of file under this name."
+        ) from error
+
+
+def _from_csv(files: list[Path]) -> Source:
+    headers = [_csv_header(file) for file in files]
+    columns = _same_columns(files, headers)
+
+    def walk(wanted: list[str]) -> Iterator[pa.RecordBatch]:
+        for file in files:
+            yield from _csv_batches(file, columns, wanted)
+
+    return Source(_name(files), columns, walk, text=True)
+
+
+def _csv_header(file: Path) -> tuple[str, ...]:
+    with open(file, "rb") as stream:
+        start = stream.read(4)
+    if start[:4] == b"PAR1":
+        raise InputError(f"'{file}' is named .csv but is a Parquet file; rename it to .parquet.")
+    if not start:
+        raise InputError(f"'{file}' is empty; a CSV needs a header line.")
+    try:
+        with pa.csv.open_csv(file, read_options=pa.csv.ReadOptions(block_size=CSV_BLOCK_BYTES)) as reader:
+            names = tuple(reader.schema.names)
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        raise InputError(f"'{file}' is not a readable CSV: {first_line(error)}.") from error
+    if len(set(names)) != len(names):
+        raise InputError(f"'{file}' has two columns of the same name; rename one of them.")
+    return names
+
+
+def _csv_batches(file: Path, columns: tuple[str, ...], wanted: list[str]) -> Iterator[pa.RecordBatch]:
+    convert = pa.csv.ConvertOptions(
+        column_types={name: pa.string() for name in columns},
+        include_columns=wanted,
+        null_values=[""],
+        strings_can_be_null=True,
+        quoted_strings_can_be_null=False,  # an id may be the empty text, if it is written ""
+    )
+    read = pa.csv.ReadOptions(block_size=CSV_BLOCK_BYTES)
+    parse = pa.csv.ParseOptions(newlines_in_values=True)
+    with pa.csv.open_csv(file, read_options=read, parse_options=parse, convert_options=convert) as reader:
+        yield from reader
+
+
+def _same_columns(files: list[Path], columns: list[tuple[str, ...]]) -> tuple[str, ...]:
+    for file, names in zip(files, columns, strict=True):
+        if set(names) != set(columns[0]):
+            odd = sorted(set(names) ^ set(columns[0]))[0]
+            raise InputError(f"'{file}' and '{files[0]}' do not have the same columns ('{odd}' is only in one).")
+    return columns[0]
+
+
+def _name(files: list[Path]) -> str:
+    return f"'{files[0]}'" if len(files) == 1 else f"'{files[0]}' and {len(files) - 1} more"

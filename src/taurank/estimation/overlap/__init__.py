@@ -1,0 +1,1 @@
+"""What the propensities of a log allow one to estimate."""

@@ -1,0 +1,330 @@
+"""Overlap: can effects be learned from this log with these propensities?
+
+A sparse log records the propensity only where something was shown or bought, so some checks need no more
+than the log and others need the propensities of the absent cells. The first are always made; the second are
+made where those propensities are known, and are otherwise called not identifiable instead of being guessed.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from taurank.data import sources
+from taurank.data.log import RULES, Log
+from taurank.data.reader import cell_index, read_cells
+from taurank.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Floats = npt.NDArray[np.float64]
+
+NEAR = 1e-3  # a propensity within this of 0 or 1 has no overlap to speak of
+Z_LIMIT = 3.0  # standard errors from which on a difference is no accident
+ENOUGH_TREATED = 50  # treated cells a user or item needs for a check of its own
+AGREE = 1e-6  # largest difference between the log's propensity of a cell and that in ``cells``
+N_BINS = 10  # calibration bins, of equal numbers of cells
+HISTOGRAM_EDGES = tuple(np.linspace(-6.0, 6.0, 49).tolist())  # log10 of the odds of P
+CURVE_POINTS = 101
+BLOCK_ROWS = 1 << 20
+
+
+@dataclass(frozen=True)
+class Arm:
+    """The purchases (outcome = 1) of one arm, weighted by w = 1/P if treated, 1/(1−P) if not."""
+
+    name: str
+    purchases: int
+    effective: float  # Kish: (Σw)² / Σw²
+    always: int  # purchases with P above 1 − NEAR
+    never: int  # purchases with P below NEAR
+    near_weight: float  # share of the weight of the purchases with P within NEAR of 0 or 1
+    largest_weight: float
+    histogram: tuple[int, ...]  # purchases between the HISTOGRAM_EDGES
+    curve: tuple[float, ...]  # share of the weight that the heaviest 0 %, 1 %, … 100 % carry
+
+    @property
+    def near_share(self) -> float:
+        """Share of the purchases with P within NEAR of 0 or 1."""
+        return (self.always + self.never) / self.purchases if self.purchases else 0.0
+
+
+@dataclass(frozen=True)
+class Total:
+    """A sum of weights divided by the number of cells: 1 up to its standard error if P is right."""
+
+    cells: int
+    ratio: float
+    error: float
+
+    @property
+    def z(self) -> float:
+        """How many standard errors the ratio is away from 1."""
+        return (self.ratio - 1.0) / self.error if self.error > 0 else 0.0
+
+
+@dataclass(frozen=True)
+class Margin:
+    """The same sum for each user, or each item, with enough treated cells: how many are far from 1."""
+
+    name: str
+    checked: int
+    far: int  # more than Z_LIMIT standard errors away
+
+    @property
+    def far_share(self) -> float:
+        return self.far / self.checked if self.checked else float("nan")
+
+
+@dataclass(frozen=True)
+class Bin:
+    """Cells with like propensities: their mean propensity against the share of them that was treated."""
+
+    low: float
+    high: float
+    cells: int
+    propensity: float
+    treated: float
+    error: float
+
+    @property
+    def z(self) -> float:
+        """How many standard errors the share treated is away from the mean propensity."""
+        return (self.treated - self.propensity) / self.error if self.error > 0 else 0.0
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What a log tells about its propensities. ``control_total`` and ``bins`` are None where the log
+    does not identify them; ``level`` is "good", "caution" or "poor"; ``verdict`` says it in words.
+    """
+
+    n_rows: int
+    n_users: int
+    n_items: int
+    n_times: int
+    n_treated: int
+    treated: Arm
+    control: Arm
+    treated_total: Total
+    users: Margin
+    items: Margin
+    control_total: Total | None
+    bins: tuple[Bin, ...] | None
+
+    @property
+    def n_cells(self) -> int:
+        return self.n_users * self.n_items * self.n_times
+
+    @property
+    def always_share(self) -> float:
+        """Share of all purchases that were of items this user is always shown (P above 1 − NEAR)."""
+        return (self.treated.always + self.control.always) / max(self.n_purchases, 1)
+
+    @property
+    def never_share(self) -> float:
+        """Share of all purchases that were of items this user is almost never shown (P below NEAR)."""
+        return (self.treated.never + self.control.never) / max(self.n_purchases, 1)
+
+    @property
+    def n_purchases(self) -> int:
+        return self.treated.purchases + self.control.purchases
+
+    @property
+    def level(self) -> str:
+        from taurank.estimation.overlap.findings import level
+
+        return level(self)
+
+    @property
+    def verdict(self) -> str:
+        from taurank.estimation.overlap.findings import verdict
+
+        return verdict(self)
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per check: ``check, value, expected, reading`` (NaN: not identifiable, or none)."""
+        from taurank.estimation.overlap.findings import frame
+
+        return frame(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as numbers, texts and lists, fit for JSON."""
+        shares = {"always_share": self.always_share, "never_share": self.never_share}
+        words = {"level": self.level, "verdict": self.verdict}
+        edges = {"histogram_edges": list(HISTOGRAM_EDGES)}
+        numbers: dict[str, Any] = _listed(asdict(self))
+        return {**words, "n_cells": self.n_cells, **shares, **numbers, **edges}
+
+    def write_html(self, path: str | os.PathLike[str]) -> None:
+        """One page with the verdict, the figures, charts and what each of them means; works offline."""
+        from taurank.estimation.overlap.findings import write_html
+
+        write_html(self, path)
+
+    def __str__(self) -> str:
+        from taurank.estimation.overlap.findings import text
+
+        return text(self)
+
+
+def diagnose(log: Log, cells: Any = None) -> Diagnosis:
+    """What the log tells about overlap and about its propensities.
+
+    Always: Σ_treated 1/P against users · items · times (its variance Σ_cells (1−P)/P is estimated by
+    Σ_treated (1−P)/P²), and the same for each user and each item; Kish's effective number (Σw)²/Σw² of the
+    purchases of each arm; the share of purchases, and of their weight, with P within 1e-3 of 0 or 1.
+
+    Where the propensities of absent cells are known: Σ_control 1/(1−P) against the number of cells, and the
+    share treated per bin of P. They are known if the log has a row for every cell, or from ``cells``: a
+    frame or a file with ``user_id, item_id, propensity`` and the log's ``time``, for all cells or for some
+    that were chosen without regard to treatment (see ``PropensityModel.sample_cells``).
+    """
+    propensity = log.recorded_propensity("diagnose")
+    known = _known_cells(log, propensity, cells)
+    return Diagnosis(
+        n_rows=len(log),
+        n_users=log.n_users,
+        n_items=log.n_items,
+        n_times=log.n_times,
+        n_treated=int(np.count_nonzero(log.treated)),
+        treated=_arm("treated", log, propensity, 1),
+        control=_arm("control", log, propensity, 0),
+        treated_total=_treated_total(log, propensity),
+        users=_margin("users", log, propensity, log.user, log.n_users),
+        items=_margin("items", log, propensity, log.item, log.n_items),
+        control_total=None if known is None else _control_total(*known),
+        bins=None if known is None else _bins(*known),
+    )
+
+
+def _arm(name: str, log: Log, propensity: Floats, arm: int) -> Arm:
+    rows = np.flatnonzero((log.outcome == 1) & (log.treated == arm))
+    p = propensity[rows]
+    weight = 1.0 / p if arm else 1.0 / (1.0 - p)
+    near = (p < NEAR) | (p > 1.0 - NEAR)
+    total = float(weight.sum())
+    log_odds = np.clip(np.log10(p) - np.log10(1.0 - p), HISTOGRAM_EDGES[0], HISTOGRAM_EDGES[-1])
+    return Arm(
+        name=name,
+        purchases=len(rows),
+        effective=_kish(weight),
+        always=int(np.count_nonzero(p > 1.0 - NEAR)),
+        never=int(np.count_nonzero(p < NEAR)),
+        near_weight=float(weight[near].sum()) / total if len(rows) else 0.0,
+        largest_weight=float(weight.max()) if len(rows) else 0.0,
+        histogram=tuple(np.histogram(log_odds, HISTOGRAM_EDGES)[0].tolist()),
+        curve=_concentration(weight),
+    )
+
+
+def _kish(weight: Floats) -> float:
+    """(Σw)² / Σw², over the largest weight so that nothing overflows."""
+    if not len(weight):
+        return 0.0
+    share = weight / weight.max()
+    return float(share.sum() ** 2 / (share**2).sum())
+
+
+def _concentration(weight: Floats) -> tuple[float, ...]:
+    """Which share of the weight the heaviest 0 %, 1 %, … 100 % carry."""
+    if not len(weight):
+        return ()
+    heaviest = np.concatenate([[0.0], np.cumsum(np.sort(weight)[::-1])])
+    places = np.linspace(0, len(weight), CURVE_POINTS)
+    shares = np.interp(places, np.arange(len(heaviest)), heaviest) / heaviest[-1]
+    return tuple(shares.tolist())
+
+
+def _treated_total(log: Log, propensity: Floats) -> Total:
+    total = variance = 0.0
+    for start in range(0, len(log), BLOCK_ROWS):
+        rows = slice(start, start + BLOCK_ROWS)
+        p = propensity[rows][log.treated[rows] == 1]
+        total += float((1.0 / p).sum())
+        variance += float(((1.0 - p) / p**2).sum())
+    n_cells = log.catalogue.n_cells
+    return Total(n_cells, total / n_cells, float(np.sqrt(variance)) / n_cells)
+
+
+def _margin(name: str, log: Log, propensity: Floats, code: npt.NDArray[np.int32], n: int) -> Margin:
+    sums = np.zeros((3, n))  # treated cells, Σ 1/P, Σ (1−P)/P²
+    for start in range(0, len(log), BLOCK_ROWS):
+        rows = start + np.flatnonzero(log.treated[start : start + BLOCK_ROWS])
+        p = propensity[rows]
+        for row, values in enumerate((np.ones_like(p), 1.0 / p, (1.0 - p) / p**2)):
+            sums[row] += np.bincount(code[rows], values, n)
+    treated, total, variance = sums[:, sums[0] >= ENOUGH_TREATED]
+    far = np.abs(total - log.catalogue.n_cells / n) > Z_LIMIT * np.sqrt(variance)
+    return Margin(name, len(treated), int(np.count_nonzero(far)))
+
+
+def _control_total(propensity: Floats, treated: npt.NDArray[np.int8]) -> Total:
+    """Σ_control 1/(1−P) per cell; all propensities are known, and so is its variance Σ_cells P/(1−P)."""
+    total = variance = 0.0
+    for start in range(0, len(propensity), BLOCK_ROWS):
+        p, z = propensity[start : start + BLOCK_ROWS], treated[start : start + BLOCK_ROWS]
+        total += float((1.0 / (1.0 - p[z == 0])).sum())
+        variance += float((p / (1.0 - p)).sum())
+    return Total(len(propensity), total / len(propensity), float(np.sqrt(variance)) / len(propensity))
+
+
+def _bins(propensity: Floats, treated: npt.NDArray[np.int8]) -> tuple[Bin, ...]:
+    edges = np.unique(np.quantile(propensity, np.linspace(0.0, 1.0, N_BINS + 1)))
+    inner = edges[1:-1]
+    sums = np.zeros((4, max(len(edges) - 1, 1)))
+    for start in range(0, len(propensity), BLOCK_ROWS):
+        p, z = propensity[start : start + BLOCK_ROWS], treated[start : start + BLOCK_ROWS]
+        place = np.searchsorted(inner, p, side="right")
+        for row, values in enumerate((np.ones_like(p), p, z.astype(np.float64), p * (1.0 - p))):
+            sums[row] += np.bincount(place, values, sums.shape[1])
+    low, high = (edges[:-1], edges[1:]) if len(edges) > 1 else (edges, edges)
+    return tuple(
+        Bin(float(a), float(b), int(n), float(p / n), float(z / n), float(np.sqrt(v)) / float(n))
+        for a, b, (n, p, z, v) in zip(low, high, sums.T, strict=True)
+        if n
+    )
+
+
+def _known_cells(log: Log, propensity: Floats, cells: Any) -> tuple[Floats, npt.NDArray[np.int8]] | None:
+    """Propensity and treatment of cells that were not chosen by what happened there, if there are such."""
+    if cells is not None:
+        return _given_cells(log, propensity, cells)
+    return (propensity, log.treated) if len(log) == log.catalogue.n_cells else None
+
+
+def _given_cells(log: Log, propensity: Floats, cells: Any) -> tuple[Floats, npt.NDArray[np.int8]]:
+    is_path = isinstance(cells, (str, os.PathLike))
+    source = sources.from_files(cells) if is_path else sources.from_frame(cells)
+    ids = (log.users.values, log.items.values, log.times.values)
+    given = read_cells(source, ids, [replace(RULES[2], required=True)])
+    key = cell_index(log.catalogue, given.user, given.item, given.time)
+    order = np.argsort(key)
+    key, p = key[order], given.numbers["propensity"][order]
+    treated = np.zeros(len(key), np.int8)
+    different = 0
+    for start in range(0, len(log), BLOCK_ROWS):
+        rows = slice(start, start + BLOCK_ROWS)
+        own = cell_index(log.catalogue, log.user[rows], log.item[rows], log.time[rows])
+        place = np.minimum(np.searchsorted(key, own), len(key) - 1)
+        found = key[place] == own
+        treated[place[found]] = log.treated[rows][found]
+        different += int(np.count_nonzero(np.abs(p[place[found]] - propensity[rows][found]) > AGREE))
+    if different:
+        raise InputError(
+            f"column 'propensity': {different:,} of the given cells have another propensity than the log "
+            "has for them; both must come from the same model or record."
+        )
+    return p, treated
+
+
+def _listed(value: Any) -> Any:
+    """Tuples as lists, all the way down."""
+    if isinstance(value, dict):
+        return {key: _listed(part) for key, part in value.items()}
+    return [_listed(part) for part in value] if isinstance(value, (list, tuple)) else value

@@ -1,0 +1,1 @@
+"""What to run: experiments and presets as TOML files."""

@@ -1,0 +1,1 @@
+"""The report: tables, charts and texts on one page."""

@@ -1,0 +1,1 @@
+"""Running experiments: samples, fits, search, tables."""

@@ -1,0 +1,126 @@
+"""Scenes: the samples that one experiment's data stand for, drawn once and kept while they are used.
+
+All randomness follows from the seed of the data: the training, validation and test weeks are independent, and
+the truth of the test weeks is the same in the original and the personalised setting, as in the paper.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from taurank.data.log import Log
+from taurank.estimation import gains, propensity
+from taurank.estimation.gains import Gains
+from taurank.paper.plan.plans import Data, Preset
+from taurank.worlds import dunnhumby
+from taurank.worlds.world import Sample, World
+
+PARTS = {"train": 0, "validation": 1, "test": 2, "fit": 3, "propensity": 4}
+
+
+@dataclass(frozen=True, eq=False)
+class Split:
+    """One world, and the weeks drawn from it."""
+
+    data: Data
+    world: World
+    threads: int | None
+
+    def draw(self) -> None:
+        """Draw all weeks now; otherwise each part is drawn when it is first used."""
+        for part in ("train", "validation", "truth"):
+            getattr(self, part)
+
+    @cached_property
+    def train(self) -> Log:
+        """The log to learn from, with the propensities that the learner sees."""
+        log = self._sample("train", self.data.times.train).log
+        if self.data.propensity == "estimated":
+            return propensity.estimate(log, random_state=fit_seed(self.data, "propensity"))
+        return log
+
+    @cached_property
+    def validation(self) -> Gains:
+        """The truth of the weeks by which is chosen."""
+        return self._sample("validation", self.data.times.validation).truth
+
+    @cached_property
+    def _tested(self) -> tuple[Gains, Gains]:
+        sample = self.test_sample()
+        return sample.truth, gains.outcome(sample.log)
+
+    @property
+    def truth(self) -> Gains:
+        """The truth of the test weeks."""
+        return self._tested[0]
+
+    @property
+    def outcome(self) -> Gains:
+        """The purchases of the test weeks."""
+        return self._tested[1]
+
+    def test_sample(self) -> Sample:
+        """The test weeks with their log: large, so drawn again where it is needed."""
+        return self._sample("test", self.data.times.test)
+
+    def _sample(self, part: str, times: int) -> Sample:
+        return self.world.sample(times, _seeds(self.data, part), threads=self.threads)
+
+
+class Splits:
+    """Worlds by items, and the scene that was asked for last."""
+
+    def __init__(self, preset: Preset, source: str | os.PathLike[str] | None, threads: int | None) -> None:
+        self.preset, self.source, self.threads = preset, source, threads
+        self._worlds: dict[str, World] = {}
+        self._prints: dict[str, str] = {}
+        self._last: Split | None = None
+
+    def world(self, items: str) -> World:
+        """The world in the original setting."""
+        if items not in self._worlds:
+            self._worlds[items] = self._make(items)
+        return self._worlds[items]
+
+    def fingerprint(self, items: str) -> str:
+        """A hash of the world's numbers: other source files, or another loader, are another world."""
+        if items not in self._prints:
+            digest = hashlib.blake2b(digest_size=16)
+            world = self.world(items)
+            for rates in (world.treated_rate, world.control_rate, world.propensity):
+                digest.update(np.ascontiguousarray(rates).view(np.uint8).data)
+            self._prints[items] = digest.hexdigest()
+        return self._prints[items]
+
+    def scene(self, data: Data) -> Split:
+        """The samples of this data; only the last one asked for stays in memory."""
+        if self._last is None or self._last.data != data:
+            self._last = None
+            world = self.world(data.items)
+            if data.setting == "personalized":
+                world = world.personalized(data.beta)
+            if data.xi:
+                world = world.misspecified(data.xi)
+            self._last = Split(data, world, self.threads)
+        return self._last
+
+    def _make(self, items: str) -> World:
+        if self.preset.sizes is None:
+            return dunnhumby.world(items, self.source)  # type: ignore[arg-type]
+        users, n_items = self.preset.sizes[items]
+        seed = np.random.SeedSequence(0, spawn_key=(n_items,))
+        return World.synthetic(users, n_items, seed, purchase_rate=0.03)
+
+
+def _seeds(data: Data, part: str) -> np.random.SeedSequence:
+    return np.random.SeedSequence(data.seed, spawn_key=(PARTS[part],))
+
+
+def fit_seed(data: Data, part: str = "fit") -> int:
+    """The integer seed of the learners on this data."""
+    return int(_seeds(data, part).generate_state(1, np.uint32)[0])

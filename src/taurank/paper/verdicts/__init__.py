@@ -1,0 +1,1 @@
+"""The paper's tables, its claims, and how they are judged."""

@@ -1,0 +1,159 @@
+"""The plan of an epoch: which users meet which items, so that no two workers share a row.
+
+Users and items are cut into B random blocks each, anew every epoch. In round s the user block a
+meets the item block (a + s) mod B: the B *units* of a round touch different users and different
+items, so they may run at once, in any order, on any number of threads or machines, and give the
+same bits. After B rounds every user block has met every item block: each positive has had its turn.
+
+A negative item j comes from the block of i. Blocks are random and, up to one item, of equal size,
+so over the epochs j is uniform over all items but i, and a block never holds fewer than two items.
+
+Methods that draw whole pairs (u, i, j) need i and j in one unit. For them the items are cut into
+2G blocks that meet two by two, like the teams of a tournament, while G user blocks pass by.
+The numbers of blocks depend on the data alone, never on the number of threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from taurank._jit import compiled
+from taurank._random import Stream, below, stream
+from taurank.errors import InputError
+from taurank.sgd.samples import SAMPLE, Ints, Longs, Samples
+
+POSITIVES_PER_UNIT = 1024  # so much work outweighs the cost of starting a unit
+PAIRS_PER_UNIT = 256
+ITEMS_PER_BLOCK = 16  # enough for varied negatives within one epoch
+WORKERS = 16  # so many may always work at once, if the data are large enough
+MOST_BLOCKS = 64
+POSITIVES_PER_VISIT = 4  # a user's row, once in the cache, should serve so many
+
+
+class Cut(NamedTuple):
+    """One epoch's random blocks: order lists ids block by block, start says where they begin."""
+
+    user_order: Ints
+    user_start: Longs
+    item_order: Ints
+    item_start: Longs
+    user_block: Ints
+    item_block: Ints
+
+
+class Schedule(NamedTuple):
+    """The units in their order: round r holds the units r * width .. (r + 1) * width.
+
+    A unit owns one user block and one or two item blocks; every block works once a round."""
+
+    width: int
+    user: Ints
+    first: Ints
+    second: Ints
+    slots: Ints  # which match of which round joins two item blocks; empty for single items
+
+
+class Strata:
+    """How many blocks the data are cut into, and the schedules that follow from it.
+
+    `blocks` (B) serves passes over positives and single items, `pair_blocks` (G) drawn pairs."""
+
+    def __init__(self, n_users: int, n_items: int, n_positives: int) -> None:
+        if min(n_users, n_items) < 1:
+            raise InputError(f"Nothing to plan: {n_users} users and {n_items} items; at least one of each.")
+        self.n_users, self.n_items, self.n_positives = n_users, n_items, n_positives
+        most = max(WORKERS, min(MOST_BLOCKS, n_positives // (POSITIVES_PER_VISIT * n_users)))
+        roof = min(n_users, most, max(1, n_items // ITEMS_PER_BLOCK))
+        self.blocks = _fit(roof, n_positives / POSITIVES_PER_UNIT, 2)
+        pair_roof = min(roof, max(1, n_items // (2 * ITEMS_PER_BLOCK)))
+        self.pair_blocks = _fit(pair_roof, n_positives / (2 * PAIRS_PER_UNIT), 3)
+        self._spare: list[Samples] = []
+
+    @contextmanager
+    def room(self, count: int) -> Iterator[Samples]:
+        """Memory for the samples of an epoch, kept for the next: new pages cost a third of a plan."""
+        room = self._spare.pop() if self._spare else np.empty(0, SAMPLE)
+        if len(room) != count:
+            room = np.empty(count, SAMPLE)
+        yield room
+        self._spare[:] = [room]
+
+    def cut(self, seed: int, epoch: int) -> Cut:
+        """The random blocks of an epoch: B of users, B of items."""
+        return self._cut(seed, epoch, self.blocks, self.blocks)
+
+    def cut_pairs(self, seed: int, epoch: int) -> Cut:
+        """The random blocks of an epoch of drawn pairs: G of users, 2G of items."""
+        return self._cut(seed, epoch, self.pair_blocks, self._teams())
+
+    def schedule(self) -> Schedule:
+        """Unit s * B + a: user block a meets item block (a + s) mod B."""
+        shift, user = np.divmod(np.arange(self.blocks**2, dtype=np.int32), self.blocks)
+        item = ((user + shift) % self.blocks).astype(np.int32)
+        return Schedule(self.blocks, user.astype(np.int32), item, item, np.zeros((0, 0), np.int32))
+
+    def schedule_pairs(self) -> Schedule:
+        """Unit (s * rounds + r) * G + m: user block (m + s) mod G meets match m of round r."""
+        matches = _tournament(self._teams())
+        rounds, width = matches.shape[:2]
+        shift, _, match = np.indices((width, rounds, width), dtype=np.int32).reshape(3, -1)
+        teams = np.tile(matches.reshape(-1, 2), (width, 1)).astype(np.int32)
+        user = ((match + shift) % width).astype(np.int32)
+        first, second = (np.ascontiguousarray(column) for column in teams.T)
+        return Schedule(width, user, first, second, _slots(matches))
+
+    def _teams(self) -> int:
+        return 2 * self.pair_blocks
+
+    def _cut(self, seed: int, epoch: int, user_blocks: int, item_blocks: int) -> Cut:
+        users, items = (stream(seed, epoch, purpose) for purpose in (Stream.USER_BLOCKS, Stream.ITEM_BLOCKS))
+        user_order, user_start, user_block = _shuffle(self.n_users, user_blocks, users)
+        item_order, item_start, item_block = _shuffle(self.n_items, item_blocks, items)
+        return Cut(user_order, user_start, item_order, item_start, user_block, item_block)
+
+
+def _fit(roof: int, work: float, power: int) -> int:
+    """The most blocks with blocks ** power <= work, at least one and at most `roof`."""
+    return max(size for size in range(1, roof + 1) if size == 1 or size**power <= work)
+
+
+def _tournament(teams: int) -> Longs:
+    """Circle method: rounds x matches x 2, so that any two teams meet in exactly one round."""
+    circle = teams - 1
+    matches = np.empty((circle, teams // 2, 2), np.int64)
+    for turn in range(circle):
+        home = next(x for x in range(circle) if 2 * x % circle == turn)
+        matches[turn, 0] = home, circle
+        for m in range(1, teams // 2):
+            matches[turn, m] = (home + m) % circle, (home - m) % circle
+    return matches
+
+
+def _slots(matches: Longs) -> Ints:
+    """slots[x, y] = round * matches + match in which teams x and y meet.
+
+    A team that needs no partner (x = y) goes with the first match it plays."""
+    teams = len(matches) + 1
+    slots = np.zeros((teams, teams), np.int32)
+    for number, (x, y) in reversed(list(enumerate(matches.reshape(-1, 2)))):
+        slots[x, y] = slots[y, x] = slots[x, x] = slots[y, y] = number
+    return slots
+
+
+@compiled
+def _shuffle(size: int, blocks: int, key: Any) -> tuple[Ints, Longs, Ints]:
+    """A random order of 0 .. size - 1 (Fisher-Yates), cut into blocks of nearly equal size."""
+    order = np.arange(size).astype(np.int32)
+    for n in range(size - 1, 0, -1):
+        m = below(key, n, n + 1)
+        order[n], order[m] = order[m], order[n]
+    start = np.arange(blocks + 1) * size // blocks
+    block = np.empty(size, np.int32)
+    for b in range(blocks):
+        for n in range(start[b], start[b + 1]):
+            block[order[n]] = b
+    return order, start, block

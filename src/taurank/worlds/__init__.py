@@ -1,0 +1,1 @@
+"""Where the truth is known: synthetic worlds and the Dunnhumby data."""

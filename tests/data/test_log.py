@@ -1,0 +1,368 @@
+"""The log's contract: what goes in, what comes out, and what is refused with which sentence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+from taurank import Log
+from taurank.errors import InputError
+
+
+def frame(**columns: Any) -> pd.DataFrame:
+    plain = {
+        "user_id": [3, 1, 1, 2],
+        "item_id": ["b", "a", "b", "c"],
+        "time": [0, 0, 1, 1],
+        "treated": [1, 0, 1, 0],
+        "outcome": [1, 1, 0, 0],
+        "propensity": [0.2, 0.3, 0.4, 0.5],
+    }
+    return pd.DataFrame({**plain, **columns})
+
+
+class TestFrames:
+    def test_pandas_polars_and_pyarrow_give_the_same_log(self) -> None:
+        table = frame()
+        logs = [Log.from_frame(f) for f in (table, pl.DataFrame(table), pa.Table.from_pandas(table))]
+        logs.append(Log.from_frame(pl.LazyFrame(table)))
+        assert all(logs[0].equals(log) for log in logs[1:])
+
+    def test_sizes_and_codes(self) -> None:
+        log = Log.from_frame(frame())
+        assert (len(log), log.n_users, log.n_items, log.n_times) == (4, 3, 3, 2)
+        assert log.user.tolist() == [2, 0, 0, 1]
+        assert log.item.tolist() == [1, 0, 1, 2]
+        assert log.time.tolist() == [0, 0, 1, 1]
+
+    def test_frame_comes_back_as_it_went_in(self) -> None:
+        pd.testing.assert_frame_equal(Log.from_frame(frame()).to_frame(), frame(), check_dtype=False)
+
+    def test_without_time_there_is_one_time_and_no_time_column(self) -> None:
+        log = Log.from_frame(frame().drop(columns="time"))
+        assert log.n_times == 1
+        assert "time" not in log.to_frame()
+
+    def test_catalogue_may_be_larger_and_keeps_its_order(self) -> None:
+        log = Log.from_frame(frame(), users=[9, 3, 2, 1], items=["c", "b", "a", "z"], times=[1, 0, 7])
+        assert (log.n_users, log.n_items, log.n_times) == (4, 4, 3)
+        assert log.user.tolist() == [1, 3, 3, 2]
+        assert log.users.values.to_pylist() == [9, 3, 2, 1]
+        assert log.times.values.to_pylist() == [1, 0, 7]
+
+    @pytest.mark.parametrize("kind", [list, np.array, pd.Series, pd.Index, pl.Series, pa.array])
+    def test_catalogue_of_any_kind(self, kind: Any) -> None:
+        assert Log.from_frame(frame(), users=kind([3, 2, 1])).users.values.to_pylist() == [3, 2, 1]
+
+    def test_explicit_zero_rows_are_kept(self) -> None:
+        assert len(Log.from_frame(frame(treated=0, outcome=0))) == 4
+
+    def test_categorical_ids_and_boolean_flags(self) -> None:
+        table = frame()
+        same = table.assign(
+            item_id=table["item_id"].astype("category"),
+            treated=table["treated"].astype(bool),
+            outcome=table["outcome"].astype(float),
+        )
+        assert Log.from_frame(table).equals(Log.from_frame(same))
+
+    def test_research_format(self) -> None:
+        names = {"user_id": "idx_user", "item_id": "idx_item", "time": "idx_time"}
+        research = frame(causal_effect=[1, 0, -1, 0]).rename(columns=names)
+        assert Log.from_frame(research).equals(Log.from_frame(frame()))
+
+    def test_arrays_are_frozen(self) -> None:
+        with pytest.raises(ValueError, match="read-only"):
+            Log.from_frame(frame()).user[0] = 1
+
+
+class TestFiles:
+    def test_parquet_is_exact_with_the_catalogue(self, tmp_path: Path) -> None:
+        log = Log.from_frame(frame(), users=[9, 3, 2, 1], times=[1, 0, 7])
+        log.write(tmp_path / "log.parquet")
+        assert Log.read(tmp_path / "log.parquet").equals(log)
+
+    def test_csv_is_exact_for_the_rows(self, tmp_path: Path) -> None:
+        log = Log.from_frame(frame(user_id=["007", "1e3", "1e3", ""], propensity=[1 / 3, 1e-9, 0.1, 0.7]))
+        log.write(tmp_path / "log.csv")
+        assert Log.read(tmp_path / "log.csv").equals(log)
+
+    def test_csv_ids_that_look_like_numbers_stay_text_if_asked(self, tmp_path: Path) -> None:
+        log = Log.from_frame(frame(user_id=["3", "1", "1", "2"]))
+        log.write(tmp_path / "log.csv")
+        assert not Log.read(tmp_path / "log.csv").equals(log)
+        assert Log.read(tmp_path / "log.csv", id_types={"user_id": "string"}).equals(log)
+        assert Log.read(tmp_path / "log.csv", users=["1", "2", "3"]).equals(log)
+
+    def test_csv_types_are_decided_on_the_whole_column(self, tmp_path: Path) -> None:
+        (tmp_path / "log.csv").write_text("user_id,item_id,treated,outcome\n1,1,1,0\nx,1,True,false\n")
+        log = Log.read(tmp_path / "log.csv")
+        assert log.users.values.to_pylist() == ["1", "x"]
+        assert log.treated.tolist() == [1, 1]
+
+    @pytest.mark.parametrize("suffix", ["parquet", "csv"])
+    def test_folder_and_glob(self, tmp_path: Path, suffix: str) -> None:
+        whole = Log.from_frame(frame())
+        for part, rows in (("a", slice(0, 2)), ("b", slice(2, 4))):
+            Log.from_frame(frame()[rows]).write(tmp_path / f"{part}.{suffix}")
+        for path in (tmp_path, tmp_path / f"*.{suffix}"):
+            pd.testing.assert_frame_equal(Log.read(path).to_frame(), whole.to_frame())
+
+    def test_plain_parquet_of_another_tool(self, tmp_path: Path) -> None:
+        frame().to_parquet(tmp_path / "log.parquet")
+        assert Log.read(tmp_path / "log.parquet").equals(Log.from_frame(frame()))
+
+    def test_many_batches(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("taurank.data.sources.BATCH_ROWS", 7)
+        monkeypatch.setattr("taurank.data.sources.CSV_BLOCK_BYTES", 200)
+        rng = np.random.default_rng(0)
+        cells = rng.permutation(400)[:150]
+        table = pd.DataFrame(
+            {"user_id": cells // 20, "item_id": cells % 20, "treated": 1, "outcome": 0, "propensity": 0.5}
+        )
+        log = Log.from_frame(table)
+        for name in ("log.parquet", "log.csv"):
+            log.write(tmp_path / name)
+            assert Log.read(tmp_path / name).equals(log)
+        pd.testing.assert_frame_equal(log.to_frame(), table, check_dtype=False)
+
+    def test_nothing_is_written_when_writing_fails(self, tmp_path: Path) -> None:
+        log = Log.from_frame(frame())
+        with pytest.raises(InputError, match=r"neither \.parquet nor \.csv"):
+            log.write(tmp_path / "log.xlsx")
+        with pytest.raises(InputError, match="does not exist"):
+            log.write(tmp_path / "none" / "log.csv")
+        assert list(tmp_path.iterdir()) == []
+
+
+def changed(column: str, value: Any, rows: int = 1) -> pd.DataFrame:
+    table = frame().astype({column: object})
+    table.loc[: rows - 1, column] = value
+    return table.infer_objects()
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("table", "sentence"),
+        [
+            (frame().drop(columns="outcome"), "has no column 'outcome'; needed are user_id, item_id"),
+            (frame()[:0], "has no rows"),
+            (changed("user_id", None, 2), "column 'user_id' has 2 null values"),
+            (changed("item_id", None), "column 'item_id' has 1 null value"),
+            (changed("time", None), "column 'time' has 1 null value"),
+            (changed("treated", None), "column 'treated' has 1 null value"),
+            (changed("propensity", None), "column 'propensity' has 1 null value"),
+            (changed("treated", 2, 3), "'treated' must hold 0 or 1: wrong in 3 rows, for example 2"),
+            (changed("outcome", 0.5), "'outcome' must hold 0 or 1: wrong in 1 row, for example 0.5"),
+            (changed("outcome", -1), "'outcome' must hold 0 or 1"),
+            (frame(treated="yes"), "column 'treated' has the type"),
+            (changed("propensity", 0.0), "'propensity' must hold probabilities strictly between 0 and 1"),
+            (changed("propensity", 1.0, 2), "wrong in 2 rows, for example 1.0"),
+            (changed("propensity", -0.1), "for example -0.1"),
+            (changed("propensity", np.inf), "for example inf"),
+            (frame(propensity=[1, 1, 1, 1]), "wrong in 4 rows"),
+            (frame(propensity=["a", "b", "c", "d"]), "'propensity' has the type"),
+            (pd.concat([frame(), frame()[:3]]), "stands again in 3 rows"),
+            (frame(user_id=[1, "a", 2, 3]), "the frame cannot be read"),
+            (frame(user_id=[[1], [2], [3], [4]]), "'user_id' has the type list"),
+        ],
+    )
+    def test_bad_frames(self, table: pd.DataFrame, sentence: str) -> None:
+        with pytest.raises(InputError, match=sentence):
+            Log.from_frame(table)
+
+    def test_nan_of_polars_and_arrow(self) -> None:
+        table = pl.DataFrame(frame()).with_columns(propensity=pl.lit(float("nan")))
+        with pytest.raises(InputError, match="wrong in 4 rows, for example nan"):
+            Log.from_frame(table)
+        with pytest.raises(InputError, match="NaN among its ids"):
+            Log.from_frame(table.with_columns(user_id=pl.lit(float("nan"))))
+
+    def test_a_propensity_that_becomes_one_when_cast(self) -> None:
+        close = pa.array([__import__("decimal").Decimal("0." + "9" * 30)] * 4, pa.decimal128(38, 35))
+        table = pa.Table.from_pandas(frame().drop(columns="propensity")).append_column("propensity", close)
+        with pytest.raises(InputError, match="strictly between 0 and 1: wrong in 4 rows"):
+            Log.from_frame(table)
+
+    def test_ids_outside_the_catalogue(self) -> None:
+        with pytest.raises(InputError, match=r"'user_id': an id in 2 rows .* catalogue of 2, for example 1"):
+            Log.from_frame(frame(), users=[2, 3])
+        with pytest.raises(InputError, match="'user_id' holds int64 ids such as 3, but the catalogue"):
+            Log.from_frame(frame(), users=["1", "2", "3"])
+        with pytest.raises(InputError, match="names 1 id more than once, for example 2"):
+            Log.from_frame(frame(), users=[1, 2, 2, 3])
+        with pytest.raises(InputError, match="there is no column 'time'"):
+            Log.from_frame(frame().drop(columns="time"), times=[0, 1])
+
+    def test_not_a_frame(self) -> None:
+        with pytest.raises(InputError, match="frame is needed, not list"):
+            Log.from_frame([1, 2])
+
+    def test_missing_propensity_is_an_error_only_when_it_is_needed(self) -> None:
+        log = Log.from_frame(frame().drop(columns="propensity"))
+        with pytest.raises(InputError, match=r"IPS needs the column 'propensity'.*propensity.estimate"):
+            log.recorded_propensity("IPS")
+
+    def test_with_propensity(self) -> None:
+        log = Log.from_frame(frame().drop(columns="propensity"))
+        assert log.with_propensity(frame()["propensity"]).equals(Log.from_frame(frame()))
+        with pytest.raises(InputError, match="4 propensities are needed"):
+            log.with_propensity([0.5])
+        with pytest.raises(InputError, match="wrong in 1 row, for example nan"):
+            log.with_propensity([0.5, 0.5, np.nan, 0.5])
+
+
+class TestBadFiles:
+    def test_truncated_parquet(self, tmp_path: Path) -> None:
+        path = tmp_path / "log.parquet"
+        Log.from_frame(frame()).write(path)
+        path.write_bytes(path.read_bytes()[:-20])
+        with pytest.raises(InputError, match="not a whole Parquet file"):
+            Log.read(path)
+
+    def test_damaged_parquet_page(self, tmp_path: Path) -> None:
+        path = tmp_path / "log.parquet"
+        Log.from_frame(frame()).write(path)
+        data = bytearray(path.read_bytes())
+        data[4:200] = bytes(196)
+        path.write_bytes(bytes(data))
+        with pytest.raises(InputError):
+            Log.read(path)
+
+    def test_wrong_names(self, tmp_path: Path) -> None:
+        Log.from_frame(frame()).write(tmp_path / "log.csv")
+        Log.from_frame(frame()).write(tmp_path / "log.parquet")
+        (tmp_path / "log.csv").rename(tmp_path / "text.parquet")
+        (tmp_path / "log.parquet").rename(tmp_path / "binary.csv")
+        with pytest.raises(InputError, match="another kind of file"):
+            Log.read(tmp_path / "text.parquet")
+        with pytest.raises(InputError, match="is a Parquet file"):
+            Log.read(tmp_path / "binary.csv")
+
+    @pytest.mark.parametrize(
+        ("text", "sentence"),
+        [
+            ("", "is empty"),
+            ("user_id,item_id,treated,outcome\n", "has no rows"),
+            ("user_id,item_id,treated,outcome\n1,2,1\n", "Expected 4 columns, got 3"),
+            ("user_id,item_id,treated,outcome\n1,,1,0\n", "'item_id' has 1 null"),
+            ("user_id,item_id,treated,outcome\n1,2,yes,0\n", "'treated' must hold 0 or 1.*'yes'"),
+            ("user_id,item_id,treated,outcome,propensity\n1,2,1,0,half\n", "between 0 and 1.*'half'"),
+            ("user_id,user_id\n1,2\n", "two columns of the same name"),
+        ],
+    )
+    def test_bad_csv(self, tmp_path: Path, text: str, sentence: str) -> None:
+        (tmp_path / "log.csv").write_text(text)
+        with pytest.raises(InputError, match=sentence):
+            Log.read(tmp_path / "log.csv")
+
+    def test_paths_that_lead_nowhere(self, tmp_path: Path) -> None:
+        with pytest.raises(InputError, match="there is no file"):
+            Log.read(tmp_path / "none.parquet")
+        with pytest.raises(InputError, match=r"holds no \.parquet or \.csv"):
+            Log.read(tmp_path)
+        (tmp_path / "log.txt").write_text("x")
+        with pytest.raises(InputError, match=r"neither \.parquet nor \.csv"):
+            Log.read(tmp_path / "log.txt")
+        Log.from_frame(frame()).write(tmp_path / "a.csv")
+        Log.from_frame(frame()).write(tmp_path / "a.parquet")
+        with pytest.raises(InputError, match="mixes Parquet and CSV"):
+            Log.read(tmp_path)
+
+
+ANY_ID = st.one_of(
+    st.integers(-(2**70), 2**70),
+    st.text(max_size=5),
+    st.none(),
+    st.floats(),
+    st.booleans(),
+    st.binary(max_size=3),
+)
+ANY_NUMBER = st.one_of(st.integers(-1, 2), st.floats(), st.none(), st.text(max_size=3), st.booleans())
+
+
+@st.composite
+def wild_tables(draw: st.DrawFn) -> dict[str, list[Any]]:
+    rows = draw(st.integers(0, 5))
+    kinds = {"user_id": ANY_ID, "item_id": ANY_ID, "time": ANY_ID}
+    names = draw(st.sets(st.sampled_from(["user_id", "item_id", "time", "treated", "outcome", "propensity"])))
+    return {name: draw(st.lists(kinds.get(name, ANY_NUMBER), min_size=rows, max_size=rows)) for name in sorted(names)}
+
+
+@given(wild_tables())
+@settings(max_examples=300, deadline=None)
+@example({"user_id": [1], "item_id": [2**70], "treated": [1], "outcome": [1]})
+def test_no_frame_makes_the_reader_fail_with_anything_but_its_own_error(table: dict[str, list[Any]]) -> None:
+    try:
+        log = Log.from_frame(pd.DataFrame(table))
+    except InputError:
+        return
+    assert len(log) == len(next(iter(table.values())))
+
+
+@given(
+    st.one_of(st.binary(max_size=300), st.text(max_size=100).map(str.encode)),
+    st.sampled_from(["csv", "parquet", "csv.gz"]),
+)
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@example(b"user_id,item_id,treated,outcome\n1,2,1,1\n", "csv")
+@example(b"\xff\xfe", "csv")
+@example(b"user_id,item_id,treated,outcome\n\xff,2,1,1\n", "csv")
+def test_no_file_makes_the_reader_fail_with_anything_but_its_own_error(
+    tmp_path: Path, content: bytes, suffix: str
+) -> None:
+    path = tmp_path / f"log.{suffix}"
+    path.write_bytes(content)
+    try:
+        assert len(Log.read(path))
+    except InputError:
+        return
+
+
+GOOD_IDS = st.one_of(
+    st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=6),
+    st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=4), min_size=1, max_size=6),
+)
+
+
+@st.composite
+def good_tables(draw: st.DrawFn) -> pd.DataFrame:
+    users, items = draw(GOOD_IDS), draw(GOOD_IDS)
+    cells = draw(
+        st.lists(
+            st.tuples(st.sampled_from(users), st.sampled_from(items), st.integers(0, 3)),
+            min_size=1, max_size=20, unique=True,
+        )
+    )  # fmt: skip
+    n = len(cells)
+    bits = st.lists(st.integers(0, 1), min_size=n, max_size=n)
+    chances = st.floats(0, 1, exclude_min=True, exclude_max=True)
+    columns = dict(zip(("user_id", "item_id", "time"), zip(*cells, strict=True), strict=True))
+    return pd.DataFrame(
+        {
+            **columns,
+            "treated": draw(bits),
+            "outcome": draw(bits),
+            "propensity": draw(st.lists(chances, min_size=n, max_size=n)),
+        }
+    )
+
+
+@given(good_tables())
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_good_rows_come_back_exactly(tmp_path: Path, table: pd.DataFrame) -> None:
+    log = Log.from_frame(table)
+    types = {"user_id": log.users.values.type, "item_id": log.items.values.type}
+    log.write(tmp_path / "log.parquet")
+    log.write(tmp_path / "log.csv")
+    assert Log.read(tmp_path / "log.parquet").equals(log)
+    assert Log.read(tmp_path / "log.csv", id_types=types).equals(log)

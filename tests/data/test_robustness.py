@@ -1,0 +1,176 @@
+"""Mistakes people make, each met with one sentence: found by trying to break things."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import taurank as tr
+from taurank.data import archive
+from taurank.errors import InputError
+from taurank.evaluation import rankers
+
+
+@pytest.fixture(scope="module")
+def log() -> tr.Log:
+    return tr.World.synthetic(30, 20, random_state=0).sample(3, random_state=1).log
+
+
+def quick(**options: Any) -> tr.DLCE:
+    return tr.DLCE(**{"factors": 4, "epochs": 2, "random_state": 0, **options})
+
+
+class TestFailedFits:
+    def test_a_failed_refit_leaves_the_learner_as_it_was(self, log: tr.Log) -> None:
+        model = quick().fit(log)
+        before = model.recommend(k=3)
+        rows = log.to_frame().drop(columns="propensity")
+        other = tr.Log.from_frame(rows.assign(user_id=rows["user_id"] + 1000))
+        with pytest.raises(InputError, match="propensity"):
+            model.fit(other)
+        pd.testing.assert_frame_equal(model.recommend(k=3), before)
+
+    def test_an_interrupted_refit_leaves_the_learner_as_it_was(self, log: tr.Log) -> None:
+        def stop(epoch: int, value: float) -> None:
+            raise KeyboardInterrupt
+
+        model = quick().fit(log)
+        before = model.score_block(np.arange(30, dtype=np.int32))
+        with pytest.raises(KeyboardInterrupt):
+            model.fit(log, tr.gains.ips(log), callback=stop)
+        assert np.array_equal(model.score_block(np.arange(30, dtype=np.int32)), before)
+
+    def test_a_checkpoint_of_other_ids_is_refused(self, log: tr.Log, tmp_path: Path) -> None:
+        def stop(epoch: int, value: float) -> None:
+            raise KeyboardInterrupt
+
+        state = tmp_path / "state"
+        with pytest.raises(KeyboardInterrupt):
+            quick().fit(log, tr.gains.ips(log), checkpoint=state, checkpoint_minutes=0, callback=stop)
+        renamed = tr.Log.from_frame(log.to_frame().assign(item_id=lambda rows: "i" + rows["item_id"].astype(str)))
+        with pytest.raises(InputError, match="belongs to another fit"):
+            quick().fit(renamed, tr.gains.ips(renamed), checkpoint=state)
+
+    def test_a_checkpoint_in_no_folder_is_refused_at_once(self, log: tr.Log, tmp_path: Path) -> None:
+        with pytest.raises(InputError, match="does not exist"):
+            quick().fit(log, checkpoint=tmp_path / "none" / "state")
+
+
+class TestFiles:
+    def test_a_partitioned_folder_is_refused(self, log: tr.Log, tmp_path: Path) -> None:
+        log.to_frame().to_parquet(tmp_path / "part", partition_cols=["time"])
+        with pytest.raises(InputError, match=r"'time=0' holds a column in the name of a folder"):
+            tr.Log.read(tmp_path / "part")
+
+    def test_leftovers_of_other_tools_are_passed_over(self, log: tr.Log, tmp_path: Path) -> None:
+        log.write(tmp_path / "log.parquet")
+        (tmp_path / "._log.parquet").write_text("x")
+        (tmp_path / ".ipynb_checkpoints").mkdir()
+        log.write(tmp_path / ".ipynb_checkpoints" / "log.parquet")
+        (tmp_path / "_SUCCESS").write_text("")
+        assert tr.Log.read(tmp_path).equals(log)
+        assert tr.Log.read(tmp_path / "*").equals(log)
+
+    def test_links_are_followed_and_special_files_kept(self, log: tr.Log, tmp_path: Path) -> None:
+        link, real, pipe = (tmp_path / name for name in ("link.parquet", "real.parquet", "pipe.parquet"))
+        real.write_text("old")
+        link.symlink_to(real)
+        log.write(link)
+        assert link.is_symlink()
+        assert tr.Log.read(real).equals(log)
+        os.mkfifo(pipe)
+        for act in (lambda: log.write(pipe), lambda: tr.Log.read(pipe)):
+            with pytest.raises(InputError, match="no ordinary file"):
+                act()
+
+    def test_an_arrow_table_brings_its_catalogue(self, log: tr.Log) -> None:
+        wide = tr.Log.from_frame(log.to_frame(), users=range(100), items=range(50))
+        assert tr.Log.from_frame(wide.to_arrow()).equals(wide)
+
+    def test_a_semicolon_file_is_told(self, tmp_path: Path) -> None:
+        (tmp_path / "log.csv").write_text("user_id;item_id;treated;outcome\n1;2;1;1\n")
+        with pytest.raises(InputError, match="Separate columns by commas"):
+            tr.Log.read(tmp_path / "log.csv")
+
+    def test_unlisted_pairs_rank_below_listed_ones(self, tmp_path: Path) -> None:
+        (tmp_path / "scores.csv").write_text("user_id,item_id,score\n0,0,1e17\n1,1,1e17\n")
+        scores = rankers.TableRanker(tmp_path / "scores.csv").score_block(np.array([0, 1], np.int32))
+        assert scores[0, 0] > scores[0, 1]
+        assert scores[1, 1] > scores[1, 0]
+
+    def test_models_of_another_version(self, tmp_path: Path) -> None:
+        facts = {"learner": "newest", "taurank": "9.0", "hyper_parameters": {}}
+        archive.write(tmp_path / "model", "model", facts, {"ids": np.zeros(1, np.uint8)})
+        with pytest.raises(InputError, match=r"written by taurank 9\.0"):
+            tr.load(tmp_path / "model")
+
+    def test_numpy_hyper_parameters_are_saved(self, log: tr.Log, tmp_path: Path) -> None:
+        model = quick(factors=np.int64(4), cap=np.float32(0.5), random_state=np.int64(3)).fit(log)
+        model.save(tmp_path / "model")
+        assert tr.load(tmp_path / "model").hyper_parameters()["factors"] == 4
+
+
+def test_tiny_propensities_do_not_break_the_figures(log: tr.Log) -> None:
+    tiny = log.with_propensity(np.full(len(log), 1e-100))
+    scores = np.random.default_rng(0).random((30, 20))
+    with pytest.warns(UserWarning, match="overlap"):
+        assert "CP@10" in str(tr.evaluate(scores, tr.gains.ips(tiny)))
+    assert str(tr.propensity.diagnose(tiny))
+    with pytest.raises(InputError, match="too small to be inverted; give a cap"):
+        tr.gains.ips(log.with_propensity(np.full(len(log), 5e-324)))
+
+
+def test_steep_personalisation(log: tr.Log) -> None:
+    world = tr.World.synthetic(5, 8, random_state=0)
+    assert world.personalized(1000.0).propensity.mean() == pytest.approx(world.propensity.mean(), abs=1e-5)
+
+
+def test_booleans_are_not_integers(log: tr.Log) -> None:
+    with pytest.raises(InputError, match="holds bool ids"):
+        tr.Popular().fit(log).recommend([True])
+
+
+def test_a_copied_log_is_the_same(log: tr.Log) -> None:
+    assert copy.deepcopy(log).equals(log)
+
+
+MISTAKES: dict[str, Callable[[tr.Log], Any]] = {
+    "k": lambda log: tr.Popular().fit(log).recommend([1], k=3.0),  # type: ignore[arg-type]
+    "threads": lambda log: tr.Popular().fit(log).recommend([1], threads="2"),  # type: ignore[arg-type]
+    "times": lambda log: tr.World.synthetic(3, 3, 0).sample(1.5),  # type: ignore[arg-type]
+    "n_users": lambda log: tr.World.synthetic("3", 3),  # type: ignore[arg-type]
+    "beta": lambda log: tr.World.synthetic(3, 3, 0).personalized("2"),  # type: ignore[arg-type]
+    "random_state": lambda log: tr.World.synthetic(3, 3, -1),
+    "random_state of a fit": lambda log: quick(random_state=-1).fit(log),
+    "log": lambda log: quick().fit(log.to_frame()),  # type: ignore[arg-type]
+    "validation": lambda log: quick().fit(log, log),  # type: ignore[arg-type]
+    "gains": lambda log: tr.evaluate(np.zeros((30, 20)), log),  # type: ignore[arg-type]
+    "metrics": lambda log: tr.evaluate(np.zeros((30, 20)), tr.gains.ips(log), None),  # type: ignore[arg-type]
+    "pairs": lambda log: tr.Popular().fit(log).score([0, 1, 2], [0, 1]),
+    "path": lambda log: tr.Log.read(None),  # type: ignore[arg-type]
+    "load": lambda log: tr.load(5),  # type: ignore[arg-type]
+    "write": lambda log: log.write(None),  # type: ignore[arg-type]
+    "id_types": lambda log: tr.Log.read("x.csv", id_types={"user": "string"}),
+    "with_propensity": lambda log: log.with_propensity("half"),
+    "not fitted": lambda log: quick().save("x"),
+    "world": lambda log: tr.World("a", "b", "c", [1], [1]),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_one_sentence(
+    mistake: str, log: tr.Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x.csv").write_text("user_id,item_id,treated,outcome\n1,2,1,1\n")
+    with pytest.raises(InputError) as caught:
+        MISTAKES[mistake](log)
+    assert "\n" not in str(caught.value)
+    assert str(caught.value).endswith(".")

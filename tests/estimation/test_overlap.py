@@ -1,0 +1,277 @@
+"""The diagnosis: its sums against plain loops, what it can and cannot tell, and what it says."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import taurank as tr
+from taurank.errors import InputError
+from taurank.estimation.overlap import diagnosis
+from taurank.estimation.overlap.diagnosis import diagnose
+
+N_USERS, N_ITEMS, N_TIMES = 60, 40, 3
+
+
+def cells_frame(seed: int = 0) -> pd.DataFrame:
+    """Every cell of a small world with its propensity, treatment and outcome."""
+    rng = np.random.default_rng(seed)
+    user, item, time = (axis.ravel() for axis in np.indices((N_USERS, N_ITEMS, N_TIMES)))
+    propensity = rng.uniform(0.1, 0.8, (N_USERS, N_ITEMS))[user, item]
+    treated = (rng.random(len(user)) < propensity).astype(int)
+    outcome = (rng.random(len(user)) < 0.1 + 0.2 * treated).astype(int)
+    columns = {"user_id": user, "item_id": item, "time": time, "treated": treated, "outcome": outcome}
+    return pd.DataFrame({**columns, "propensity": propensity})
+
+
+def to_log(frame: pd.DataFrame) -> tr.Log:
+    sparse = frame[(frame["treated"] == 1) | (frame["outcome"] == 1)]
+    return tr.Log.from_frame(sparse, range(N_USERS), range(N_ITEMS), range(N_TIMES))
+
+
+def purchases(propensities: list[float], treated: list[int]) -> tr.Log:
+    """A log of nothing but purchases of one user each, the sum of weights left aside."""
+    n = len(propensities)
+    frame = pd.DataFrame({"user_id": range(n), "item_id": 0, "treated": treated, "outcome": 1})
+    return tr.Log.from_frame(frame.assign(propensity=propensities))
+
+
+def slow_sums(frame: pd.DataFrame) -> dict[str, float]:
+    """The formulas, row by row."""
+    total = variance = 0.0
+    weights: dict[int, list[float]] = {0: [], 1: []}
+    for row in frame.itertuples():
+        p: Any = row.propensity
+        if row.treated:
+            total += 1 / p
+            variance += (1 - p) / p**2
+        if row.outcome:
+            weights[int(bool(row.treated))].append(1 / p if row.treated else 1 / (1 - p))
+    n = N_USERS * N_ITEMS * N_TIMES
+    kish = {arm: sum(w) ** 2 / sum(x * x for x in w) for arm, w in weights.items()}
+    return {"ratio": total / n, "error": math.sqrt(variance) / n, "treated": kish[1], "control": kish[0]}
+
+
+def test_the_sums_are_the_formulas() -> None:
+    frame = cells_frame()
+    expected = slow_sums(frame)
+    d = diagnose(to_log(frame))
+    assert d.n_cells == N_USERS * N_ITEMS * N_TIMES
+    assert d.treated_total.ratio == pytest.approx(expected["ratio"], rel=1e-12)
+    assert d.treated_total.error == pytest.approx(expected["error"], rel=1e-12)
+    assert d.treated.effective == pytest.approx(expected["treated"], rel=1e-12)
+    assert d.control.effective == pytest.approx(expected["control"], rel=1e-12)
+    bought = frame[frame["outcome"] == 1]
+    assert d.treated.purchases == (bought["treated"] == 1).sum() == sum(d.treated.histogram)
+    assert d.control.purchases == (bought["treated"] == 0).sum() == sum(d.control.histogram)
+
+
+def test_blocks_do_not_change_the_sums(monkeypatch: pytest.MonkeyPatch) -> None:
+    frame = cells_frame()
+    whole = diagnose(to_log(frame), cells=frame).to_dict()
+    monkeypatch.setattr(diagnosis, "BLOCK_ROWS", 101)
+    parts = diagnose(to_log(frame), cells=frame).to_dict()
+    assert parts["users"] == whole["users"]
+    assert parts["items"] == whole["items"]
+    for name in ("treated_total", "control_total"):
+        assert parts[name] == pytest.approx(whole[name], rel=1e-9)
+    for part, same in zip(parts["bins"], whole["bins"], strict=True):
+        assert part == pytest.approx(same, rel=1e-9)
+
+
+def test_the_ratio_is_1_on_average_and_its_error_is_its_spread() -> None:
+    treated, control = [], []
+    for seed in range(150):
+        frame = cells_frame(0)
+        rng = np.random.default_rng(seed)
+        frame["treated"] = (rng.random(len(frame)) < frame["propensity"]).astype(int)
+        d = diagnose(to_log(frame), cells=frame)
+        assert d.control_total is not None
+        treated.append(d.treated_total.z)
+        control.append(d.control_total.z)
+    for z in (treated, control):
+        assert abs(np.mean(z)) < 4 / math.sqrt(len(z))
+        assert 0.8 < np.std(z) < 1.2
+
+
+def test_absent_cells_are_not_identifiable_unless_known(tmp_path: Path) -> None:
+    frame = cells_frame()
+    sparse = diagnose(to_log(frame))
+    assert sparse.control_total is None
+    assert sparse.bins is None
+    assert str(sparse).count("not identifiable from this log") == 2
+    full = diagnose(tr.Log.from_frame(frame))
+    frame.to_csv(tmp_path / "cells.csv", index=False)
+    given_frame = diagnose(to_log(frame), cells=frame.sample(frac=1, random_state=1))
+    given_file = diagnose(to_log(frame), cells=tmp_path / "cells.csv")
+    for known in (full, given_frame, given_file):
+        assert "not identifiable" not in str(known)
+        assert known.control_total is not None
+        control = frame[frame["treated"] == 0]
+        expected = (1 / (1 - control["propensity"])).sum() / len(frame)
+        assert known.control_total.ratio == pytest.approx(expected, rel=1e-9)
+        variance = (frame["propensity"] / (1 - frame["propensity"])).sum()
+        assert known.control_total.error == pytest.approx(math.sqrt(variance) / len(frame), rel=1e-9)
+
+
+def test_the_bins_cover_all_cells_and_count_what_was_treated() -> None:
+    frame = cells_frame()
+    bins = diagnose(tr.Log.from_frame(frame)).bins
+    assert bins is not None
+    assert len(bins) == diagnosis.N_BINS
+    assert sum(b.cells for b in bins) == len(frame)
+    last = bins[-1].high
+    for b in bins:
+        p = frame["propensity"]
+        inside = frame[(p >= b.low) & ((p < b.high) | (b.high == last))]
+        assert b.cells == len(inside)
+        assert b.propensity == pytest.approx(inside["propensity"].mean())
+        assert b.treated == pytest.approx(inside["treated"].mean())
+
+
+def test_one_propensity_for_all_is_one_bin() -> None:
+    frame = cells_frame().assign(propensity=0.45)
+    bins = diagnose(tr.Log.from_frame(frame)).bins
+    assert bins is not None
+    assert [b.cells for b in bins] == [len(frame)]
+
+
+def test_a_sample_of_the_cells_checks_the_sample() -> None:
+    frame = cells_frame()
+    some = frame.sample(500, random_state=0)
+    d = diagnose(to_log(frame), cells=some.drop(columns=["treated", "outcome"]))
+    assert d.control_total is not None
+    assert d.control_total.cells == 500
+    assert d.bins is not None
+    treated = sum(b.treated * b.cells for b in d.bins)
+    assert treated == pytest.approx(some["treated"].sum())
+
+
+def test_cells_that_do_not_belong_to_the_log_are_refused() -> None:
+    frame = cells_frame()
+    log = to_log(frame)
+    with pytest.raises(InputError, match="another propensity than the log"):
+        diagnose(log, cells=frame.assign(propensity=frame["propensity"] * 0.9))
+    with pytest.raises(InputError, match=r"'user_id'.*not in the given catalogue"):
+        diagnose(log, cells=frame.assign(user_id=frame["user_id"] + 1))
+    with pytest.raises(InputError, match="no column 'propensity'"):
+        diagnose(log, cells=frame.drop(columns="propensity"))
+    with pytest.raises(InputError, match="'time'"):
+        diagnose(log, cells=frame.drop(columns="time"))
+    with pytest.raises(InputError, match="columns 'user_id', 'item_id' and 'time'"):
+        diagnose(log, cells=pd.concat([frame, frame.head(1)]))
+    with pytest.raises(InputError, match="needs the column 'propensity'"):
+        diagnose(tr.Log.from_frame(frame.drop(columns="propensity")))
+
+
+def test_a_quarter_always_shown_is_said_in_words() -> None:
+    log = purchases([0.9999] * 100 + [0.5] * 300, [1] * 100 + [1, 0] * 150)
+    d = diagnose(log)
+    assert d.always_share == 0.25
+    assert d.level == "poor"
+    words = "A quarter of the purchases were of items this user is always shown (propensity above 0.999)"
+    assert words in d.verdict
+    assert "effects there cannot be estimated from this log" in d.verdict
+
+
+@pytest.mark.parametrize(
+    ("propensity", "always", "never"), [(0.9991, 1, 0), (0.9989, 0, 0), (0.0009, 0, 1), (0.0011, 0, 0)]
+)
+def test_near_is_within_a_thousandth(propensity: float, always: int, never: int) -> None:
+    arm = diagnose(purchases([propensity, 0.5, 0.5], [1, 1, 0])).treated
+    assert (arm.always, arm.never) == (always, never)
+    assert arm.near_share == (always + never) / 2
+    assert arm.near_weight == pytest.approx((always + never) / propensity / (1 / propensity + 2))
+
+
+def test_good_overlap_and_right_propensities_are_called_good() -> None:
+    world = tr.World.synthetic(200, 150, random_state=0)
+    d = diagnose(world.sample(times=5, random_state=1).log)
+    assert d.level == "good"
+    assert d.verdict.startswith("Overlap is good: 100 % of the purchases")
+
+
+def test_personalised_recommendations_are_called_poor() -> None:
+    world = tr.World.synthetic(200, 150, random_state=0).personalized(2.0)
+    d = diagnose(world.sample(times=5, random_state=1).log)
+    assert d.level == "poor"
+    assert "always shown" in d.verdict
+    assert d.always_share > 0.2
+
+
+def test_wrong_propensities_are_noticed() -> None:
+    world = tr.World.synthetic(200, 150, random_state=0)
+    log = world.sample(times=5, random_state=1).log
+    assert log.propensity is not None
+    halved = diagnose(log.with_propensity(log.propensity / 2))
+    assert halved.treated_total.ratio == pytest.approx(2, rel=0.05)
+    assert "seem too small" in halved.verdict
+    shifted = diagnose(world.misspecified(0.8).sample(times=5, random_state=1).log)
+    assert abs(shifted.treated_total.ratio - 1) < 0.05  # the total does not see it …
+    assert shifted.items.far_share > 0.2  # … the sums of single items do
+    assert shifted.level == "poor"
+    assert diagnose(log).items.far_share < 0.05
+
+
+def test_few_or_no_purchases_are_said() -> None:
+    frame = cells_frame()
+    none = diagnose(to_log(frame.assign(outcome=0)))
+    assert "There is no treated purchase" in none.verdict
+    assert none.treated.effective == 0.0
+    few = frame.assign(outcome=np.where(frame["user_id"] < 2, frame["outcome"], 0))
+    assert "treated purchases are few" in diagnose(to_log(few)).verdict
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.tuples(st.floats(1e-6, 1 - 1e-6), st.integers(0, 1)), min_size=1, max_size=60))
+def test_kish_lies_between_one_and_all(rows: list[tuple[float, int]]) -> None:
+    d = diagnose(purchases([p for p, _ in rows], [z for _, z in rows]))
+    for arm in (d.treated, d.control):
+        if arm.purchases:
+            assert 1 - 1e-9 <= arm.effective <= arm.purchases * (1 + 1e-9)
+            assert arm.curve[0] == 0
+            assert arm.curve[-1] == pytest.approx(1)
+            assert (np.diff(arm.curve) >= -1e-12).all()
+            assert (np.array(arm.curve) >= np.linspace(0, 1, len(arm.curve)) - 1e-9).all()  # heaviest first
+        assert sum(arm.histogram) == arm.purchases
+    json.dumps(d.to_dict(), allow_nan=False)
+
+
+def test_equal_weights_are_worth_their_number() -> None:
+    d = diagnose(purchases([0.25] * 40 + [0.6] * 30, [1] * 40 + [0] * 30))
+    assert d.treated.effective == pytest.approx(40)
+    assert d.control.effective == pytest.approx(30)
+
+
+def test_frame_and_dict_say_the_same() -> None:
+    frame = cells_frame()
+    d = diagnose(to_log(frame))
+    table = d.to_frame()
+    assert list(table.columns) == ["check", "value", "expected", "reading"]
+    values = table.set_index("check")["value"]
+    assert values["Σ 1/P over treated cells, per cell"] == d.treated_total.ratio
+    assert math.isnan(values["Σ 1/(1−P) over control cells, per cell"])
+    plain = json.loads(json.dumps(d.to_dict(), allow_nan=False))
+    assert plain["treated"]["effective"] == d.treated.effective
+    assert plain["bins"] is None
+    assert plain["verdict"] == d.verdict
+
+
+def test_the_page_shows_verdict_and_charts(tmp_path: Path) -> None:
+    frame = cells_frame()
+    sparse, known = tmp_path / "sparse.html", tmp_path / "known.html"
+    diagnose(to_log(frame)).write_html(sparse)
+    diagnose(to_log(frame), cells=frame).write_html(known)
+    text = sparse.read_text(encoding="utf-8")
+    assert diagnose(to_log(frame)).verdict.split(":")[0] in text
+    assert "Not identifiable from this log" in text
+    assert text.count("<svg") == 2
+    assert known.read_text(encoding="utf-8").count("<svg") == 3

@@ -1,0 +1,250 @@
+"""The propensity estimator against a dense twin, its cross-fitting, and its calibration."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tracemalloc
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import minimize
+from scipy.special import expit
+
+import taurank as tr
+from taurank import propensity
+from taurank.data.ids import Catalogue, Ids
+from taurank.data.log import Log
+from taurank.errors import InputError
+from taurank.estimation import additive
+
+
+def make_log(treated: Any, rows: Any = None) -> Log:
+    """A log from a dense array of treatments users × items × times; rows where ``rows``, else where treated."""
+    kept = np.asarray(treated if rows is None else rows, dtype=bool)
+    user, item, time = (axis.astype(np.int32) for axis in np.nonzero(kept))
+    names = ("user_id", "item_id", "time")
+    catalogue = Catalogue(*(Ids(np.arange(n), name) for n, name in zip(kept.shape, names, strict=True)))
+    flags = np.asarray(treated)[kept].astype(np.int8)
+    return Log(catalogue, user, item, time, flags, np.zeros(len(user), np.int8), None)
+
+
+def draw(shape: tuple[int, int, int], seed: int, base: float = -1.0, spread: float = 1.0) -> Any:
+    rng = np.random.default_rng(seed)
+    effects = [rng.normal(0.0, spread, n) for n in shape]
+    log_odds = base + effects[0][:, None, None] + effects[1][None, :, None] + effects[2]
+    return rng.random(shape) < expit(log_odds)
+
+
+def dense_fit(treated: Any, seen: Any, ridge: float) -> Any:
+    """The objective of ``fit`` written out over all cells and given to a general optimiser."""
+    n_users, n_items, n_times = treated.shape
+    sizes = [1, n_users, n_items, n_times]
+    free = np.repeat([True, n_users > 1, n_items > 1, n_times > 1], sizes)  # a single one has no effect
+
+    def loss(x: Any) -> Any:
+        x = x * free
+        b, a, c, d = np.split(x, np.cumsum(sizes[:-1]))
+        eta = b[0] + a[:, None, None] + c[None, :, None] + d
+        value = (seen * (np.logaddexp(0, eta) - treated * eta)).sum() + ridge / 2 * (x[1:] ** 2).sum()
+        rest = seen * (expit(eta) - treated)
+        slope = np.concatenate([[rest.sum()], rest.sum((1, 2)), rest.sum((0, 2)), rest.sum((0, 1))])
+        slope += np.concatenate([[expit(b[0]) - 0.5], ridge * x[1:]])
+        return value + np.logaddexp(0, b[0]) - 0.5 * b[0], slope * free
+
+    options = {"ftol": 1e-15, "gtol": 1e-9, "maxiter": 5000}
+    return minimize(loss, np.zeros(sum(sizes)), jac=True, method="L-BFGS-B", options=options).x
+
+
+@pytest.mark.parametrize("ridge", [0.1, 1.0, 30.0])
+@pytest.mark.parametrize(("shape", "folds"), [((12, 9, 4), 5), ((7, 11, 1), 3), ((40, 2, 3), 2)])
+def test_agrees_with_the_dense_fit(shape: tuple[int, int, int], folds: int, ridge: float) -> None:
+    treated = draw(shape, seed=3)
+    model = propensity.fit(make_log(treated), random_state=0, folds=folds, regularization=ridge)
+    fold = model.fold(*np.indices(shape))
+    for k in range(folds):
+        effects = np.concatenate([model.user_effect[k], model.item_effect[k], model.time_effect[k]])
+        expected = dense_fit(treated, fold != k, ridge)
+        np.testing.assert_allclose(effects, expected[1:], atol=1e-5)
+        np.testing.assert_allclose(model.intercept[k], expected[0], atol=1e-5)
+
+
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 10**6), spread=st.floats(0.0, 4.0), intercept=st.floats(-9.0, 9.0))
+def test_the_table_is_the_sum_over_the_cells(seed: int, spread: float, intercept: float) -> None:
+    rng = np.random.default_rng(seed)
+    folds, fold = 4, 1
+    axes, effects = [], []
+    for n in (23, 5):
+        axes.append(additive.Axis.of(rng.integers(0, folds, n).astype(np.int8), np.arange(n), folds))
+        effects.append(rng.normal(0.0, spread, n))
+    table = additive._Table(list(zip(axes, effects, strict=True)), folds, fold, intercept)
+    x = rng.normal(0.0, 2.0, 9)
+    group = rng.integers(0, folds, 9)
+    eta = intercept + x[:, None, None] + effects[0][None, :, None] + effects[1]
+    residue = group[:, None, None] + axes[0].group[None, :, None] + axes[1].group
+    dense = (expit(eta) * (residue % folds != fold)).sum((1, 2))
+    np.testing.assert_allclose(table.at(x, group)[0], dense, rtol=3e-6)
+
+
+def test_in_every_decile_the_mean_estimate_is_the_share_treated() -> None:
+    world = tr.World.synthetic(500, 400, random_state=0)
+    log = world.sample(times=10, random_state=1).log
+    model = propensity.fit(log, random_state=2)
+    treated = np.zeros((500, 400, 10), np.int8)
+    treated[log.user, log.item, log.time] = log.treated
+    estimate = model.at(*np.indices(treated.shape)).ravel()
+    order = np.argsort(estimate, kind="stable")
+    gaps = [estimate[part].mean() - treated.ravel()[part].mean() for part in np.array_split(order, 10)]
+    assert np.abs(gaps).max() < 0.02
+    assert estimate[order[-1000:]].mean() > 2 * estimate[order[:1000]].mean()  # it does tell cells apart
+
+
+def test_its_own_treatment_does_not_touch_a_cells_propensity() -> None:
+    treated = draw((30, 20, 5), seed=1)
+    rows = treated | (np.random.default_rng(2).random(treated.shape) < 0.3)
+    before = propensity.estimate(make_log(treated, rows), random_state=7)
+    assert before.propensity is not None
+    for row in (0, 100, 500, len(before) - 1):
+        cell = (before.user[row], before.item[row], before.time[row])
+        flipped = treated.copy()
+        flipped[cell] = ~flipped[cell]
+        after = propensity.estimate(make_log(flipped, rows), random_state=7)
+        assert after.propensity is not None
+        assert after.propensity[row] == before.propensity[row]
+        assert (after.propensity != before.propensity).mean() > 0.5  # the other folds have seen it
+
+
+def test_absent_rows_are_untreated_rows_and_order_does_not_matter() -> None:
+    treated = draw((25, 16, 4), seed=5)
+    sparse = propensity.fit(make_log(treated), random_state=3)
+    full = make_log(treated, np.ones_like(treated))
+    dense = propensity.fit(full, random_state=3)
+    cells = np.indices(treated.shape)
+    np.testing.assert_array_equal(sparse.at(*cells), dense.at(*cells))
+    mixed = np.random.default_rng(0).permutation(len(full))
+    rows = full.to_frame().iloc[mixed]
+    shuffled = Log.from_frame(rows, full.users.values, full.items.values, full.times.values)
+    estimates = propensity.estimate(shuffled, random_state=3).propensity
+    np.testing.assert_array_equal(estimates, dense.at(full.user, full.item, full.time)[mixed])
+
+
+def test_follows_users_items_and_times() -> None:
+    shape = (300, 200, 3)
+    rng = np.random.default_rng(4)
+    a, c, d = rng.normal(0, 1, 300), rng.normal(0, 1, 200), np.array([-1.5, 0.0, 1.0])
+    truth = expit(-2.0 + a[:, None, None] + c[None, :, None] + d)
+    treated = rng.random(shape) < truth
+    estimate = propensity.fit(make_log(treated), random_state=0).at(*np.indices(shape))
+    log_odds_error = np.log(estimate / (1 - estimate)) - np.log(truth / (1 - truth))
+    assert np.sqrt((log_odds_error**2).mean()) < 0.25
+    np.testing.assert_allclose(estimate.mean((0, 1)), treated.mean((0, 1)), atol=0.003)
+
+
+def test_folds_are_equal_random_shares_of_the_cells() -> None:
+    treated = draw((50, 40, 10), seed=1)
+    model = propensity.fit(make_log(treated), random_state=0, folds=5)
+    fold = model.fold(*np.indices(treated.shape))
+    np.testing.assert_array_equal(np.bincount(fold.ravel()), np.full(5, treated.size // 5))
+    other = propensity.fit(make_log(treated), random_state=1, folds=5)
+    assert (other.fold(*np.indices(treated.shape)) != fold).mean() > 0.5
+
+
+def test_strong_regularisation_leaves_the_share_treated() -> None:
+    treated = draw((60, 50, 2), seed=8)
+    model = propensity.fit(make_log(treated), random_state=0, regularization=1e6)
+    estimate = model.at(*np.indices(treated.shape))
+    np.testing.assert_allclose(estimate, treated.mean(), atol=0.02)
+
+
+def test_estimates_stay_inside_their_bounds() -> None:
+    treated = np.zeros((400, 300, 2), bool)
+    treated[:3] = True  # three users are shown everything, the others nothing
+    estimate = propensity.fit(make_log(treated), random_state=0, regularization=0.01).at(*np.indices(treated.shape))
+    assert propensity.BOUND <= estimate.min() < 1e-4
+    assert 0.99 < estimate.max() <= 1 - propensity.BOUND
+
+
+@pytest.mark.parametrize("shape", [(3, 3, 1), (1, 40, 1), (6, 1, 9)])
+def test_one_treated_cell_is_enough(shape: tuple[int, int, int]) -> None:
+    treated = np.zeros(shape, bool)
+    treated[0, 0, 0] = True
+    estimate = propensity.fit(make_log(treated), random_state=0).at(*np.indices(shape))
+    assert ((estimate > 0) & (estimate < 0.6)).all()
+
+
+def test_memory_does_not_grow_with_the_grid() -> None:
+    rng = np.random.default_rng(0)
+    sizes = (200_000, 50_000, 20)
+    user, item, time = (rng.integers(0, n, 20_000).astype(np.int32) for n in sizes)
+    names = ("user_id", "item_id", "time")
+    catalogue = Catalogue(*(Ids(np.arange(n), name) for n, name in zip(sizes, names, strict=True)))
+    log = Log(catalogue, user, item, time, np.ones(20_000, np.int8), np.zeros(20_000, np.int8), None)
+    tracemalloc.start()
+    estimate = propensity.estimate(log, random_state=0).propensity
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert estimate is not None
+    assert peak < 100e6  # users × items alone would be 10 GB in bytes
+    assert estimate.max() < 1e-5
+
+
+SCRIPT = """
+import hashlib, numpy as np, taurank as tr
+cells = np.flatnonzero(np.random.default_rng(0).random(20_000) < 0.2)
+columns = {"user_id": cells // 200, "item_id": cells % 100, "time": cells // 100 % 2}
+log = tr.Log.from_frame(__import__("pandas").DataFrame(columns).assign(treated=1, outcome=0))
+digest = hashlib.sha256(tr.propensity.estimate(log, random_state=2).propensity.tobytes()).hexdigest()
+print(digest)
+"""
+
+
+def test_same_seed_same_bits_for_any_number_of_threads() -> None:
+    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+    digests = set()
+    for threads in ("1", "3"):
+        environment = {**os.environ, **dict.fromkeys(names, threads)}
+        command = [sys.executable, "-c", SCRIPT]
+        run = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        digests.add(run.stdout.strip())
+    assert len(digests) == 1
+    assert len(digests.pop()) == 64
+
+
+def test_sample_cells_are_distinct_cells_with_their_propensities() -> None:
+    treated = draw((20, 10, 3), seed=1)
+    model = propensity.fit(make_log(treated), random_state=0)
+    for wanted in (1, 100, 599, 600, 5000):
+        frame = model.sample_cells(wanted, random_state=0)
+        assert len(frame) == min(wanted, 600)
+        assert not frame.duplicated(["user_id", "item_id", "time"]).any()
+        at = model.at(*(frame[name].to_numpy() for name in ("user_id", "item_id", "time")))
+        np.testing.assert_array_equal(frame["propensity"], at)
+    with pytest.raises(InputError, match="at least 1"):
+        model.sample_cells(0)
+
+
+def test_bad_input_is_told_in_a_sentence() -> None:
+    treated = draw((5, 4, 2), seed=0)
+    log = make_log(treated)
+    with pytest.raises(InputError, match="'treated' is 0 in all 40 rows"):
+        propensity.estimate(make_log(np.zeros_like(treated), np.ones_like(treated)), random_state=0)
+    with pytest.raises(InputError, match="'treated' is 1 in every one of the 40 cells"):
+        propensity.estimate(make_log(np.ones_like(treated)), random_state=0)
+    for folds in (1, 0, 21):
+        with pytest.raises(InputError, match="folds"):
+            propensity.fit(log, 0, folds=folds)
+    for regularization in (0.0, -1.0, float("nan"), float("inf")):
+        with pytest.raises(InputError, match="regularization"):
+            propensity.fit(log, 0, regularization=regularization)
+    model = propensity.fit(log, 0)
+    with pytest.raises(InputError, match="1 item positions are outside 0 … 3, for example 4"):
+        model.at([0, 1], [3, 4], [0, 0])
+    with pytest.raises(InputError, match="user positions are outside"):
+        model.at(-1, 0, 0)
+    with pytest.raises(InputError, match="integers"):
+        model.at([0.5], [0], [0])

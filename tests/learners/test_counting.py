@@ -1,0 +1,145 @@
+"""CountingBayes against its formula, cell by cell, and its place in a search."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from taurank import CountingBayes, Log, World, evaluate, load, tune
+from taurank.errors import InputError
+from taurank.learners import Popular
+
+Dense = npt.NDArray[np.float64]
+
+
+def oracle(treated: Any, outcome: Any, weight: float) -> Dense:
+    """(a + w·m) / (b + w) per arm, from dense Z and Y of the shape users × items × times."""
+    users, items, _ = treated.shape
+    scores = np.zeros((users, items))
+    for arm, sign in ((1, 1.0), (0, -1.0)):
+        inside = treated == arm
+        for i in range(items):
+            everywhere = inside[:, i].any()
+            seen, bought = (inside[:, i], outcome[:, i]) if everywhere else (inside, outcome)
+            mean = bought[seen].sum() / seen.sum()
+            for u in range(users):
+                a, b = outcome[u, i][inside[u, i]].sum(), inside[u, i].sum()
+                scores[u, i] += sign * (a + weight * mean) / (b + weight)
+    return scores
+
+
+def dense_log(treated: Any, outcome: Any) -> Log:
+    """The log of dense Z and Y: absent where both are 0."""
+    user, item, time = np.nonzero(treated | outcome)
+    z, y = treated[user, item, time], outcome[user, item, time]
+    frame = pd.DataFrame({"user_id": user, "item_id": item, "time": time, "treated": z, "outcome": y})
+    return Log.from_frame(frame, *map(range, treated.shape))
+
+
+def scores_of(learner: CountingBayes) -> npt.NDArray[np.float32]:
+    return learner.score_block(np.arange(len(learner.users), dtype=np.int32))
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    shape=st.tuples(st.integers(1, 5), st.integers(1, 5), st.integers(1, 4)),
+    share=st.sampled_from([0.1, 0.5, 0.9]),
+    weight=st.sampled_from([1e-3, 0.5, 2.0, 1e3]),
+    seed=st.integers(0, 10_000),
+)
+def test_agrees_with_the_formula(shape: tuple[int, int, int], share: float, weight: float, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    treated, outcome = (rng.random(shape) < share).astype(int), rng.integers(0, 2, shape)
+    treated.flat[0], treated.flat[-1] = 1, 0
+    assume(treated.any())  # one cell alone has one arm
+    learner = CountingBayes(weight=weight).fit(dense_log(treated, outcome))
+    np.testing.assert_allclose(scores_of(learner), oracle(treated, outcome, weight), rtol=1e-5, atol=1e-6)
+
+
+def test_a_row_that_says_nothing_is_the_same_as_no_row() -> None:
+    rng = np.random.default_rng(0)
+    treated, outcome = rng.integers(0, 2, (4, 3, 5)), rng.integers(0, 2, (4, 3, 5))
+    short = dense_log(treated, outcome)
+    user, item, time = (index.ravel() for index in np.indices(treated.shape))
+    columns = {"user_id": user, "item_id": item, "time": time}
+    whole = Log.from_frame(pd.DataFrame({**columns, "treated": treated.ravel(), "outcome": outcome.ravel()}))
+    assert len(whole) > len(short)
+    assert (scores_of(CountingBayes().fit(whole)) == scores_of(CountingBayes().fit(short))).all()
+
+
+def test_items_that_were_always_or_never_treated_take_the_mean_of_the_arm() -> None:
+    treated, outcome = np.zeros((3, 3, 2), int), np.zeros((3, 3, 2), int)
+    treated[:, 1], treated[0, 2] = 1, 1  # item 0 never, item 1 always
+    outcome[0, 1], outcome[1, 0, 0], outcome[0, 2, 1] = 1, 1, 1
+    learner = CountingBayes(weight=1.0).fit(dense_log(treated, outcome))
+    np.testing.assert_allclose(scores_of(learner), oracle(treated, outcome, 1.0), rtol=1e-6)
+    # never treated: the treated part is the arm's 3 positives of 8, and the pair had none of 2 untreated
+    assert learner.score([2], [0])[0] == pytest.approx(3 / 8 - (0 + 1 / 6) / (2 + 1))
+
+
+def test_pairs_without_rows_stand_in_the_same_order_for_every_user() -> None:
+    world = World.synthetic(40, 20, random_state=0, treated_share=0.2)
+    log = world.sample(3, random_state=1).log
+    scores = scores_of(CountingBayes().fit(log))
+    seen = np.zeros(scores.shape, bool)
+    seen[log.user, log.item] = True
+    unseen = np.where(seen, np.nan, scores)
+    assert np.nanmin(unseen, axis=0).tolist() == np.nanmax(unseen, axis=0).tolist()
+
+
+def test_blocks_may_name_users_in_any_order_and_twice() -> None:
+    log = World.synthetic(12, 6, random_state=0).sample(4, random_state=1).log
+    learner = CountingBayes().fit(log)
+    some = np.array([7, 0, 7, 11], np.int32)
+    assert (learner.score_block(some) == scores_of(learner)[some]).all()
+    assert learner.score_block(some[:0]).shape == (0, 6)
+
+
+def test_what_is_stored_grows_with_the_rows_only(tmp_path: Path) -> None:
+    rows = pd.DataFrame({"user_id": [0, 1], "item_id": [0, 1], "treated": [1, 0], "outcome": [1, 1]})
+    learner = CountingBayes().fit(Log.from_frame(rows, users=range(3000), items=range(3000)))
+    learner.save(tmp_path / "model")
+    assert (tmp_path / "model").stat().st_size < 300_000
+    assert load(tmp_path / "model").score([0, 2], [0, 0]).tolist() == learner.score([0, 2], [0, 0]).tolist()
+
+
+@pytest.mark.parametrize("weight", [0, -1.0, float("nan"), float("inf"), "1", True])
+def test_bad_weights(weight: Any) -> None:
+    with pytest.raises(InputError, match="weight must be"):
+        CountingBayes(weight=weight)
+
+
+@pytest.mark.parametrize(("arm", "missing"), [(0, "treated"), (1, "untreated")])
+def test_both_arms_are_needed(arm: int, missing: str) -> None:
+    rows = pd.DataFrame({"user_id": [0, 0, 1, 1], "item_id": [0, 1, 0, 1], "treated": arm, "outcome": 1})
+    with pytest.raises(InputError, match=f"nothing in this log is {missing}"):
+        CountingBayes().fit(Log.from_frame(rows))
+
+
+class TestTune:
+    def test_finds_the_best_weight(self) -> None:
+        world = World.synthetic(80, 30, random_state=0)
+        log, truth = world.sample(5, random_state=1).log, world.sample(2, random_state=2).truth
+        found = tune("countingbayes", log, truth, metric="CP@10", trials=12, space={"weight": [0.1, 3.0, 50.0]})
+        by_hand = {w: evaluate(CountingBayes(weight=w).fit(log), truth, "CP@10")["CP@10"].mean for w in (0.1, 3, 50)}
+        assert found.value == max(by_hand.values())
+        assert by_hand[found.best["weight"]] == found.value
+        assert isinstance(found.learner(), CountingBayes)
+
+    def test_its_own_space_and_several_processes(self) -> None:
+        world = World.synthetic(20, 10, random_state=0)
+        log, truth = world.sample(5, random_state=1).log, world.sample(2, random_state=2).truth
+        found = tune(CountingBayes, log, truth, trials=2, jobs=2)
+        assert found.best["weight"] in CountingBayes.space["weight"]
+
+    def test_a_learner_without_hyper_parameters_is_refused(self) -> None:
+        sample = World.synthetic(5, 5, random_state=0).sample(1, random_state=1)
+        with pytest.raises(InputError, match="popular has no hyper-parameters"):
+            tune(Popular, sample.log, sample.truth, space={"weight": [1.0]})

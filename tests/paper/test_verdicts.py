@@ -1,0 +1,265 @@
+"""Verdicts: each kind of claim on small tables, for each outcome, and the paper's own figures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from support import paper_tables as madeup
+from taurank.paper.verdicts import claims, comparison, criteria, paper_tables
+from taurank.paper.verdicts.comparison import Figure
+
+Frames = dict[str, pd.DataFrame]
+Change = Callable[[Frames], None]
+
+
+@pytest.fixture
+def frames() -> Frames:
+    """Made-up tables on which every claim holds."""
+    found = madeup.frames()
+    found["comparison"] = _agreeable(found["comparison"])
+    found["car"].loc[found["car"]["method"] == "dlce", "mean"] = 0.5
+    return found
+
+
+def _agreeable(frame: pd.DataFrame) -> pd.DataFrame:
+    """The paper's figures, moved until no claim is within noise; P@10 in the opposite order of CP@10."""
+    frame = frame[frame["metric"] != "P@10"].copy()
+    order = {
+        ("category", "original"): ["popular", "blce", "ulbpr", "ulrmf", "cause", "dlto", "dlce"],
+        ("category", "personalized"): ["popular", "blce", "ulrmf", "ulbpr", "cause", "dlce", "dlto"],
+        ("product", "original"): ["popular", "cause", "blce", "ulbpr", "ulrmf", "dlto", "dlce"],
+        ("product", "personalized"): ["popular", "cause", "ulrmf", "blce", "ulbpr", "dlce", "dlto"],
+    }
+    rows = []
+    for (items, setting), methods in order.items():
+        for metric in (*paper_tables.METRICS, "P@10"):
+            for place, method in enumerate(methods):
+                lead = place + (8 if items == "product" and method in ("dlce", "dlto") else 0)
+                mean = 10.0 + lead if metric != "P@10" else 30.0 - place
+                rows.append((items, setting, method, metric, mean, 0.1))
+    return pd.DataFrame(rows, columns=["items", "setting", "method", "metric", "mean", "std"])
+
+
+def outcome(frames: Frames, claim: str) -> str:
+    (found,) = claims.judge(frames, [one for one in claims.CLAIMS if one.id == claim])
+    return found.verdict
+
+
+def test_on_tables_made_for_it_every_claim_holds(frames: Frames) -> None:
+    open_ = {one.id: (one.verdict, one.figures, one.remark) for one in claims.judge(frames) if not one.holds}
+    assert open_ == {}
+
+
+def setting(name: str, value: float, **where: Any) -> Change:
+    """A change of the means of an experiment where its columns have these values."""
+
+    def change(frames: Frames) -> None:
+        frame = frames[name]
+        rows = pd.Series(True, index=frame.index)
+        for column, wanted in where.items():
+            rows &= frame[column].isin(wanted if isinstance(wanted, list) else [wanted])
+        assert rows.any()
+        frame.loc[rows, "mae" if name == "estimators" else "mean"] = value
+
+    return change
+
+
+def drop(name: str, column: str, value: Any) -> Change:
+    def change(frames: Frames) -> None:
+        frames[name] = frames[name][frames[name][column] != value]
+
+    return change
+
+
+def noisy(name: str) -> Change:
+    def change(frames: Frames) -> None:
+        frames[name] = frames[name].assign(std=1e6)
+
+    return change
+
+
+def equal_errors(frames: Frames) -> None:
+    """Errors that are neither small nor large."""
+    frames["estimators"] = frames["estimators"].assign(mae=0.3 * frames["estimators"]["truth"])
+
+
+def no_help(frames: Frames) -> None:
+    setting("estimators", 0.01, metric="CAR", cap=0.0)(frames)
+
+
+def some_help(frames: Frames) -> None:
+    setting("estimators", 0.1, metric="CAR", cap=0.0)(frames)
+
+
+def together(frames: Frames) -> None:
+    """P@10 in the order of CP@10."""
+    frame = frames["comparison"]
+    effect = frame[frame["metric"] == "CP@10"]
+    frames["comparison"] = pd.concat([frame[frame["metric"] != "P@10"], effect.assign(metric="P@10")])
+
+
+def cap_at(metric: str, place: str, cap: float) -> Change:
+    """The best figure of a curve moved to one cap."""
+    value = 0.1 if metric == "CAR" else 9.0
+    return setting("capping", value, metric=metric, setting=place, cap=cap)
+
+
+COMPARED: dict[str, dict[str, Any]] = {
+    "dlce-over-blce": {"method": "dlce", "setting": "original", "items": "product"},
+    "dlce-over-ulbpr": {"method": "dlce", "setting": "personalized", "items": "category"},
+    "dlce-over-dlto-original": {"method": "dlce", "setting": "original", "items": "category"},
+    "dlto-over-dlce-personalized": {"method": "dlto", "setting": "personalized", "items": "category"},
+    "ulrmf-over-ulbpr-original": {"method": "ulrmf", "setting": "original", "items": "category"},
+    "ulbpr-over-ulrmf-personalized": {"method": "ulbpr", "setting": "personalized", "items": "product"},
+    "cause-over-both-in-category": {"method": "cause", "setting": "original", "items": "category"},
+    "cause-not-in-product": {"method": ["ulrmf", "ulbpr"], "setting": "original", "items": "product"},
+    "dlce-mostly-over-others": {"method": "dlce"},
+    "lead-larger-in-product": {"method": "dlce", "items": "product"},
+}
+FAILS: dict[str, Change] = {
+    **{claim: setting("comparison", 1.0, metric=list(paper_tables.METRICS), **at) for claim, at in COMPARED.items()},
+    "dlce-best-in-car": setting("car", 5.0, method="dlce"),
+    "p10-does-not-go-with-cp10": together,
+    "intermediate-cap-is-best": cap_at("CDCG", "original", 0.001),
+    "larger-cap-when-personalized": cap_at("CDCG", "personalized", 0.003),
+    "cap-for-car-around-0.1": cap_at("CAR", "personalized", 0.003),
+    "cap-for-car-below-cdcg": cap_at("CAR", "personalized", 0.5),
+    "estimators-good-in-original": setting("estimators", 9.0, setting="original"),
+    "estimators-poor-in-personalized": setting("estimators", 1e-4, setting="personalized"),
+    "cap-helps-estimate-of-car": no_help,
+    "robust-to-unevenness": setting("unevenness", 0.001, method="dlce", beta=[1.0, 2.0]),
+    "robust-to-misspecification": setting("misspecification", 0.001, method="dlce", xi=0.4),
+    "works-with-estimated-propensity": setting("misspecification", 0.001, propensity="estimated"),
+    "losses-alike": setting("losses", 0.001, loss="sigmoid"),
+    "saturates-in-d": setting("losses", 9.0, factors=800),
+}
+OPEN: dict[str, Change] = {
+    **dict.fromkeys([*COMPARED, "dlce-best-in-car"], noisy("comparison")),
+    "dlce-best-in-car": noisy("car"),
+    "p10-does-not-go-with-cp10": drop("comparison", "metric", "P@10"),
+    "intermediate-cap-is-best": noisy("capping"),
+    "larger-cap-when-personalized": noisy("capping"),
+    "cap-for-car-around-0.1": drop("capping", "metric", "CAR"),
+    "cap-for-car-below-cdcg": noisy("capping"),
+    "estimators-good-in-original": equal_errors,
+    "estimators-poor-in-personalized": equal_errors,
+    "cap-helps-estimate-of-car": some_help,
+    "robust-to-unevenness": noisy("unevenness"),
+    "robust-to-misspecification": noisy("misspecification"),
+    "works-with-estimated-propensity": drop("misspecification", "propensity", "estimated"),
+    "losses-alike": drop("losses", "loss", "sigmoid"),
+    "saturates-in-d": drop("losses", "factors", 800),  # nothing beyond the paper's d when personalised
+}
+
+
+def test_every_claim_is_tried_both_ways() -> None:
+    ids = [claim.id for claim in claims.CLAIMS]
+    assert len(ids) == len(set(ids))
+    assert set(FAILS) == set(OPEN) == set(ids)
+
+
+@pytest.mark.parametrize("claim", FAILS)
+def test_a_claim_does_not_hold_if_the_figures_say_so(frames: Frames, claim: str) -> None:
+    FAILS[claim](frames)
+    assert outcome(frames, claim) == "does not hold here"
+
+
+@pytest.mark.parametrize("claim", OPEN)
+def test_a_claim_stays_open_within_noise_or_without_figures(frames: Frames, claim: str) -> None:
+    OPEN[claim](frames)
+    assert outcome(frames, claim) == "cannot be told"
+
+
+def test_without_tables_nothing_can_be_told() -> None:
+    found = claims.judge({})
+    assert {one.verdict for one in found} == {"cannot be told"}
+    assert all("was not run" in one.remark for one in found)
+    assert {one.verdict for one in claims.judge({"car": pd.DataFrame()})} == {"cannot be told"}
+
+
+def test_a_missing_setting_keeps_a_claim_open_but_a_contradiction_decides(frames: Frames) -> None:
+    frames["comparison"] = frames["comparison"][frames["comparison"]["items"] == "category"]
+    found = next(one for one in claims.judge(frames) if one.id == "dlce-over-blce")
+    assert found.verdict == "cannot be told"
+    assert "No figures for product original, product personalized." in found.remark
+    FAILS["dlce-over-ulbpr"](frames)
+    assert outcome(frames, "dlce-over-ulbpr") == "does not hold here"
+
+
+def test_an_explanation_is_shown_only_with_a_claim_that_does_not_hold(
+    frames: Frames, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claims, "EXPLANATIONS", dict.fromkeys(["dlce-over-blce", "dlce-best-in-car"], "because"))
+    FAILS["dlce-best-in-car"](frames)
+    shown = {one.id for one in claims.judge(frames) if one.explanation}
+    assert shown == {"dlce-best-in-car"}
+
+
+def test_what_does_not_hold_in_the_results_is_explained() -> None:
+    found = pd.read_csv(Path(__file__).parents[2] / "docs" / "results" / "verdicts.csv")
+    failed = found[found["verdict"] == "does not hold here"]
+    assert set(failed["id"]) == set(claims.EXPLANATIONS)
+    assert failed["explanation"].notna().all()
+
+
+def test_explanations_belong_to_claims() -> None:
+    assert set(claims.EXPLANATIONS) <= {claim.id for claim in claims.CLAIMS}
+
+
+def test_the_papers_own_figures_by_the_same_criteria() -> None:
+    found = {one.id: one.paper for one in claims.judge(paper_tables.frames())}
+    assert found["dlce-over-blce"] == "holds"
+    assert found["dlce-over-dlto-original"] == "cannot be told"  # 0.0826 ± 0.0026 against 0.0825 ± 0.0023
+    assert found["cap-helps-estimate-of-car"] == "holds"
+    assert found["robust-to-unevenness"] == claims.NOT_PRINTED
+    assert "does not hold" not in found.values()
+
+
+def test_a_difference_counts_from_the_larger_spread_on() -> None:
+    base = Figure(1.0, 0.1)
+    assert comparison.compare(Figure(1.21, 0.2), base, "CDCG") == 1
+    assert comparison.compare(Figure(1.19, 0.2), base, "CDCG") == 0
+    assert comparison.compare(Figure(0.79, 0.2), base, "CDCG") == -1
+    assert comparison.compare(Figure(0.79, 0.2), base, "CAR") == 1  # smaller is better
+    assert comparison.compare(Figure(0.0313, 0.0003), Figure(0.0310, 0.0002), "CP@100") == 0
+
+
+def test_the_rank_correlation_leaves_the_limits_out() -> None:
+    rows = [
+        ("category", "original", method, metric, value, 0.0)
+        for method, effect, bought in (("bpr", 1, 3), ("dlce", 2, 2), ("dlto", 3, 1), ("truth", 9, 9))
+        for metric, value in (("CP@10", effect), ("P@10", bought))
+    ]
+    frame = pd.DataFrame(rows, columns=["items", "setting", "method", "metric", "mean", "std"])
+    value, count = criteria.rank_correlation(frame, "P@10", "CP@10", ("category", "original"))
+    assert value == pytest.approx(-1.0)
+    assert count == 3
+    assert criteria.rank_correlation(frame, "P@10", "CP@10", ("product", "original")) == (None, 0)
+
+
+def test_rows_of_the_file_are_lines() -> None:
+    frame = claims.to_frame(claims.judge(paper_tables.frames()))
+    assert list(frame["id"]) == [claim.id for claim in claims.CLAIMS]
+    assert not frame.map(lambda value: "\n" in str(value)).any(axis=None)
+
+
+def test_the_papers_tables() -> None:
+    table = paper_tables.comparison().set_index(["items", "setting", "method", "metric"])
+    assert len(table) == 2 * 3 + 2 * 8 * 6  # Random stands once
+    assert tuple(table.loc[("category", "original", "dlce", "CP@10"), ["mean", "std"]]) == (0.0826, 0.0026)
+    assert tuple(table.loc[("category", "personalized", "cause", "CDCG"), ["mean", "std"]]) == (1.681, 0.017)
+    assert tuple(table.loc[("product", "original", "ulrmf", "CP@100"), ["mean", "std"]]) == (0.0285, 0.0003)
+    assert tuple(table.loc[("product", "personalized", "dlto", "CP@10"), ["mean", "std"]]) == (0.2708, 0.0041)
+    errors = paper_tables.estimators().set_index(["setting", "method", "metric", "cap"])
+    assert len(errors) == 12 * 10 + 2 * 5
+    assert errors.loc[("original", "dlce", "CDCG", 0.1), "mae"] == 0.398
+    assert errors.loc[("personalized", "ulbpr", "CP@100", 0.3), "mae"] == 0.0549
+    assert tuple(errors.loc[("personalized", "dlce", "CAR", 0.1), ["mae", "truth"]]) == (0.072, 0.649)
+    facts = paper_tables.statistics().set_index(["items", "quantity"])["value"]
+    assert facts["product", "items"] == 11331
+    assert facts["category", "prior_weight"] == 0.4

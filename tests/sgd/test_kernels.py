@@ -1,0 +1,269 @@
+"""The training kernels against slow twins and finite differences."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from support.factors import copied, some_positives, some_samples, start_tables
+from taurank.sgd.losses import HINGE, LOGISTIC, SIGMOID, pair_loss, point_loss, sigmoid_neg
+from taurank.sgd.planning import bucket_by_unit
+from taurank.sgd.samples import SAMPLE, Positives
+from taurank.sgd.scheduler import (
+    Factors,
+    Pairwise,
+    Pointwise,
+    run_pairwise_epoch,
+    run_pairwise_samples,
+    run_pointwise_samples,
+)
+from taurank.sgd.strata import Strata
+
+MASK = 2**64 - 1
+GOLDEN = 0x9E3779B97F4A7C15
+
+
+# The slow twin: plain Python, float64, straight from the words of the two modules.
+
+
+def scramble(word: int) -> int:
+    word = ((word ^ (word >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+    word = ((word ^ (word >> 27)) * 0x94D049BB133111EB) & MASK
+    return word ^ (word >> 31)
+
+
+def stream(seed: int, epoch: int, purpose: int) -> int:
+    key = scramble((seed + GOLDEN) & MASK)
+    key = scramble(key ^ (epoch * GOLDEN & MASK))
+    return scramble((key + purpose * GOLDEN) & MASK)
+
+
+def below(key: int, counter: int, bound: int) -> int:
+    return ((scramble((key + (counter + 1) * GOLDEN) & MASK) >> 32) * bound) >> 32
+
+
+def shuffled(size: int, blocks: int, key: int) -> list[list[int]]:
+    order = list(range(size))
+    for n in range(size - 1, 0, -1):
+        m = below(key, n, n + 1)
+        order[n], order[m] = order[m], order[n]
+    cuts = [n * size // blocks for n in range(blocks + 1)]
+    return [order[a:b] for a, b in itertools.pairwise(cuts)]
+
+
+def slow_units(entries: Positives, strata: Strata, seed: int, epoch: int) -> Iterator[list]:  # type: ignore[type-arg]
+    users = shuffled(strata.n_users, strata.blocks, stream(seed, epoch, 1))
+    items = shuffled(strata.n_items, strata.blocks, stream(seed, epoch, 2))
+    for unit in range(strata.blocks**2):
+        shift, a = divmod(unit, strata.blocks)
+        block = items[(a + shift) % strata.blocks]
+        key = stream(stream(seed, epoch, 3), unit, 0)
+        samples: list[tuple[Any, ...]] = []
+        for u in users[a]:
+            for n in range(entries.start[u], entries.start[u + 1]):
+                if (i := entries.item[n]) in block:
+                    j = block[below(key, len(samples), len(block) - 1)]
+                    samples.append((u, i, block[-1] if j == i else j, entries.weight[n]))
+        yield samples
+
+
+def pull(score: float, weight: float, rule: Pairwise) -> Any:
+    x = rule.steepness * score
+    sign = 1 if weight > 0 else -1
+    if rule.surrogate == LOGISTIC:
+        return weight * rule.steepness / (1 + np.exp(sign * x))
+    if rule.surrogate == SIGMOID:
+        return weight * rule.steepness * np.exp(x) / (1 + np.exp(x)) ** 2
+    return weight * rule.steepness * float(sign * x < 1)
+
+
+def walk(samples: list, score: Callable, step: Callable) -> None:  # type: ignore[type-arg]
+    """Two chains in turn; each scores its next sample right after its own step."""
+    half = len(samples) // 2
+    if not samples:
+        return
+    scores = [score(samples[0]), score(samples[half])]
+    for n in range(len(samples) - half):
+        for chain, here in ((0, n), (1, half + n)):
+            if chain == 1 or n < half:
+                step(samples[here], scores[chain])
+                scores[chain] = score(samples[min(here + 1, len(samples) - 1)])
+
+
+def slow_pairs(tables: Factors, samples: list, rule: Pairwise) -> None:  # type: ignore[type-arg]
+    p, q = tables
+
+    def score(sample):  # type: ignore[no-untyped-def]
+        u, i, j, _ = sample
+        return p[u] @ (q[i] - q[j])
+
+    def step(sample, s):  # type: ignore[no-untyped-def]
+        u, i, j, weight = sample
+        g, eta, gamma = pull(s, weight, rule), rule.learning_rate, rule.regularization
+        changes = g * (q[i] - q[j]) - gamma * p[u], g * p[u] - gamma * q[i], -g * p[u] - gamma * q[j]
+        for table, row, change in zip((p, q, q), (u, i, j), changes, strict=True):
+            table[row] += eta * change
+
+    walk(samples, score, step)
+
+
+def slow_points(tables: Factors, samples: list, rule: Pointwise) -> None:  # type: ignore[type-arg]
+    p, q = tables
+    eta, gamma = rule.learning_rate, rule.regularization
+    pending: list[tuple[int, int]] = []
+
+    def score(sample):  # type: ignore[no-untyped-def]
+        s = p[sample[0]] @ q[sample[1]]
+        while pending:  # the tie follows the step and the score taken with it
+            i, o = pending.pop()
+            apart = q[i] - q[o]
+            q[i] -= eta * rule.tie * apart
+            q[o] += eta * rule.tie * apart
+        return s
+
+    def step(sample, s):  # type: ignore[no-untyped-def]
+        u, i, o, target = sample
+        g = target - 1 / (1 + np.exp(-s))
+        p[u], q[i] = (
+            p[u] + eta * (g * q[i] - gamma * p[u]), q[i] + eta * (g * p[u] - gamma * q[i]),
+        )  # fmt: skip
+        pending.append((i, o))
+
+    walk(samples, score, step)
+
+
+def float64(tables: Factors) -> Factors:
+    return Factors(*(table.astype(np.float64) for table in tables))  # type: ignore[arg-type]
+
+
+def assert_close(fast: Factors, slow: Factors, tolerance: float = 2e-5) -> None:
+    for a, b in zip(fast, slow, strict=True):
+        np.testing.assert_allclose(a, b, atol=tolerance)
+
+
+@pytest.mark.parametrize("surrogate", [LOGISTIC, SIGMOID, HINGE])
+def test_a_pass_equals_its_twin(surrogate: int) -> None:
+    entries, strata = some_positives(30, 64, 9_000), Strata(30, 64, 9_000)
+    rule = Pairwise(0.01, 0.02, 1.5, surrogate)
+    fast = start_tables(30, 64, 12)
+    slow = float64(fast)
+    stats = run_pairwise_epoch(fast, entries, strata, 5, 2, rule)
+    for samples in slow_units(entries, strata, 5, 2):
+        slow_pairs(slow, samples, rule)
+    assert strata.blocks > 1
+    assert stats.updates == 9_000
+    assert stats.finite
+    assert_close(fast, slow, 5e-5)
+
+
+def test_drawn_pairs_equal_their_twin() -> None:
+    strata, drawn = Strata(30, 64, 9_000), some_samples(30, 64, 9_000, point=False)
+    rule, fast = Pairwise(0.01, 0.02, 1.5), start_tables(30, 64, 12)
+    slow = float64(fast)
+    stats = run_pairwise_samples(fast, drawn, strata, 5, 2, rule)
+    dealt, start = bucket_by_unit(strata, strata.cut_pairs(5, 2), strata.schedule_pairs(), drawn)
+    for a, b in itertools.pairwise(start):
+        slow_pairs(slow, [tuple(sample) for sample in dealt[a:b].tolist()], rule)
+    assert strata.pair_blocks > 1
+    assert stats.updates == 9_000
+    assert_close(fast, slow, 5e-5)
+
+
+@pytest.mark.parametrize("tie", [0.0, 0.3])
+def test_drawn_points_equal_their_twin(tie: float) -> None:
+    strata, drawn = Strata(30, 64, 9_000), some_samples(30, 64, 9_000, point=True)
+    rule, fast = Pointwise(0.01, 0.02, tie), start_tables(30, 128, 12)
+    slow = float64(fast)
+    stats = run_pointwise_samples(fast, drawn, strata, 5, 2, rule)
+    dealt, start = bucket_by_unit(strata, strata.cut(5, 2), strata.schedule(), drawn)
+    for a, b in itertools.pairwise(start):
+        slow_points(slow, [tuple(sample) for sample in dealt[a:b].tolist()], rule)
+    assert strata.blocks > 1
+    assert stats.updates == 9_000
+    assert_close(fast, slow, 5e-5)
+
+
+def one_step(sample: tuple, point: bool, rule: Pairwise | Pointwise) -> tuple[Factors, Factors]:  # type: ignore[type-arg]
+    before = start_tables(2, 6, 8)
+    after, drawn = copied(before), np.array([sample], SAMPLE)
+    run = run_pointwise_samples if point else run_pairwise_samples
+    run(after, drawn, Strata(2, 3 if point else 6, 1), 0, 0, rule)  # type: ignore[arg-type]
+    return float64(before), float64(after)
+
+
+def descent(tables: Factors, objective: Callable[[Factors], float], eta: float) -> Factors:
+    """tables - eta * gradient, the gradient by central differences."""
+    moved = Factors(*(table.copy() for table in tables))
+    for table, target in zip(tables, moved, strict=True):
+        for cell in np.ndindex(table.shape):
+            keep, h = table[cell], 1e-5
+            table[cell] = keep + h
+            high = objective(tables)
+            table[cell] = keep - h
+            low = objective(tables)
+            table[cell] = keep
+            target[cell] -= eta * (high - low) / (2 * h)
+    return moved
+
+
+@pytest.mark.parametrize("weight", [2.5, -1.5])
+@pytest.mark.parametrize("surrogate", [LOGISTIC, SIGMOID, HINGE])
+def test_a_pairwise_step_descends_its_loss(surrogate: int, weight: float) -> None:
+    rule, (u, i, j) = Pairwise(0.1, 0.3, 1.7, surrogate), (1, 4, 2)
+
+    def objective(tables: Factors) -> float:
+        p, a, b = tables.users[u], tables.items[i], tables.items[j]
+        size = sum(float(row @ row) for row in (p, a, b))
+        x = rule.steepness * p @ (a - b)
+        loss = {
+            LOGISTIC: abs(weight) * np.log1p(np.exp(-np.sign(weight) * x)),
+            SIGMOID: weight / (1 + np.exp(x)),
+            HINGE: abs(weight) * max(0.0, 1 - np.sign(weight) * x),
+        }[surrogate]
+        return float(loss) + rule.regularization / 2 * size
+
+    before, after = one_step((u, i, j, weight), False, rule)
+    assert_close(after, descent(before, objective, rule.learning_rate), 2e-6)
+
+
+@pytest.mark.parametrize("target", [0, 1])
+def test_a_pointwise_step_descends_its_loss(target: int) -> None:
+    # One step of the loss, then one of the tie: together the gradient, to the order of eta^2.
+    rule, (u, i, o) = Pointwise(1e-3, 0.3, 0.4), (1, 4, 1)
+
+    def objective(tables: Factors) -> float:
+        p, a, b = tables.users[u], tables.items[i], tables.items[o]
+        log_loss = -np.log(1 / (1 + np.exp(-(2 * target - 1) * p @ a)))
+        size = float(p @ p + a @ a)
+        tie = float((a - b) @ (a - b))
+        return float(log_loss) + rule.regularization / 2 * size + rule.tie / 2 * tie
+
+    before, after = one_step((u, i, o, target), True, rule)
+    want = descent(before, objective, rule.learning_rate)
+    assert_close(after, want, 2e-6)
+    assert abs(want.items[o] - before.items[o]).max() > 1e-4
+
+
+def test_reported_losses_are_the_formulas() -> None:
+    for s, w in ((0.7, 2.0), (0.7, -2.0), (-40.0, 3.0), (800.0, -3.0)):
+        x = 1.5 * s
+        signed = np.sign(w) * x
+        assert pair_loss(s, w, LOGISTIC, 1.5) == pytest.approx(abs(w) * np.logaddexp(0, -signed))
+        assert pair_loss(s, w, HINGE, 1.5) == pytest.approx(abs(w) * max(0, 1 - signed))
+        assert pair_loss(s, w, SIGMOID, 1.5) == pytest.approx(w * np.exp(-np.logaddexp(0, x)))
+    for s, y in ((0.3, 1.0), (-0.3, 0.0), (700.0, 0.0)):
+        assert point_loss(s, y) == pytest.approx(np.logaddexp(0, s) - y * s)
+
+
+def test_the_sigmoid_table_is_as_exact_as_it_says() -> None:
+    x = np.concatenate([np.linspace(-20, 20, 20_001), [-1e30, 1e30, np.inf, -np.inf]])
+    x = x.astype(np.float32)
+    got = np.array([sigmoid_neg(value) for value in x])
+    with np.errstate(over="ignore"):
+        want = 1 / (1 + np.exp(x.astype(np.float64)))
+    assert abs(got - want).max() < 1e-6
+    assert np.isfinite(sigmoid_neg(np.float32(np.nan)))

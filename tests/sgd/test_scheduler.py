@@ -1,0 +1,217 @@
+"""Epochs: the same bits on any number of threads, fair negatives, honest statistics."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from support.factors import copied, some_positives, some_samples, start_tables
+from taurank.errors import InputError
+from taurank.sgd import scheduler
+from taurank.sgd.kernels import NEAR
+from taurank.sgd.planning import bucket_by_unit, by_user
+from taurank.sgd.samples import Baskets, Positives
+from taurank.sgd.scheduler import (
+    Factors,
+    Pairwise,
+    Pointwise,
+    Stats,
+    factor_table,
+    run_pairwise_epoch,
+    run_pairwise_samples,
+    run_pointwise_samples,
+)
+from taurank.sgd.strata import Strata
+
+Run = Callable[[Factors, int], Stats]
+
+
+def runs() -> dict[str, Run]:
+    strata, positives = Strata(200, 150, 40_000), some_positives(200, 150, 40_000)
+    pairs, points = (some_samples(200, 150, 40_000, point) for point in (False, True))
+    rule, point_rule = Pairwise(0.02, 0.01), Pointwise(0.02, 0.01, 0.1)
+    return {
+        "pass": lambda t, n: run_pairwise_epoch(t, positives, strata, 3, 1, rule, n),
+        "pairs": lambda t, n: run_pairwise_samples(t, pairs, strata, 3, 1, rule, n),
+        "points": lambda t, n: run_pointwise_samples(t, points, strata, 3, 1, point_rule, n),
+    }
+
+
+@pytest.mark.parametrize("kind", ["pass", "pairs", "points"])
+def test_bits_do_not_depend_on_threads(kind: str) -> None:
+    run, start = runs()[kind], start_tables(200, 300, 20)
+    want = copied(start)
+    stats = run(want, 1)
+    assert (want.items != start.items).any()
+    for threads in (2, 3, 2, 3, 8):
+        tables = copied(start)
+        assert run(tables, threads) == stats
+        assert all((a == b).all() for a, b in zip(tables, want, strict=True))
+
+
+@pytest.mark.parametrize("kind", ["pass", "points"])
+def test_rows_fetched_ahead_leave_no_trace(kind: str) -> None:
+    run, near = runs()[kind], start_tables(200, 300, 8)
+    far = Factors(near.users, factor_table(NEAR // 8 + 1, 8))
+    far.items[:300] = near.items
+    far = far._replace(users=copied(near).users)
+    assert run(near, 1) == run(far, 1)
+    assert (near.users == far.users).all()
+    assert (near.items == far.items[:300]).all()
+
+
+def test_an_epoch_leaves_nothing_behind_for_the_next() -> None:
+    positives, rule = some_positives(50, 60, 4_000), Pairwise(0.02, 0.01)
+    kept, ends = Strata(50, 60, 4_000), []
+    for again in (True, False):
+        tables = start_tables(50, 60, 8)
+        for epoch in range(3):
+            strata = kept if again else Strata(50, 60, 4_000)
+            run_pairwise_epoch(tables, positives, strata, 1, epoch, rule)
+        ends.append(tables.items.tobytes())
+    assert ends[0] == ends[1]
+
+
+def test_a_worker_that_waits_in_vain_gives_its_ticket_back() -> None:
+    strata, drawn = Strata(30, 64, 9_000), some_samples(30, 64, 9_000, point=False)
+    want, tables, rule = start_tables(30, 64, 8), start_tables(30, 64, 8), Pairwise(0.02, 0.01)
+    run_pairwise_samples(want, drawn, strata, 5, 2, rule)
+
+    cut, schedule = strata.cut_pairs(5, 2), strata.schedule_pairs()
+    samples, start = bucket_by_unit(strata, cut, schedule, drawn)
+    users, items = (np.zeros(len(edges) - 1, np.int64) for edges in (cut.user_start, cut.item_start))
+    board = scheduler._Board(np.zeros(1, np.int64), users, items)
+    nothing, none = np.zeros(0, np.int64), np.zeros(0, np.int32)
+    job = scheduler._Job(nothing, start[:-1], start[1:], np.uint64(0), Baskets(nothing, none))
+    empty = Positives(nothing, none, np.zeros(0, np.float32), none)
+    statistics = np.zeros((len(schedule.user), 5))
+    work = (
+        tables, empty, cut, schedule, samples, job, scheduler._pair_rule(rule), board, statistics,
+    )  # fmt: skip
+    blocked = schedule.user[1]
+    users[blocked] = -1  # as if another worker still had it
+    assert scheduler._take_tickets(-1, *work) == 1
+    assert statistics[0, 2] > 0
+    assert statistics[1, 2] == 0
+    users[blocked] = 0
+    assert scheduler._take_tickets(1, *work) == -1
+    assert all((a == b).all() for a, b in zip(tables, want, strict=True))
+
+
+@pytest.mark.parametrize(("second", "freed"), [(2, [2]), (5, [2, 5])])
+def test_a_block_is_freed_once(second: int, freed: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    # Freed twice, it could be set back while another thread has already taken it further.
+    posts: list[tuple[str, int, int]] = []
+    monkeypatch.setattr(scheduler, "store_release", lambda *post: posts.append(post))
+    board: Any = scheduler._Board(None, "users", "items")  # type: ignore[arg-type]
+    scheduler._tell.py_func(board, 7, 2, second, 4)  # type: ignore[attr-defined]
+    assert posts == [("users", 7, 4), *(("items", block, 4) for block in freed)]
+
+
+def test_another_epoch_or_seed_is_another_path() -> None:
+    strata, entries = Strata(50, 60, 4_000), some_positives(50, 60, 4_000)
+    ends = []
+    for seed, epoch in ((1, 0), (1, 1), (2, 0), (2**64 - 1, 0)):
+        tables = start_tables(50, 60, 8)
+        run_pairwise_epoch(tables, entries, strata, seed, epoch, Pairwise(0.02, 0.01))
+        ends.append(tables.items.tobytes())
+    assert len(set(ends)) == len(ends)
+
+
+def test_a_treated_positive_rises_and_a_control_positive_falls() -> None:
+    tables, strata = start_tables(1, 40, 8, scale=0.1), Strata(1, 40, 2)
+    entries = by_user(np.array([0, 0]), np.array([3, 9]), np.array([2.0, -2.0]), 1, 40)
+    for epoch in range(300):
+        run_pairwise_epoch(tables, entries, strata, 0, epoch, Pairwise(0.05, 0.001))
+    scores = tables.items @ tables.users[0]
+    assert scores.argmax() == 3
+    assert scores.argmin() == 9
+
+
+def test_negatives_are_uniform_over_the_other_items() -> None:
+    # j is seen by the row it moves: nothing else moves rows other than i.
+    strata, n_items, epochs = Strata(1, 6, 1), 6, 6_000
+    entries, hits = by_user(np.array([0]), np.array([2]), np.array([1.0]), 1, n_items), np.zeros(6)
+    for epoch in range(epochs):
+        tables = start_tables(1, n_items, 8)
+        before = tables.items.copy()
+        run_pairwise_epoch(tables, entries, strata, 0, epoch, Pairwise(0.1, 0.0))
+        hits += (tables.items != before).any(axis=1)
+    assert hits[2] == epochs
+    others = np.delete(hits, 2)
+    assert others.sum() == epochs
+    assert abs(others - epochs / 5).max() < 4.5 * np.sqrt(epochs * 0.2 * 0.8)
+
+
+def test_negatives_avoid_the_basket() -> None:
+    strata, n_items = Strata(1, 8, 2), 8
+    bought = np.array([1, 2, 4, 5, 7], np.int32)
+    baskets = Baskets(np.array([0, 5, 13]), np.concatenate([bought, np.arange(8, dtype=np.int32)]))
+    for basket, skipped in ((0, 0), (1, 2)):
+        entries = by_user(np.zeros(2), np.array([2, 4]), np.ones(2), 1, n_items, basket=np.full(2, basket))
+        moved = np.zeros(n_items, bool)
+        for epoch in range(60):
+            tables = start_tables(1, n_items, 8)
+            before = tables.items.copy()
+            rule = Pairwise(0.1, 0.0)
+            stats = run_pairwise_epoch(tables, entries, strata, 0, epoch, rule, 1, baskets)
+            assert (stats.updates, stats.skipped) == (2 - skipped, skipped)
+            moved |= (tables.items != before).any(axis=1)
+        outside = [] if skipped else [0, 2, 3, 4, 6]
+        assert np.flatnonzero(moved).tolist() == outside
+
+
+@pytest.mark.parametrize(("n_users", "n_items", "count"), [(1, 1, 3), (1, 2, 1), (3, 2, 0), (1, 2, 7)])
+def test_tiny_data(n_users: int, n_items: int, count: int) -> None:
+    strata, entries = Strata(n_users, n_items, count), some_positives(n_users, n_items, count)
+    tables = start_tables(n_users, n_items, 5)
+    before = tables.items.copy()
+    stats = run_pairwise_epoch(tables, entries, strata, 0, 0, Pairwise(0.1, 0.1), 3)
+    assert stats.updates == (count if n_items > 1 else 0)
+    assert (tables.items != before).any() == (stats.updates > 0)
+    assert stats.finite
+
+
+def test_padding_stays_zero() -> None:
+    tables = start_tables(50, 60, 5)
+    entries, strata = some_positives(50, 60, 4_000), Strata(50, 60, 4_000)
+    run_pairwise_epoch(tables, entries, strata, 1, 0, Pairwise(0.05, 0.01))
+    assert all(table.shape[1] == 8 and not table[:, 5:].any() for table in tables)
+    assert all(table.ctypes.data % 64 == 0 for table in tables)
+
+
+def test_divergence_is_told() -> None:
+    tables = start_tables(50, 60, 8)
+    entries, strata = some_positives(50, 60, 4_000), Strata(50, 60, 4_000)
+    assert run_pairwise_epoch(tables, entries, strata, 1, 0, Pairwise(0.01, 0.01)).finite
+    stats = [run_pairwise_epoch(tables, entries, strata, 1, n, Pairwise(1e4, 0.01)) for n in (1, 2)]
+    assert not stats[-1].finite
+
+
+def test_the_reported_loss_falls_while_learning() -> None:
+    # Treated where user and item are of one kind, control where they are not.
+    user, item = np.divmod(np.arange(60 * 80), 80)
+    weight = np.where(user % 2 == item % 2, 1.0, -1.0)
+    strata, entries = Strata(60, 80, len(user)), by_user(user, item, weight, 60, 80)
+    tables, rule = start_tables(60, 80, 16, scale=0.2), Pairwise(0.05, 0.0)
+    losses = [run_pairwise_epoch(tables, entries, strata, 1, e, rule).loss for e in range(20)]
+    assert losses[0] == pytest.approx(np.log(2), rel=0.1)
+    assert np.mean(losses[-5:]) < 0.7 * np.log(2)
+
+
+def test_wrong_tables_are_refused() -> None:
+    strata, entries = Strata(4, 5, 10), some_positives(4, 5, 10)
+    good = start_tables(4, 5, 8)
+    wrong: list[tuple[Any, Any]] = [
+        (good.users.astype(np.float64), good.items),
+        (good.users[:3], good.items),
+        (good.users, good.items[:, :4]),
+        (good.users, factor_table(5, 16)),
+        (np.asfortranarray(good.users), good.items),
+    ]
+    for users, items in wrong:
+        with pytest.raises(InputError, match="factors"):
+            run_pairwise_epoch(Factors(users, items), entries, strata, 0, 0, Pairwise(0.1, 0.1))

@@ -1,0 +1,1 @@
+"""Builders, slow twins and readers that tests share."""

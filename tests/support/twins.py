@@ -1,0 +1,98 @@
+"""Slow, obvious twins of the metrics: data frames, full sorts, and all orders of tied items.
+
+The first two are also what ``benchmarks/measure.py`` measures against. ``dense`` makes gains from an array.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise, permutations
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from taurank import Gains
+from taurank.data.ids import Catalogue, Ids
+
+Floats = npt.NDArray[np.float64]
+
+
+def worth(metric: str, rank: Any, n_items: int) -> Any:
+    """λ(r) / I straight from the equations, by the plain spelling of the metric."""
+    if metric.startswith("P@"):
+        k = int(metric[2:])
+        return (rank <= k) / k
+    if metric == "DCG":
+        return 1.0 / np.log2(1.0 + rank)
+    if metric == "AR":
+        return rank / n_items
+    assert metric == "AUC"
+    return (n_items - rank) / (n_items * (n_items - 1))
+
+
+def by_pandas(scores: npt.NDArray[Any], gains: Gains, metrics: tuple[str, ...]) -> pd.DataFrame:
+    """Sort a frame of all pairs by user and score, number the rows, join the gains, sum by user and time.
+
+    One row per user and time that has gains; one column per metric. Only right without ties.
+    """
+    n_users, n_items = scores.shape
+    pairs = pd.DataFrame(
+        {
+            "user": np.repeat(np.arange(n_users, dtype=np.int32), n_items),
+            "item": np.tile(np.arange(n_items, dtype=np.int32), n_users),
+            "score": scores.ravel(),
+        }
+    )
+    pairs = pairs.sort_values(["user", "score"], ascending=[True, False])
+    pairs["rank"] = pairs.groupby("user").cumcount() + 1
+    cells = pd.DataFrame({"user": gains.user, "item": gains.item, "time": gains.time, "value": gains.value})
+    joined = cells.merge(pairs, on=["user", "item"], how="left")
+    for metric in metrics:
+        joined[metric] = worth(metric, joined["rank"], n_items) * joined["value"]
+    return joined.groupby(["user", "time"])[list(metrics)].sum()
+
+
+def by_argsort(scores: npt.NDArray[Any], gains: Gains, metrics: tuple[str, ...]) -> Floats:
+    """Rank everything with one vectorised argsort; metric × user, summed over times. Right without ties."""
+    n_users, n_items = scores.shape
+    order = np.argsort(-scores, axis=1)
+    ranks = np.empty((n_users, n_items), np.int32)
+    np.put_along_axis(ranks, order, np.arange(1, n_items + 1, dtype=np.int32)[None, :], axis=1)
+    rank = ranks[gains.user, gains.item]
+    return np.stack(
+        [np.bincount(gains.user, worth(metric, rank, n_items) * gains.value, minlength=n_users) for metric in metrics]
+    )
+
+
+def by_all_orders(scores: list[float], values: list[float], metric: str) -> float:
+    """The mean of the metric over every order of the items that the scores allow."""
+    n_items = len(scores)
+    totals = []
+    for order in permutations(range(n_items)):
+        if all(scores[a] >= scores[b] for a, b in pairwise(order)):
+            parts = [worth(metric, r, n_items) * values[i] for r, i in enumerate(order, 1)]
+            totals.append(sum(parts))
+    return float(np.mean(totals))
+
+
+def pairwise_auc(scores: Floats, bought: npt.NDArray[np.bool_]) -> float:
+    """The share of (bought, not bought) pairs in the right order, a tie counting one half."""
+    wins = [(scores[i] > scores[j]) + 0.5 * (scores[i] == scores[j])
+            for i in np.flatnonzero(bought) for j in np.flatnonzero(~bought)]  # fmt: skip
+    return float(np.mean(wins))
+
+
+def dense(values: Any, name: str = "truth") -> Gains:
+    """Gains from an array users × items, or times × users × items; zeros are left out."""
+    cube = np.asarray(values, float)
+    cube = cube if cube.ndim == 3 else cube[None]
+    time, user, item = (codes.astype(np.int32) for codes in np.nonzero(cube))
+    n_times, n_users, n_items = cube.shape
+    lists = (range(n_users), "user_id"), (range(n_items), "item_id"), (range(n_times), "time")
+    catalogue = Catalogue(*(Ids(ids, column) for ids, column in lists))
+    return Gains(catalogue, user, item, time, cube[time, user, item], name)
+
+
+def sparse_gains(rng: np.random.Generator, shape: tuple[int, ...], share: float = 0.1) -> Gains:
+    return dense(rng.standard_normal(shape) * (rng.random(shape) < share))

@@ -1,0 +1,203 @@
+"""Worlds: sampling follows the probabilities, personalised and misspecified propensities the equations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.special import expit, logit
+
+from taurank import World
+from taurank.data import archive
+from taurank.errors import InputError
+
+RATES = np.array([[0.0, 1.0, 0.5], [0.2, 0.9, 0.1]])
+
+
+def small_world() -> World:
+    return World(RATES, RATES[::-1], np.full((2, 3), 0.3), ["x", "y"], [5, 6, 7])
+
+
+class TestSampling:
+    def test_log_and_truth_agree_with_an_obvious_simulation(self) -> None:
+        """Frequencies of every observable pattern of a cell equal their probabilities."""
+        world = small_world()
+        times = 40_000
+        sample = world.sample(times, random_state=0)
+        log, truth = sample.log, sample.truth
+        effect = np.zeros((2, 3))
+        np.add.at(effect, (truth.user, truth.item), truth.value)
+        for user in range(2):
+            for item in range(3):
+                rows = (log.user == user) & (log.item == item)
+                treated, control, p = (
+                    float(rates[user, item]) for rates in (world.treated_rate, world.control_rate, world.propensity)
+                )
+                expected = {(1, 1): p * treated, (1, 0): p * (1 - treated), (0, 1): (1 - p) * control}
+                for (z, y), probability in expected.items():
+                    seen = np.count_nonzero(rows & (log.treated == z) & (log.outcome == y)) / times
+                    assert seen == pytest.approx(probability, abs=4 * np.sqrt(0.25 / times))
+                assert effect[user, item] / times == pytest.approx(treated - control, abs=4 * np.sqrt(0.5 / times))
+
+    def test_potential_outcomes_are_independent_of_treatment(self) -> None:
+        world = World(np.full((1, 1), 0.5), np.full((1, 1), 0.5), np.full((1, 1), 0.5), [0], [0])
+        sample = world.sample(50_000, random_state=3)
+        both = np.zeros(50_000)
+        both[sample.truth.time] = sample.truth.value
+        shown = np.zeros(50_000, bool)
+        shown[sample.log.time[sample.log.treated == 1]] = True
+        assert both[shown].mean() == pytest.approx(0.0, abs=0.02)
+        assert np.count_nonzero(both) / 50_000 == pytest.approx(0.5, abs=0.01)
+
+    def test_rows_with_nothing_are_absent_and_the_catalogue_is_whole(self) -> None:
+        sample = small_world().sample(3, random_state=1)
+        assert ((sample.log.treated == 1) | (sample.log.outcome == 1)).all()
+        for part in (sample.log, sample.truth):
+            assert (part.n_users, part.n_items, part.n_times) == (2, 3, 3)
+        assert set(np.unique(sample.truth.value)) <= {-1.0, 1.0}
+
+    def test_rows_are_ordered_by_time_user_item(self) -> None:
+        log = World.synthetic(20, 15, random_state=0).sample(4, random_state=1).log
+        order = np.lexsort((log.item, log.user, log.time))
+        assert (order == np.arange(len(log))).all()
+
+    def test_same_seed_same_log_for_any_number_of_threads(self) -> None:
+        world = World.synthetic(37, 23, random_state=0)
+        first = world.sample(5, random_state=7, threads=1)
+        second = world.sample(5, random_state=7, threads=2)
+        assert first.log.equals(second.log)
+        assert np.array_equal(first.truth.value, second.truth.value)
+        assert not first.log.equals(world.sample(5, random_state=8).log)
+
+    def test_a_block_of_users_gives_the_same_rows_as_the_whole_world(self) -> None:
+        """Draws depend on the cell alone: the first users of a one-time world do not notice the others."""
+        world = World.synthetic(30, 11, random_state=0)
+        part = World(
+            world.treated_rate[:10],
+            world.control_rate[:10],
+            world.propensity[:10],
+            np.arange(10),
+            world.items,
+        )
+        whole, block = (w.sample(1, random_state=5).log.to_frame() for w in (world, part))
+        first = whole[whole["user_id"] < 10].reset_index(drop=True)
+        assert first.equals(block)
+
+    def test_generator_is_a_random_state(self) -> None:
+        world = small_world()
+        rng = np.random.default_rng(0)
+        assert not world.sample(50, rng).log.equals(world.sample(50, rng).log)
+
+
+class TestPersonalized:
+    def test_equation_and_mean(self) -> None:
+        world = World.synthetic(9, 40, random_state=2)
+        personal = world.personalized(beta=1.5)
+        alpha = personal.origin["personalized"]["alpha"]
+        wide = [r.astype(np.float64) for r in (world.treated_rate, world.control_rate, world.propensity)]
+        purchase = wide[2] * wide[0] + (1 - wide[2]) * wide[1]
+        for user in range(9):
+            for item in range(40):
+                rank = 1 + np.count_nonzero(purchase[user] > purchase[user, item])
+                expected = np.clip(min(1.0, alpha * (1 / rank) ** 1.5), 1e-6, 1 - 1e-6)
+                assert personal.propensity[user, item] == pytest.approx(expected, rel=1e-6)
+        assert personal.propensity.mean() == pytest.approx(world.propensity.mean(), abs=1e-6)
+
+    def test_ties_follow_the_catalogue(self) -> None:
+        flat = np.full((2, 5), 0.1)
+        personal = World(flat, flat, np.full((2, 5), 0.2), [0, 1], list("abcde")).personalized(2.0)
+        assert (np.diff(personal.propensity, axis=1) < 0).all()
+
+    def test_beta_zero_is_even(self) -> None:
+        personal = World.synthetic(4, 6, random_state=0).personalized(0.0)
+        assert np.ptp(personal.propensity) == 0
+
+    @pytest.mark.parametrize("beta", [-1.0, float("nan"), float("inf")])
+    def test_bad_beta(self, beta: float) -> None:
+        with pytest.raises(InputError, match="beta must be"):
+            small_world().personalized(beta)
+
+
+class TestMisspecified:
+    def test_equation(self) -> None:
+        world = World.synthetic(6, 7, random_state=1)
+        log_odds = logit(world.propensity.astype(np.float64))
+        expected = expit(0.7 * log_odds + 0.3 * log_odds.mean())
+        recorded = world.misspecified(0.3).recorded
+        assert recorded is not None
+        np.testing.assert_allclose(recorded, expected, rtol=1e-6)
+
+    def test_treatment_follows_the_truth_while_the_log_records_the_shift(self) -> None:
+        world = World.synthetic(6, 7, random_state=1)
+        shifted = world.misspecified(0.5)
+        true_log, wrong_log = (w.sample(20, random_state=0).log for w in (world, shifted))
+        assert np.array_equal(true_log.treated, wrong_log.treated)
+        assert shifted.recorded is not None
+        assert wrong_log.propensity is not None
+        assert np.array_equal(wrong_log.propensity, shifted.recorded[wrong_log.user, wrong_log.item])
+        assert true_log.propensity is not None
+        assert not np.array_equal(wrong_log.propensity, true_log.propensity)
+
+
+class TestSynthetic:
+    def test_effects_differ_and_some_are_negative_and_overlap_is_good(self) -> None:
+        world = World.synthetic(300, 100, random_state=0)
+        effect = world.treated_rate - world.control_rate
+        assert 0.02 < np.mean(effect < 0) < 0.4
+        assert effect.mean() > 0
+        assert world.propensity.min() >= 0.1 - 1e-6
+        assert world.propensity.max() <= 0.9 + 1e-6
+        assert world.propensity.mean() == pytest.approx(0.3, abs=1e-4)
+
+    def test_bad_sizes(self) -> None:
+        with pytest.raises(InputError, match="n_users must be an integer ≥ 1, got 0"):
+            World.synthetic(0, 3)
+        with pytest.raises(InputError, match="treated_share"):
+            World.synthetic(3, 3, treated_share=0.05)
+
+
+class TestFiles:
+    def test_save_and_load(self, tmp_path: Path) -> None:
+        world = small_world().misspecified(0.4)
+        world.save(tmp_path / "a.world")
+        again = World.load(tmp_path / "a.world")
+        for name in ("treated_rate", "control_rate", "propensity", "recorded"):
+            assert np.array_equal(getattr(world, name), getattr(again, name))
+        assert (again.users, again.items, again.origin) == (world.users, world.items, world.origin)
+
+    def test_broken_files(self, tmp_path: Path) -> None:
+        path = tmp_path / "a.world"
+        small_world().save(path)
+        whole = path.read_bytes()
+        for content in (b"", b"something else", b"taurank"):
+            path.write_bytes(content)
+            with pytest.raises(InputError, match="is not a taurank file"):
+                World.load(path)
+        flipped = bytearray(whole)
+        flipped[len(whole) // 2] ^= 1
+        for content in (whole[: len(whole) // 2], whole[:20], whole[:-1], whole + b"x", bytes(flipped)):
+            path.write_bytes(content)
+            with pytest.raises(InputError, match="truncated or altered"):
+                World.load(path)
+        archive.write(path, "model", {}, {})
+        with pytest.raises(InputError, match="holds a model, not a world"):
+            World.load(path)
+        with pytest.raises(InputError, match="there is no file"):
+            World.load(tmp_path / "none")
+
+
+def test_describe_is_the_papers_table() -> None:
+    row = small_world().describe().iloc[0]
+    assert row["users"] == 2
+    assert row["items"] == 3
+    assert row["treated_rate"] == pytest.approx(RATES.mean())
+
+
+def test_bad_rates() -> None:
+    with pytest.raises(InputError, match=r"treated_rate must hold probabilities, but 1 value"):
+        World(np.array([[np.nan]]), np.array([[0.5]]), np.array([[0.5]]), [0], [0])
+    with pytest.raises(InputError, match="shape users × items"):
+        World(RATES, RATES, RATES, [0], [0, 1, 2])
+    with pytest.raises(InputError, match="times must be an integer ≥ 1"):
+        small_world().sample(0)
