@@ -1,42 +1,73 @@
-"""From words on the command line to what they mean: hyper-parameters, gains, ids.
+"""From words on the command line to what they mean: learners, hyper-parameters, gains, ids.
 
-Nothing heavy is imported before a function runs, as in ``cli``.
+Nothing heavy is imported before a function runs.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from enum import StrEnum
+import sys
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
+from taurank.cli.options import Estimator
 from taurank.errors import InputError
 
-
-class Estimator(StrEnum):
-    truth = "truth"
-    outcome = "outcome"
-    naive = "naive"
-    ips = "ips"
-    capped_ips = "capped-ips"
+if TYPE_CHECKING:
+    from taurank.learners import Learner
 
 
-def make_learner(name: str, settings: list[str] | None, seed: int, threads: int | None) -> Any:
-    from taurank.learners import LEARNERS
-    from taurank.learners.factorization import FactorLearner
+def read_learner(name: str) -> type[Learner]:
+    """A learner's class by its name, or by ``module:Class``, also from the current folder."""
+    from taurank.learners import learner_class
 
-    if name.lower() not in LEARNERS:
-        raise InputError(f"there is no learner '{name}'; known are {', '.join(LEARNERS)}.")
-    learner = LEARNERS[name.lower()]
-    options: dict[str, Any] = {"random_state": seed, **read_pairs(settings)}
-    if threads is not None and issubclass(learner, FactorLearner):
+    if ":" in name:
+        _import_from_here()
+    return learner_class(name)
+
+
+def trusted(modules: list[str] | None) -> list[str]:
+    """The modules of --trust, importable also from the current folder."""
+    if modules:
+        _import_from_here()
+    return modules or []
+
+
+def _import_from_here() -> None:
+    """The installed command, unlike ``python -m taurank``, does not look into the current folder by itself."""
+    if "" not in sys.path and os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+
+
+def make_learner(name: str, settings: dict[str, Any], seed: int, threads: int | None) -> Learner:
+    learner = read_learner(name)
+    known = learner().get_params()
+    options = {"random_state": seed, **settings}
+    if threads is not None and "threads" in known:
         options["threads"] = threads
+    unknown = [option for option in options if option not in known]
+    if unknown:
+        raise InputError(f"{learner.__name__} has no hyper-parameter '{unknown[0]}'; it has {', '.join(known)}.")
+    return learner(**options)
+
+
+def read_settings(path: Path | None, learner: str) -> dict[str, Any]:
+    """The hyper-parameters in a file that ``tune --out`` wrote for this learner."""
+    if path is None:
+        return {}
     try:
-        return learner(**options)
-    except TypeError as error:
-        known = ", ".join(learner().hyper_parameters())
-        raise InputError(f"{learner.__name__} does not take these settings; it takes {known}.") from error
+        content = json.loads(path.read_text(encoding="utf-8"))
+        settings, made_for = content["settings"], content["learner"]
+    except OSError as error:
+        raise InputError(f"'{path}' cannot be read: {error.strerror}.") from error
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise InputError(f"'{path}' is not a settings file; write one with: taurank tune --out FILE.") from error
+    if not isinstance(settings, dict):
+        raise InputError(f"'{path}' is not a settings file: \"settings\" must be an object.")
+    if str(made_for).lower() != learner.lower():
+        raise InputError(f"'{path}' has hyper-parameters of {made_for}, not of {learner}.")
+    return settings
 
 
 def read_pairs(settings: list[str] | None) -> dict[str, Any]:
@@ -54,27 +85,28 @@ def read_pairs(settings: list[str] | None) -> dict[str, Any]:
 def _value(text: str) -> Any:
     try:
         return json.loads(text)
-    except json.JSONDecodeError:
+    except (ValueError, RecursionError):
         return text
+
+
+def split_commas(texts: list[str] | None) -> list[str]:
+    return [part.strip() for text in texts or [] for part in text.split(",")]
 
 
 def read_gains(log: Path | None, truth: Path | None, estimator: Estimator | None, cap: float | None) -> Any:
     """The gains to measure by: the truth if it is given, else an estimate from the log."""
-    from taurank.data.files import find_files
     from taurank.data.log import Log
     from taurank.estimation import gains
 
     chosen = estimator or (Estimator.truth if truth else Estimator.capped_ips if cap is not None else Estimator.ips)
     if chosen is Estimator.truth:
         if truth is None:
-            raise InputError("--estimator truth needs the effects: --truth FILE.")
+            raise InputError("--estimator truth needs the true effects: --truth FILE.")
         if cap is not None:
-            raise InputError("--cap is for capped IPS; the truth needs none.")
-        if log is not None:
-            find_files(log)
+            raise InputError("--cap applies to capped IPS, not to the truth; leave it out.")
         return gains.Gains.read(truth, name="truth")
     if log is None:
-        raise InputError(f"--estimator {chosen} needs a log.")
+        raise InputError(f"the estimator {chosen} needs a log; name one, or true effects: --truth FILE.")
     if chosen is Estimator.capped_ips:
         return gains.capped_ips(Log.read(log), cap)
     return {"outcome": gains.outcome, "naive": gains.naive, "ips": gains.ips}[chosen.value](Log.read(log))
@@ -85,7 +117,7 @@ def read_column(path: Path | None, column: str) -> Any:
     from taurank.data.reader import read_ids
     from taurank.data.sources import from_files
 
-    return None if path is None else read_ids(from_files(path), column).unique()  # a log names a user often
+    return None if path is None else read_ids(from_files(path), column).unique()  # a log repeats its users
 
 
 def read_exclusion(path: Path | None) -> Any:
@@ -111,14 +143,14 @@ def read_weight(text: str | None) -> float | Literal["tune"] | None:
     try:
         return float(text)
     except ValueError as error:
-        raise InputError(f"--prior-weight is a number or 'tune', not '{text}'.") from error
+        raise InputError(f"--prior-weight must be a number or 'tune', got '{text}'.") from error
 
 
 def read_period(text: str) -> str | list[str]:
     return [edge.strip() for edge in text.split(",")] if "," in text else text
 
 
-def read_ranker(path: str | os.PathLike[str]) -> Any:
+def read_ranker(path: str | os.PathLike[str], trust: list[str]) -> Any:
     """A model that ``save`` wrote, a ``.npy`` array users × items, or a table ``user_id, item_id, score``."""
     from taurank.data import archive
     from taurank.evaluation.rankers import TableRanker
@@ -130,7 +162,7 @@ def read_ranker(path: str | os.PathLike[str]) -> Any:
         if start == archive.MAGIC:
             from taurank.learners import load
 
-            return load(path)
+            return load(path, trust=trust)
         if start[:6] == b"\x93NUMPY":
             return _read_array(name)
     return TableRanker(path)
@@ -142,4 +174,12 @@ def _read_array(name: str) -> Any:
     try:
         return np.asarray(np.load(name, allow_pickle=False))
     except (ValueError, OSError) as error:
-        raise InputError(f"'{name}' is not a whole array of numbers.") from error
+        raise InputError(f"'{name}' is not a complete NumPy array of numbers.") from error
+
+
+def write_text(path: Path, text: str) -> None:
+    """A small text file, whole or not at all."""
+    from taurank.data.files import atomic_path
+
+    with atomic_path(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")

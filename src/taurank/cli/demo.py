@@ -1,8 +1,8 @@
-"""The demonstration: what ``make demo`` shows.
+"""``taurank demo``: the main job on real shopping data.
 
-Ten weeks of shopping data with mailers as recommendations; three rankings learned from them; what each would
-cause in ten other weeks, by the truth (which only a semi-synthetic world has) and by the estimate a real shop
-can make from its log.
+Ten weeks of shopping with mailers as recommendations; three rankings learned from them; the purchases each
+causes in ten other weeks, by the truth (known only in a semi-synthetic world) and by the estimate that a real
+shop can make from its log.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import rich.box
 from rich.console import Console
 from rich.table import Table
 
+from taurank.data.log import Log
 from taurank.errors import OverlapWarning
 from taurank.estimation import gains
 from taurank.evaluation.evaluate import evaluate
@@ -23,50 +24,52 @@ from taurank.evaluation.formulas import position_weights
 from taurank.evaluation.results import Metric, Result
 from taurank.learners import BPR, DLCE, Learner, Popular
 from taurank.worlds import dunnhumby
-from taurank.worlds.world import World
+from taurank.worlds.world import Sample, World
 
 # Sato et al. 2020, table "Statistics of datasets": 93 weeks of the original files.
 PAPER = {"users": 2309, "items": 1372, "treated_rate": 0.0145, "control_rate": 0.0101, "propensity": 0.153}
 
 CAP = 0.01
 METRICS = ("CP@10", "CP@100", "CDCG")
+Measured = tuple[Result, Result]  # by the truth, and by the estimate
 
 
 def run(seed: int = 0, threads: int | None = None) -> None:
-    """Build the Dunnhumby category world, fit Popular, BPR and DLCE, and show what they would cause."""
+    """Build the Dunnhumby category world, fit Popular, BPR and DLCE, and print the effects of each."""
     console = Console()
     began = time.monotonic()
-    with console.status("building the Dunnhumby category world (kept for next time)"):
+    with console.status("Building the Dunnhumby category world (cached for the next run)"):
         world = dunnhumby.world("category")
     console.print(_statistics(world))
-    train, validation, test = (world.sample(times, seed + n) for n, times in enumerate((10, 1, 10)))
-    options: dict[str, Any] = {"factors": 200, "random_state": seed, "threads": threads}
-    learners: list[Learner] = [
-        Popular().fit(train.log),
-        BPR(**options, learning_rate=0.01, regularization=0.01, epochs=50).fit(
-            train.log, gains.outcome(validation.log), "DCG"
-        ),
-        DLCE(**options, learning_rate=0.003, regularization=0.03, cap=CAP, epochs=300).fit(
-            train.log, gains.capped_ips(validation.log, CAP), "CDCG", patience=None
-        ),
-    ]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", OverlapWarning)  # said below the table
-        found = {
-            type(learner).__name__: (
-                evaluate(learner, test.truth, METRICS, threads=threads),
-                evaluate(learner, gains.capped_ips(test.log, CAP), METRICS, threads=threads),
-            )
-            for learner in learners
-        }
-    console.print(_comparison(found))
-    console.print(_meaning(world, learners, found))
-    console.print(_overlap(found))
+    train, validation, test = (world.sample(times, seed + n, threads) for n, times in enumerate((10, 1, 10)))
+    learners = _fitted(train.log, validation.log, seed, threads)
+    results = {type(learner).__name__: _measured(learner, test, threads) for learner in learners}
+    console.print(_comparison(results))
+    console.print(_meaning(world, learners, results))
+    console.print(_overlap(results))
     console.print(f"[dim]{time.monotonic() - began:.0f} seconds[/dim]")
 
 
+def _fitted(train: Log, validation: Log, seed: int, threads: int | None) -> list[Learner]:
+    options: dict[str, Any] = {"factors": 200, "random_state": seed, "threads": threads}
+    bpr = BPR(**options, learning_rate=0.01, regularization=0.01, epochs=50)
+    dlce = DLCE(**options, learning_rate=0.003, regularization=0.03, cap=CAP, epochs=300)
+    return [
+        Popular().fit(train),
+        bpr.fit(train, gains.outcome(validation), "DCG"),
+        dlce.fit(train, gains.capped_ips(validation, CAP), "CDCG", patience=None),
+    ]
+
+
+def _measured(learner: Learner, test: Sample, threads: int | None) -> Measured:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", OverlapWarning)  # printed below the table
+        by_truth = evaluate(learner, test.truth, METRICS, threads=threads)
+        return by_truth, evaluate(learner, gains.capped_ips(test.log, CAP), METRICS, threads=threads)
+
+
 def _statistics(world: World) -> Table:
-    table = Table(box=rich.box.SIMPLE_HEAD, title="The data, and the paper's (it had 93 weeks)", title_justify="left")
+    table = Table(box=rich.box.SIMPLE_HEAD, title="Dataset, and the paper's (93 weeks)", title_justify="left")
     for column in ("", "users", "items", "mean μ^T", "mean μ^C", "mean P"):
         table.add_column(column, justify="left" if not column else "right")
     here = world.describe().to_dict("records")[0]
@@ -77,7 +80,7 @@ def _statistics(world: World) -> Table:
     return table
 
 
-def _comparison(found: dict[str, tuple[Result, Result]]) -> Table:
+def _comparison(results: dict[str, Measured]) -> Table:
     table = Table(
         box=rich.box.SIMPLE_HEAD, title="Purchases caused, per user and week: truth, and estimate from the log",
         caption="± is half of the 95 % interval over users",
@@ -87,8 +90,8 @@ def _comparison(found: dict[str, tuple[Result, Result]]) -> Table:
     table.add_column("by")
     for metric in METRICS:
         table.add_column(metric, justify="right")
-    for name, results in found.items():
-        for by, result in zip(("truth", "estimate"), results, strict=True):
+    for name, measured in results.items():
+        for by, result in zip(("truth", "estimate"), measured, strict=True):
             table.add_row(name if by == "truth" else "", by, *(_cell(result[metric]) for metric in METRICS))
     return table
 
@@ -98,26 +101,26 @@ def _cell(metric: Metric) -> str:
     return f"{metric.mean:.4f} [dim]± {(high - low) / 2:.4f}[/dim]"
 
 
-def _meaning(world: World, learners: list[Learner], found: dict[str, tuple[Result, Result]]) -> str:
-    """What the figures say: purchases among the ten items shown, and how many of them showing caused."""
-    caused = {name: 10 * truth["CP@10"].mean for name, (truth, _) in found.items()}
+def _meaning(world: World, learners: list[Learner], results: dict[str, Measured]) -> str:
+    """The figures in words: purchases among the ten items shown, and those the recommendation caused."""
+    caused = {name: 10 * truth["CP@10"].mean for name, (truth, _) in results.items()}
     bought = {type(learner).__name__: _bought(world, learner) for learner in learners}
     return (
-        f"Show every user the ten items that BPR ranks first, and they buy {bought['BPR']:.2f} of them a week; but "
-        f"only {caused['BPR']:.2f} of these purchases happen because the items were shown. Of DLCE's ten items they "
-        f"buy {bought['DLCE']:.2f}, and {caused['DLCE']:.2f} because of it: "
-        f"{caused['DLCE'] / caused['BPR']:.1f} times the effect. From the log alone one would have estimated "
-        f"{10 * found['DLCE'][1]['CP@10'].mean:.2f}."
+        f"If every user is shown the ten items that BPR ranks first, they buy {bought['BPR']:.2f} of them per week, "
+        f"but only {caused['BPR']:.2f} of these purchases are caused by the recommendation. With DLCE they buy "
+        f"{bought['DLCE']:.2f}, of which {caused['DLCE']:.2f} are caused by it: "
+        f"{caused['DLCE'] / caused['BPR']:.1f} times the effect. The estimate from the log alone is "
+        f"{10 * results['DLCE'][1]['CP@10'].mean:.2f}."
     )
 
 
-def _overlap(found: dict[str, tuple[Result, Result]]) -> str:
-    """How much of each estimate of CP@10 rests on pairs that are always, or never, recommended."""
-    shares = {name: estimate["CP@10"].overlap_share or 0.0 for name, (_, estimate) in found.items()}
+def _overlap(results: dict[str, Measured]) -> str:
+    """The share of each estimate of CP@10 that rests on pairs that are always, or never, recommended."""
+    shares = {name: estimate["CP@10"].overlap_share or 0.0 for name, (_, estimate) in results.items()}
     listed = ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
     return (
-        "An estimate is as good as its overlap. The share of CP@10 that rests on pairs which were always or never "
-        f"recommended, where no log can tell the effect: {listed}."
+        "An estimate is only as good as its overlap. Share of the estimated CP@10 that rests on pairs which were "
+        f"always or never recommended, so that the log has no information on their effect: {listed}."
     )
 
 

@@ -1,0 +1,109 @@
+"""``taurank data``: logs to try things on, with the truth beside them."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from taurank import __version__
+from taurank.cli.arguments import read_weight, write_text
+from taurank.cli.options import Group, OutFolder, Seed, Source, Threads
+from taurank.cli.terminal import say, to_json
+from taurank.errors import InputError
+
+if TYPE_CHECKING:
+    from taurank.worlds.world import World
+
+group = Group("Draw logs with known true effects.")
+
+
+class Items(StrEnum):
+    category = "category"
+    product = "product"
+
+
+class Assignment(StrEnum):
+    original = "original"
+    personalized = "personalized"
+
+
+Propensity = Annotated[Assignment, typer.Option(help="How items are recommended.")]
+Beta = Annotated[float, typer.Option(help="Concentration of personalized propensities.")]
+
+
+@group.command("dunnhumby")
+def dunnhumby(
+    out: OutFolder,
+    items: Annotated[Items, typer.Option(help="Item level.")] = Items.category,
+    propensity: Propensity = Assignment.original,
+    beta: Beta = 2.0,
+    times: Annotated[int, typer.Option(help="Number of weeks.", min=1)] = 10,
+    prior_weight: Annotated[
+        str | None, typer.Option(help="Weight of the prior, or 'tune' (default: the paper's weight).")
+    ] = None,
+    source: Source = None,
+    seed: Seed = 0,
+    threads: Threads = None,
+) -> None:
+    """Draw a log from Dunnhumby shopping data.
+
+    Writes log.parquet, truth.parquet and world.json.
+    """
+    from taurank.worlds import dunnhumby
+
+    world = dunnhumby.world(items.value, source, read_weight(prior_weight))
+    if propensity is Assignment.personalized:
+        world = world.personalized(beta)
+    _write_sample(world, out, times, seed, threads)
+
+
+@group.command("synthetic")
+def synthetic(
+    out: OutFolder,
+    users: Annotated[int, typer.Option(help="Number of users.", min=1)] = 1000,
+    items: Annotated[int, typer.Option(help="Number of items.", min=1)] = 500,
+    times: Annotated[int, typer.Option(help="Number of time steps.", min=1)] = 10,
+    propensity: Propensity = Assignment.original,
+    beta: Beta = 2.0,
+    seed: Seed = 0,
+    sample_seed: Annotated[
+        int | None, typer.Option(help="Seed of the draw; --seed then sets only the world.", min=0)
+    ] = None,
+    threads: Threads = None,
+) -> None:
+    """Draw a log from a synthetic world.
+
+    Writes log.parquet, truth.parquet and world.json.
+    """
+    import numpy as np
+
+    from taurank.worlds.world import World
+
+    world = World.synthetic(users, items, np.random.SeedSequence(seed).spawn(2)[0])
+    sample_seed = seed if sample_seed is None else sample_seed
+    if propensity is Assignment.personalized:
+        world = world.personalized(beta)
+    _write_sample(world, out, times, sample_seed, threads, np.random.SeedSequence(sample_seed).spawn(2)[1])
+
+
+def _write_sample(
+    world: World, out: Path, times: int, seed: int, threads: int | None, random_state: Any = None
+) -> None:
+    sample = world.sample(times, seed if random_state is None else random_state, threads)
+    if not len(sample.log):
+        raise InputError("nothing was recommended or bought in this sample; draw more times.")
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"the folder '{out}' cannot be created: {error.strerror}.") from error
+    sample.log.write(out / "log.parquet")
+    sample.truth.write(out / "truth.parquet")
+    facts = {
+        "taurank": __version__, "origin": dict(world.origin), "times": times, "seed": seed,
+        "rows": len(sample.log), "effects": len(sample.truth), **world.describe().to_dict("records")[0],
+    }  # fmt: skip
+    write_text(out / "world.json", to_json(facts) + "\n")
+    say(f"Wrote {sample.log!r} and its true effects to {out}.")

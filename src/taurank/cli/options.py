@@ -1,0 +1,168 @@
+"""What the commands share: options with one meaning each, and the check of every path before a command runs."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from enum import Enum, StrEnum
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+from taurank.errors import InputError
+
+
+class Use(Enum):
+    """What a command does with a path; every path of every command is marked with one of these."""
+
+    READS = "reads"
+    WRITES = "writes"
+    FOLDER = "writes into this folder"
+
+
+READS, WRITES, FOLDER = Use
+
+# the keys of taurank.LEARNERS, here too so that completion need not import them
+LEARNERS = ("random", "popular", "bpr", "ulbpr", "ulrmf", "cause", "blce", "dlto", "dlce", "countingbayes")
+
+
+class Group(typer.Typer):
+    """A group of commands. Every command's paths are checked before it runs."""
+
+    def __init__(self, text: str, **options: Any) -> None:
+        super().__init__(
+            help=text, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False,
+            **{"add_completion": False, **options},
+        )  # fmt: skip
+
+    def command(self, name: str | None = None, **options: Any) -> Callable[[Any], Any]:
+        register = super().command(name, **options)
+
+        def decorate(function: Callable[..., None]) -> Callable[..., None]:
+            register(_with_checked_paths(function))
+            return function
+
+        return decorate
+
+
+def _with_checked_paths(function: Callable[..., None]) -> Callable[..., None]:
+    @functools.wraps(function)
+    def checked(**arguments: Any) -> None:
+        uses = path_uses(function)
+        check_paths(**{use.name.lower(): _paths(arguments, uses, use) for use in Use})
+        function(**arguments)
+
+    return checked
+
+
+def path_uses(function: Callable[..., None]) -> dict[str, Use]:
+    """The parameters of a command that are paths, and their use."""
+    hints = get_type_hints(function, include_extras=True)
+    marks = {name: getattr(hint, "__metadata__", ()) for name, hint in hints.items()}
+    return {name: mark for name, all_marks in marks.items() for mark in all_marks if isinstance(mark, Use)}
+
+
+def _paths(arguments: dict[str, Any], uses: dict[str, Use], use: Use) -> list[Path]:
+    values = [arguments.get(name) for name, found in uses.items() if found is use]
+    every = [part for value in values for part in (value if isinstance(value, list) else [value])]
+    return [Path(part) for part in every if part is not None]
+
+
+def check_paths(reads: list[Path], writes: list[Path], folder: list[Path]) -> None:
+    """Refuse, before any work, an output that is an input, that is named twice, or that cannot be written."""
+    from taurank.data.files import check_target
+
+    targets: list[Path] = []
+    for path in writes:
+        target = check_target(path)
+        if target in targets:
+            raise InputError(f"'{path}' is named for two outputs; name two files.")
+        _refuse_input(path, target, reads)
+        _refuse_unwritable(path, target.parent)
+        targets.append(target)
+    for path in folder:
+        if any(source.is_dir() and path.is_dir() and source.samefile(path) for source in reads):
+            raise InputError(f"the output folder '{path}' is also an input; name another folder.")
+
+
+def _refuse_input(path: Path, target: Path, reads: list[Path]) -> None:
+    from taurank.data.files import find_files
+
+    if not target.exists():
+        return
+    for source in reads:
+        try:
+            same = any(file.samefile(target) for file in find_files(source))
+        except InputError:
+            continue  # the command words it better
+        if same:
+            raise InputError(f"the output '{path}' is also an input and would be overwritten; name another file.")
+
+
+def _refuse_unwritable(path: Path, folder: Path) -> None:
+    if not os.access(folder, os.W_OK):
+        raise InputError(f"'{path}' cannot be written: the folder '{folder}' is read-only.")
+
+
+def _complete_learner(incomplete: str) -> list[str]:
+    return [name for name in LEARNERS if name.startswith(incomplete.lower())]
+
+
+class Format(StrEnum):
+    table = "table"
+    json = "json"
+
+
+class Output(StrEnum):
+    table = "table"
+    json = "json"
+    csv = "csv"
+
+
+class Estimator(StrEnum):
+    truth = "truth"
+    outcome = "outcome"
+    naive = "naive"
+    ips = "ips"
+    capped_ips = "capped-ips"
+
+
+Seed = Annotated[int, typer.Option(help="Random seed.", min=0)]
+Threads = Annotated[int | None, typer.Option(help="Number of threads; does not change the result.", min=1)]
+OutFolder = Annotated[Path, typer.Option("--out", help="Output folder."), FOLDER]
+OutFile = Annotated[Path, typer.Option("--out", help="Output file, .parquet or .csv."), WRITES]
+LogPath = Annotated[
+    Path, typer.Argument(metavar="LOG", help="The log: a Parquet or CSV file, a glob or a folder."), READS
+]
+Source = Annotated[
+    Path | None,
+    typer.Option(help="Folder with the original Dunnhumby CSV files (default: the installed package)."),
+    READS,
+]
+LearnerName = Annotated[
+    str,
+    typer.Argument(
+        metavar="LEARNER",
+        help="dlce, bpr, popular, …, or a class of your own as module:Class.",
+        autocompletion=_complete_learner,
+    ),
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="Set a hyper-parameter, for example --set cap=0.01. Repeatable."),
+]
+TruthPath = Annotated[
+    Path | None, typer.Option("--truth", help="True effects: user_id, item_id[, time], value."), READS
+]
+ValidationLog = Annotated[Path | None, typer.Option("--validation", help="Validation log."), READS]
+EstimatorName = Annotated[
+    Estimator | None,
+    typer.Option(help="How to estimate effects (default: truth with --truth, capped-ips with --cap, else ips)."),
+]
+Cap = Annotated[float | None, typer.Option(help="Cap of the capped IPS estimator.", min=0.0, max=1.0)]
+Trust = Annotated[
+    list[str] | None,
+    typer.Option(help="Module that a model's class may be imported from; importing runs its code. Repeatable."),
+]

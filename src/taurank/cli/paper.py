@@ -1,0 +1,46 @@
+"""``taurank paper``: the paper's experiments."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from taurank.cli.options import OutFolder, Source, Threads
+from taurank.cli.terminal import say
+
+
+class Preset(StrEnum):
+    smoke = "smoke"
+    quick = "quick"
+    full = "full"
+
+
+def paper(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="NAME", help="Experiments or TOML files (default: all experiments)."),
+    ] = None,
+    preset: Annotated[
+        Preset,
+        typer.Option(
+            help="smoke: synthetic data, a minute; quick: shopping data, under an hour; full: tune first, hours."
+        ),
+    ] = Preset.quick,
+    source: Source = None,
+    items: Annotated[
+        str | None, typer.Option(help="Restrict to category or product (default: both).", show_default=False)
+    ] = None,
+    out: OutFolder = Path("out/reproduce"),
+    threads: Threads = None,
+) -> None:
+    """Run the paper's experiments and write a report.
+
+    The report has every table and figure of the paper, and a verdict on every claim.
+    """
+    from taurank.paper import run
+
+    folder = run(names or (), preset.value, source, out, threads=threads, items=items)
+    say(f"Wrote {folder / 'report.html'}.")

@@ -1,0 +1,147 @@
+"""Between the commands and the terminal: output, warnings, signals and exit codes.
+
+Exit codes: 0 success; 1 the reader of a pipe is gone; 2 bad input or an unusable file, in one sentence on
+standard error; 130 interrupted (Ctrl-C); 143 terminated (SIGTERM).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import unicodedata
+import warnings
+from contextlib import suppress
+from typing import Any, NoReturn
+
+BROKEN_PIPE, BAD_INPUT, INTERRUPTED, TERMINATED = 1, 2, 130, 143
+
+
+def run() -> None:
+    """Run the command of ``sys.argv``; every foreseeable failure becomes one sentence and an exit code."""
+    _escape_what_the_terminal_cannot_show()
+    handler = _end_on_sigterm()
+    try:
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            code = _run()
+    except KeyboardInterrupt:  # also one that arrives while the command line is being imported
+        code = INTERRUPTED
+    finally:
+        if handler is not None:
+            signal.signal(signal.SIGTERM, handler)
+    sys.exit(code)
+
+
+def say(text: str, end: str = "\n") -> None:
+    """Print to standard output, control characters escaped."""
+    sys.stdout.write(printable(text) + end)
+    sys.stdout.flush()
+
+
+def warn(text: str) -> None:
+    _complain(f"warning: {_sentence(text)}")
+
+
+def to_json(value: Any) -> str:
+    """Readable JSON; characters that standard output cannot encode are escaped by JSON's own rules."""
+    unicode = (sys.stdout.encoding or "").lower().replace("-", "").startswith("utf")
+    return json.dumps(value, indent=2, ensure_ascii=not unicode)
+
+
+def printable(text: str, keep: str = "\n\t") -> str:
+    """``text`` without control characters: a column name must not move the cursor or color the terminal."""
+    return "".join(mark if mark in keep or not _is_control(mark) else _escaped(mark) for mark in text)
+
+
+def _is_control(mark: str) -> bool:
+    """Cc: control characters; Cf: invisible ones, which include those that reverse text; Cs: lone surrogates."""
+    return unicodedata.category(mark) in ("Cc", "Cf", "Cs", "Zl", "Zp")
+
+
+def _escaped(mark: str) -> str:
+    return "\\u007f" if mark == "\x7f" else json.dumps(mark)[1:-1]  # so that escaped JSON remains JSON
+
+
+def _run() -> int:
+    from taurank.cli.app import app
+    from taurank.errors import InputError, first_line
+
+    try:
+        app(prog_name="taurank")
+        sys.stdout.flush()
+    except SystemExit as stop:
+        return _flushed(stop.code)
+    except InputError as error:
+        _complain(_sentence(str(error)))
+    except MemoryError:
+        _complain("there is not enough memory for this size.")
+    except BrokenPipeError:
+        return _silence(BROKEN_PIPE)
+    except OSError as error:
+        _complain(_sentence(f"{_place(error)} {error.strerror or first_line(error)}."))
+        return _silence(BAD_INPUT)
+    else:
+        return 0
+    return BAD_INPUT
+
+
+def _flushed(code: Any) -> int:
+    """The exit code; output that can no longer be written counts."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        return _silence(BROKEN_PIPE)
+    except OSError as error:
+        _complain(f"standard output: {error.strerror}.")
+        return _silence(BAD_INPUT)
+    return code if isinstance(code, int) else 0 if code is None else 1
+
+
+def _place(error: OSError) -> str:
+    names = [os.fspath(name) for name in (error.filename, error.filename2) if isinstance(name, (str, os.PathLike))]
+    return f"'{names[-1]}':" if names else "input or output failed:"
+
+
+def _silence(code: int) -> int:
+    """Send what is left of the output nowhere: the interpreter flushes once more when it ends."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return code
+
+
+def _complain(text: str) -> None:
+    with suppress(OSError, ValueError):  # standard error may be closed or full: nothing is left to say it with
+        sys.stderr.write(f"taurank: {text}\n")
+        sys.stderr.flush()
+
+
+def _sentence(text: str) -> str:
+    """One line, whatever the names in it contain."""
+    return printable(text, keep="")
+
+
+def _show_warning(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+    """In place of Python's own format, which shows a line of our source."""
+    warn(str(message))
+
+
+def _escape_what_the_terminal_cannot_show() -> None:
+    """A terminal that is not UTF-8 shows a question mark in place of a Greek letter, not a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(AttributeError, ValueError):  # replaced by something that is not a text stream
+            stream.reconfigure(errors="replace")  # type: ignore[union-attr]
+
+
+def _end_on_sigterm() -> Any:
+    """Let SIGTERM unwind like Ctrl-C, so that temporary files are removed; a second one ends at once."""
+    try:
+        return signal.signal(signal.SIGTERM, _terminate)
+    except ValueError:  # not in the main thread
+        return None
+
+
+def _terminate(number: int, frame: Any) -> NoReturn:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    raise SystemExit(TERMINATED)
