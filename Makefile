@@ -1,11 +1,13 @@
-# make demo   the main job, from nothing        make test   the tests
-# make lint   ruff and mypy --strict            make smoke  every experiment of the paper on tiny made-up data
-# make clean  forget the environment
+# make demo    the main job on shopping data      make test    the tests
+# make lint    style, types and import order      make smoke   the paper's experiments on tiny synthetic data
+# make bounds  the lowest allowed dependencies    make clean   remove the environments
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
+PIP := -m pip install --quiet --disable-pip-version-check
+CORE := tests/data tests/estimation tests/evaluation tests/learners tests/html tests/cli
 
-.PHONY: demo test lint smoke clean
+.PHONY: demo test lint smoke bounds clean
 
 demo: $(READY)
 	@$(BIN)/taurank demo
@@ -17,19 +19,28 @@ lint: $(READY)
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-cache --no-logo
 
 smoke: $(READY)
 	@rm -rf out/smoke
-	@$(BIN)/taurank reproduce --preset smoke --out out/smoke
+	@$(BIN)/taurank paper --preset smoke --out out/smoke
+
+bounds:
+	@rm -rf .bounds
+	@$(PYTHON) -m venv .bounds
+	@$(PYTHON) .ci/lower_bounds.py > .bounds/requirements.txt
+	@.bounds/bin/python $(PIP) --requirement .bounds/requirements.txt
+	@PYTHONPATH=src NUMBA_CACHE_DIR=.bounds/numba .bounds/bin/python -m pytest -n 2 --dist loadfile \
+		-W default -k "not scipys_bca" $(CORE)
 
 clean:
-	rm -rf .venv
+	rm -rf .venv .bounds
 
 $(READY): requirements.txt pyproject.toml
 	@echo "Setting up .venv (about a minute) ..."
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
-		{ echo "taurank needs Python 3.11 or newer; say which one: make PYTHON=python3.11 $(MAKECMDGOALS)"; exit 2; }
+		{ echo "taurank needs Python 3.11 or newer; name one: make PYTHON=python3.11 $(MAKECMDGOALS)"; exit 2; }
 	@$(PYTHON) -m venv .venv
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --requirement requirements.txt
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@$(BIN)/python $(PIP) --requirement requirements.txt
+	@$(BIN)/python $(PIP) --no-deps --no-build-isolation --editable .
 	@touch $(READY)

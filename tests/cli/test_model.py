@@ -1,258 +1,287 @@
-"""The command line, as a person meets it."""
+"""``taurank fit | evaluate | recommend | tune``, as a person meets them."""
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from taurank import Gains, Log, World, load
-from taurank.cli import app
+from support.command_line import Command, Finished
+from taurank import Gains, Log, evaluate, load
 
+SMALL = ("--set", "factors=8", "--set", "epochs=5")
+OWN = """
+from dataclasses import dataclass
+import numpy as np
+from taurank import Learner
+from taurank.learners.schema import Array
 
-def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
-    """Exit code, standard output and standard error of ``taurank ARGUMENTS``."""
-    before = sys.argv
-    sys.argv = ["taurank", *map(str, arguments)]
-    try:
-        app.main()
-        code = 0
-    except SystemExit as stop:
-        code = int(stop.code or 0)
-    finally:
-        sys.argv = before
-    captured = capsys.readouterr()
-    return code, captured.out, captured.err
+@dataclass(kw_only=True, eq=False)
+class Coffee(Learner):
+    sugar: int = 1
+    stored = {"sweetness": Array("float32", ("items",))}
 
+    def learn(self, log):
+        self.sweetness_ = np.full(log.n_items, self.sugar, np.float32) * np.arange(log.n_items, dtype=np.float32)
 
-def test_version_and_help_import_nothing_heavy() -> None:
-    script = (
-        "import sys; sys.argv = ['taurank', '--help']\n"
-        "from taurank.cli import main\n"
-        "try: main()\n"
-        "except SystemExit: pass\n"
-        "heavy = {'numpy', 'pandas', 'numba', 'duckdb', 'pyarrow', 'scipy', 'altair'} & set(sys.modules)\n"
-        "assert not heavy, heavy"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "propensity" in done.stdout
-
-
-def test_version(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(capsys, "--version")[1].startswith("taurank ")
-
-
-def test_the_package_runs_as_a_module() -> None:
-    done = subprocess.run([sys.executable, "-m", "taurank", "--version"], capture_output=True, text=True, check=False)
-    assert done.stdout.startswith("taurank ")
-
-
-def test_synthetic_writes_log_truth_and_what_was_made(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = ("data", "synthetic", "--users", 30, "--items", 20, "--times", 2, "--seed", 5, "--out")
-    assert run(capsys, *arguments, tmp_path / "a")[0] == 0
-    assert run(capsys, *arguments, tmp_path / "b")[0] == 0
-    log, again = (Log.read(tmp_path / folder / "log.parquet") for folder in "ab")
-    assert log.equals(again)
-    assert (log.n_users, log.n_items, log.n_times) == (30, 20, 2)
-    assert set(Gains.read(tmp_path / "a" / "truth.parquet").value) == {-1.0, 1.0}
-    made = json.loads((tmp_path / "a" / "world.json").read_text())
-    assert made["origin"]["maker"] == "synthetic"
-    assert (made["seed"], made["rows"]) == (5, len(log))
-
-
-def test_personalized_synthetic(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, _ = run(
-        capsys, "data", "synthetic", "--users", 9, "--items", 30, "--out", tmp_path,
-        "--propensity", "personalized",
-    )  # fmt: skip
-    assert code == 0
-    assert json.loads((tmp_path / "world.json").read_text())["origin"]["personalized"]["beta"] == 2.0
+    def score_block(self, user_codes):
+        return np.tile(self.sweetness_, (len(user_codes), 1))
+"""
 
 
 @pytest.fixture
-def log_file(tmp_path: Path) -> Path:
-    path = tmp_path / "log.parquet"
-    World.synthetic(40, 30, random_state=0).sample(3, random_state=1).log.write(path)
+def model(taurank: Command, shop: Path, tmp_path: Path) -> Path:
+    path = tmp_path / "model.tau"
+    finished = taurank("fit", "dlce", shop / "train.parquet", *SMALL, "--set", "cap=0.1", "--out", path)
+    assert finished.code == 0, finished.err
+    assert "Wrote DLCE" in finished.out
     return path
 
 
-def test_log_check(log_file: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run(capsys, "log", "check", log_file)
-    assert code == 0
-    assert "users" in out
-    assert f"{len(Log.read(log_file)):,}" in out
+def table(finished: Finished) -> dict[str, float]:
+    """Metric and mean, from JSON."""
+    assert finished.code == 0, finished.err
+    return {row["metric"]: row["mean"] for row in json.loads(finished.out)["metrics"]}
 
 
-def test_bad_input_is_one_sentence_and_exit_code_2(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = tmp_path / "broken.csv"
-    path.write_text("user_id,item_id,treated,outcome,propensity\n1,2,1,0,1.0\n1,3,1,0,0.5\n")
-    code, out, err = run(capsys, "log", "check", path)
-    assert code == 2
-    assert out == ""
-    assert err.count("\n") == 1
-    assert "column 'propensity'" in err
-    assert "1 row, for example '1.0'" in err
+class TestFit:
+    def test_settings_reach_the_learner(self, model: Path) -> None:
+        params = load(model).get_params()
+        assert (params["factors"], params["epochs"], params["cap"], params["random_state"]) == (8, 5, 0.1, 0)
+
+    def test_the_seed_decides(self, taurank: Command, model: Path, shop: Path, tmp_path: Path) -> None:
+        arguments = ("fit", "dlce", shop / "train.parquet", *SMALL, "--set", "cap=0.1", "--out")
+        assert taurank(*arguments, tmp_path / "same", "--threads", 2).code == 0
+        assert taurank(*arguments, tmp_path / "other", "--seed", 1).code == 0
+        users = np.arange(80, dtype=np.int32)
+        scores = [load(tmp_path / name).score_block(users) for name in ("model.tau", "same", "other")]
+        np.testing.assert_array_equal(scores[0], scores[1])
+        assert not np.array_equal(scores[0], scores[2])
+
+    @pytest.mark.parametrize("learner", ["dlce", "popular"])
+    def test_validation_by_several_metrics(self, learner: str, taurank: Command, shop: Path, tmp_path: Path) -> None:
+        """Learners of one pass take the same options."""
+        settings = SMALL if learner == "dlce" else ()
+        finished = taurank(
+            "fit", learner, shop / "train.parquet", *settings, "--truth", shop / "test_truth.parquet",
+            "--metric", "CP@10", "--metric", "CDCG", "--patience", 2, "--validate-every", 2,
+            "--out", tmp_path / "model",
+        )  # fmt: skip
+        assert finished.code == 0, finished.err
+
+    def test_validation_by_a_log(self, taurank: Command, shop: Path, tmp_path: Path) -> None:
+        arguments = ("--validation", shop / "test.parquet", "--cap", 0.1, "--out", tmp_path / "model")
+        assert taurank("fit", "dlce", shop / "train.parquet", *SMALL, *arguments).code == 0
+
+    @pytest.mark.parametrize(
+        ("setting", "sentence"),
+        [("capp=3", "no hyper-parameter 'capp'"), ("cap", "name=value"), ("cap=7", "cap must be")],
+    )
+    def test_a_wrong_setting(self, setting: str, sentence: str, taurank: Command, shop: Path, tmp_path: Path) -> None:
+        finished = taurank("fit", "dlce", shop / "train.parquet", "--out", tmp_path / "model", "--set", setting)
+        assert finished.refused_with(sentence)
+        assert not (tmp_path / "model").exists()
+
+    def test_an_unknown_learner(self, taurank: Command, shop: Path, tmp_path: Path) -> None:
+        finished = taurank("fit", "nobody", shop / "train.parquet", "--out", tmp_path / "model")
+        assert finished.refused_with("no learner 'nobody'")
+
+    def test_the_checkpoint_outlives_a_model_that_cannot_be_written(
+        self, taurank: Command, shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        from taurank.data import archive
+
+        def full(path: object, kind: str, *rest: Any) -> None:
+            if kind == "model":
+                raise OSError(28, "No space left on device")
+            write(path, kind, *rest)
+
+        write: Any = archive.write
+        checkpoint, model = tmp_path / "checkpoint", tmp_path / "model"
+        arguments = ("fit", "bpr", shop / "train.parquet", *SMALL, "--checkpoint", checkpoint, "--out", model)
+        with monkeypatch.context() as disk:
+            disk.setattr(archive, "write", full)
+            assert taurank(*arguments).refused_with("No space left")
+        assert checkpoint.exists()
+        assert taurank(*arguments).code == 0
+        assert model.exists()
+        assert not checkpoint.exists()
 
 
-def test_usage_errors_are_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(capsys, "data", "synthetic")[0] == 2
-    assert run(capsys, "nothing")[0] == 2
+class TestOwnLearner:
+    def test_it_is_fitted_from_the_current_folder_and_loaded_if_trusted(
+        self, process: Command, shop: Path, tmp_path: Path
+    ) -> None:
+        """With Python's safe path, as for the installed command: the current folder is not searched by itself."""
+        (tmp_path / "my_methods.py").write_text(OWN)
+        model, options = tmp_path / "model", {"cwd": tmp_path, "env": {**os.environ, "PYTHONSAFEPATH": "1"}}
+        finished = process(
+            "fit", "my_methods:Coffee", shop / "train.parquet", "--set", "sugar=2", "--out", model, **options
+        )
+        assert finished.code == 0, finished.err
+        recommend = ("recommend", model, "--out", tmp_path / "best.csv")
+        assert process(*recommend, **options).refused_with("my_methods")
+        assert process(*recommend, "--trust", "my_methods", **options).code == 0
+        assert pd.read_csv(tmp_path / "best.csv").groupby("user_id")["item_id"].first().nunique() == 1
+        evaluated = ("evaluate", model, "--truth", shop / "test_truth.parquet", "--trust", "my_methods")
+        assert process(*evaluated, **options).code == 0
 
 
-def test_log_build(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    shown, bought, out = (tmp_path / name for name in ("shown.csv", "bought.csv", "log.parquet"))
-    shown.write_text("user_id,item_id,timestamp\n1,tea,2024-01-01 10:00:00\n2,tea,2024-01-09 10:00:00\n")
-    bought.write_text("user_id,item_id,timestamp\n1,tea,2024-01-02 12:00:00\n3,ham,2024-01-03 12:00:00\n")
-    code, text, _ = run(capsys, "log", "build", shown, bought, "--period", "week", "--out", out)
-    assert code == 0
-    assert "Wrote Log(3 rows" in text
-    log = Log.read(out)
-    assert (log.n_users, log.n_times, int(log.treated.sum()), int(log.outcome.sum())) == (3, 2, 2, 2)
+class TestEvaluate:
+    def test_by_the_truth_no_log_is_needed(self, taurank: Command, model: Path, shop: Path) -> None:
+        truth = shop / "test_truth.parquet"
+        finished = taurank("evaluate", model, "--truth", truth, "--unit", "week")
+        assert finished.code == 0
+        assert "measured by: truth" in finished.out
+        assert "extra purchases per user and week" in finished.out
+        means = table(taurank("evaluate", model, "--truth", truth, "--metrics", "CP@5,CAR", "--format", "json"))
+        result = evaluate(load(model), Gains.read(truth), ["CP@5", "CAR"])
+        assert means == pytest.approx({name: result[name].mean for name in ("CP@5", "CAR")}, rel=1e-9)
+
+    def test_by_every_estimator(self, taurank: Command, model: Path, shop: Path) -> None:
+        for estimator in ("outcome", "naive", "ips"):
+            finished = taurank("evaluate", model, shop / "test.parquet", "--estimator", estimator, "--format", "json")
+            assert finished.code == 0
+            assert json.loads(finished.out)["gains"] == estimator
+
+    def test_metrics_are_repeated_or_separated_by_commas(self, taurank: Command, model: Path, shop: Path) -> None:
+        arguments = ("evaluate", model, shop / "test.parquet", "--cap", 0.05, "--format", "csv")
+        repeated = taurank(*arguments, "--metric", "CP@5", "--metric", "CAR")
+        assert repeated.out == taurank(*arguments, "--metrics", "CP@5,CAR").out
+        assert repeated.out.splitlines()[0].startswith("metric,mean,std,low,high")
+        assert [line.split(",")[0] for line in repeated.out.splitlines()[1:]] == ["CP@5", "CAR"]
+
+    def test_on_the_training_log_it_warns(self, taurank: Command, model: Path, shop: Path) -> None:
+        finished = taurank("evaluate", model, shop / "train.parquet", "--cap", 0.1)
+        assert finished.code == 0
+        assert finished.err.startswith("taurank: warning: ")
+        assert "fitted to this very log" in finished.err
+        assert taurank("evaluate", model, shop / "test.parquet", "--cap", 0.1).err == ""
+
+    @pytest.mark.parametrize(
+        ("arguments", "sentence"),
+        [
+            (("test.parquet", "--metrics", "XY"), "unknown metric 'XY'"),
+            (("test.parquet", "--estimator", "truth"), "--truth FILE"),
+            (("test.parquet", "--estimator", "capped-ips"), "needs a cap"),
+            (("none.parquet",), "there is no file"),
+            ((), "needs a log"),
+        ],
+    )
+    def test_what_is_wrong(
+        self, arguments: tuple[str, ...], sentence: str, taurank: Command, model: Path, shop: Path,
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:  # fmt: skip
+        monkeypatch.chdir(shop)
+        assert taurank("evaluate", model, *arguments).refused_with(sentence)
+
+    def test_no_model(self, taurank: Command, shop: Path) -> None:
+        assert taurank("evaluate", shop / "none", shop / "test.parquet").refused_with("there is no file")
+
+    def test_scores_from_an_array_and_from_a_table(self, taurank: Command, model: Path, shop: Path) -> None:
+        """The model's own scores, as a .npy file and as a table of pairs, measure the same as the model."""
+        learner, folder = load(model), model.parent
+        np.save(folder / "scores.npy", learner.score_block(np.arange(80, dtype=np.int32)))
+        learner.write_recommendations(folder / "scores.parquet", k=30)
+        files = ("model.tau", "scores.npy", "scores.parquet")
+        outs = [taurank("evaluate", folder / name, shop / "test.parquet", "--format", "json").out for name in files]
+        assert outs[0] == outs[1] == outs[2]
 
 
-def test_log_build_writes_nothing_on_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    shown, out = tmp_path / "shown.csv", tmp_path / "log.parquet"
-    shown.write_text("user_id,timestamp\n1,2024-01-01 10:00:00\n")
-    code, _, err = run(capsys, "log", "build", shown, shown, "--out", out)
-    assert code == 2
-    assert "item_id" in err
-    assert not out.exists()
+class TestRecommend:
+    @pytest.fixture
+    def folder(self, model: Path) -> Path:
+        (model.parent / "users.csv").write_text("user_id\n5\n3\n")
+        (model.parent / "stock.csv").write_text("item_id\n1\n2\n3\n4\n")
+        (model.parent / "gone.csv").write_text("item_id\n2\n")
+        return model.parent
+
+    def test_users_candidates_and_exclusions(self, taurank: Command, folder: Path) -> None:
+        finished = taurank(
+            "recommend", folder / "model.tau", "--out", folder / "best.csv", "--k", 3,
+            "--users", folder / "users.csv", "--candidates", folder / "stock.csv", "--exclude", folder / "gone.csv",
+        )  # fmt: skip
+        assert finished.code == 0
+        assert "Wrote 6 recommendations" in finished.out
+        frame = pd.read_csv(folder / "best.csv")
+        assert frame["user_id"].tolist() == [5, 5, 5, 3, 3, 3]
+        assert set(frame["item_id"]) == {1, 3, 4}
+
+    def test_a_log_excludes_what_was_bought(self, taurank: Command, folder: Path, shop: Path) -> None:
+        best = folder / "best.csv"
+        assert (
+            taurank("recommend", folder / "model.tau", "--out", best, "--exclude", shop / "train.parquet").code == 0
+        )
+        bought = Log.read(shop / "train.parquet").to_frame().query("outcome == 1")
+        pairs = set(zip(bought["user_id"], bought["item_id"], strict=True))
+        frame = pd.read_csv(best)
+        assert len(frame) > 100
+        assert not pairs & set(zip(frame["user_id"], frame["item_id"], strict=True))
+
+    def test_an_unknown_user(self, taurank: Command, folder: Path) -> None:
+        (folder / "users.csv").write_text("user_id\n5\n999\n")
+        arguments = ("recommend", folder / "model.tau", "--users", folder / "users.csv", "--k", 2, "--out")
+        assert taurank(*arguments, folder / "none.csv").refused_with("999")
+        assert not (folder / "none.csv").exists()
+        assert taurank(*arguments, folder / "all.csv", "--on-unknown", "popular").code == 0
+        assert pd.read_csv(folder / "all.csv")["user_id"].tolist() == [5, 5, 999, 999]
+
+    @pytest.mark.filterwarnings("default")
+    def test_an_unknown_item(self, taurank: Command, folder: Path) -> None:
+        (folder / "stock.csv").write_text("item_id\n1\n999\n4\n")
+        arguments = ("recommend", folder / "model.tau", "--candidates", folder / "stock.csv", "--out")
+        assert taurank(*arguments, folder / "none.csv").refused_with("999")
+        assert not (folder / "none.csv").exists()
+        for behavior, warned in (("warn", True), ("drop", False)):
+            finished = taurank(*arguments, folder / f"{behavior}.csv", "--on-unknown-items", behavior)
+            assert finished.code == 0
+            assert ("taurank: warning: " in finished.err) is warned
+            assert set(pd.read_csv(folder / f"{behavior}.csv")["item_id"]) == {1, 4}
 
 
-def test_propensity_estimate_and_diagnose(log_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    without, estimated, page = (tmp_path / name for name in ("without.csv", "estimated.parquet", "page.html"))
-    Log.from_frame(Log.read(log_file).to_frame().drop(columns="propensity")).write(without)
-    code, _, err = run(capsys, "propensity", "diagnose", without)
-    assert code == 2
-    assert "taurank propensity estimate" in err
-    assert run(capsys, "propensity", "estimate", without, "--out", estimated)[0] == 0
-    code, out, _ = run(capsys, "propensity", "diagnose", estimated, "--html", page, "--format", "json")
-    assert code == 0
-    assert json.loads(out)
-    assert "<svg" in page.read_text()
+class TestTune:
+    @pytest.mark.parametrize("by", ["validation", "truth"])
+    def test_fit_reads_what_tune_writes(self, by: str, taurank: Command, shop: Path, tmp_path: Path) -> None:
+        best, page, model = tmp_path / "best.json", tmp_path / "tuning.html", tmp_path / "model"
+        measure = ("--validation", shop / "test.parquet", "--cap", 0.1)
+        if by == "truth":
+            measure = ("--truth", shop / "test_truth.parquet")
+        finished = taurank(
+            "tune", "dlce", shop / "train.parquet", *measure, "--trials", 3, "--set", "factors=4",
+            "--set", "epochs=3", "--search", "cap=0.03,0.3", "--journal", tmp_path / "journal",
+            "--out", best, "--html", page,
+        )  # fmt: skip
+        assert finished.code == 0, finished.err
+        assert "best CDCG" in finished.out
+        assert "<svg" in page.read_text(encoding="utf-8")
+        written = json.loads(best.read_text(encoding="utf-8"))
+        assert written["settings"]["cap"] in (0.03, 0.3)
+        fit = ("fit", "dlce", shop / "train.parquet", "--settings", best, "--out", model)
+        assert taurank(*fit, "--set", "epochs=2").code == 0
+        params = load(model).get_params()
+        assert (params["factors"], params["cap"], params["epochs"]) == (4, written["settings"]["cap"], 2)
 
+    def test_it_needs_something_to_measure_by(self, taurank: Command, shop: Path) -> None:
+        assert taurank("tune", "dlce", shop / "train.parquet").refused_with("--validation LOG or --truth FILE")
 
-@pytest.fixture(scope="module")
-def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a log, its truth, and a log to measure by."""
-    folder = tmp_path_factory.mktemp("shop")
-    world = World.synthetic(80, 30, random_state=0)
-    for name, seed in (("train", 1), ("test", 2)):
-        sample = world.sample(5, random_state=seed)
-        sample.log.write(folder / f"{name}.parquet")
-        sample.truth.write(folder / f"{name}_truth.parquet")
-    return folder
-
-
-def fitted(shop: Path, capsys: pytest.CaptureFixture[str], *options: object) -> Path:
-    model = shop / "model.tau"
-    settings = ("--set", "factors=8", "--set", "epochs=5", "--set", "cap=0.1")
-    code, out, err = run(capsys, "fit", "dlce", shop / "train.parquet", *settings, "--out", model, *options)
-    assert code == 0, err
-    assert "Wrote DLCE" in out
-    return model
-
-
-def test_fit_and_evaluate(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    model = fitted(shop, capsys)
-    log, truth = shop / "test.parquet", shop / "test_truth.parquet"
-    code, out, _ = run(capsys, "evaluate", model, log, "--truth", truth, "--unit", "week")
-    assert code == 0
-    assert "measured by: truth" in out
-    assert "extra purchases per user and week" in out
-    for estimator in ("outcome", "naive", "ips"):
-        code, out, _ = run(capsys, "evaluate", model, log, "--estimator", estimator, "--format", "json")
-        assert code == 0
-        assert json.loads(out)["gains"] == estimator
-    code, out, _ = run(capsys, "evaluate", model, log, "--cap", 0.05, "--metrics", "CP@5,CAR", "--format", "csv")
-    assert code == 0
-    assert out.splitlines()[0].startswith("metric,mean,std,low,high")
-    assert [line.split(",")[0] for line in out.splitlines()[1:]] == ["CP@5", "CAR"]
-
-
-def test_evaluate_says_what_is_wrong(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    model, log = fitted(shop, capsys), shop / "test.parquet"
-    for arguments, sentence in (
-        ((model, log, "--metrics", "XY"), "unknown metric 'XY'"),
-        ((model, log, "--estimator", "truth"), "--truth FILE"),
-        ((model, log, "--estimator", "capped-ips"), "needs a cap"),
-        ((shop / "none", log), "there is no file"),
-        ((model, shop / "none.parquet"), "there is no file"),
-    ):
-        code, _, err = run(capsys, "evaluate", *arguments)
-        assert code == 2
-        assert sentence in err
-        assert err.count("\n") == 1
-
-
-def test_evaluate_scores_from_an_array_and_from_a_table(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The model's own scores, as a .npy file and as a table of pairs, measure the same as the model."""
-    model, log = load(fitted(shop, capsys)), shop / "test.parquet"
-    scores = model.score_block(np.arange(80, dtype=np.int32))
-    np.save(shop / "scores.npy", scores)
-    model.write_recommendations(shop / "scores.parquet", k=30)
-    outs = [
-        run(capsys, "evaluate", shop / name, log, "--format", "json")[1]
-        for name in ("model.tau", "scores.npy", "scores.parquet")
-    ]
-    assert outs[0] == outs[1] == outs[2]
-
-
-def test_recommend(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    model, out = fitted(shop, capsys), shop / "best.csv"
-    (shop / "users.csv").write_text("user_id\n5\n3\n")
-    (shop / "stock.csv").write_text("item_id\n1\n2\n3\n4\n")
-    (shop / "gone.csv").write_text("item_id\n2\n")
-    code, text, _ = run(
-        capsys, "recommend", model, "--out", out, "--k", 3, "--users", shop / "users.csv",
-        "--candidates", shop / "stock.csv", "--exclude", shop / "gone.csv",
-    )  # fmt: skip
-    assert code == 0
-    assert "Wrote 6 recommendations" in text
-    frame = pd.read_csv(out)
-    assert frame["user_id"].tolist() == [5, 5, 5, 3, 3, 3]
-    assert set(frame["item_id"]) == {1, 3, 4}
-    (shop / "users.csv").write_text("user_id\n5\n999\n")
-    code, _, err = run(capsys, "recommend", model, "--out", shop / "none.csv", "--users", shop / "users.csv")
-    assert code == 2
-    assert "999" in err
-    assert not (shop / "none.csv").exists()
-    code, _, _ = run(capsys, "recommend", model, "--out", out, "--exclude", shop / "train.parquet")
-    bought = Log.read(shop / "train.parquet").to_frame().query("outcome == 1")
-    pairs = set(zip(bought["user_id"], bought["item_id"], strict=True))
-    best = pd.read_csv(out)
-    assert not pairs & set(zip(best["user_id"], best["item_id"], strict=True))
-
-
-def test_fit_with_validation_and_unknown_settings(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    fitted(shop, capsys, "--truth", shop / "test_truth.parquet", "--metric", "CP@10", "--patience", 2)
-    fitted(shop, capsys, "--validation", shop / "test.parquet", "--cap", 0.1)
-    for settings, sentence in (
-        ("capp=3", "it takes random_state"),
-        ("cap", "name=value"),
-        ("cap=7", "cap must be a number"),
-    ):
-        code, _, err = run(capsys, "fit", "dlce", shop / "train.parquet", "--out", shop / "x.tau", "--set", settings)
-        assert code == 2
-        assert sentence in err
-        assert not (shop / "x.tau").exists()
-    assert run(capsys, "fit", "nobody", shop / "train.parquet", "--out", shop / "x.tau")[0] == 2
-
-
-def test_tune(shop: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    best, page = shop / "best.json", shop / "tuning.html"
-    code, out, err = run(
-        capsys, "tune", "dlce", shop / "train.parquet", "--validation", shop / "test.parquet", "--cap", 0.1,
-        "--trials", 3, "--set", "factors=4", "--set", "epochs=3", "--search", "cap=0.03,0.3",
-        "--journal", shop / "journal", "--out", best, "--html", page,
-    )  # fmt: skip
-    assert code == 0, err
-    assert "best CDCG" in out
-    assert json.loads(best.read_text())["best"]["cap"] in (0.03, 0.3)
-    assert "<svg" in page.read_text()
+    @pytest.mark.parametrize(
+        ("content", "sentence"),
+        [
+            ('{"learner": "bpr", "settings": {}}', "hyper-parameters of bpr, not of dlce"),
+            ('{"learner": "dlce", "settings": 3}', "must be an object"),
+            ("[]", "not a settings file"),
+            ("{", "not a settings file"),
+            ("[" * 100_000, "not a settings file"),
+        ],
+    )
+    def test_other_files_are_not_settings(
+        self, content: str, sentence: str, taurank: Command, shop: Path, tmp_path: Path
+    ) -> None:
+        (tmp_path / "best.json").write_text(content)
+        arguments = ("--settings", tmp_path / "best.json", "--out", tmp_path / "model")
+        assert taurank("fit", "dlce", shop / "train.parquet", *arguments).refused_with(sentence)

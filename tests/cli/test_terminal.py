@@ -169,3 +169,42 @@ def test_escaping_leaves_only_printable_characters(text: str) -> None:
 def test_escaped_json_is_json() -> None:
     text = terminal.printable(json.dumps({"a": "\x9b\u202e\x7f"}, ensure_ascii=False))
     assert json.loads(text) == {"a": "\x9b\u202e\x7f"}
+
+
+def test_lines_end_between_words_and_rows_below_their_last_column() -> None:
+    text = "a verdict of many words\n\nname      value  a reading of it\nname      value  short"
+    assert terminal.wrapped(text, 25) == (
+        "a verdict of many words\n\nname      value  a\n                 reading\n                 of it\n"
+        "name      value  short"
+    )
+
+
+@given(st.text("ab  \n", max_size=80), st.integers(5, 40))
+def test_wrapping_keeps_every_word(text: str, width: int) -> None:
+    lines = terminal.wrapped(text, width)
+    assert lines.split() == text.split()
+    assert all(len(line) <= width or " " not in line.strip() for line in lines.splitlines())
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs a terminal to be made")
+def test_a_terminal_gets_wrapped_lines_and_a_pipe_does_not(shop: Path, process: Command) -> None:
+    import pty
+
+    reading, writing = pty.openpty()
+    arguments = ("propensity", "diagnose", "train.parquet")
+    environment = {**os.environ, "COLUMNS": "80"}
+    process(*arguments, cwd=shop, env=environment, stdout=writing, stderr=subprocess.PIPE, capture_output=False)
+    os.close(writing)
+    text = b""
+    while chunk := _read(reading):
+        text += chunk
+    on_terminal, in_pipe = text.decode().splitlines(), process(*arguments, cwd=shop, env=environment).out.splitlines()
+    assert max(map(len, on_terminal)) <= 80 < max(map(len, in_pipe))
+    assert " ".join(on_terminal).split() == " ".join(in_pipe).split()
+
+
+def _read(terminal_end: int) -> bytes:
+    try:
+        return os.read(terminal_end, 4096)
+    except OSError:  # what Linux answers when the other end is closed
+        return b""

@@ -15,6 +15,8 @@ from taurank.cli.options import Estimator
 from taurank.errors import InputError
 
 if TYPE_CHECKING:
+    from taurank.data.log import Log
+    from taurank.estimation.gains import Gains
     from taurank.learners import Learner
 
 
@@ -93,9 +95,14 @@ def split_commas(texts: list[str] | None) -> list[str]:
     return [part.strip() for text in texts or [] for part in text.split(",")]
 
 
-def read_gains(log: Path | None, truth: Path | None, estimator: Estimator | None, cap: float | None) -> Any:
-    """The gains to measure by: the truth if it is given, else an estimate from the log."""
+def read_log(path: Path | None) -> Log | None:
     from taurank.data.log import Log
+
+    return None if path is None else Log.read(path)
+
+
+def read_gains(log: Log | None, truth: Path | None, estimator: Estimator | None, cap: float | None) -> Gains:
+    """The gains to measure by: the truth if it is given, else an estimate from the log."""
     from taurank.estimation import gains
 
     chosen = estimator or (Estimator.truth if truth else Estimator.capped_ips if cap is not None else Estimator.ips)
@@ -108,8 +115,8 @@ def read_gains(log: Path | None, truth: Path | None, estimator: Estimator | None
     if log is None:
         raise InputError(f"the estimator {chosen} needs a log; name one, or true effects: --truth FILE.")
     if chosen is Estimator.capped_ips:
-        return gains.capped_ips(Log.read(log), cap)
-    return {"outcome": gains.outcome, "naive": gains.naive, "ips": gains.ips}[chosen.value](Log.read(log))
+        return gains.capped_ips(log, cap)
+    return {"outcome": gains.outcome, "naive": gains.naive, "ips": gains.ips}[chosen.value](log)
 
 
 def read_column(path: Path | None, column: str) -> Any:

@@ -16,6 +16,7 @@ from taurank.cli.arguments import (
     read_exclusion,
     read_gains,
     read_learner,
+    read_log,
     read_pairs,
     read_ranker,
     read_settings,
@@ -38,7 +39,7 @@ from taurank.cli.options import (
     TruthPath,
     ValidationLog,
 )
-from taurank.cli.terminal import say, to_json
+from taurank.cli.terminal import say, to_json, warn
 from taurank.errors import InputError
 
 
@@ -84,7 +85,7 @@ def fit(
 
     model = make_learner(learner, {**read_settings(settings, learner), **read_pairs(set_)}, seed, threads)
     log = Log.read(path)
-    gains = read_gains(validation, truth, estimator, cap) if validation or truth else None
+    gains = read_gains(read_log(validation), truth, estimator, cap) if validation or truth else None
     model.fit(
         log, gains, split_commas(metric) or ["CDCG"], patience, checkpoint=checkpoint,
         validate_every=validate_every, checkpoint_minutes=checkpoint_minutes,
@@ -118,16 +119,18 @@ def evaluate(
     threads: Threads = None,
 ) -> None:
     """Evaluate a ranking by true or estimated effects."""
+    from taurank.data.fingerprint import fingerprint
     from taurank.evaluation.evaluate import evaluate as measure
 
     names = split_commas(metrics) or ["CP@10", "CP@100", "CDCG", "CAR"]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the table has it in its own words
-        gains = read_gains(path, truth, estimator, cap)
+        log = read_log(path)
+        gains = read_gains(log, truth, estimator, cap)
         ranker = read_ranker(model, trusted(trust))
         result = measure(ranker, gains, names, unit=unit, threads=threads)
-    if path is not None and estimated_on_training_log(ranker, path):
-        warn(f"{model} was trained on this very log, so it looks better than it is; evaluate on another log.")
+    if log is not None and getattr(ranker, "log_fingerprint_", None) == fingerprint(log):
+        warn(f"'{model}' was fitted to this very log, so it looks better than it is; evaluate on another log.")
     frame = result.to_frame(level)
     if format is Output.csv:
         say(frame.to_csv(index=False), end="")
@@ -198,7 +201,7 @@ def tune(
     if validation is None and truth is None:
         raise InputError("trials need something to be measured by: --validation LOG or --truth FILE.")
     result = search_for(
-        read_learner(learner), Log.read(path), read_gains(validation, truth, estimator, cap), metric=metric,
+        read_learner(learner), Log.read(path), read_gains(read_log(validation), truth, estimator, cap), metric=metric,
         trials=trials, space=_space(search) or None, fixed=read_pairs(set_), journal=journal, jobs=jobs,
         random_state=seed,
     )  # fmt: skip

@@ -8,24 +8,30 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import signal
 import sys
+import textwrap
 import unicodedata
 import warnings
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NoReturn
+
+from taurank.errors import InputError, first_line
 
 BROKEN_PIPE, BAD_INPUT, INTERRUPTED, TERMINATED = 1, 2, 130, 143
 
 
-def run() -> None:
-    """Run the command of ``sys.argv``; every foreseeable failure becomes one sentence and an exit code."""
+def run(start: Callable[[], None]) -> NoReturn:
+    """Run the command line; every foreseeable failure becomes one sentence and an exit code."""
     _escape_what_the_terminal_cannot_show()
     handler = _end_on_sigterm()
     try:
         with warnings.catch_warnings():
             warnings.showwarning = _show_warning
-            code = _run()
+            code = _exit_code(start)
     except KeyboardInterrupt:  # also one that arrives while the command line is being imported
         code = INTERRUPTED
     finally:
@@ -35,9 +41,23 @@ def run() -> None:
 
 
 def say(text: str, end: str = "\n") -> None:
-    """Print to standard output, control characters escaped."""
-    sys.stdout.write(printable(text) + end)
+    """Print to standard output, control characters escaped; on a terminal, lines end between words."""
+    text = printable(text)
+    if sys.stdout.isatty():
+        text = wrapped(text, shutil.get_terminal_size().columns)
+    sys.stdout.write(text + end)
     sys.stdout.flush()
+
+
+def wrapped(text: str, width: int) -> str:
+    """``text`` in lines of at most ``width``; what is left of a table's row goes below its last column."""
+    return "\n".join(_wrapped_line(line, width) if len(line) > width else line for line in text.split("\n"))
+
+
+def _wrapped_line(line: str, width: int) -> str:
+    columns = [gap.end() for gap in re.finditer(r"(?<=\S) {2,}(?=\S)", line)]
+    indent = columns[-1] if columns and columns[-1] <= 0.7 * width else 0
+    return textwrap.fill(line, width, subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False)
 
 
 def warn(text: str) -> None:
@@ -64,12 +84,9 @@ def _escaped(mark: str) -> str:
     return "\\u007f" if mark == "\x7f" else json.dumps(mark)[1:-1]  # so that escaped JSON remains JSON
 
 
-def _run() -> int:
-    from taurank.cli.app import app
-    from taurank.errors import InputError, first_line
-
+def _exit_code(start: Callable[[], None]) -> int:
     try:
-        app(prog_name="taurank")
+        start()
         sys.stdout.flush()
     except SystemExit as stop:
         return _flushed(stop.code)

