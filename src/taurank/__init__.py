@@ -12,7 +12,7 @@ __version__ = "0.1.0"
 
 _PUBLIC = {
     "taurank.data.log": ["Log"],
-    "taurank.errors": ["Diverged", "InputError", "MissingExtra", "OverlapWarning"],
+    "taurank.errors": ["Diverged", "InputError", "MissingExtra", "OverlapWarning", "TrainingLogWarning"],
     "taurank.estimation": ["gains", "propensity"],
     "taurank.estimation.gains": ["Gains"],
     "taurank.evaluation": ["bounds"],
@@ -35,6 +35,7 @@ if TYPE_CHECKING:  # isort: off
     from taurank.data.log import Log as Log
     from taurank.errors import Diverged as Diverged, InputError as InputError
     from taurank.errors import MissingExtra as MissingExtra, OverlapWarning as OverlapWarning
+    from taurank.errors import TrainingLogWarning as TrainingLogWarning
     from taurank.estimation import gains as gains, propensity as propensity
     from taurank.estimation.gains import Gains as Gains
     from taurank.evaluation import bounds as bounds

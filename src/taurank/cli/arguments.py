@@ -158,9 +158,8 @@ def read_period(text: str) -> str | list[str]:
 
 
 def read_ranker(path: str | os.PathLike[str], trust: list[str]) -> Any:
-    """A model that ``save`` wrote, a ``.npy`` array users × items, or a table ``user_id, item_id, score``."""
+    """A model that ``save`` wrote, a ``.npy`` array users × items, or the path of a ranking table."""
     from taurank.data import archive
-    from taurank.evaluation.rankers import TableRanker
 
     name = os.fspath(path)
     if Path(name).is_file():
@@ -172,7 +171,7 @@ def read_ranker(path: str | os.PathLike[str], trust: list[str]) -> Any:
             return load(path, trust=trust)
         if start[:6] == b"\x93NUMPY":
             return _read_array(name)
-    return TableRanker(path)
+    return path
 
 
 def _read_array(name: str) -> Any:

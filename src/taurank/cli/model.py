@@ -39,8 +39,8 @@ from taurank.cli.options import (
     TruthPath,
     ValidationLog,
 )
-from taurank.cli.terminal import say, to_json, warn
-from taurank.errors import InputError
+from taurank.cli.terminal import say, to_json
+from taurank.errors import InputError, OverlapWarning
 
 
 class Unknown(StrEnum):
@@ -53,6 +53,10 @@ class UnknownItems(StrEnum):
     refuse = "raise"
     warn = "warn"
     drop = "drop"
+
+
+class Unlisted(StrEnum):
+    last = "last"
 
 
 def fit(
@@ -110,7 +114,10 @@ def evaluate(
     cap: Cap = None,
     metrics: Annotated[
         list[str] | None,
-        typer.Option("--metrics", "--metric", help="Comma-separated, or repeated.  [default: CP@10,CP@100,CDCG,CAR]"),
+        typer.Option("--metrics", "--metric", help="Metrics, comma-separated or repeated (default: those that fit the gains)."),
+    ] = None,
+    unlisted: Annotated[
+        Unlisted | None, typer.Option(help="Where to rank items that a table of rankings does not list.")
     ] = None,
     unit: Annotated[str, typer.Option(help="Name of one time step in the output, for example week.")] = "time",
     level: Annotated[float, typer.Option(help="Confidence level of the intervals.")] = 0.95,
@@ -119,18 +126,16 @@ def evaluate(
     threads: Threads = None,
 ) -> None:
     """Evaluate a ranking by true or estimated effects."""
-    from taurank.data.fingerprint import fingerprint
     from taurank.evaluation.evaluate import evaluate as measure
 
-    names = split_commas(metrics) or ["CP@10", "CP@100", "CDCG", "CAR"]
+    ranker = read_ranker(model, trusted(trust))
+    gains = read_gains(read_log(path), truth, estimator, cap)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the table has it in its own words
-        log = read_log(path)
-        gains = read_gains(log, truth, estimator, cap)
-        ranker = read_ranker(model, trusted(trust))
-        result = measure(ranker, gains, names, unit=unit, threads=threads)
-    if log is not None and getattr(ranker, "log_fingerprint_", None) == fingerprint(log):
-        warn(f"'{model}' was fitted to this very log, so it looks better than it is; evaluate on another log.")
+        warnings.simplefilter("ignore", OverlapWarning)  # the table has it
+        result = measure(
+            ranker, gains, split_commas(metrics) or None, unlisted=unlisted and unlisted.value, unit=unit,
+            threads=threads,
+        )  # fmt: skip
     frame = result.to_frame(level)
     if format is Output.csv:
         say(frame.to_csv(index=False), end="")

@@ -7,21 +7,24 @@ from typing import Annotated
 
 import typer
 
-from taurank.cli.options import READS, WRITES, Format, Group, LogPath, OutFile, Seed, Threads
+from taurank.cli.options import READS, WRITES, Format, Group, LogPath, OutFile, Seed
 from taurank.cli.terminal import say, to_json
 
 group = Group("Estimate and diagnose propensities.")
 
 
 @group.command("estimate")
-def estimate(path: LogPath, out: OutFile, seed: Seed = 0, threads: Threads = None) -> None:
+def estimate(
+    path: LogPath,
+    out: OutFile,
+    seed: Seed = 0,
+    threads: Annotated[int | None, typer.Option(help="Ignored; estimation uses one thread.", min=1)] = None,
+) -> None:
     """Estimate the propensities of a log that does not record them."""
-    from taurank._threads import using_threads
     from taurank.data.log import Log
     from taurank.estimation import propensity
 
-    with using_threads(threads):
-        estimated = propensity.estimate(Log.read(path), random_state=seed)
+    estimated = propensity.estimate(Log.read(path), random_state=seed)
     estimated.write(out)
     say(f"Wrote {estimated!r} to {out}.")
 
