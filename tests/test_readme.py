@@ -1,35 +1,63 @@
-"""The README's example runs, and prints what the README says it prints."""
+"""The README's example and its commands run, and print what the README shows."""
 
 from __future__ import annotations
 
 import contextlib
 import io
 import re
+import shlex
 from pathlib import Path
 
 import pytest
+from support.command_line import Command
 
-README = (Path(__file__).parent.parent / "README.md").read_text()
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def test_the_ten_lines_print_what_they_are_said_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def section(title: str) -> str:
+    return README.split(f"## {title}\n")[1].split("\n## ")[0]
+
+
+def test_the_ten_lines_print_what_is_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    section = README.split("## Ten lines")[1].split("## ")[0]
-    code, said = re.findall(r"```(?:python)?\n(.*?)```", section, re.DOTALL)
+    code, shown = re.findall(r"```(?:python)?\n(.*?)```", section("Ten lines"), re.DOTALL)
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
         exec(code, {})
-    assert said.strip() in printed.getvalue()
+    assert printed.getvalue().rstrip().endswith(shown.strip())
     assert (tmp_path / "model.taurank").exists()
 
 
+def test_the_commands_run_in_their_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taurank: Command) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "out").mkdir()
+    block = re.findall(r"```\n(.*?)```", section("On the command line"), re.DOTALL)[0]
+    commands = [shlex.split(line, comments=True) for line in block.splitlines()]
+    assert {command[1] for command in commands} >= {"data", "propensity", "fit", "evaluate", "recommend", "tune"}
+    for name, *arguments in commands:
+        assert name == "taurank"
+        finished = taurank(*arguments)
+        assert finished.code == 0, finished.err
+        outputs = [
+            value for option, value in zip(arguments, arguments[1:], strict=False) if option in ("--out", "--html")
+        ]
+        assert all((tmp_path / output).exists() for output in outputs)
+
+
 def test_the_main_table_is_the_one_of_the_results() -> None:
-    table = (Path(__file__).parent.parent / "docs" / "results" / "comparison.md").read_text()
+    table = (ROOT / "docs" / "results" / "comparison.md").read_text(encoding="utf-8")
     assert table.strip() in README
 
 
-def test_every_linked_file_exists() -> None:
-    root = Path(__file__).parent.parent
-    links = re.findall(r"\]\(([^)#:]+)\)", README)
-    assert links
-    assert [link for link in links if not (root / link).exists()] == []
+def test_the_learners_are_all_named() -> None:
+    from taurank import LEARNERS
+
+    assert ", ".join(LEARNERS) in " ".join(README.split())
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/architecture.md"])
+def test_every_linked_file_exists(page: str) -> None:
+    path = ROOT / page
+    links = re.findall(r"\]\(([^)#:]+)\)", path.read_text(encoding="utf-8"))
+    assert [link for link in links if not (path.parent / link).exists()] == []

@@ -50,7 +50,7 @@ def test_log_check_prints_what_describe_returns(taurank: Command, shop: Path) ->
     described = Log.read(shop / "train.parquet").describe()
     assert list(printed) == [*described.keys()]
     for name, value in described.items():
-        assert float(printed[name].replace(",", "")) == pytest.approx(float(value), rel=1e-5)
+        assert float(printed[str(name)].replace(",", "")) == pytest.approx(float(value), rel=1e-5)
 
 
 def test_log_check_of_a_log_without_propensities(taurank: Command, tmp_path: Path) -> None:

@@ -161,7 +161,7 @@ class TestEvaluate:
         finished = taurank("evaluate", model, shop / "train.parquet", "--cap", 0.1)
         assert finished.code == 0
         assert finished.err.startswith("taurank: warning: ")
-        assert "training" in finished.err
+        assert "trained on" in finished.err
         assert taurank("evaluate", model, shop / "test.parquet", "--cap", 0.1).err == ""
 
     @pytest.mark.parametrize(
@@ -249,9 +249,8 @@ class TestTune:
     @pytest.mark.parametrize("by", ["validation", "truth"])
     def test_fit_reads_what_tune_writes(self, by: str, taurank: Command, shop: Path, tmp_path: Path) -> None:
         best, page, model = tmp_path / "best.json", tmp_path / "tuning.html", tmp_path / "model"
-        measure = ("--validation", shop / "test.parquet", "--cap", 0.1)
-        if by == "truth":
-            measure = ("--truth", shop / "test_truth.parquet")
+        by_log = ("--validation", shop / "test.parquet", "--cap", 0.1)
+        measure = by_log if by == "validation" else ("--truth", shop / "test_truth.parquet")
         finished = taurank(
             "tune", "dlce", shop / "train.parquet", *measure, "--trials", 3, "--set", "factors=4",
             "--set", "epochs=3", "--search", "cap=0.03,0.3", "--journal", tmp_path / "journal",

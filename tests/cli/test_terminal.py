@@ -191,16 +191,17 @@ def test_a_terminal_gets_wrapped_lines_and_a_pipe_does_not(shop: Path, process: 
     import pty
 
     reading, writing = pty.openpty()
-    arguments = ("propensity", "diagnose", "train.parquet")
+    arguments = ("fit", "nobody", "train.parquet", "--out", "model")
     environment = {**os.environ, "COLUMNS": "80"}
-    process(*arguments, cwd=shop, env=environment, stdout=writing, stderr=subprocess.PIPE, capture_output=False)
+    process(*arguments, cwd=shop, env=environment, stderr=writing, stdout=subprocess.PIPE, capture_output=False)
     os.close(writing)
     text = b""
     while chunk := _read(reading):
         text += chunk
-    on_terminal, in_pipe = text.decode().splitlines(), process(*arguments, cwd=shop, env=environment).out.splitlines()
-    assert max(map(len, on_terminal)) <= 80 < max(map(len, in_pipe))
-    assert " ".join(on_terminal).split() == " ".join(in_pipe).split()
+    on_terminal, in_pipe = text.decode(), process(*arguments, cwd=shop, env=environment)
+    assert in_pipe.refused_with("no learner 'nobody'")
+    assert max(map(len, on_terminal.splitlines())) <= 80 < len(in_pipe.err)
+    assert on_terminal.split() == in_pipe.err.split()
 
 
 def _read(terminal_end: int) -> bytes:

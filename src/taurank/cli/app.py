@@ -27,7 +27,7 @@ app.command("evaluate")(model.evaluate)
 app.command("recommend")(model.recommend)
 app.command("tune")(model.tune)
 app.command("paper")(paper.paper)
-app.command("reproduce", hidden=True)(paper.paper)  # the name before 0.2
+app.command("reproduce", hidden=True)(paper.paper)  # its older name
 
 
 @app.command("demo")

@@ -114,7 +114,9 @@ def evaluate(
     cap: Cap = None,
     metrics: Annotated[
         list[str] | None,
-        typer.Option("--metrics", "--metric", help="Metrics, comma-separated or repeated (default: those that fit the gains)."),
+        typer.Option(
+            "--metrics", "--metric", help="Metrics, comma-separated or repeated (default: those that fit the gains)."
+        ),
     ] = None,
     unlisted: Annotated[
         Unlisted | None, typer.Option(help="Where to rank items that a table of rankings does not list.")
@@ -133,7 +135,7 @@ def evaluate(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", OverlapWarning)  # the table has it
         result = measure(
-            ranker, gains, split_commas(metrics) or None, unlisted=unlisted and unlisted.value, unit=unit,
+            ranker, gains, split_commas(metrics) or None, unlisted="last" if unlisted else None, unit=unit,
             threads=threads,
         )  # fmt: skip
     frame = result.to_frame(level)

@@ -17,7 +17,7 @@ import unicodedata
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 from taurank.errors import InputError, first_line
 
@@ -42,11 +42,12 @@ def run(start: Callable[[], None]) -> NoReturn:
 
 def say(text: str, end: str = "\n") -> None:
     """Print to standard output, control characters escaped; on a terminal, lines end between words."""
-    text = printable(text)
-    if sys.stdout.isatty():
-        text = wrapped(text, shutil.get_terminal_size().columns)
-    sys.stdout.write(text + end)
+    sys.stdout.write(_fitted(printable(text), sys.stdout) + end)
     sys.stdout.flush()
+
+
+def _fitted(text: str, stream: TextIO) -> str:
+    return wrapped(text, shutil.get_terminal_size().columns) if stream.isatty() else text
 
 
 def wrapped(text: str, width: int) -> str:
@@ -130,7 +131,7 @@ def _silence(code: int) -> int:
 
 def _complain(text: str) -> None:
     with suppress(OSError, ValueError):  # standard error may be closed or full: nothing is left to say it with
-        sys.stderr.write(f"taurank: {text}\n")
+        sys.stderr.write(_fitted(f"taurank: {text}", sys.stderr) + "\n")
         sys.stderr.flush()
 
 
