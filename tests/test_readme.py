@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import io
+import itertools
 import re
 import shlex
 from pathlib import Path
 
 import pytest
+
 from support.command_line import Command
 
 ROOT = Path(__file__).parent.parent
@@ -40,7 +42,7 @@ def test_the_commands_run_in_their_order(tmp_path: Path, monkeypatch: pytest.Mon
         finished = taurank(*arguments)
         assert finished.code == 0, finished.err
         outputs = [
-            value for option, value in zip(arguments, arguments[1:], strict=False) if option in ("--out", "--html")
+            value for option, value in itertools.pairwise(arguments) if option in ("--out", "--html")
         ]
         assert all((tmp_path / output).exists() for output in outputs)
 
