@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +99,7 @@ class TestTrust:
     )
 
     @pytest.fixture
-    def model(self, log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    def model(self, log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         package = tmp_path / "some_package"
         package.mkdir()
         (package / "__init__.py").touch()
@@ -113,7 +114,7 @@ class TestTrust:
         subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
         (package / "imported").unlink()
         monkeypatch.syspath_prepend(tmp_path)
-        yield tmp_path / "model"  # type: ignore[misc]
+        yield tmp_path / "model"
         for name in [name for name in sys.modules if name.startswith("some_package")]:
             del sys.modules[name]
         for path in [path for path in Learner.registered if path.startswith("some_package")]:
