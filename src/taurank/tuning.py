@@ -30,7 +30,7 @@ from taurank.errors import InputError
 from taurank.estimation.gains import Gains
 from taurank.evaluation.evaluate import evaluate
 from taurank.evaluation.formulas import parse
-from taurank.learners import LEARNERS, Learner
+from taurank.learners import LEARNERS, Learner, Record
 from taurank.learners.factorization import FactorLearner
 
 if TYPE_CHECKING:
@@ -240,8 +240,8 @@ def _trial(trial: optuna.Trial, study: optuna.Study, question: SearchSpec) -> fl
         if other.params == chosen and other.value is not None:
             return float(other.value)  # fits are deterministic: the same settings give the same value
 
-    def report(epoch: int, value: float) -> None:
-        trial.report(value, epoch)
+    def report(_: Learner, record: Record) -> None:
+        trial.report(record.metrics[question.metric], record.epoch)
         if trial.should_prune():
             raise optuna.TrialPruned
 

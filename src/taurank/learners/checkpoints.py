@@ -1,0 +1,159 @@
+"""The state of a fit, and the file it is kept in while the fit runs."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from taurank.data import archive
+from taurank.data.cell_table import CellTable
+from taurank.data.files import check_target
+from taurank.data.fingerprint import fingerprint
+from taurank.errors import InputError, first_line, show
+from taurank.learners.schema import Array, check_arrays
+from taurank.sgd.scheduler import Factors, factor_table
+
+Floats = npt.NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Record:
+    """What one epoch did; ``metrics`` is empty where nothing was measured."""
+
+    epoch: int
+    loss: float
+    updates: int
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass
+class State:
+    """How far a fit has come: enough to resume from."""
+
+    seed: int
+    tables: Factors
+    epoch: int = 0
+    best: float = -math.inf
+    best_epoch: int = 0
+    best_tables: Factors | None = None
+    worse: int = 0
+    history: list[Record] = field(default_factory=list)
+
+    @property
+    def result(self) -> Factors:
+        """The factors of the best epoch; of the last one without validation."""
+        return self.best_tables or self.tables
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A file that holds the state of one fit. ``mark`` identifies the fit: learner, options and data."""
+
+    path: Path
+    mark: str
+
+    @classmethod
+    def of(cls, path: str | os.PathLike[str], question: object, data: Sequence[CellTable]) -> Checkpoint:
+        target = check_target(path)
+        return cls(target, hashlib.blake2b(f"{question!r} {fingerprint(*data)}".encode(), digest_size=16).hexdigest())
+
+    def write(self, state: State) -> None:
+        arrays = {"users": state.tables.users, "items": state.tables.items}
+        if state.best_tables:
+            arrays |= {"best_users": state.best_tables.users, "best_items": state.best_tables.items}
+        facts = {
+            "mark": self.mark, "seed": state.seed, "epoch": state.epoch, "best": state.best,
+            "best_epoch": state.best_epoch, "worse": state.worse, "history": [asdict(r) for r in state.history],
+        }  # fmt: skip
+        archive.write(self.path, "checkpoint", facts, arrays)
+
+    def read(self, start: State, epochs: int, names: Sequence[str], seeded: bool) -> State:
+        """The state in the file, of a fit that began with ``start`` (by the same seed if it was ``seeded``)."""
+        facts, arrays = archive.read(self.path, "checkpoint")
+        try:
+            if facts["mark"] != self.mark:
+                raise InputError(
+                    f"the checkpoint '{self.path}' belongs to another fit (other data, "
+                    "hyper-parameters or validation); remove it or name another file."
+                )
+            state = _state(facts, arrays, start.tables, names)
+            if state.epoch > epochs or (seeded and state.seed != start.seed):
+                raise ValueError("it has another seed or too many epochs")
+        except InputError:
+            raise
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            raise InputError(
+                f"the checkpoint '{self.path}' is inconsistent ({first_line(error)}); remove it."
+            ) from error
+        return state
+
+
+class Leftover(NamedTuple):
+    """The checkpoint of a finished fit, to be removed when the model is safely in a file of its own."""
+
+    path: Path
+    identity: tuple[int, int, int]
+
+    @classmethod
+    def of(cls, path: str | os.PathLike[str]) -> Leftover:
+        target = Path(path).resolve()
+        return cls(target, _identity(target))
+
+    def remove(self) -> None:
+        """Remove the file unless another fit has replaced it meanwhile."""
+        if self.path.exists() and _identity(self.path) == self.identity:
+            self.path.unlink(missing_ok=True)
+
+
+def _identity(path: Path) -> tuple[int, int, int]:
+    status = path.stat()
+    return status.st_ino, status.st_mtime_ns, status.st_size
+
+
+def _state(facts: Mapping[str, Any], arrays: archive.Arrays, like: Factors, names: Sequence[str]) -> State:
+    seed, epoch, best_epoch, worse = (_count(facts[name]) for name in ("seed", "epoch", "best_epoch", "worse"))
+    history = [_record(entry, names) for entry in facts["history"]]
+    if [record.epoch for record in history] != list(range(1, epoch + 1)):
+        raise ValueError("its history does not lead to its epoch")
+    if best_epoch and not history[min(best_epoch, epoch) - 1].metrics:
+        raise ValueError("its best epoch was not measured")
+    if best_epoch + worse > epoch or math.isfinite(facts["best"]) != (best_epoch > 0):
+        raise ValueError("its best epoch does not fit its history")
+    labels = ("users", "items", "best_users", "best_items")[: 4 if best_epoch else 2]
+    shapes = dict(zip(labels, (like.users.shape, like.items.shape) * 2, strict=False))
+    check_arrays(arrays, {label: Array("float32", shape) for label, shape in shapes.items()}, {})
+    tables = [copied(arrays[label]) for label in labels]
+    return State(
+        seed=seed, tables=Factors(*tables[:2]), epoch=epoch, best=float(facts["best"]), best_epoch=best_epoch,
+        best_tables=Factors(*tables[2:]) if best_epoch else None, worse=worse, history=history,
+    )  # fmt: skip
+
+
+def _record(entry: Mapping[str, Any], names: Sequence[str]) -> Record:
+    metrics, loss = dict(entry["metrics"]), entry["loss"]
+    if metrics and list(metrics) != list(names):
+        raise ValueError("its history has other metrics")
+    if not all(isinstance(number, float) and math.isfinite(number) for number in (loss, *metrics.values())):
+        raise ValueError("its history has a loss or a metric that is not a number")
+    return Record(_count(entry["epoch"]), loss, _count(entry["updates"]), metrics)
+
+
+def _count(number: Any) -> int:
+    if type(number) is not int or not 0 <= number < 2**63:
+        raise ValueError(f"{show(number)} is not a count")
+    return number
+
+
+def copied(table: Floats) -> Floats:
+    """A copy with the alignment that the kernels need."""
+    copy = factor_table(*table.shape)
+    copy[:] = table
+    return copy
