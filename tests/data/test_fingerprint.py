@@ -47,7 +47,7 @@ def test_the_same_data_from_anywhere_have_one_fingerprint(tmp_path: Path) -> Non
 @pytest.mark.parametrize("column", list(FRAME.columns))
 def test_one_changed_value_changes_it(column: str) -> None:
     changed = FRAME.copy()
-    other: Any = dict(user_id="cat", item_id=3, time=1, treated=0, outcome=1, propensity=0.126)
+    other: Any = {"user_id": "cat", "item_id": 3, "time": 1, "treated": 0, "outcome": 1, "propensity": 0.126}
     changed.loc[2, column] = other[column]
     assert fingerprint(log_of(changed)) != fingerprint(log_of())
 

@@ -178,10 +178,10 @@ class TestFiles:
         flipped[len(whole) // 2] ^= 1
         for content in (whole[: len(whole) // 2], whole[:20], whole[:-1], whole + b"x", bytes(flipped)):
             path.write_bytes(content)
-            with pytest.raises(InputError, match="truncated or altered"):
+            with pytest.raises(InputError, match="checksum mismatch"):
                 World.load(path)
         archive.write(path, "model", {}, {})
-        with pytest.raises(InputError, match="holds a model, not a world"):
+        with pytest.raises(InputError, match="contains a model, expected a world"):
             World.load(path)
         with pytest.raises(InputError, match="there is no file"):
             World.load(tmp_path / "none")

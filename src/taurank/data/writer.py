@@ -31,5 +31,5 @@ def write_batches(path: str | os.PathLike[str], schema: pa.Schema, batches: Iter
 
 def _writer(kind: str, path: Path, schema: pa.Schema) -> Any:
     if kind == "Parquet":
-        return pa.parquet.ParquetWriter(path, schema, compression="zstd")
+        return pa.parquet.ParquetWriter(path, schema, compression="zstd", write_page_checksum=True)
     return pa.csv.CSVWriter(path, schema.remove_metadata())
