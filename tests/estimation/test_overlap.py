@@ -248,7 +248,7 @@ def test_one_tiny_propensity_does_not_silence_the_check(tiny: float) -> None:
 
 
 def test_small_propensities_that_are_right_raise_few_alarms() -> None:
-    """All cells have a propensity of 0.002 / cells: one of them is treated in 0.2 % of the logs, and then reported."""
+    """All cells have a propensity of 0.002 / cells: one is treated, and then reported, in 0.2 % of the logs."""
     figures, rng = diagnose(to_log(cells_frame())), np.random.default_rng(0)
     trials, propensity = 20_000, 0.002 / figures.n_cells
     seen = rng.binomial(figures.n_cells, propensity, trials) > 0

@@ -21,11 +21,12 @@ import numpy as np
 import numpy.typing as npt
 
 from taurank.data.files import atomic_path, reason
-from taurank.errors import InputError
+from taurank.errors import InputError, first_line
 
 MAGIC = b"taurank\x01"
 _START = len(MAGIC) + 8
 _CHUNK = 1 << 24
+_LARGEST = 1 << 50
 _DIGEST = hashlib.sha256().digest_size
 _DTYPE = re.compile(r"[<>|=]?[biuf]\d{1,2}")  # booleans, integers and floating-point numbers
 
@@ -38,7 +39,10 @@ def write(
     """Store ``arrays`` and the JSON-able ``metadata`` as a file of this ``kind``; never half of it."""
     whole = {name: np.ascontiguousarray(array) for name, array in arrays.items()}
     shapes = [[name, array.dtype.str, list(array.shape)] for name, array in whole.items()]
-    header = json.dumps({"kind": kind, "facts": dict(metadata), "arrays": shapes}).encode()
+    try:
+        header = json.dumps({"kind": kind, "facts": dict(metadata), "arrays": shapes}).encode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InputError(f"the description of this {kind} cannot be stored as JSON: {first_line(error)}.") from error
     digest = hashlib.sha256()
     with atomic_path(path) as temporary, open(temporary, "wb") as stream:
         for part in _parts(header, whole):
@@ -121,6 +125,8 @@ def _shapes(header: Mapping[str, Any], room: int) -> dict[str, tuple[np.dtype[An
             raise TypeError("an array has a name or a type that no array can have")
         if any(type(n) is not int or n < 0 for n in shape) or len(shape) > 8:
             raise ValueError("a shape is a list of integers ≥ 0")
+        if math.prod(max(n, 1) for n in shape) > _LARGEST:  # also refused if another length is 0
+            raise ValueError("a shape is too large")
         shapes[field] = (np.dtype(dtype), tuple(shape))
     if sum(dtype.itemsize * math.prod(shape) for dtype, shape in shapes.values()) != room:
         raise ValueError("the arrays do not fill the file")
