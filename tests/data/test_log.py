@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -372,3 +374,50 @@ def test_good_rows_come_back_exactly(tmp_path: Path, table: pd.DataFrame) -> Non
     log.write(tmp_path / "log.csv")
     assert Log.read(tmp_path / "log.parquet").equals(log)
     assert Log.read(tmp_path / "log.csv", id_types=types).equals(log)
+
+
+class TestChecksums:
+    def test_every_flipped_bit_is_refused_or_without_effect(self, tmp_path: Path) -> None:
+        log, path = Log.from_frame(frame(), users=[9, 3, 2, 1]), tmp_path / "log.parquet"
+        log.write(path)
+        whole = path.read_bytes()
+        rng, refused = np.random.default_rng(0), 0
+        flips = rng.permutation(8 * len(whole))[:1500]
+        for flip in flips.tolist():
+            data = bytearray(whole)
+            data[flip // 8] ^= 1 << flip % 8
+            path.write_bytes(bytes(data))
+            try:
+                assert Log.read(path).equals(log)
+            except InputError:
+                refused += 1
+        assert refused > 0.6 * len(flips)
+
+    def test_a_changed_column_name_is_damage(self, tmp_path: Path) -> None:
+        path = tmp_path / "log.parquet"
+        Log.from_frame(frame()).write(path)
+        path.write_bytes(path.read_bytes().replace(b"propensity", b"qropensity"))
+        with pytest.raises(InputError, match=r"is corrupt \(checksum mismatch\); save it again"):
+            Log.read(path)
+
+    def test_other_tools_read_a_sealed_file_and_write_one_without_a_seal(self, tmp_path: Path) -> None:
+        import duckdb
+
+        path, again = tmp_path / "log.parquet", tmp_path / "again.parquet"
+        log = Log.from_frame(frame())
+        log.write(path)
+        assert len(pd.read_parquet(path)) == len(pl.read_parquet(path)) == 4
+        assert duckdb.sql(f"SELECT count(*) FROM '{path}'").fetchall() == [(4,)]
+        pa.parquet.write_table(pa.parquet.read_table(path), again)
+        again.write_bytes(again.read_bytes().replace(b"propensity", b"qropensity"))
+        assert Log.read(again).propensity is None
+
+
+class TestFrozen:
+    @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda log: pickle.loads(pickle.dumps(log))])
+    def test_copies_are_equal_and_frozen(self, copied: Any) -> None:
+        log = copied(Log.from_frame(frame()))
+        assert log.equals(Log.from_frame(frame()))
+        for array in (log.user, log.item, log.time, log.treated, log.outcome, log.propensity):
+            with pytest.raises(ValueError, match="read-only"):
+                array[0] = 1

@@ -39,10 +39,11 @@ def dense_log(
     outcome = np.zeros_like(treated) if outcome is None else outcome
     user, item, time = (axis.astype(np.int32) for axis in np.nonzero(treated.astype(bool) | outcome.astype(bool)))
     ids = (Ids(np.arange(n), name) for n, name in zip(treated.shape, ("user_id", "item_id", "time"), strict=True))
-    cells = (user, item, time)
-    columns = [values[cells].astype(np.int8) for values in (treated, outcome)]
+    catalogue, cells = Catalogue(*ids), (user, item, time)
     chances = None if propensity is None else propensity[cells].astype(np.float64)
-    return tr.Log(Catalogue(*ids), *cells, *columns, chances)
+    return tr.Log(
+        catalogue, user, item, time, treated[cells].astype(np.int8), outcome[cells].astype(np.int8), chances
+    )
 
 
 def purchases_log(propensities: list[float], treated: list[int]) -> tr.Log:

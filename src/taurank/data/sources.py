@@ -18,6 +18,7 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from taurank.data.files import find_files, kind_of, reason
+from taurank.data.seal import check_seal
 from taurank.errors import InputError, first_line
 
 BATCH_ROWS = 1 << 20
@@ -104,7 +105,10 @@ def _from_parquet(files: list[Path]) -> Source:
 
 def _parquet_schema(file: Path) -> pa.Schema:
     try:
+        check_seal(file)
         schema = pa.parquet.read_schema(file)
+    except InputError:
+        raise
     except Exception as error:  # a damaged footer makes Arrow raise almost anything
         raise InputError(
             f"'{file}' is not a complete Parquet file ({reason(error)}); "
