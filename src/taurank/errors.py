@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # everything but tab and newline
 
 
 class InputError(ValueError):
-    """Bad input, described in one sentence: which column, how many rows, an example, what to do."""
+    """Bad input, described in one sentence: which column, how many rows, an example, what to do.
+
+    Control characters of file or column names are escaped: no message can drive a terminal.
+    """
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(printable(message))
 
 
 class Diverged(InputError):
@@ -21,6 +30,14 @@ class OverlapWarning(UserWarning):
     """Much of an estimate's weight lies on pairs whose propensity leaves one arm unobserved."""
 
 
+def missing_extra(module: str, extra: str, alternative: str = "") -> MissingExtra:
+    """The error for an optional module that is not installed: the commands, and what else would do."""
+    return MissingExtra(
+        f"'{module}' is not installed; run pip install \"taurank[{extra}]\" "
+        f'(from a checkout: pip install ".[{extra}]"){alternative and f", or {alternative}"}.'
+    )
+
+
 def plural(number: int, noun: str) -> str:
     """ "1 row", "1,234 rows"."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
@@ -28,12 +45,20 @@ def plural(number: int, noun: str) -> str:
 
 def show(scalar: Any) -> str:
     """A value as it appears in a message: short, and text in quotes."""
-    value = scalar.as_py() if hasattr(scalar, "as_py") else scalar
-    text = repr(value) if isinstance(value, (str, bytes)) else str(value)
-    return text if len(text) <= 60 else text[:57] + "..."
+    try:
+        value = scalar.as_py() if hasattr(scalar, "as_py") else scalar
+        text = repr(value) if isinstance(value, (str, bytes)) else str(value)
+    except (ValueError, OverflowError, TypeError):  # a date beyond the year 9999, an integer of 5,000 digits
+        text = f"a {getattr(scalar, 'type', type(scalar).__name__)} out of range"
+    return printable(text if len(text) <= 60 else text[:57] + "...")
 
 
 def first_line(error: BaseException) -> str:
     """The first line of another library's error, short enough to stand inside a sentence."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return lines[0].rstrip(".")[:160]
+
+
+def printable(text: str) -> str:
+    """Text without control characters: they are written as escapes."""
+    return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)

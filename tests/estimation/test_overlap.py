@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 
 import taurank as tr
 from taurank.errors import InputError
-from taurank.estimation.overlap import diagnosis
+from taurank.estimation.overlap import diagnosis, findings
 from taurank.estimation.overlap.diagnosis import diagnose
 
 N_USERS, N_ITEMS, N_TIMES = 60, 40, 3
@@ -158,15 +159,15 @@ def test_a_sample_of_the_cells_checks_the_sample() -> None:
 def test_cells_that_do_not_belong_to_the_log_are_refused() -> None:
     frame = cells_frame()
     log = to_log(frame)
-    with pytest.raises(InputError, match="another propensity than the log"):
+    with pytest.raises(InputError, match=r"3,\d+ given cells differ from the propensity in the log"):
         diagnose(log, cells=frame.assign(propensity=frame["propensity"] * 0.9))
-    with pytest.raises(InputError, match=r"'user_id'.*not in the given catalogue"):
+    with pytest.raises(InputError, match=r"have a user_id that is not in users="):
         diagnose(log, cells=frame.assign(user_id=frame["user_id"] + 1))
     with pytest.raises(InputError, match="no column 'propensity'"):
         diagnose(log, cells=frame.drop(columns="propensity"))
     with pytest.raises(InputError, match="'time'"):
         diagnose(log, cells=frame.drop(columns="time"))
-    with pytest.raises(InputError, match="columns 'user_id', 'item_id' and 'time'"):
+    with pytest.raises(InputError, match=r"1 row repeats an earlier \(user_id, item_id, time\)"):
         diagnose(log, cells=pd.concat([frame, frame.head(1)]))
     with pytest.raises(InputError, match="needs the column 'propensity'"):
         diagnose(tr.Log.from_frame(frame.drop(columns="propensity")))
@@ -177,13 +178,14 @@ def test_a_quarter_always_shown_is_said_in_words() -> None:
     d = diagnose(log)
     assert d.always_share == 0.25
     assert d.level == "poor"
-    words = "A quarter of the purchases were of items this user is always shown (propensity above 0.999)"
+    words = "A quarter of the purchases were of items this user is always shown (propensity 0.999 or more)"
     assert words in d.verdict
     assert "effects there cannot be estimated from this log" in d.verdict
 
 
 @pytest.mark.parametrize(
-    ("propensity", "always", "never"), [(0.9991, 1, 0), (0.9989, 0, 0), (0.0009, 0, 1), (0.0011, 0, 0)]
+    ("propensity", "always", "never"),
+    [(0.9991, 1, 0), (0.999, 1, 0), (0.9989, 0, 0), (0.0009, 0, 1), (0.001, 0, 1), (0.0011, 0, 0)],
 )
 def test_near_is_within_a_thousandth(propensity: float, always: int, never: int) -> None:
     arm = diagnose(purchases([propensity, 0.5, 0.5], [1, 1, 0])).treated
@@ -199,7 +201,7 @@ def test_good_overlap_and_right_propensities_are_called_good() -> None:
     assert d.verdict.startswith("Overlap is good: 100 % of the purchases")
 
 
-def test_personalised_recommendations_are_called_poor() -> None:
+def test_personalized_recommendations_are_called_poor() -> None:
     world = tr.World.synthetic(200, 150, random_state=0).personalized(2.0)
     d = diagnose(world.sample(times=5, random_state=1).log)
     assert d.level == "poor"
@@ -228,6 +230,58 @@ def test_few_or_no_purchases_are_said() -> None:
     assert none.treated.effective == 0.0
     few = frame.assign(outcome=np.where(frame["user_id"] < 2, frame["outcome"], 0))
     assert "treated purchases are few" in diagnose(to_log(few)).verdict
+
+
+@pytest.mark.parametrize("tiny", [5e-324, 1e-300, 1e-200, 1e-100, 1e-20])
+def test_one_tiny_propensity_does_not_silence_the_check(tiny: float) -> None:
+    world = tr.World.synthetic(100, 80, random_state=0)
+    log = world.sample(times=3, random_state=1).log
+    assert log.propensity is not None
+    assert diagnose(log).level == "good"
+    propensity = log.propensity.copy()
+    propensity[np.flatnonzero(log.treated)[0]] = tiny
+    d = diagnose(log.with_propensity(propensity))
+    assert d.level == "poor"
+    assert f"A cell with propensity {tiny:.2g} was treated; among 24,000 cells" in d.verdict
+    json.dumps(d.to_dict(), allow_nan=False)
+    assert str(d)
+
+
+def test_small_propensities_that_are_right_raise_few_alarms() -> None:
+    """All cells have a propensity of 0.002 / cells: one is treated, and then reported, in 0.2 % of the logs."""
+    figures, rng = diagnose(to_log(cells_frame())), np.random.default_rng(0)
+    trials, propensity = 20_000, 0.002 / figures.n_cells
+    seen = rng.binomial(figures.n_cells, propensity, trials) > 0
+    reported = [
+        any("was treated; among" in finding.sentence for finding in findings.find(part))
+        for part in (replace(figures, smallest_treated=propensity if some else 1.0) for some in seen)
+    ]
+    assert 0.0005 < np.mean(reported) <= findings.CHANCE_FAR + 3 * math.sqrt(findings.CHANCE_FAR / trials)
+
+
+def test_no_line_is_wider_than_the_terminal_and_no_word_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    frame = cells_frame()
+    logs = [
+        to_log(frame),
+        tr.Log.from_frame(frame),
+        purchases([0.9999] * 100 + [0.5] * 300, [1] * 100 + [1, 0] * 150),
+    ]
+    for width in (60, 80, 120):
+        monkeypatch.setenv("COLUMNS", str(width))
+        for d in map(diagnose, logs):
+            lines = str(d).splitlines()
+            assert max(map(len, lines)) <= width
+            words = set(str(d).split())
+            assert set(d.verdict.split()) <= words
+            assert set(" ".join(d.to_frame()["reading"]).split()) <= words
+
+
+def test_findings_are_made_once_and_stored() -> None:
+    d = diagnose(to_log(cells_frame()))
+    assert d.findings[0].level == d.level
+    assert d.verdict == " ".join(finding.sentence for finding in d.findings)
+    assert d.findings[0].advice in str(d).replace("\n  ", " ")
+    assert d.to_dict()["findings"][0]["sentence"] == d.findings[0].sentence
 
 
 @settings(max_examples=50, deadline=None)
@@ -265,13 +319,28 @@ def test_frame_and_dict_say_the_same() -> None:
     assert plain["verdict"] == d.verdict
 
 
-def test_the_page_shows_verdict_and_charts(tmp_path: Path) -> None:
+def test_the_page_begins_with_the_verdict_what_to_do_and_the_telling_chart(tmp_path: Path) -> None:
     frame = cells_frame()
     sparse, known = tmp_path / "sparse.html", tmp_path / "known.html"
-    diagnose(to_log(frame)).write_html(sparse)
+    d = diagnose(to_log(frame))
+    d.write_html(sparse)
     diagnose(to_log(frame), cells=frame).write_html(known)
     text = sparse.read_text(encoding="utf-8")
-    assert diagnose(to_log(frame)).verdict.split(":")[0] in text
-    assert "Not identifiable from this log" in text
+    order = [
+        "Overlap is good",
+        "What to do now",
+        d.findings[0].advice,
+        "<svg",
+        "<table",
+        "Not identifiable from this log",
+    ]
+    places = [text.index(part) for part in order]
+    assert places == sorted(places)
     assert text.count("<svg") == 2
     assert known.read_text(encoding="utf-8").count("<svg") == 3
+
+
+@pytest.mark.parametrize("log", [None, pd.DataFrame(), "log.parquet"])
+def test_only_a_log_is_diagnosed(log: Any) -> None:
+    with pytest.raises(InputError, match="log must be a Log, got a"):
+        diagnose(log)

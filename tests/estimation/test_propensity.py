@@ -82,13 +82,13 @@ def test_the_table_is_the_sum_over_the_cells(seed: int, spread: float, intercept
     for n in (23, 5):
         axes.append(additive.Axis.of(rng.integers(0, folds, n).astype(np.int8), np.arange(n), folds))
         effects.append(rng.normal(0.0, spread, n))
-    table = additive._Table(list(zip(axes, effects, strict=True)), folds, fold, intercept)
+    table = additive.LogisticSum(list(zip(axes, effects, strict=True)), folds, fold, intercept)
     x = rng.normal(0.0, 2.0, 9)
     group = rng.integers(0, folds, 9)
     eta = intercept + x[:, None, None] + effects[0][None, :, None] + effects[1]
     residue = group[:, None, None] + axes[0].group[None, :, None] + axes[1].group
     dense = (expit(eta) * (residue % folds != fold)).sum((1, 2))
-    np.testing.assert_allclose(table.at(x, group)[0], dense, rtol=3e-6)
+    np.testing.assert_allclose(table.evaluate(x, group)[0], dense, rtol=3e-6)
 
 
 def test_in_every_decile_the_mean_estimate_is_the_share_treated() -> None:
@@ -154,7 +154,7 @@ def test_folds_are_equal_random_shares_of_the_cells() -> None:
     assert (other.fold(*np.indices(treated.shape)) != fold).mean() > 0.5
 
 
-def test_strong_regularisation_leaves_the_share_treated() -> None:
+def test_strong_regularization_leaves_the_share_treated() -> None:
     treated = draw((60, 50, 2), seed=8)
     model = propensity.fit(make_log(treated), random_state=0, regularization=1e6)
     estimate = model.at(*np.indices(treated.shape))
@@ -224,27 +224,34 @@ def test_sample_cells_are_distinct_cells_with_their_propensities() -> None:
         assert not frame.duplicated(["user_id", "item_id", "time"]).any()
         at = model.at(*(frame[name].to_numpy() for name in ("user_id", "item_id", "time")))
         np.testing.assert_array_equal(frame["propensity"], at)
-    with pytest.raises(InputError, match="at least 1"):
+    with pytest.raises(InputError, match="n_cells must be an integer ≥ 1"):
         model.sample_cells(0)
 
 
-def test_bad_input_is_told_in_a_sentence() -> None:
+def test_bad_input_is_refused_with_a_sentence() -> None:
     treated = draw((5, 4, 2), seed=0)
     log = make_log(treated)
     with pytest.raises(InputError, match="'treated' is 0 in all 40 rows"):
         propensity.estimate(make_log(np.zeros_like(treated), np.ones_like(treated)), random_state=0)
-    with pytest.raises(InputError, match="'treated' is 1 in every one of the 40 cells"):
+    with pytest.raises(InputError, match="'treated' is 1 in all 40 cells"):
         propensity.estimate(make_log(np.ones_like(treated)), random_state=0)
-    for folds in (1, 0, 21):
+    odd: list[Any] = [1, 0, 21, None, 2.0, "5", True, 10**400]
+    for folds in odd:
         with pytest.raises(InputError, match="folds"):
             propensity.fit(log, 0, folds=folds)
-    for regularization in (0.0, -1.0, float("nan"), float("inf")):
+    odd = [0.0, -1.0, float("nan"), float("inf"), None, "1", 10**400]
+    for regularization in odd:
         with pytest.raises(InputError, match="regularization"):
             propensity.fit(log, 0, regularization=regularization)
+    not_a_log: Any = log.to_frame()
+    with pytest.raises(InputError, match="log must be a Log, got a DataFrame"):
+        propensity.fit(not_a_log)
     model = propensity.fit(log, 0)
-    with pytest.raises(InputError, match="1 item positions are outside 0 … 3, for example 4"):
+    with pytest.raises(InputError, match="same length"):
+        model.at([0, 1], [3, 4, 5], [0, 0])
+    with pytest.raises(InputError, match="item positions must be between 0 and 3; 1 are not, for example 4"):
         model.at([0, 1], [3, 4], [0, 0])
-    with pytest.raises(InputError, match="user positions are outside"):
+    with pytest.raises(InputError, match="user positions must be between"):
         model.at(-1, 0, 0)
     with pytest.raises(InputError, match="integers"):
         model.at([0.5], [0], [0])

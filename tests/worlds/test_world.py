@@ -1,8 +1,11 @@
-"""Worlds: sampling follows the probabilities, personalised and misspecified propensities the equations."""
+"""Worlds: sampling follows the probabilities, personalized and misspecified propensities the equations."""
 
 from __future__ import annotations
 
+import copy
+import pickle
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -178,13 +181,97 @@ class TestFiles:
         flipped[len(whole) // 2] ^= 1
         for content in (whole[: len(whole) // 2], whole[:20], whole[:-1], whole + b"x", bytes(flipped)):
             path.write_bytes(content)
-            with pytest.raises(InputError, match="truncated or altered"):
+            with pytest.raises(InputError, match="checksum mismatch"):
                 World.load(path)
         archive.write(path, "model", {}, {})
-        with pytest.raises(InputError, match="holds a model, not a world"):
+        with pytest.raises(InputError, match="contains a model, expected a world"):
             World.load(path)
         with pytest.raises(InputError, match="there is no file"):
             World.load(tmp_path / "none")
+
+    @pytest.mark.parametrize(
+        ("change", "sentence"),
+        [
+            ({"propensity": None}, "array 'propensity' is missing"),
+            ({"users": np.zeros(2, np.float32)}, "array 'users' is unknown"),
+            ({"propensity": np.full((2, 3), 0.5)}, "array 'propensity' has type float64, expected float32"),
+            ({"treated_rate": np.zeros((2, 2), np.float32)}, r"shape \(2, 2\), expected \(2, 3\)"),
+            ({"treated_rate": np.zeros((3, 2), np.float32)}, r"shape \(3, 2\), expected \(2, 3\)"),
+            ({"control_rate": np.full((2, 3), np.nan, np.float32)}, "not finite"),
+            ({"control_rate": np.full((2, 3), 2, np.float32)}, "out of range, from 2.0 to 2.0"),
+            ({"ids": None}, "lists of ids are corrupt"),
+            ({"ids": np.arange(100, dtype=np.uint8)}, "lists of ids are corrupt"),
+            ({"ids": np.zeros((2, 3), np.int64)}, "lists of ids are corrupt"),
+        ],
+    )
+    def test_an_inconsistent_world_is_refused(self, tmp_path: Path, change: dict[str, Any], sentence: str) -> None:
+        path = tmp_path / "a.world"
+        small_world().save(path)
+        metadata, arrays = archive.read(path, "world")
+        changed = {name: array for name, array in {**arrays, **change}.items() if array is not None}
+        archive.write(path, "world", metadata, changed)
+        with pytest.raises(InputError, match=sentence):
+            World.load(path)
+
+    @pytest.mark.parametrize("metadata", [{}, {"origin": None}, {"origin": [1]}])
+    def test_a_world_without_an_origin_is_refused(self, tmp_path: Path, metadata: dict[str, Any]) -> None:
+        path = tmp_path / "a.world"
+        small_world().save(path)
+        archive.write(path, "world", metadata, archive.read(path, "world")[1])
+        with pytest.raises(InputError, match="no origin"):
+            World.load(path)
+
+    def test_an_origin_that_is_not_json_is_refused_and_nothing_is_written(self, tmp_path: Path) -> None:
+        world = World(RATES, RATES, np.full((2, 3), 0.3), [0, 1], [0, 1, 2], origin={"made": object()})
+        with pytest.raises(InputError, match="cannot be stored as JSON"):
+            world.save(tmp_path / "a.world")
+        assert list(tmp_path.iterdir()) == []
+
+
+class TestArraysAreItsOwn:
+    def test_the_callers_arrays_can_change_and_the_world_does_not(self) -> None:
+        own = np.full((2, 3), 0.5, np.float32)
+        world = World(own, own, own, [0, 1], [0, 1, 2])
+        read_only = own.view()
+        read_only.flags.writeable = False
+        other = World(read_only, read_only, read_only, [0, 1], [0, 1, 2])
+        own[:] = 0.25
+        for name in ("treated_rate", "control_rate", "propensity"):
+            assert (getattr(world, name) == 0.5).all()
+            assert (getattr(other, name) == 0.5).all()
+        assert own.flags.writeable
+
+    def test_worlds_made_from_a_world_share_what_they_do_not_change(self) -> None:
+        world = small_world()
+        assert np.shares_memory(world.misspecified(0.4).treated_rate, world.treated_rate)
+
+    @pytest.mark.parametrize("copied", [copy.deepcopy, lambda world: pickle.loads(pickle.dumps(world))])
+    def test_a_copy_is_frozen(self, copied: Any) -> None:
+        with pytest.raises(ValueError, match="read-only"):
+            copied(small_world()).treated_rate[0, 0] = 1
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"n_users": 10**6, "n_items": 10**6},
+        {"purchase_rate": "x"},
+        {"purchase_rate": 0.0},
+        {"overlap": None},
+        {"treated_share": [0.5]},
+        {"effect": float("nan")},
+        {"effect_spread": "x"},
+        {"rank": 10**400},
+    ],
+)
+def test_odd_arguments_of_a_synthetic_world(options: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=rf"{next(iter(options))}.* must be"):
+        World.synthetic(**{"n_users": 3, "n_items": 3, **options})
+
+
+def test_a_sample_that_fits_into_no_memory_is_refused() -> None:
+    with pytest.raises(InputError, match="times × users must be at most"):
+        small_world().sample(10**13)
 
 
 def test_describe_is_the_papers_table() -> None:
@@ -195,7 +282,7 @@ def test_describe_is_the_papers_table() -> None:
 
 
 def test_bad_rates() -> None:
-    with pytest.raises(InputError, match=r"treated_rate must hold probabilities, but 1 value"):
+    with pytest.raises(InputError, match=r"treated_rate must be probabilities between 0 and 1; 1 value is not"):
         World(np.array([[np.nan]]), np.array([[0.5]]), np.array([[0.5]]), [0], [0])
     with pytest.raises(InputError, match="shape users × items"):
         World(RATES, RATES, RATES, [0], [0, 1, 2])

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 
 from taurank.data import writer
+from taurank.data.columns import ID_COLUMNS, Numbers
 from taurank.data.ids import Catalogue, Codes, Ids
-from taurank.data.reader import CATALOGUE_KEY, ID_COLUMNS, Numbers
+from taurank.data.metadata import to_metadata
 from taurank.data.sources import BATCH_ROWS
 
 if TYPE_CHECKING:
@@ -33,6 +35,16 @@ class CellTable(ABC):
 
     def __len__(self) -> int:
         return len(self.user)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """A copy or an unpickled table is as frozen as the one it was made from."""
+        self.__dict__.update(state)
+        self._freeze()
+
+    def _freeze(self) -> None:
+        for value in self.__dict__.values():
+            if isinstance(value, np.ndarray):
+                value.flags.writeable = False
 
     @property
     def n_users(self) -> int:
@@ -90,7 +102,7 @@ def to_batches(
     plain = {name: values for name, values in numbers.items() if values is not None}
     fields = [pa.field(name, ids[name].values.type) for name in ids]
     fields += [pa.field(name, pa.from_numpy_dtype(values.dtype)) for name, values in plain.items()]
-    schema = pa.schema(fields, metadata={CATALOGUE_KEY: catalogue.to_text()})
+    schema = pa.schema(fields, metadata=to_metadata(catalogue))
 
     def batches() -> Iterator[pa.RecordBatch]:
         for start in range(0, len(codes[0]), BATCH_ROWS):

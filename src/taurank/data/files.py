@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import glob
 import os
-import uuid
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from taurank.data.temporary import temporary_file
 from taurank.errors import InputError, first_line
 
 SUFFIXES = {".parquet": "Parquet", ".pq": "Parquet", ".csv": "CSV", ".csv.gz": "CSV"}
@@ -17,24 +18,35 @@ SUFFIXES = {".parquet": "Parquet", ".pq": "Parquet", ".csv": "CSV", ".csv.gz": "
 def find_files(path: str | os.PathLike[str]) -> list[Path]:
     """The files behind a path, in name order."""
     if not isinstance(path, (str, os.PathLike)):
-        raise InputError(f"the path of a file, a glob or a folder is needed, not {path!r}.")
-    text = os.fspath(path)
-    if os.path.isdir(text):
-        inside = [p for p in sorted(Path(text).rglob("*")) if not _is_hidden(p.relative_to(text))]
-        found = [p for p in inside if p.is_file() and kind_of(p, ask=True)]
-        _refuse_partitions(found, text)
-        if not found:
-            raise InputError(f"the folder '{text}' holds no .parquet or .csv file.")
-        return found
+        raise InputError(f"a path to a file, a glob or a folder is needed, got {path!r}.")
+    text = os.fsdecode(path)
+    try:
+        return _in_folder(text) if os.path.isdir(text) else _at_path(text)
+    except (OSError, ValueError, RecursionError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"'{text}' cannot be read: {reason(error)}.") from error
+
+
+def _in_folder(text: str) -> list[Path]:
+    inside = [p for p in sorted(Path(text).rglob("*")) if not _is_hidden(p.relative_to(text))]
+    files = [p for p in inside if p.is_file() and known_kind(p)]
+    _refuse_partitions(files, text)
+    if not files:
+        raise InputError(f"the folder '{text}' contains no .parquet or .csv file.")
+    return files
+
+
+def _at_path(text: str) -> list[Path]:
     if os.path.exists(text):
         if not os.path.isfile(text):
-            raise InputError(f"'{text}' is no ordinary file; copy it to one first.")
+            raise InputError(f"'{text}' is not a regular file; copy it to one first.")
         return [Path(text)]
     matched = [Path(p) for p in sorted(glob.glob(text, recursive=True)) if os.path.isfile(p)]
-    found = [p for p in matched if not p.name.startswith(("_", "."))]
-    if not found:
+    files = [p for p in matched if not p.name.startswith(("_", "."))]
+    if not files:
         raise InputError(f"there is no file '{text}'.")
-    return found
+    return files
 
 
 def _is_hidden(relative: Path) -> bool:
@@ -47,44 +59,57 @@ def _refuse_partitions(files: list[Path], folder: str) -> None:
         for part in file.relative_to(folder).parts[:-1]:
             if "=" in part:
                 raise InputError(
-                    f"'{folder}' is partitioned: '{part}' holds a column in the name of a folder; "
+                    f"'{folder}' is partitioned: the folder name '{part}' holds the value of a column; "
                     "write the column into the files first."
                 )
 
 
-def kind_of(file: Path, ask: bool = False) -> str:
-    """ "Parquet" or "CSV", by name; ``ask`` gives an empty string instead of an error."""
-    for suffix, kind in SUFFIXES.items():
-        if file.name.lower().endswith(suffix):
-            return kind
-    if ask:
-        return ""
-    raise InputError(f"'{file}' is neither .parquet nor .csv by its name; rename or convert it.")
+def kind_of(file: Path) -> str:
+    """ "Parquet" or "CSV", by name."""
+    kind = known_kind(file)
+    if kind is None:
+        raise InputError(f"'{file}' does not end in .parquet or .csv; rename or convert it.")
+    return kind
+
+
+def known_kind(file: Path) -> str | None:
+    """ "Parquet", "CSV", or None for any other name."""
+    return next((kind for suffix, kind in SUFFIXES.items() if file.name.lower().endswith(suffix)), None)
 
 
 @contextmanager
 def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """A temporary path beside ``path``; renamed onto it if the block ends well, removed if not."""
+    """A temporary file beside ``path``; renamed onto it if the block ends well, removed if not.
+
+    A file that is replaced passes its permissions on to the new one.
+    """
     target = check_target(path)
-    temporary = target.parent / f".{uuid.uuid4().hex}.tmp"
     try:
-        yield temporary
-        temporary.replace(target)
+        mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else None
+        with temporary_file(target.parent, mode) as temporary:
+            yield temporary
+            temporary.replace(target)
     except OSError as error:
-        raise InputError(f"'{target}' cannot be written: {error.strerror or first_line(error)}.") from error
-    finally:
-        temporary.unlink(missing_ok=True)
+        raise InputError(f"'{target}' cannot be written: {reason(error)}.") from error
 
 
 def check_target(path: str | os.PathLike[str]) -> Path:
-    """The file behind a path to be written to, links followed; refused if it can be none."""
+    """The file behind a path to be written to, links followed; refused if it cannot be one."""
     try:
         target = Path(path).resolve()
         is_folder, is_other = target.is_dir(), target.exists() and not target.is_file()
-    except (TypeError, ValueError, OSError) as error:
+        has_parent = target.parent.is_dir()
+    except (TypeError, ValueError) as error:
         raise InputError(f"{path!r} is not the name of a file.") from error
+    except (OSError, RuntimeError) as error:  # RuntimeError: links in a circle
+        raise InputError(f"'{os.fspath(path)}' cannot be written: {reason(error)}.") from error
     if is_folder or is_other:
-        raise InputError(f"'{path}' is {'a folder' if is_folder else 'no ordinary file'}; name a file to write.")
-    if not target.parent.is_dir():
-        raise InputError(f"the folder '{target.parent}' does not exist; make it first.")
+        raise InputError(f"'{path}' is {'a folder' if is_folder else 'not a regular file'}; name a file to write.")
+    if not has_parent:
+        raise InputError(f"the folder '{target.parent}' does not exist; create it first.")
     return target
+
+
+def reason(error: BaseException) -> str:
+    """Why a file could not be read or written: the system's words, or the first line of the error."""
+    return getattr(error, "strerror", None) or first_line(error)

@@ -1,8 +1,8 @@
 """The catalogue: every user, item and time that counts, in order, whether or not it has rows.
 
 Inside taurank a user is a dense integer; outside it is whatever the caller calls it. ``Ids`` is the one
-place where the two meet. Integer ids are kept as int64 and text as Arrow strings, so that pandas, Polars
-and PyArrow frames of the same ids give the same catalogue.
+place where the two meet. Integer ids are stored as int64 and text as Arrow strings, so that pandas, Polars
+and PyArrow frames of the same ids have the same catalogue.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from taurank.data.packing import pack, unpack
 from taurank.errors import InputError, first_line, plural, show
 
 Codes = npt.NDArray[np.int32]
@@ -35,19 +36,19 @@ _PLAIN_KINDS = (
 
 
 class Ids:
-    """An ordered list of distinct ids: ``encode`` gives their positions, ``decode`` the ids back."""
+    """An ordered list of distinct ids: ``encode`` returns their positions, ``decode`` the ids."""
 
     def __init__(self, values: Any, column: str = "id") -> None:
-        array = normalize(to_array(values, column), column)
+        array = to_ids(values, column)
         self.column = column
         self.values: pa.Array = array
         if array.null_count:
-            raise InputError(f"the catalogue of '{column}' holds {plural(array.null_count, 'null id')}.")
+            raise InputError(f"the catalogue of '{column}' has {plural(array.null_count, 'null id')}; leave it out.")
         if len(pc.unique(array)) != len(array):
             counts = pc.value_counts(array)
             twice = counts.filter(pc.greater(counts.field("counts"), 1))
             raise InputError(
-                f"the catalogue of '{column}' names {plural(len(twice), 'id')} more than once, "
+                f"the catalogue of '{column}' has {plural(len(twice), 'id')} more than once, "
                 f"for example {show(twice.field('values')[0])}; give each id once."
             )
 
@@ -64,7 +65,7 @@ class Ids:
 
     def encode(self, ids: Any) -> Codes:
         """Positions of ``ids`` in the catalogue; −1 where an id is not in it."""
-        array = match_type(normalize(to_array(ids, self.column), self.column), self)
+        array = match_type(to_ids(ids, self.column), self)
         codes = pc.index_in(array, value_set=self.values).fill_null(-1)
         return np.asarray(codes, dtype=np.int32)
 
@@ -78,9 +79,10 @@ class Ids:
 
     def unknown(self, rows: int, example: Any) -> InputError:
         """The error that says how many rows name something outside the catalogue."""
+        source = {"user_id": "users=", "item_id": "items=", "time": "times="}.get(self.column, "the catalogue")
         return InputError(
-            f"column '{self.column}': an id in {plural(rows, 'row')} is not in the given catalogue of "
-            f"{len(self):,}, for example {show(example)}; add it to the catalogue or drop these rows."
+            f"{plural(rows, 'row')} {'has' if rows == 1 else 'have'} a {self.column} that is not in {source} "
+            f"({plural(len(self), 'id')}), for example {show(example)}; add it there or drop these rows."
         )
 
     def decode(self, codes: npt.NDArray[Any]) -> pa.Array:
@@ -123,74 +125,119 @@ class Catalogue:
 
     @classmethod
     def from_text(cls, text: bytes | str) -> Catalogue:
-        return cls(*ids_from_bytes(base64.b64decode(text)))
+        """The catalogue that ``to_text`` wrote."""
+        try:
+            data = base64.b64decode(text, validate=True)
+        except ValueError as error:
+            raise InputError("the lists of ids are corrupt; save the file again.") from error
+        return cls(*ids_from_bytes(data, ("user_id", "item_id", "time")))
 
 
 def ids_to_bytes(*lists: Ids) -> bytes:
-    """Several id lists as one Arrow stream (they differ in length and type: one list column each)."""
-    columns = [pa.array([ids.values.to_pylist()], pa.list_(ids.values.type)) for ids in lists]
-    batch = pa.record_batch(columns, names=[ids.column for ids in lists])
-    sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression="zstd")) as out:
-        out.write_batch(batch)
-    return bytes(sink.getvalue())
+    """Several id lists as bytes, for a saved file."""
+    return pack({ids.column: ids.values for ids in lists})
 
 
-def ids_from_bytes(data: bytes) -> list[Ids]:
-    table = pa.ipc.open_stream(data).read_all()
-    return [Ids(table[name].chunk(0).flatten(), name) for name in table.column_names]
+def ids_from_bytes(data: bytes, columns: tuple[str, ...] = ("user_id", "item_id")) -> list[Ids]:
+    """The id lists that ``ids_to_bytes`` wrote, which must be those of these columns."""
+    lists = unpack(data)
+    if tuple(lists) != columns:
+        raise InputError(f"the lists of ids are {', '.join(lists) or 'missing'}, expected {', '.join(columns)}.")
+    return [Ids(values, column) for column, values in lists.items()]
+
+
+def to_ids(values: Any, column: str) -> pa.Array:
+    """Anything list-like as ids in the one type of their kind."""
+    return settle(normalize(to_array(values, column), column))
 
 
 def to_array(values: Any, column: str) -> pa.Array:
     """Anything list-like (list, range, numpy, pandas, Polars, Arrow) as one Arrow array."""
+    try:
+        if isinstance(values, (str, bytes, int, float)) or values is None:
+            raise InputError(f"'{column}' must be a list of ids, got {values!r}.")
+        array = _to_array(values)
+        array.validate(full=True)
+        return array
+    except pa.ArrowInvalid as error:
+        raise InputError(f"column '{column}' has ids that cannot be read ({first_line(error)}).") from error
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(
+            f"column '{column}' mixes incompatible id types ({first_line(error)}); make all of them integers, "
+            "or all of them strings."
+        ) from error
+
+
+def _to_array(values: Any) -> pa.Array:
     if isinstance(values, pa.ChunkedArray):
         return values.combine_chunks() if values.num_chunks != 1 else values.chunk(0)
     if isinstance(values, pa.Array):
         return values
-    if isinstance(values, (str, bytes, int, float)) or values is None:
-        raise InputError(f"'{column}' must be a list of ids, not {values!r}.")
+    if hasattr(values, "to_arrow"):
+        return _to_array(values.to_arrow())
+    plain = values if hasattr(values, "dtype") else list(values)
     try:
-        if hasattr(values, "to_arrow"):
-            return to_array(values.to_arrow(), column)
-        return to_array(pa.array(values if hasattr(values, "dtype") else list(values)), column)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        raise InputError(
-            f"column '{column}' mixes kinds of ids that do not go together ({first_line(error)}); "
-            "make them all integers or all text."
-        ) from error
+        return _to_array(pa.array(plain))
+    except OverflowError:  # Python integers beyond int64
+        return _to_array(pa.array(plain, pa.uint64()))
 
 
 def normalize(array: pa.Array, column: str) -> pa.Array:
-    """One type per kind of id: int64 for integers, string for text, the plain type of a dictionary."""
+    """One type per kind of id, decided by the type alone: text as string, integers as int64 or uint64."""
     kind = array.type
-    if pa.types.is_dictionary(kind):
-        return normalize(array.dictionary_decode(), column)
-    if pa.types.is_null(kind):
-        return array.cast(pa.string())
-    if pa.types.is_large_string(kind) or str(kind) == "string_view":
-        return array.cast(pa.string())
+    try:
+        if pa.types.is_dictionary(kind):
+            return normalize(array.dictionary_decode(), column)
+        if pa.types.is_null(kind) or pa.types.is_large_string(kind) or str(kind) == "string_view":
+            return array.cast(pa.string())
+    except pa.ArrowException as error:
+        raise InputError(f"column '{column}' has more than 2 GiB of text; use shorter ids.") from error
     if pa.types.is_integer(kind):
-        return _widen(array)
+        return array if kind == pa.uint64() else array.cast(pa.int64())
     if pa.types.is_float16(kind):
         return normalize(array.cast(pa.float32()), column)
+    if pa.types.is_decimal(kind):
+        return array.cast(pa.decimal128(38, kind.scale)) if kind.bit_width < 128 else array
     if isinstance(kind, pa.BaseExtensionType) or not any(is_kind(kind) for is_kind in _PLAIN_KINDS):
-        raise InputError(
-            f"column '{column}' has the type {kind}, which cannot name anything; ids are integers, text or dates."
-        )
+        raise InputError(f"column '{column}' has type {kind}; ids must be integers, strings or dates.")
     if pa.types.is_floating(kind) and pc.any(pc.is_nan(array.cast(pa.float64()))).as_py():
-        raise InputError(f"column '{column}' has NaN among its ids; drop or name these rows.")
+        raise InputError(f"column '{column}' has NaN among its ids; drop these rows or give them an id.")
+    if pa.types.is_temporal(kind):
+        _refuse_out_of_range(array, column)
     return array
 
 
-def _widen(array: pa.Array) -> pa.Array:
+def _refuse_out_of_range(array: pa.Array, column: str) -> None:
+    """Dates and times that Python cannot represent would fail when they leave taurank."""
+    whole = pa.int32() if array.type.bit_width == 32 else pa.int64()
+    ends = pc.min_max(array.view(whole)).as_py()
+    if ends["min"] is None:
+        return
     try:
-        return array.cast(pa.int64())
-    except pa.ArrowInvalid:  # uint64 beyond int64
-        return array
+        ends = pa.array(list(ends.values()), whole).view(array.type)
+        ends.to_pylist()
+        ends.to_pandas()
+    except (ValueError, OverflowError, pa.ArrowException) as error:
+        raise InputError(
+            f"column '{column}' has a {array.type} out of range ({first_line(error)}); use dates from year 1 to 9999."
+        ) from error
+
+
+def settle(array: pa.Array) -> pa.Array:
+    """Whole ids as int64 wherever all of them fit: decided on a whole list, never on a part of one."""
+    kind = array.type
+    if kind == pa.uint64() or (pa.types.is_decimal(kind) and kind.scale == 0):
+        try:
+            return array.cast(pa.int64())
+        except pa.ArrowInvalid:  # beyond int64
+            return array
+    return array
 
 
 def match_type(array: pa.Array, ids: Ids) -> pa.Array:
-    """Cast ids to the catalogue's type where that loses nothing, else say that the kinds differ."""
+    """Cast ids to the catalogue's type where that loses nothing, else say that the types differ."""
     if array.type == ids.values.type:
         return array
     if not len(ids) or not len(array):
@@ -202,6 +249,6 @@ def match_type(array: pa.Array, ids: Ids) -> pa.Array:
         except pa.ArrowException:
             pass
     raise InputError(
-        f"column '{ids.column}' holds {array.type} ids such as {show(array[0])}, but the catalogue "
-        f"holds {ids.values.type} ids such as {show(ids.values[0])}; make both the same kind."
+        f"column '{ids.column}' has {array.type} ids such as {show(array[0])}, but the catalogue has "
+        f"{ids.values.type} ids such as {show(ids.values[0])}; give both the same type."
     )

@@ -18,21 +18,17 @@ import numpy.typing as npt
 
 from taurank.data import sources
 from taurank.data.cell_table import CellTable
+from taurank.data.columns import OUTCOME, PROPENSITY, TREATED, Numbers, wrong_values
+from taurank.data.events.summary import EventSummary
 from taurank.data.ids import Catalogue, Codes
-from taurank.data.reader import ColumnRule, Numbers, not_binary, not_probability, read_cells
-from taurank.errors import InputError, plural
+from taurank.data.reader import read_cells
+from taurank.errors import InputError, show
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from taurank.data.events.build import EventSummary
 
-
-RULES = (
-    ColumnRule("treated", np.int8, not_binary, "0 or 1"),
-    ColumnRule("outcome", np.int8, not_binary, "0 or 1"),
-    ColumnRule("propensity", np.float64, not_probability, "probabilities strictly between 0 and 1", required=False),
-)
+RULES = (TREATED, OUTCOME, PROPENSITY)
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,9 +50,7 @@ class Log(CellTable):
     summary: EventSummary | None = None
 
     def __post_init__(self) -> None:
-        for array in (self.user, self.item, self.time, self.treated, self.outcome, self.propensity):
-            if array is not None:
-                array.flags.writeable = False
+        self._freeze()
 
     @classmethod
     def from_frame(cls, frame: Any, users: Any = None, items: Any = None, times: Any = None) -> Log:
@@ -100,13 +94,40 @@ class Log(CellTable):
         threads: int | None = None,
         temp_folder: str | os.PathLike[str] | None = None,
     ) -> Log:
-        """A log from the two tables a shop has; ``taurank.events.build_log`` explains every option."""
-        from taurank.data.events.build import build_log
+        """One log from impressions and outcomes, with ``log.summary`` for what became of every event.
 
-        return build_log(
+        Both tables are a frame (pandas, Polars, PyArrow) or a path (Parquet or CSV; a file, a glob, a folder)
+        with ``user_id, item_id, timestamp`` and optionally ``propensity``, the probability that the item was
+        shown. A cell (user, item, period) is treated if an impression fell into it.
+
+        ``period``: "day", "week" (from Monday) or a list of edges e0 < e1 < …; periods are half-open, [start,
+        end), and named by their start. The log's times are all periods from the first event to the last, also
+        empty ones; given edges count as they are, and events outside them are dropped and counted.
+
+        ``window=None``: the outcome of a cell is 1 if an outcome happened in its period, shown or not. Both arms
+        are measured over the same span, so that a difference between them is the effect and nothing else.
+
+        ``window="3 days"``: an outcome at s belongs to the latest impression at r of the same user and item with
+        r ≤ s ≤ r + window, and makes the cell of *that* impression positive, whatever period s lies in. An
+        outcome that no impression explains belongs to its own period if the item was not shown there (a control
+        row); if it was, it came too early or too late, is counted, and leaves the treated cell as it is. The arms
+        are then measured over different spans: choose a period about as long as the window.
+
+        ``combine``: the propensity of a cell with several events: "same" refuses values that differ, "any" is
+        1 − Π(1 − p) (each was a chance of its own), "first", "max". The log records propensities if all its rows
+        have one: treated rows from the impressions, control rows from the outcomes.
+
+        ``users``, ``items``: a catalogue larger than what occurs; ``id_types``: types of the ids of a CSV, as in
+        ``Log.read``. ``memory_limit`` ("2GB"; None: DuckDB's own, four fifths of the machine), ``threads`` and
+        ``temp_folder`` are for DuckDB's work; none of them changes the log.
+        """
+        from taurank.data.events.build import build_rows
+
+        rows = build_rows(
             impressions, outcomes, period=period, window=window, users=users, items=items, combine=combine,
             id_types=id_types, memory_limit=memory_limit, threads=threads, temp_folder=temp_folder,
         )  # fmt: skip
+        return cls(*rows[:-1], timed=True, summary=rows.summary)
 
     @classmethod
     def _from_source(cls, source: sources.Source, given: tuple[Any, Any, Any], id_types: Mapping[str, Any]) -> Log:
@@ -168,13 +189,10 @@ class Log(CellTable):
         except (ValueError, TypeError) as error:
             raise InputError("propensities must be numbers, one per row.") from error
         if values.shape != (len(self),):
-            raise InputError(f"{len(self):,} propensities are needed, one per row, not {values.shape}.")
-        wrong = not_probability(values)
+            raise InputError(f"propensities must have one number per row, shape ({len(self)},), got {values.shape}.")
+        wrong = PROPENSITY.wrong(values)
         if wrong.any():
-            raise InputError(
-                "column 'propensity' must hold probabilities strictly between 0 and 1: wrong in "
-                f"{plural(int(np.count_nonzero(wrong)), 'row')}, for example {values[wrong][0]}."
-            )
+            raise wrong_values("propensity", PROPENSITY.must, int(np.count_nonzero(wrong)), show(values[wrong][0]))
         return replace(self, propensity=values)
 
     def numbers(self) -> dict[str, Numbers | None]:

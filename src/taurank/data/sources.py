@@ -7,7 +7,7 @@ read as text and typed later: a type is decided on the whole column, never guess
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,8 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
-from taurank.data.files import find_files, kind_of
+from taurank.data.files import find_files, kind_of, reason
+from taurank.data.seal import check_seal
 from taurank.errors import InputError, first_line
 
 BATCH_ROWS = 1 << 20
@@ -35,26 +36,33 @@ class Source:
     metadata: tuple[Mapping[bytes, bytes], ...] = field(default=())
 
     def batches(self, columns: Iterable[str]) -> Iterator[pa.RecordBatch]:
-        """Batches with just these columns; whatever a file does wrong becomes one sentence."""
-        wanted = list(columns)
+        """Batches with just these columns, each checked to be what it announces; errors become one sentence."""
+        batches = self.walk(list(columns))
+        while (batch := self._next(batches)) is not None:
+            if batch.num_rows:
+                yield batch
+
+    def _next(self, batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:
         try:
-            for batch in self.walk(wanted):
-                if batch.num_rows:
-                    yield batch
-        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-            raise InputError(f"{self.name} cannot be read: {first_line(error)}.") from error
+            batch = next(batches, None)
+            if batch is not None:
+                batch.validate(full=True)  # a damaged file can point outside its buffers
+            return batch
+        except InputError:
+            raise
+        except Exception as error:  # a damaged file makes Arrow raise almost anything
+            raise InputError(f"{self.name} cannot be read: {reason(error)}.") from error
 
 
 def from_frame(frame: Any) -> Source:
     """A pandas, Polars (lazy too) or PyArrow table as a source."""
     table = to_arrow(frame)
-    if len(set(table.column_names)) != len(table.column_names):
-        raise InputError("the frame has two columns of the same name; rename one of them.")
+    _refuse_same_names("the frame", table.column_names)
 
     def walk(columns: list[str]) -> Iterator[pa.RecordBatch]:
         return iter(table.select(columns).to_batches(max_chunksize=BATCH_ROWS))
 
-    metadata = (table.schema.metadata or {},) if isinstance(frame, pa.Table) else ()
+    metadata = (dict(table.schema.metadata or {}),) if isinstance(frame, pa.Table) else ()
     return Source("the frame", tuple(table.column_names), walk, metadata=metadata)
 
 
@@ -67,7 +75,7 @@ def to_arrow(frame: Any) -> pa.Table:
         return eager.to_arrow()
     except TypeError as error:
         if "Expected" in str(error) or "Unsupported" in str(error):
-            raise InputError(f"a pandas, Polars or PyArrow frame is needed, not {type(frame).__name__}.") from error
+            raise InputError(f"a pandas, Polars or PyArrow frame is needed, got a {type(frame).__name__}.") from error
         raise InputError(f"the frame cannot be read: {first_line(error)}.") from error
     except (pa.ArrowException, ValueError, OverflowError, UnicodeError) as error:
         raise InputError(f"the frame cannot be read: {first_line(error)}.") from error
@@ -88,21 +96,32 @@ def _from_parquet(files: list[Path]) -> Source:
 
     def walk(wanted: list[str]) -> Iterator[pa.RecordBatch]:
         for file in files:
-            with pa.parquet.ParquetFile(file) as parquet:
+            with pa.parquet.ParquetFile(file, page_checksum_verification=True) as parquet:
                 yield from parquet.iter_batches(batch_size=BATCH_ROWS, columns=wanted)
 
-    metadata = tuple(schema.metadata or {} for schema in schemas)
+    metadata = tuple(dict(schema.metadata or {}) for schema in schemas)
     return Source(_name(files), columns, walk, metadata=metadata)
 
 
 def _parquet_schema(file: Path) -> pa.Schema:
     try:
-        return pa.parquet.read_schema(file)
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+        check_seal(file)
+        schema = pa.parquet.read_schema(file)
+    except InputError:
+        raise
+    except Exception as error:  # a damaged footer makes Arrow raise almost anything
         raise InputError(
-            f"'{file}' is not a whole Parquet file ({first_line(error)}); "
-            "it may be truncated, or another kind of file under this name."
+            f"'{file}' is not a complete Parquet file ({reason(error)}); "
+            "it may be truncated, or a file of another kind with this name."
         ) from error
+    _refuse_same_names(f"'{file}'", schema.names)
+    return schema
+
+
+def _refuse_same_names(name: str, columns: Sequence[str]) -> None:
+    twice = next((column for column in columns if columns.count(column) > 1), None)
+    if twice is not None:
+        raise InputError(f"{name} has two columns named '{twice}'; rename one of them.")
 
 
 def _from_csv(files: list[Path]) -> Source:
@@ -117,19 +136,18 @@ def _from_csv(files: list[Path]) -> Source:
 
 
 def _csv_header(file: Path) -> tuple[str, ...]:
-    with open(file, "rb") as stream:
-        start = stream.read(4)
-    if start[:4] == b"PAR1":
-        raise InputError(f"'{file}' is named .csv but is a Parquet file; rename it to .parquet.")
-    if not start:
-        raise InputError(f"'{file}' is empty; a CSV needs a header line.")
     try:
+        with open(file, "rb") as stream:
+            start = stream.read(4)
+        if start == b"PAR1":
+            raise InputError(f"'{file}' is named .csv but is a Parquet file; rename it to .parquet.")
+        if not start:
+            raise InputError(f"'{file}' is empty; a CSV needs a header line.")
         with pa.csv.open_csv(file, read_options=pa.csv.ReadOptions(block_size=CSV_BLOCK_BYTES)) as reader:
             names = tuple(reader.schema.names)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise InputError(f"'{file}' is not a readable CSV: {first_line(error)}.") from error
-    if len(set(names)) != len(names):
-        raise InputError(f"'{file}' has two columns of the same name; rename one of them.")
+        raise InputError(f"'{file}' is not a readable CSV: {reason(error)}.") from error
+    _refuse_same_names(f"'{file}'", names)
     return names
 
 
@@ -151,7 +169,7 @@ def _same_columns(files: list[Path], columns: list[tuple[str, ...]]) -> tuple[st
     for file, names in zip(files, columns, strict=True):
         if set(names) != set(columns[0]):
             odd = sorted(set(names) ^ set(columns[0]))[0]
-            raise InputError(f"'{file}' and '{files[0]}' do not have the same columns ('{odd}' is only in one).")
+            raise InputError(f"'{file}' and '{files[0]}' have different columns ('{odd}' is in only one of them).")
     return columns[0]
 
 

@@ -12,6 +12,7 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from taurank.data.files import atomic_path, check_target, kind_of
+from taurank.data.seal import seal
 from taurank.errors import InputError, first_line
 
 
@@ -25,11 +26,13 @@ def write_batches(path: str | os.PathLike[str], schema: pa.Schema, batches: Iter
             with _writer(kind, temporary, schema) as writer:
                 for batch in batches:
                     writer.write_batch(batch)
+            if kind == "Parquet":
+                seal(temporary)
         except pa.ArrowException as error:
             raise InputError(f"'{path}' cannot be written: {first_line(error)}.") from error
 
 
 def _writer(kind: str, path: Path, schema: pa.Schema) -> Any:
     if kind == "Parquet":
-        return pa.parquet.ParquetWriter(path, schema, compression="zstd")
+        return pa.parquet.ParquetWriter(path, schema, compression="zstd", write_page_checksum=True)
     return pa.csv.CSVWriter(path, schema.remove_metadata())

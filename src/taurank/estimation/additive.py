@@ -4,10 +4,10 @@ With logit p = intercept + user effect + item effect + time effect, the likeliho
 
     F(x) = Σ over the cells of one user of σ(x + item effect + time effect)
 
-and its likes for items and times. F depends on the other effects only through *how many* cells have which
-sum of effects. So the effects are spread onto a fine ladder of values (third-order weights, so that sums of
-smooth functions keep their value), sums of effects become convolutions of these histograms, F becomes a
-table, and a user's equation is solved by looking it up. The cost does not grow with users × items × times;
+and the same for items and times. F depends on the other effects only through *how many* cells have which
+sum of effects. So the effects are spread onto a fine grid (cubic Lagrange weights, which preserve sums of
+smooth functions), sums of effects become convolutions of these histograms, F is tabulated on the grid, and a
+user's equation is solved by interpolation. The cost does not grow with users × items × times;
 against the sum over the cells the relative error is about 1e-6 (tested).
 
 The cells of a fold are left out exactly: a cell's fold is the sum of its user's, item's and time's class,
@@ -27,7 +27,7 @@ from scipy.special import expit
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
-STEP = 1.0 / 16.0  # between two rungs of the ladder of effects
+STEP = 1.0 / 16.0  # between two points of the grid of effects
 BOUND = 25.0  # no effect is larger than this: odds of e^±25
 TOLERANCE = 1e-8  # largest change of an effect in the last sweep
 MAX_SWEEPS = 500
@@ -58,13 +58,13 @@ class Axis:
 
 
 def fit_without_fold(axes: Sequence[Axis], folds: int, fold: int, ridge: float) -> tuple[float, list[Floats]]:
-    """Intercept and effects that maximise the penalised likelihood of the cells outside ``fold``:
+    """Intercept and effects that maximize the penalized likelihood of the cells outside ``fold``:
 
         Σ_cells [Z η − log(1 + e^η)] − ridge/2 Σ effect²  +  intercept/2 − log(1 + e^intercept)
 
     with η = intercept + Σ effects. The last two terms add half a treated and half an untreated cell, so
     that the intercept is finite even if no treated cell is left. One axis after the other is solved with
-    the others held fixed; each step raises this concave function, from the same start for every data.
+    the others held fixed; each step raises this concave function, from the same start for every log.
     """
     effects = [np.zeros(len(axis.size)) for axis in axes]
     intercept = _first_intercept(axes, folds, fold)
@@ -74,8 +74,8 @@ def fit_without_fold(axes: Sequence[Axis], folds: int, fold: int, ridge: float) 
             if not axis.free:
                 continue
             others = [(axes[k], effects[k]) for k in range(len(axes)) if k != own]
-            table = _Table(others, folds, fold, intercept)
-            solved = _solve(axis.treated, ridge, lambda x, t=table, g=axis.group: t.at(x, g), effects[own])  # type: ignore[misc]
+            table = LogisticSum(others, folds, fold, intercept)
+            solved = _solve(axis.treated, ridge, lambda x, t=table, g=axis.group: t.evaluate(x, g), effects[own])  # type: ignore[misc]
             moved = _solve_intercept(intercept, solved, axis, table)
             moved, solved = _share_with_intercept(moved, solved, axis.size, ridge)
             change = max(change, abs(moved - intercept), float(np.abs(solved - effects[own]).max()))
@@ -83,7 +83,7 @@ def fit_without_fold(axes: Sequence[Axis], folds: int, fold: int, ridge: float) 
         if change < TOLERANCE:
             break
     else:
-        warnings.warn(f"the propensity model still moved by {change:.1e} at its end.", stacklevel=3)
+        warnings.warn(f"the propensity model did not converge (last change {change:.1e}).", stacklevel=3)
     return intercept, [values[axis.level] for values, axis in zip(effects, axes, strict=True)]
 
 
@@ -98,11 +98,11 @@ def _first_intercept(axes: Sequence[Axis], folds: int, fold: int) -> float:
     return float(np.log((treated + 0.5) / (cells - treated + 0.5)))
 
 
-def _solve_intercept(intercept: float, effects: Floats, axis: Axis, table: _Table) -> float:
+def _solve_intercept(intercept: float, effects: Floats, axis: Axis, table: LogisticSum) -> float:
     """The best intercept with all effects held fixed."""
 
     def all_cells(x: Floats) -> tuple[Floats, Floats]:
-        value, slope = table.at(effects + (x[0] - intercept), axis.group)
+        value, slope = table.evaluate(effects + (x[0] - intercept), axis.group)
         half, half_slope = _one_cell(x)
         return half + value @ axis.size, half_slope + slope @ axis.size
 
@@ -111,7 +111,7 @@ def _solve_intercept(intercept: float, effects: Floats, axis: Axis, table: _Tabl
 
 
 def _share_with_intercept(intercept: float, effects: Floats, size: Floats, ridge: float) -> tuple[float, Floats]:
-    """Move what all effects of an axis have in common into the intercept, which is not penalised.
+    """Move what all effects of an axis have in common into the intercept, which is not penalized.
 
     η stays as it is; the best intercept b solves ½ − σ(b) + ridge Σ(effect + intercept − b) = 0.
     """
@@ -145,32 +145,31 @@ def _solve(
     return x
 
 
-class _Table:
-    """F and F′ of every class of one axis on the rungs of the ladder, for the cells outside a fold."""
+class LogisticSum:
+    """F and F′ of every class of one axis, tabulated on the grid, for the cells outside a fold."""
 
     def __init__(self, others: list[tuple[Axis, Floats]], folds: int, fold: int, intercept: float) -> None:
         low, counts = _sums_by_residue(others, folds)
         kept = [counts.sum(axis=0) - counts[(fold - group) % folds] for group in range(folds)]
         self.low = -int(BOUND / STEP) - 2
-        rungs = 2 * int(BOUND / STEP) + 5
-        ladder = (self.low + low + np.arange(rungs + counts.shape[1] - 1)) * STEP + intercept
-        kernel = _one_cell(ladder)
+        points = 2 * int(BOUND / STEP) + 5
+        grid = (self.low + low + np.arange(points + counts.shape[1] - 1)) * STEP + intercept
+        kernel = _one_cell(grid)
         self.value, self.slope = (
             np.array([np.correlate(function, cells, "valid") for cells in kept]) for function in kernel
         )
 
-    def at(self, x: Floats, group: Ints) -> tuple[Floats, Floats]:
+    def evaluate(self, x: Floats, group: Ints) -> tuple[Floats, Floats]:
         """F(x) and F′(x) for units of these classes."""
-        rung, weights = _rungs_and_weights(np.clip(x, -BOUND, BOUND))
-        place = rung - self.low
-        parts = [(w, place + shift) for shift, w in enumerate(weights)]
-        value = sum((w * self.value[group, at] for w, at in parts), np.zeros_like(x))
-        slope = sum((w * self.slope[group, at] for w, at in parts), np.zeros_like(x))
+        first, weights = _lagrange(np.clip(x, -BOUND, BOUND))
+        parts = [(weight, first - self.low + shift) for shift, weight in enumerate(weights)]
+        value = sum((w * self.value[group, point] for w, point in parts), np.zeros_like(x))
+        slope = sum((w * self.slope[group, point] for w, point in parts), np.zeros_like(x))
         return value, slope
 
 
 def _sums_by_residue(others: list[tuple[Axis, Floats]], folds: int) -> tuple[int, Floats]:
-    """How many pairs of the two other axes stand at which sum of effects, by the residue of their classes."""
+    """How many pairs of the two other axes have which sum of effects, by the residue of their classes."""
     (low_a, a), (low_b, b) = (_spread(axis, effects, folds) for axis, effects in others)
     sums = np.zeros((folds, a.shape[1] + b.shape[1] - 1))
     for i in np.flatnonzero(a.any(axis=1)):
@@ -180,22 +179,22 @@ def _sums_by_residue(others: list[tuple[Axis, Floats]], folds: int) -> tuple[int
 
 
 def _spread(axis: Axis, effects: Floats, folds: int) -> tuple[int, Floats]:
-    """The effects of an axis as weights on the rungs, a row for each class; also the lowest rung."""
-    rung, weights = _rungs_and_weights(effects)
-    low = int(rung.min())
-    length = int(rung.max()) - low + 4
-    place = axis.group * length + (rung - low)
+    """The effects of an axis as weights on the grid, a row for each class; also the lowest grid point."""
+    first, weights = _lagrange(effects)
+    low = int(first.min())
+    length = int(first.max()) - low + 4
+    flat = axis.group * length + (first - low)
     counts = np.zeros(folds * length)
     for shift, weight in enumerate(weights):
-        counts += np.bincount(place + shift, weight * axis.size, folds * length)
+        counts += np.bincount(flat + shift, weight * axis.size, folds * length)
     return low, counts.reshape(folds, length)
 
 
-def _rungs_and_weights(x: Floats) -> tuple[Ints, tuple[Floats, Floats, Floats, Floats]]:
-    """The first of the four rungs around x and their weights (the cubic through four points)."""
-    place = x / STEP
-    base = np.floor(place)
-    f = place - base
+def _lagrange(x: Floats) -> tuple[Ints, tuple[Floats, Floats, Floats, Floats]]:
+    """Cubic Lagrange interpolation: the first of the four grid points around x, and the weights of the four."""
+    scaled = x / STEP
+    base = np.floor(scaled)
+    f = scaled - base
     weights = (
         -f * (f - 1) * (f - 2) / 6,
         (f + 1) * (f - 1) * (f - 2) / 2,

@@ -1,6 +1,6 @@
-"""Propensity: P(treated = 1) for logs that did not record it, and what a log can tell about its own.
+"""Propensity: P(treated = 1) for logs that did not record it, and what a log says about its own.
 
-``estimate`` fits a regularised logistic model of treatment on user, item and time effects over *all* cells
+``estimate`` fits a regularized logistic model of treatment on user, item and time effects over *all* cells
 users × items × times; a cell without a row counts as untreated. It is cross-fitted: the propensity of a
 cell comes from a model that has not seen whether this cell was treated. ``diagnose`` (in ``overlap``) says
 whether effects can be learned from a log with its propensities.
@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import expit
 
-from taurank._validation import generator
+from taurank._validation import check_instance, check_integer, check_number, generator
 from taurank.data.ids import Catalogue
 from taurank.data.log import Log
 from taurank.errors import InputError
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Diagnosis", "PropensityModel", "diagnose", "estimate", "fit"]
 
-BOUND = 1e-6  # an estimate is kept within [BOUND, 1 − BOUND]
+BOUND = 1e-6  # estimates are clipped to [BOUND, 1 − BOUND]
 MAX_FOLDS = 20
 MIN_REGULARIZATION = 0.01  # a prior of standard deviation 10 on log-odds: weaker has no meaning
 BLOCK_ROWS = 1 << 20
@@ -50,7 +50,7 @@ def fit(log: Log, random_state: RandomState = None, folds: int = 5, regularizati
 
     ``regularization`` λ is the precision of the normal prior of each effect: the objective is
     Σ_cells [Z η − log(1 + e^η)] − λ/2 (Σ a_u² + Σ c_i² + Σ d_t²). The effects of users or items with few
-    treated cells are drawn towards the mean. ``random_state`` decides only how cells fall into folds.
+    treated cells are shrunk towards the mean. ``random_state`` decides only how cells fall into folds.
     """
     _check(log, folds, regularization)
     groups = _random_groups(log.catalogue, folds, generator(random_state))
@@ -125,37 +125,38 @@ class PropensityModel:
 
     def _codes(self, *codes: npt.ArrayLike) -> list[npt.NDArray[Any]]:
         """Codes of one shape; none of them may point outside the catalogue."""
-        arrays = list(np.broadcast_arrays(*codes))
+        try:
+            arrays = list(np.broadcast_arrays(*codes))
+        except ValueError as error:
+            raise InputError("user, item and time positions must have the same length.") from error
         size = self.catalogue
         sizes = {"user": size.n_users, "item": size.n_items, "time": size.n_times}
         for (name, n), array in zip(sizes.items(), arrays, strict=True):
             if not np.issubdtype(array.dtype, np.integer):
-                raise InputError(f"{name} positions must be integers, not {array.dtype}.")
+                raise InputError(f"{name} positions must be integers, got {array.dtype}.")
             wrong = (array < 0) | (array >= n)
             if wrong.any():
                 raise InputError(
-                    f"{np.count_nonzero(wrong):,} {name} positions are outside 0 … {n - 1}, "
+                    f"{name} positions must be between 0 and {n - 1}; {np.count_nonzero(wrong):,} are not, "
                     f"for example {array[wrong][0]}."
                 )
         return arrays
 
 
 def _check(log: Log, folds: int, regularization: float) -> None:
-    if not 2 <= folds <= MAX_FOLDS:
-        raise InputError(f"folds must be from 2 to {MAX_FOLDS}, not {folds}.")
-    if not MIN_REGULARIZATION <= regularization < np.inf:
-        raise InputError(f"regularization must be a number of at least {MIN_REGULARIZATION}, not {regularization}.")
+    check_instance("log", log, Log, "Log.from_frame or Log.read")
+    check_integer("folds", folds, 2, MAX_FOLDS)
+    check_number("regularization", regularization, MIN_REGULARIZATION)
     n_treated = int(np.count_nonzero(log.treated))
     if n_treated == 0:
         raise InputError(
-            f"column 'treated' is 0 in all {len(log):,} rows; a propensity can only be estimated from a "
+            f"column 'treated' is 0 in all {len(log):,} rows; a propensity can be estimated only from a "
             "log in which something was recommended."
         )
     if n_treated == log.catalogue.n_cells:
         raise InputError(
-            f"column 'treated' is 1 in every one of the {n_treated:,} cells; without a cell that was not "
-            "recommended there is no propensity to estimate (does the catalogue name all users, items "
-            "and times?)."
+            f"column 'treated' is 1 in all {n_treated:,} cells; without a cell that was not recommended there "
+            "is no propensity to estimate (does the catalogue have all users, items and times?)."
         )
 
 
@@ -195,8 +196,7 @@ def _treated_by_fold(log: Log, groups: Groups, folds: int) -> list[npt.NDArray[n
 
 def _random_cells(n_cells: int, wanted: int, generator: np.random.Generator) -> npt.NDArray[np.int64]:
     """Distinct cell numbers, in order; all of them if as many or more are wanted."""
-    if wanted < 1:
-        raise InputError(f"n_cells must be at least 1, not {wanted}.")
+    check_integer("n_cells", wanted)
     if wanted > n_cells // 2:
         return np.sort(generator.permutation(np.arange(n_cells))[:wanted])
     picked = _distinct(generator.integers(0, n_cells, wanted))

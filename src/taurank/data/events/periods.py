@@ -24,6 +24,7 @@ from taurank.errors import InputError, first_line, show
 Microseconds = npt.NDArray[np.int64]
 
 DAY = 86_400_000_000
+MAX_WINDOW = timedelta(days=36_525_000)  # 100,000 years fit into 64-bit microseconds
 _DAYS_FROM_MONDAY = 3  # 1970-01-01 was a Thursday
 _UTC_NAMES = {"UTC", "Etc/UTC", "GMT", "Z", "+00:00"}
 _TEXT_FORMS = tuple(pa.timestamp(unit, zone) for zone in (None, "UTC") for unit in ("us", "ns"))
@@ -47,7 +48,7 @@ class Periods:
         if isinstance(period, str) and period in ("day", "week"):
             return cls(period)
         if isinstance(period, str) or not isinstance(period, Iterable):
-            raise InputError(f"period must be 'day', 'week' or a list of edges, not {period!r}.")
+            raise InputError(f"period must be 'day', 'week' or a list of edges, got {period!r}.")
         return cls("edges", _read_edges(period))
 
     def number(self, instants: Microseconds, zone: str | None) -> pa.Array:
@@ -97,14 +98,23 @@ def read_window(window: Any) -> int | None:
                 f"window {window!r} cannot be read; write a number and weeks, days, hours, minutes or "
                 'seconds, such as "3 days".'
             )
-        window = timedelta(**{f"{match[2]}s": float(match[1])})
+        window = _timedelta(float(match[1]), match[2])
     if isinstance(window, np.timedelta64):
         window = window.astype("timedelta64[us]").item()
     if not isinstance(window, timedelta):
-        raise InputError(f'window must be a timedelta or text such as "3 days", not {window!r}.')
-    if window < timedelta(0):
-        raise InputError(f"window must not be negative, and {window} is; outcomes follow impressions.")
+        raise InputError(f'window must be a timedelta or text such as "3 days", got {window!r}.')
+    if not timedelta(0) <= window <= MAX_WINDOW:
+        raise InputError(f"window must be between 0 and {MAX_WINDOW.days:,} days, got {window}.")
     return window // timedelta(microseconds=1)
+
+
+def _timedelta(number: float, unit: str) -> timedelta:
+    try:
+        return timedelta(**{f"{unit}s": number})
+    except OverflowError as error:
+        raise InputError(
+            f"window must be between 0 and {MAX_WINDOW.days:,} days, got {number:,.0f} {unit}s."
+        ) from error
 
 
 def parse(array: pa.Array, column: str) -> pa.Array:
@@ -121,7 +131,7 @@ def parse(array: pa.Array, column: str) -> pa.Array:
 
 
 def wrong_text(array: pa.Array) -> npt.NDArray[np.bool_]:
-    """Where a text is no timestamp such as 2024-01-31 or 2024-01-31 18:30:00, also with Z or +01:00."""
+    """Where a text is not a timestamp such as 2024-01-31 or 2024-01-31 18:30:00, also with Z or +01:00."""
     wrong = ~np.asarray(pc.match_substring_regex(array, _ISO_TEXT), dtype=bool)
     dates = pc.utf8_slice_codeunits(array, 0, 10)
     for text in pc.unique(dates.filter(pa.array(~wrong))):  # 30 February: the form is right, the day is not
@@ -156,9 +166,9 @@ def _not_timestamps(array: pa.Array, column: str) -> str:
     example = show(array[0]) if len(array) else "none"
     if pa.types.is_integer(array.type) or pa.types.is_floating(array.type):
         advice = "say what they count: pandas.to_datetime(column, unit='s')"
-        return f"column '{column}' holds numbers such as {example}, not timestamps; {advice}."
+        return f"column '{column}' has numbers such as {example}, not timestamps; {advice}."
     advice = "convert them: pandas.to_datetime(column)"
-    return f"column '{column}' holds {array.type} such as {example}, not timestamps; {advice}."
+    return f"column '{column}' has {array.type} such as {example}, not timestamps; {advice}."
 
 
 def _read_edges(period: Any) -> pa.Array:
@@ -166,7 +176,7 @@ def _read_edges(period: Any) -> pa.Array:
         period = _dates_at_midnight(list(period))
     edges = to_array(period, "period")
     if edges.null_count or len(edges) < 2:
-        raise InputError(f"a list of edges needs at least two and no null, not {len(edges)} edges.")
+        raise InputError(f"period needs at least two edges and no null, got {len(edges)} edges.")
     if pa.types.is_string(edges.type):
         edges = _edges_from_text(edges)
     instants, _ = read_instants(edges, "period", text=False)
@@ -188,7 +198,7 @@ def _edges_from_text(edges: pa.Array) -> pa.Array:
     wrong = wrong_text(edges)
     if wrong.any():
         example = show(edges[int(np.flatnonzero(wrong)[0])])
-        raise InputError(f"the edge {example} is no date or timestamp; write it as 2024-01-31 18:30:00.")
+        raise InputError(f"the edge {example} is not a valid date or timestamp; write it as 2024-01-31 18:30:00.")
     only_dates = pc.all(pc.equal(pc.utf8_length(edges), 10)).as_py()
     return edges.cast(pa.date32()) if only_dates else parse(edges, "period")
 

@@ -8,173 +8,90 @@ made where those propensities are known, and are otherwise called not identifiab
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, dataclass, replace
+import shutil
+from dataclasses import asdict, dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
+from taurank._validation import check_instance
 from taurank.data import sources
-from taurank.data.log import RULES, Log
+from taurank.data.columns import PROPENSITY
+from taurank.data.log import Log
 from taurank.data.reader import cell_index, read_cells
-from taurank.errors import InputError
+from taurank.errors import InputError, plural
+from taurank.estimation.overlap import text
+from taurank.estimation.overlap.figures import (
+    ENOUGH_TREATED,
+    HISTOGRAM_EDGES,
+    Z_LIMIT,
+    Arm,
+    Bin,
+    Figures,
+    Margin,
+    Total,
+)
+from taurank.estimation.overlap.findings import Finding, find
+from taurank.estimation.thresholds import almost_always, almost_never, lacks_overlap
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Floats = npt.NDArray[np.float64]
 
-NEAR = 1e-3  # a propensity within this of 0 or 1 has no overlap to speak of
-Z_LIMIT = 3.0  # standard errors from which on a difference is no accident
-ENOUGH_TREATED = 50  # treated cells a user or item needs for a check of its own
 AGREE = 1e-6  # largest difference between the log's propensity of a cell and that in ``cells``
+TINY = 1e-100  # smaller propensities count as this one in sums, whose squares stay finite then
 N_BINS = 10  # calibration bins, of equal numbers of cells
-HISTOGRAM_EDGES = tuple(np.linspace(-6.0, 6.0, 49).tolist())  # log10 of the odds of P
 CURVE_POINTS = 101
 BLOCK_ROWS = 1 << 20
 
 
 @dataclass(frozen=True)
-class Arm:
-    """The purchases (outcome = 1) of one arm, weighted by w = 1/P if treated, 1/(1−P) if not."""
+class Diagnosis(Figures):
+    """What a log says about its propensities: figures, and the findings that follow from them.
 
-    name: str
-    purchases: int
-    effective: float  # Kish: (Σw)² / Σw²
-    always: int  # purchases with P above 1 − NEAR
-    never: int  # purchases with P below NEAR
-    near_weight: float  # share of the weight of the purchases with P within NEAR of 0 or 1
-    largest_weight: float
-    histogram: tuple[int, ...]  # purchases between the HISTOGRAM_EDGES
-    curve: tuple[float, ...]  # share of the weight that the heaviest 0 %, 1 %, … 100 % carry
-
-    @property
-    def near_share(self) -> float:
-        """Share of the purchases with P within NEAR of 0 or 1."""
-        return (self.always + self.never) / self.purchases if self.purchases else 0.0
-
-
-@dataclass(frozen=True)
-class Total:
-    """A sum of weights divided by the number of cells: 1 up to its standard error if P is right."""
-
-    cells: int
-    ratio: float
-    error: float
-
-    @property
-    def z(self) -> float:
-        """How many standard errors the ratio is away from 1."""
-        return (self.ratio - 1.0) / self.error if self.error > 0 else 0.0
-
-
-@dataclass(frozen=True)
-class Margin:
-    """The same sum for each user, or each item, with enough treated cells: how many are far from 1."""
-
-    name: str
-    checked: int
-    far: int  # more than Z_LIMIT standard errors away
-
-    @property
-    def far_share(self) -> float:
-        return self.far / self.checked if self.checked else float("nan")
-
-
-@dataclass(frozen=True)
-class Bin:
-    """Cells with like propensities: their mean propensity against the share of them that was treated."""
-
-    low: float
-    high: float
-    cells: int
-    propensity: float
-    treated: float
-    error: float
-
-    @property
-    def z(self) -> float:
-        """How many standard errors the share treated is away from the mean propensity."""
-        return (self.treated - self.propensity) / self.error if self.error > 0 else 0.0
-
-
-@dataclass(frozen=True)
-class Diagnosis:
-    """What a log tells about its propensities. ``control_total`` and ``bins`` are None where the log
-    does not identify them; ``level`` is "good", "caution" or "poor"; ``verdict`` says it in words.
+    ``level`` is "good", "caution" or "poor", ``verdict`` the findings as sentences. ``control_total`` and
+    ``bins`` are None where the log does not identify them.
     """
 
-    n_rows: int
-    n_users: int
-    n_items: int
-    n_times: int
-    n_treated: int
-    treated: Arm
-    control: Arm
-    treated_total: Total
-    users: Margin
-    items: Margin
-    control_total: Total | None
-    bins: tuple[Bin, ...] | None
-
-    @property
-    def n_cells(self) -> int:
-        return self.n_users * self.n_items * self.n_times
-
-    @property
-    def always_share(self) -> float:
-        """Share of all purchases that were of items this user is always shown (P above 1 − NEAR)."""
-        return (self.treated.always + self.control.always) / max(self.n_purchases, 1)
-
-    @property
-    def never_share(self) -> float:
-        """Share of all purchases that were of items this user is almost never shown (P below NEAR)."""
-        return (self.treated.never + self.control.never) / max(self.n_purchases, 1)
-
-    @property
-    def n_purchases(self) -> int:
-        return self.treated.purchases + self.control.purchases
+    findings: tuple[Finding, ...]
 
     @property
     def level(self) -> str:
-        from taurank.estimation.overlap.findings import level
-
-        return level(self)
+        """The level of the worst finding: "good", "caution" or "poor"."""
+        return self.findings[0].level
 
     @property
     def verdict(self) -> str:
-        from taurank.estimation.overlap.findings import verdict
-
-        return verdict(self)
+        """The findings as sentences, the worst first."""
+        return text.verdict(self.findings)
 
     def to_frame(self) -> pd.DataFrame:
         """One row per check: ``check, value, expected, reading`` (NaN: not identifiable, or none)."""
-        from taurank.estimation.overlap.findings import frame
-
-        return frame(self)
+        return text.frame(self)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as numbers, texts and lists, fit for JSON."""
-        shares = {"always_share": self.always_share, "never_share": self.never_share}
-        words = {"level": self.level, "verdict": self.verdict}
-        edges = {"histogram_edges": list(HISTOGRAM_EDGES)}
         numbers: dict[str, Any] = _listed(asdict(self))
-        return {**words, "n_cells": self.n_cells, **shares, **numbers, **edges}
+        numbers["findings"] = [finding._asdict() for finding in self.findings]
+        shares = {"always_share": self.always_share, "never_share": self.never_share}
+        stated = {"level": self.level, "verdict": self.verdict, "n_cells": self.n_cells}
+        return {**stated, **shares, **numbers, "histogram_edges": list(HISTOGRAM_EDGES)}
 
     def write_html(self, path: str | os.PathLike[str]) -> None:
-        """One page with the verdict, the figures, charts and what each of them means; works offline."""
-        from taurank.estimation.overlap.findings import write_html
+        """One page: the verdict, what to do now, charts, figures and what they mean; works offline."""
+        from taurank.estimation.overlap.page import write_html
 
-        write_html(self, path)
+        write_html(self, self.findings, path)
 
     def __str__(self) -> str:
-        from taurank.estimation.overlap.findings import text
-
-        return text(self)
+        columns = shutil.get_terminal_size().columns
+        return text.text(self, self.findings, width=min(max(columns, 60), 120))
 
 
 def diagnose(log: Log, cells: Any = None) -> Diagnosis:
-    """What the log tells about overlap and about its propensities.
+    """What the log says about overlap and about its propensities.
 
     Always: Σ_treated 1/P against users · items · times (its variance Σ_cells (1−P)/P is estimated by
     Σ_treated (1−P)/P²), and the same for each user and each item; Kish's effective number (Σw)²/Σw² of the
@@ -185,16 +102,24 @@ def diagnose(log: Log, cells: Any = None) -> Diagnosis:
     frame or a file with ``user_id, item_id, propensity`` and the log's ``time``, for all cells or for some
     that were chosen without regard to treatment (see ``PropensityModel.sample_cells``).
     """
-    propensity = log.recorded_propensity("diagnose")
+    check_instance("log", log, Log, "Log.from_frame or Log.read")
+    figures = _measure(log, log.recorded_propensity("diagnose"), cells)
+    measured = {field.name: getattr(figures, field.name) for field in fields(figures)}
+    return Diagnosis(**measured, findings=find(figures))
+
+
+def _measure(log: Log, propensity: Floats, cells: Any) -> Figures:
     known = _known_cells(log, propensity, cells)
-    return Diagnosis(
+    treated = propensity[log.treated == 1]
+    return Figures(
         n_rows=len(log),
         n_users=log.n_users,
         n_items=log.n_items,
         n_times=log.n_times,
-        n_treated=int(np.count_nonzero(log.treated)),
+        n_treated=len(treated),
         treated=_arm("treated", log, propensity, 1),
         control=_arm("control", log, propensity, 0),
+        smallest_treated=float(treated.min(initial=1.0)),
         treated_total=_treated_total(log, propensity),
         users=_margin("users", log, propensity, log.user, log.n_users),
         items=_margin("items", log, propensity, log.item, log.n_items),
@@ -205,17 +130,17 @@ def diagnose(log: Log, cells: Any = None) -> Diagnosis:
 
 def _arm(name: str, log: Log, propensity: Floats, arm: int) -> Arm:
     rows = np.flatnonzero((log.outcome == 1) & (log.treated == arm))
-    p = propensity[rows]
+    p = np.maximum(propensity[rows], TINY)
     weight = 1.0 / p if arm else 1.0 / (1.0 - p)
-    near = (p < NEAR) | (p > 1.0 - NEAR)
+    near = lacks_overlap(p)
     total = float(weight.sum())
     log_odds = np.clip(np.log10(p) - np.log10(1.0 - p), HISTOGRAM_EDGES[0], HISTOGRAM_EDGES[-1])
     return Arm(
         name=name,
         purchases=len(rows),
         effective=_kish(weight),
-        always=int(np.count_nonzero(p > 1.0 - NEAR)),
-        never=int(np.count_nonzero(p < NEAR)),
+        always=int(np.count_nonzero(almost_always(p))),
+        never=int(np.count_nonzero(almost_never(p))),
         near_weight=float(weight[near].sum()) / total if len(rows) else 0.0,
         largest_weight=float(weight.max()) if len(rows) else 0.0,
         histogram=tuple(np.histogram(log_odds, HISTOGRAM_EDGES)[0].tolist()),
@@ -245,7 +170,7 @@ def _treated_total(log: Log, propensity: Floats) -> Total:
     total = variance = 0.0
     for start in range(0, len(log), BLOCK_ROWS):
         rows = slice(start, start + BLOCK_ROWS)
-        p = propensity[rows][log.treated[rows] == 1]
+        p = np.maximum(propensity[rows][log.treated[rows] == 1], TINY)
         total += float((1.0 / p).sum())
         variance += float(((1.0 - p) / p**2).sum())
     n_cells = log.catalogue.n_cells
@@ -256,7 +181,7 @@ def _margin(name: str, log: Log, propensity: Floats, code: npt.NDArray[np.int32]
     sums = np.zeros((3, n))  # treated cells, Σ 1/P, Σ (1−P)/P²
     for start in range(0, len(log), BLOCK_ROWS):
         rows = start + np.flatnonzero(log.treated[start : start + BLOCK_ROWS])
-        p = propensity[rows]
+        p = np.maximum(propensity[rows], TINY)
         for row, values in enumerate((np.ones_like(p), 1.0 / p, (1.0 - p) / p**2)):
             sums[row] += np.bincount(code[rows], values, n)
     treated, total, variance = sums[:, sums[0] >= ENOUGH_TREATED]
@@ -280,9 +205,9 @@ def _bins(propensity: Floats, treated: npt.NDArray[np.int8]) -> tuple[Bin, ...]:
     sums = np.zeros((4, max(len(edges) - 1, 1)))
     for start in range(0, len(propensity), BLOCK_ROWS):
         p, z = propensity[start : start + BLOCK_ROWS], treated[start : start + BLOCK_ROWS]
-        place = np.searchsorted(inner, p, side="right")
+        bin_of = np.searchsorted(inner, p, side="right")
         for row, values in enumerate((np.ones_like(p), p, z.astype(np.float64), p * (1.0 - p))):
-            sums[row] += np.bincount(place, values, sums.shape[1])
+            sums[row] += np.bincount(bin_of, values, sums.shape[1])
     low, high = (edges[:-1], edges[1:]) if len(edges) > 1 else (edges, edges)
     return tuple(
         Bin(float(a), float(b), int(n), float(p / n), float(z / n), float(np.sqrt(v)) / float(n))
@@ -302,7 +227,7 @@ def _given_cells(log: Log, propensity: Floats, cells: Any) -> tuple[Floats, npt.
     is_path = isinstance(cells, (str, os.PathLike))
     source = sources.from_files(cells) if is_path else sources.from_frame(cells)
     ids = (log.users.values, log.items.values, log.times.values)
-    given = read_cells(source, ids, [replace(RULES[2], required=True)])
+    given = read_cells(source, ids, [replace(PROPENSITY, required=True)])
     key = cell_index(log.catalogue, given.user, given.item, given.time)
     order = np.argsort(key)
     key, p = key[order], given.numbers["propensity"][order]
@@ -311,14 +236,15 @@ def _given_cells(log: Log, propensity: Floats, cells: Any) -> tuple[Floats, npt.
     for start in range(0, len(log), BLOCK_ROWS):
         rows = slice(start, start + BLOCK_ROWS)
         own = cell_index(log.catalogue, log.user[rows], log.item[rows], log.time[rows])
-        place = np.minimum(np.searchsorted(key, own), len(key) - 1)
-        found = key[place] == own
-        treated[place[found]] = log.treated[rows][found]
-        different += int(np.count_nonzero(np.abs(p[place[found]] - propensity[rows][found]) > AGREE))
+        nearest = np.minimum(np.searchsorted(key, own), len(key) - 1)
+        given_too = key[nearest] == own
+        treated[nearest[given_too]] = log.treated[rows][given_too]
+        gap = np.abs(p[nearest[given_too]] - propensity[rows][given_too])
+        different += int(np.count_nonzero(gap > AGREE))
     if different:
         raise InputError(
-            f"column 'propensity': {different:,} of the given cells have another propensity than the log "
-            "has for them; both must come from the same model or record."
+            f"column 'propensity': {plural(different, 'given cell')} {'differs' if different == 1 else 'differ'} "
+            "from the propensity in the log; both must come from the same model or record."
         )
     return p, treated
 

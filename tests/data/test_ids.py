@@ -1,0 +1,270 @@
+"""Ids of every type, in one batch or many: never another user, never another library's error, in linear time."""
+
+from __future__ import annotations
+
+import time
+from datetime import date, timedelta
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from taurank import Log
+from taurank.data import id_column
+from taurank.data.columns import WrongRows
+from taurank.data.id_column import IdColumn
+from taurank.data.ids import Ids, normalize
+from taurank.errors import InputError
+
+BIG = 2**63
+
+
+def table(user: Any, n: int | None = None) -> pa.Table:
+    users = user if isinstance(user, (pa.Array, pa.ChunkedArray)) else pa.array(user)
+    n = len(users) if n is None else n
+    flags = np.ones(n, np.int8)
+    return pa.table({"user_id": users, "item_id": np.arange(n), "treated": flags, "outcome": flags})
+
+
+def users_of(log: Log) -> list[Any]:
+    """The user of every row."""
+    ids: list[Any] = log.users.decode(log.user).to_pylist()
+    return ids
+
+
+@given(
+    st.lists(st.lists(st.one_of(st.integers(0, 20), st.none()), max_size=6), max_size=12),
+    st.integers(1, 10),
+    st.booleans(),
+)
+@settings(max_examples=200, deadline=None)
+def test_batches_are_encoded_like_the_slow_twin(batches: list[list[int | None]], merge: int, encoded: bool) -> None:
+    """The twin: a dictionary of ids in order of first occurrence."""
+    twin: dict[int | None, int] = {}
+    expected = [twin.setdefault(value, len(twin)) for batch in batches for value in batch]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(id_column, "MERGE_AT", merge)
+        column, wrong = IdColumn("user_id", wrong_rows := WrongRows()), wrong_rows
+        arrays = [pa.array(batch, pa.int64()) for batch in batches]
+        codes = [column.add(array.dictionary_encode() if encoded else array) for array in arrays]
+    if None in twin:
+        first = [value for batch in batches for value in batch].index(None) + 1
+        with pytest.raises(InputError, match=f"the first in row {first};"):
+            wrong.refuse()
+    elif expected:
+        ids, merged = column.finish()
+        values = ids.take(pa.array(merged[np.concatenate(codes)])).to_pylist()
+        assert values == [value for batch in batches for value in batch]
+        assert sorted(ids.to_pylist()) == sorted(twin)  # type: ignore[type-var]
+
+
+class TestNulls:
+    def test_a_null_in_a_dictionary_is_a_null(self) -> None:
+        users = pa.DictionaryArray.from_arrays(pa.array([0, 1, 0]), pa.array(["a", None]))
+        with pytest.raises(InputError, match="column 'user_id' has 1 null value, the first in row 2"):
+            Log.from_frame(table(users))
+
+    def test_a_null_in_a_dictionary_of_numbers_is_a_null(self) -> None:
+        flags = pa.DictionaryArray.from_arrays(pa.array([0, 1, 0]), pa.array([1, None]))
+        with pytest.raises(InputError, match="column 'treated' has 1 null value, the first in row 2"):
+            Log.from_frame(table([1, 2, 3]).set_column(2, "treated", flags))
+
+    def test_a_null_in_a_dictionary_of_events_is_a_null(self) -> None:
+        users = pa.DictionaryArray.from_arrays(pa.array([0, 1, 0]), pa.array(["a", None]))
+        stamps = pa.array([date(2024, 1, 1)] * 3)
+        events = pa.table({"user_id": users, "item_id": [1, 2, 3], "timestamp": stamps})
+        with pytest.raises(InputError, match=r"'impressions.user_id' has 1 null value, the first in row 2"):
+            Log.from_events(events, events)
+
+    def test_a_null_index_and_unused_entries(self) -> None:
+        users = pa.DictionaryArray.from_arrays(pa.array([2, None, 2]), pa.array(["a", None, "c"]))
+        with pytest.raises(InputError, match="column 'user_id' has 1 null value, the first in row 2"):
+            Log.from_frame(table(users))
+        used = pa.DictionaryArray.from_arrays(pa.array([2, 2, 0]), pa.array(["a", None, "c"]))
+        assert Log.from_frame(table(used)).users.values.to_pylist() == ["a", "c"]
+
+
+class TestLargeIntegers:
+    def test_uint64_in_several_batches(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("taurank.data.sources.BATCH_ROWS", 2)
+        values = np.array([1, 2, 3, BIG + 5, 4, BIG], np.uint64)
+        pq.write_table(table(values), tmp_path / "log.parquet")
+        for log in (Log.read(tmp_path / "log.parquet"), Log.from_frame(table(values))):
+            assert users_of(log) == values.tolist()
+        small = table(np.array([3, 1, 2], np.uint64))
+        assert Log.from_frame(small).users.values.type == pa.int64()
+
+    def test_uint64_in_one_file_and_int64_in_another(self, tmp_path: Path) -> None:
+        first, second = table(np.array([1, 2], np.int64)), table(np.array([5, BIG], np.uint64))
+        pq.write_table(first, tmp_path / "a.parquet")
+        pq.write_table(second, tmp_path / "b.parquet")
+        assert users_of(Log.read(tmp_path)) == [1, 2, 5, BIG]
+        pq.write_table(table(np.array([-1, 2], np.int64)), tmp_path / "a.parquet")
+        with pytest.raises(InputError, match="has type int64 in one file and uint64 in another"):
+            Log.read(tmp_path)
+
+    def test_python_integers(self) -> None:
+        assert Ids([BIG, 1]).values.to_pylist() == [BIG, 1]
+        log = Log.from_frame(table(np.array([1, BIG], np.uint64)), users=[BIG, 7, 1])
+        assert log.user.tolist() == [2, 0]
+        for odd in ([2**64], [-1, BIG], [10**400]):
+            with pytest.raises(InputError, match="mixes incompatible id types"):
+                Ids(odd)
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.decimal32(5, 0), pa.decimal64(10, 0), pa.decimal128(20, 0), pa.decimal256(50, 0)]
+)
+def test_whole_decimals_are_integers(kind: pa.DataType) -> None:
+    log = Log.from_frame(table(pa.array([Decimal(3), Decimal(1)], kind)))
+    assert log.users.values.equals(pa.array([1, 3]))
+
+
+def test_other_decimals_are_ids_of_their_own(tmp_path: Path) -> None:
+    values = [Decimal("1.50"), Decimal("0.25")]
+    for kind in (pa.decimal64(10, 2), pa.decimal128(20, 2)):
+        log = Log.from_frame(table(pa.array(values, kind)))
+        assert users_of(log) == values
+        log.write(tmp_path / "log.parquet")
+        assert Log.read(tmp_path / "log.parquet").equals(log)
+    huge = Log.from_frame(table(pa.array([Decimal(10**30)], pa.decimal128(38, 0))))
+    assert users_of(huge) == [10**30]
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [pa.date32(), pa.date64(), pa.time32("s"), pa.time64("us"), pa.duration("s"), pa.timestamp("s"),
+     pa.timestamp("us"), pa.timestamp("ms", "UTC")],
+)  # fmt: skip
+def test_times_that_python_cannot_represent_are_refused(kind: pa.DataType) -> None:
+    whole = pa.int32() if kind.bit_width == 32 else pa.int64()
+    far = pa.array([5, 2**30 if kind.bit_width == 32 else 86_400_000 * 10**11], whole).view(kind)
+    with pytest.raises(
+        InputError, match=r"column 'user_id' (has a .* out of range|cannot be read|has ids)|cannot be read"
+    ):
+        Log.from_frame(table(far))
+    with pytest.raises(InputError):
+        Ids(far, "user_id")
+
+
+@pytest.mark.parametrize("values", [[date(1, 1, 1), date(9999, 12, 31)], [timedelta(0), timedelta(days=1)]])
+def test_times_that_python_can_represent_come_back(values: list[Any], tmp_path: Path) -> None:
+    log = Log.from_frame(table(pa.array(values)))
+    log.write(tmp_path / "log.parquet")
+    again = Log.read(tmp_path / "log.parquet")
+    assert users_of(again) == values
+    assert len(again.to_frame()) == 2
+
+
+def test_text_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
+    bad = pa.StringArray.from_buffers(2, pa.py_buffer(np.array([0, 1, 2], np.int32)), pa.py_buffer(b"a\xff"))
+    with pytest.raises(InputError, match=r"the frame cannot be read: .*UTF8"):
+        Log.from_frame(table(bad))
+    with pytest.raises(InputError, match="has ids that cannot be read"):
+        Log.from_frame(table(["a", "b"]), users=bad)
+    pq.write_table(table(pa.array([b"a", b"\xff"])), tmp_path / "log.parquet")
+    assert users_of(Log.read(tmp_path / "log.parquet")) == [b"a", b"\xff"]
+    (tmp_path / "log.csv").write_bytes(b"user_id,item_id,treated,outcome\n\xff,1,1,1\n")
+    with pytest.raises(InputError, match=r"log\.csv"):
+        Log.read(tmp_path / "log.csv")
+
+
+def test_more_than_2_gib_of_text_is_refused_or_read_without_decoding() -> None:
+    long = pa.array(["x" * (1 << 20)])
+    users = pa.DictionaryArray.from_arrays(pa.array(np.zeros(2100, np.int32)), long)  # 2.1 GiB, decoded
+    assert Log.from_frame(table(users)).n_users == 1
+    offsets = np.array([0, 2**31 + 10], np.int64)
+    data = pa.py_buffer(np.zeros(2**31 + 10, np.uint8))  # never touched, so it takes no memory
+    large = pa.LargeStringArray.from_buffers(1, pa.py_buffer(offsets), data)
+    with pytest.raises(InputError, match="column 'user_id' has more than 2 GiB of text"):
+        normalize(large, "user_id")
+
+
+def test_two_columns_of_one_name(tmp_path: Path) -> None:
+    names = ["user_id", "item_id", "treated", "outcome", "outcome"]
+    columns = [pa.array([1])] * 5
+    twice = pa.Table.from_arrays(columns, names)
+    pq.write_table(twice, tmp_path / "log.parquet")
+    (tmp_path / "log.csv").write_text(",".join(names) + "\n1,1,1,1,1\n")
+    with pytest.raises(InputError, match="has two columns named 'outcome'; rename one of them"):
+        Log.from_frame(twice)
+    for name in ("log.parquet", "log.csv"):
+        with pytest.raises(InputError, match="has two columns named 'outcome'; rename one of them"):
+            Log.read(tmp_path / name)
+
+
+@pytest.fixture(scope="module")
+def rows() -> pa.Table:
+    """1 M rows of 200,000 users."""
+    n = 1_000_000
+    users, flags = np.random.default_rng(0).integers(0, 200_000, n), np.ones(n, np.int8)
+    return pa.table({"user_id": users, "item_id": np.arange(n), "treated": flags, "outcome": flags})
+
+
+class TestTimeIsLinear:
+    """Before, every batch looked at all ids seen so far: 100 times as long."""
+
+    def test_many_small_batches(self, rows: pa.Table) -> None:
+        batches = rows.select(["user_id"]).to_batches(max_chunksize=1000)
+        whole = _seconds(lambda: _encode([rows["user_id"].chunk(0)]))
+        many = _seconds(lambda: _encode([batch.column(0) for batch in batches]))
+        assert len(batches) == 1000
+        assert many < 20 * whole + 1.0
+
+    def test_many_small_files(self, rows: pa.Table, tmp_path: Path) -> None:
+        part = 2000
+        for number in range(500):
+            pq.write_table(rows.slice(number * part, part), tmp_path / f"{number:03d}.parquet")
+        one = _seconds(lambda: Log.from_frame(rows))
+        assert _seconds(lambda: Log.read(tmp_path)) < 10 * one + 5.0  # opening a file takes some milliseconds
+
+
+def _encode(arrays: list[pa.Array]) -> None:
+    column = IdColumn("user_id", WrongRows())
+    for array in arrays:
+        column.add(array)
+    column.finish()
+
+
+def _seconds(act: Any) -> float:
+    start = time.process_time()
+    act()
+    return time.process_time() - start
+
+
+class TestRecordedCatalogues:
+    def frame(self) -> pd.DataFrame:
+        return pd.DataFrame({"user_id": [1, 2], "item_id": [1, 1], "treated": 1, "outcome": 0, "time": [0, 1]})
+
+    def test_a_folder_of_our_files_and_others_keeps_the_catalogue_and_adds_to_it(self, tmp_path: Path) -> None:
+        Log.from_frame(self.frame(), users=[9, 2, 1], items=[5, 1], times=[1, 0]).write(tmp_path / "a.parquet")
+        other = self.frame().assign(user_id=[4, 3], item_id=[7, 5])
+        other.to_parquet(tmp_path / "b.parquet")
+        log = Log.read(tmp_path)
+        assert log.users.values.to_pylist() == [9, 2, 1, 3, 4]
+        assert log.items.values.to_pylist() == [5, 1, 7]
+        assert log.times.values.to_pylist() == [1, 0]
+        assert users_of(log) == [1, 2, 4, 3]
+
+    def test_a_log_filtered_by_another_tool_keeps_its_catalogue(self, tmp_path: Path) -> None:
+        Log.from_frame(self.frame(), users=[9, 2, 1]).write(tmp_path / "a.parquet")
+        pq.write_table(pq.read_table(tmp_path / "a.parquet").slice(0, 1), tmp_path / "b.parquet")
+        filtered = Log.read(tmp_path / "b.parquet")
+        assert filtered.users.values.to_pylist() == [9, 2, 1]
+        assert Log.from_frame(filtered.to_frame()).users.values.to_pylist() == [1]  # how to drop it
+        with pytest.raises(InputError, match="1 row has a user_id that is not in users="):
+            Log.read(tmp_path / "b.parquet", users=[2])
+
+    def test_rows_added_by_another_tool_extend_the_catalogue(self, tmp_path: Path) -> None:
+        Log.from_frame(self.frame(), users=[9, 2, 1]).write(tmp_path / "a.parquet")
+        rows = pq.read_table(tmp_path / "a.parquet")
+        more = rows.set_column(0, "user_id", pa.array([11, 10]))
+        pq.write_table(pa.concat_tables([rows, more]), tmp_path / "b.parquet")
+        assert Log.read(tmp_path / "b.parquet").users.values.to_pylist() == [9, 2, 1, 10, 11]

@@ -1,0 +1,57 @@
+"""Logs for tests, each kind built in one place."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+import taurank as tr
+from taurank.data.ids import Catalogue, Ids
+
+
+def cells_frame(
+    users: int = 60, items: int = 40, times: int = 3, seed: int = 0, low: float = 0.1, high: float = 0.8
+) -> pd.DataFrame:
+    """Every cell of a small grid with its propensity, treatment and outcome."""
+    rng = np.random.default_rng(seed)
+    user, item, time = (axis.ravel() for axis in np.indices((users, items, times)))
+    propensity = rng.uniform(low, high, (users, items))[user, item]
+    treated = (rng.random(len(user)) < propensity).astype(int)
+    outcome = (rng.random(len(user)) < 0.1 + 0.2 * treated).astype(int)
+    columns = {"user_id": user, "item_id": item, "time": time, "treated": treated, "outcome": outcome}
+    return pd.DataFrame({**columns, "propensity": propensity})
+
+
+def sparse_log(frame: pd.DataFrame) -> tr.Log:
+    """The log of a frame of all cells: rows where something was recommended or happened, the whole catalogue."""
+    rows = frame[(frame["treated"] == 1) | (frame["outcome"] == 1)]
+    ids = {column: sorted(set(frame[column])) for column in ("user_id", "item_id", "time")}
+    return tr.Log.from_frame(rows, ids["user_id"], ids["item_id"], ids["time"])
+
+
+def dense_log(
+    treated: npt.NDArray[Any], outcome: npt.NDArray[Any] | None = None, propensity: npt.NDArray[Any] | None = None
+) -> tr.Log:
+    """The log of arrays users × items × times, with a row for every cell that is not all zero."""
+    outcome = np.zeros_like(treated) if outcome is None else outcome
+    user, item, time = (axis.astype(np.int32) for axis in np.nonzero(treated.astype(bool) | outcome.astype(bool)))
+    ids = (Ids(np.arange(n), name) for n, name in zip(treated.shape, ("user_id", "item_id", "time"), strict=True))
+    catalogue, cells = Catalogue(*ids), (user, item, time)
+    chances = None if propensity is None else propensity[cells].astype(np.float64)
+    return tr.Log(
+        catalogue, user, item, time, treated[cells].astype(np.int8), outcome[cells].astype(np.int8), chances
+    )
+
+
+def purchases_log(propensities: list[float], treated: list[int]) -> tr.Log:
+    """A log of nothing but purchases, one of each user."""
+    frame = pd.DataFrame({"user_id": range(len(treated)), "item_id": 0, "treated": treated, "outcome": 1})
+    return tr.Log.from_frame(frame.assign(propensity=propensities))
+
+
+def synthetic_log(users: int = 30, items: int = 20, times: int = 3, seed: int = 0) -> tr.Log:
+    """A log drawn from a synthetic world."""
+    return tr.World.synthetic(users, items, random_state=seed).sample(times, random_state=seed + 1).log
