@@ -15,6 +15,7 @@ _HOMES = {
     "Log": "taurank.data.log",
     "World": "taurank.worlds.world",
     "Gains": "taurank.estimation.gains",
+    "Formula": "taurank.evaluation.formulas",
     "evaluate": "taurank.evaluation.evaluate",
     "compare": "taurank.evaluation.evaluate",
     "tune": "taurank.tuning",
@@ -28,7 +29,7 @@ _MODULES = {
 }
 
 __all__ = [
-    "BLCE", "BPR", "DLCE", "DLTO", "LEARNERS", "ULBPR", "ULRMF", "CausE", "CountingBayes", "Gains", "Log",
+    "BLCE", "BPR", "DLCE", "DLTO", "LEARNERS", "ULBPR", "ULRMF", "CausE", "CountingBayes", "Formula", "Gains", "Log",
     "Popular", "Random", "World", "bounds", "compare", "dunnhumby", "evaluate", "gains", "load", "propensity", "tune",
 ]  # fmt: skip
 
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from taurank.estimation.gains import Gains
     from taurank.evaluation import bounds
     from taurank.evaluation.evaluate import compare, evaluate
+    from taurank.evaluation.formulas import Formula
     from taurank.learners import (
         BLCE,
         BPR,

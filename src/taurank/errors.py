@@ -21,6 +21,10 @@ class OverlapWarning(UserWarning):
     """Much of an estimate's weight lies on pairs whose propensity leaves one arm unobserved."""
 
 
+class TrainingLogWarning(UserWarning):
+    """A model is measured on the log it was trained on."""
+
+
 def plural(number: int, noun: str) -> str:
     """ "1 row", "1,234 rows"."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

@@ -29,7 +29,7 @@ def test_the_interval_is_near_the_normal_one_and_grows_with_the_level() -> None:
     assert high == pytest.approx(metric.mean + 1.96 * error, abs=0.15 * error)
     wide = metric.interval(0.99)
     assert wide[0] < low < high < wide[1]
-    with pytest.raises(ValueError, match="level must lie between 0 and 1"):
+    with pytest.raises(ValueError, match="level must be a number between 0 and 1, got 95"):
         metric.interval(95)
 
 

@@ -18,13 +18,14 @@ from taurank.data import sources
 from taurank.data.log import RULES, Log
 from taurank.data.reader import cell_index, read_cells
 from taurank.errors import InputError
+from taurank.estimation.thresholds import NEAR as NEAR
+from taurank.estimation.thresholds import almost_always, almost_never, lacks_overlap
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Floats = npt.NDArray[np.float64]
 
-NEAR = 1e-3  # a propensity within this of 0 or 1 has no overlap to speak of
 Z_LIMIT = 3.0  # standard errors from which on a difference is no accident
 ENOUGH_TREATED = 50  # treated cells a user or item needs for a check of its own
 AGREE = 1e-6  # largest difference between the log's propensity of a cell and that in ``cells``
@@ -207,15 +208,15 @@ def _arm(name: str, log: Log, propensity: Floats, arm: int) -> Arm:
     rows = np.flatnonzero((log.outcome == 1) & (log.treated == arm))
     p = propensity[rows]
     weight = 1.0 / p if arm else 1.0 / (1.0 - p)
-    near = (p < NEAR) | (p > 1.0 - NEAR)
+    near = lacks_overlap(p)
     total = float(weight.sum())
     log_odds = np.clip(np.log10(p) - np.log10(1.0 - p), HISTOGRAM_EDGES[0], HISTOGRAM_EDGES[-1])
     return Arm(
         name=name,
         purchases=len(rows),
         effective=_kish(weight),
-        always=int(np.count_nonzero(p > 1.0 - NEAR)),
-        never=int(np.count_nonzero(p < NEAR)),
+        always=int(np.count_nonzero(almost_always(p))),
+        never=int(np.count_nonzero(almost_never(p))),
         near_weight=float(weight[near].sum()) / total if len(rows) else 0.0,
         largest_weight=float(weight.max()) if len(rows) else 0.0,
         histogram=tuple(np.histogram(log_odds, HISTOGRAM_EDGES)[0].tolist()),
