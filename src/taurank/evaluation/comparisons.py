@@ -10,16 +10,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from taurank.errors import plural
 from taurank.evaluation.bootstrap import Bootstrap
 from taurank.evaluation.results import Metric, Result, metric_row
-from taurank.evaluation.wording import aligned, number, span
+from taurank.evaluation.wording import COLUMNS, aligned, number, overlap_sentence, span, training_sentence, wrapped
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Floats = npt.NDArray[np.float64]
 
-_LONGEST_NAME = 20
+_SHORTEST_NAME = 8  # what is left of a long name where the figures are wide
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -68,7 +69,7 @@ class Comparison:
             f"{self.first.name}: {number(self.first.mean)} against {number(self.second.mean)}, a difference of "
             f"{number(self.difference)} (95 % interval {span(self.interval())}): {verdict}"
         )
-        return "\n".join(filter(None, (head, sentence, self.overlap, self.training_log)))
+        return "\n".join(wrapped(filter(None, (head, sentence, self.overlap, self.training_log))))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -120,22 +121,24 @@ class ResultTable(Mapping[str, Result]):
         return f"ResultTable({', '.join(self)}; baseline {self.baseline})"
 
     def __str__(self) -> str:
-        metrics = next(iter(self.values()))
-        blocks = ["\n".join(self._block(name)) for name in metrics]
-        remarks = [f"{name}: {remark}" for name, result in self.items() for remark in self._warnings(result)]
-        head = f"measured by {metrics.gains_name}; differences are paired by user"
-        return "\n\n".join([head, *blocks, *(["\n".join(remarks)] if remarks else [])])
+        results = list(self.values())
+        head = f"measured by {results[0].gains_name}; diff.: minus {self.baseline}, paired by user"
+        blocks = ["\n".join(self._block(metric)) for metric in results[0]]
+        remarks = "\n".join(wrapped([*self._unknown(), *self._warnings()]))
+        return "\n\n".join(filter(None, [*wrapped([head]), *blocks, remarks]))
 
     def _block(self, metric: str) -> list[str]:
-        """One metric of all rankers."""
+        """One metric of all rankers, no wider than a terminal of 80 columns."""
         smaller = not self[self.baseline][metric].formula.larger_is_better
-        title = f"{_short(metric)}{' (smaller is better)' if smaller else ''}"
-        rows = [[title, "mean", "95 % interval", f"− {_short(self.baseline)}", "95 % interval", ""]]
+        rows = [["mean", "95 % interval", "diff.", "95 % interval", ""]]
         for name, result in self.items():
-            measured = result[metric]
-            cells = [_short(name), number(measured.mean), span(measured.interval())]
+            cells = [number(result[metric].mean), span(result[metric].interval())]
             rows.append([*cells, *self._difference_cells(name, metric)])
-        return aligned(rows)
+        figures = aligned(rows)
+        width = max(_SHORTEST_NAME, COLUMNS - 2 - max(map(len, figures)))
+        names = [["ranker"], *([_shortened(name, width)] for name in self)]
+        title = metric + (" (smaller is better)" if smaller else "")
+        return [title, *aligned([[*name, line] for name, line in zip(names, figures, strict=True)])]
 
     def _difference_cells(self, name: str, metric: str) -> list[str]:
         if name == self.baseline:
@@ -144,11 +147,30 @@ class ResultTable(Mapping[str, Result]):
         verdict = {"first": "better", "second": "worse", None: ""}[pair.winner()]
         return [number(pair.difference), span(pair.interval()), verdict]
 
-    def _warnings(self, result: Result) -> list[str]:
-        unknown = (("users", result.unknown_users), ("items", result.unknown_items))
-        counts = [f"{count:,} {what} unknown to the ranker" for what, count in unknown if count]
-        return [*counts, *filter(None, (result.overlap_sentence(), result.training_log))]
+    def _unknown(self) -> Iterator[str]:
+        for name, result in self.items():
+            counts = plural(result.unknown_users, "user"), plural(result.unknown_items, "item")
+            if result.unknown_users or result.unknown_items:
+                yield f"{name}: {' and '.join(counts)} unknown to the ranker"
+
+    def _warnings(self) -> list[str]:
+        return [sentence for sentence in (worst_overlap(self.results), training_log(self.results)) if sentence]
 
 
-def _short(name: str) -> str:
-    return name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1] + "…"
+def worst_overlap(results: Mapping[str, Result]) -> str:
+    """The warning about overlap for all rankers together: of each metric the largest share."""
+    shares: dict[str, float] = {}
+    for result in results.values():
+        for metric in result.values():
+            shares[metric.name] = max(shares.get(metric.name, 0.0), metric.overlap_share or 0.0)
+    return overlap_sentence(shares)
+
+
+def training_log(results: Mapping[str, Result]) -> str:
+    """The warning about rankers that are measured on their training log; "" if there are none."""
+    names = [name for name, result in results.items() if result.training_log]
+    return training_sentence(names) if names else ""
+
+
+def _shortened(name: str, width: int) -> str:
+    return name if len(name) <= width else name[: width - 1] + "…"

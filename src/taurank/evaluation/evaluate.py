@@ -8,12 +8,11 @@ from typing import Any, overload
 
 from taurank.errors import InputError, OverlapWarning, TrainingLogWarning
 from taurank.estimation.gains import Gains
-from taurank.evaluation.comparisons import Comparison, ResultTable
+from taurank.evaluation.comparisons import Comparison, ResultTable, training_log, worst_overlap
 from taurank.evaluation.formulas import Formula
 from taurank.evaluation.measurement import Measurement, Unlisted
 from taurank.evaluation.rankers import AnyRanker
 from taurank.evaluation.results import Result
-from taurank.evaluation.wording import overlap_sentence, training_sentence
 
 Metrics = str | Formula | Iterable[str | Formula]
 
@@ -87,10 +86,8 @@ def compare(
     measurement = Measurement.of(gains, metric, unlisted, unit, threads).first_metric()
     results = {"first": measurement.result(a), "second": measurement.result(b)}
     _warn(results)
-    first, second = results.values()
-    sentence = first.overlap_sentence() or second.overlap_sentence()
-    (name,) = first
-    return Comparison(first[name], second[name], sentence, _training(results))
+    first, second = (result[measurement.formulas[0].name] for result in results.values())
+    return Comparison(first, second, worst_overlap(results), training_log(results))
 
 
 def _check_names(rankers: Mapping[Any, Any], baseline: Any) -> None:
@@ -105,16 +102,6 @@ def _check_names(rankers: Mapping[Any, Any], baseline: Any) -> None:
 
 def _warn(results: Mapping[str, Result]) -> None:
     """Warn the caller of ``evaluate`` or ``compare``, once for all rankers."""
-    shares: dict[str, float] = {}
-    for result in results.values():
-        for metric in result.values():
-            shares[metric.name] = max(shares.get(metric.name, 0.0), metric.overlap_share or 0.0)
-    if sentence := overlap_sentence(shares):
-        warnings.warn(sentence, OverlapWarning, stacklevel=3)
-    if sentence := _training(results):
-        warnings.warn(sentence, TrainingLogWarning, stacklevel=3)
-
-
-def _training(results: Mapping[str, Result]) -> str:
-    names = [name for name, result in results.items() if result.training_log]
-    return training_sentence(names) if names else ""
+    for sentence, kind in ((worst_overlap(results), OverlapWarning), (training_log(results), TrainingLogWarning)):
+        if sentence:
+            warnings.warn(sentence, kind, stacklevel=3)

@@ -11,9 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from taurank.data.ids import Ids
+from taurank.errors import plural
 from taurank.evaluation.bootstrap import Bootstrap
 from taurank.evaluation.formulas import Formula
-from taurank.evaluation.wording import PLAIN, Wording, aligned, number, overlap_sentence, span
+from taurank.evaluation.wording import PLAIN, Wording, aligned, number, overlap_sentence, span, wrapped
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -144,10 +145,10 @@ class Result(Mapping[str, Metric]):
         sentences = [(metric.name, metric.sentence()) for metric in self.values()]
         remarks = [f"{name}: {sentence}" for name, sentence in sentences if sentence]
         if self.unknown_users:
-            remarks.append(f"{self.unknown_users:,} users unknown to the ranker: all items tied")
+            remarks.append(f"{plural(self.unknown_users, 'user')} unknown to the ranker: all items tied")
         if self.unknown_items:
-            remarks.append(f"{self.unknown_items:,} items unknown to the ranker: ranked last, tied")
-        return [*remarks, *filter(None, (self.overlap_sentence(), self.training_log))]
+            remarks.append(f"{plural(self.unknown_items, 'item')} unknown to the ranker: ranked last, tied")
+        return wrapped([*remarks, *filter(None, (self.overlap_sentence(), self.training_log))])
 
 
 def metric_row(metric: Metric, level: float, threads: int | None) -> dict[str, Any]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from taurank.estimation.gains import Gains
 from taurank.evaluation.formulas import Formula
 
+COLUMNS = 80
 OVERLAP_LIMIT = 0.05  # warn above this share
 
 
@@ -61,6 +63,11 @@ def number(value: float) -> str:
 
 def span(interval: tuple[float, float]) -> str:
     return f"{number(interval[0])} to {number(interval[1])}"
+
+
+def wrapped(sentences: Iterable[str]) -> list[str]:
+    """Each sentence on lines of its own, none wider than a terminal of 80 columns."""
+    return [textwrap.fill(sentence, COLUMNS, break_long_words=False) for sentence in sentences]
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
