@@ -25,6 +25,7 @@ from taurank.data.log import Log
 from taurank.data.reader import ColumnRule, Numbers, read_cells
 from taurank.errors import InputError, plural
 from taurank.estimation.caps import Caps
+from taurank.estimation.logged_pairs import LoggedPairs
 from taurank.estimation.thresholds import lacks_overlap
 
 Floats = npt.NDArray[np.float64]
@@ -103,7 +104,7 @@ class Gains(CellTable):
         if self.kind is not None and (not isinstance(self.kind, str) or self.kind not in ("effect", "outcome")):
             raise InputError(f"kind must be 'effect', 'outcome' or None, got {self.kind!r}.")
         for column, ids in (("user", self.users), ("item", self.items), ("time", self.times)):
-            object.__setattr__(self, column, checked_codes(getattr(self, column), ids))
+            object.__setattr__(self, column, _checked_codes(getattr(self, column), ids))
         object.__setattr__(self, "value", _checked_values(self.value, len(self.user)))
         if self.log is not None and self.log.catalogue != self.catalogue:
             raise InputError("the log of gains must have the catalogue of the gains.")
@@ -165,12 +166,23 @@ class Gains(CellTable):
             f"{self.n_times:,} times)"
         )
 
-    @cached_property
+    @property
     def extreme(self) -> npt.NDArray[np.bool_] | None:
         """Which rows of ``log`` lack overlap (P within 1e-3 of 0 or 1); None if that is not in question."""
         if self.log is None or self.log.propensity is None or self.kind == "outcome":
             return None
         return lacks_overlap(self.log.propensity)
+
+    @cached_property
+    def overlap(self) -> LoggedPairs | None:
+        """The logged pairs with and without overlap, empty if none lacks it; None if that is not in question."""
+        log, extreme = self.log, self.extreme
+        if log is None or extreme is None:
+            return None
+        if not extreme.any():
+            return LoggedPairs.none(self.n_users)
+        user, item = _checked_codes(log.user, self.users), _checked_codes(log.item, self.items)
+        return LoggedPairs.of(user, item, extreme, self.n_users, self.n_items)
 
     @cached_property
     def log_fingerprint(self) -> Any:
@@ -223,7 +235,7 @@ def _of_rows(log: Log, rows: npt.NDArray[np.intp], value: Floats, name: str, kin
     return Gains(log.catalogue, *codes, value, name, log.timed, kind, log)
 
 
-def checked_codes(codes: Any, ids: Ids) -> Codes:
+def _checked_codes(codes: Any, ids: Ids) -> Codes:
     """Positions that are safe to index with: integers inside the catalogue."""
     array = np.asarray(codes)
     if array.ndim != 1 or (array.dtype.kind not in "iu" and len(array)):

@@ -1,8 +1,8 @@
 """One pass over the scores: metrics per user and per time, and how much of their weight lacks overlap.
 
 Scores exist for one block of users at a time, and ranks are computed only where a gain needs one. How much of an
-estimate's weight lacks overlap is measured in the same pass, by two more gains: 1 on every logged pair, and 1 on
-those with an extreme propensity at any time.
+estimate's weight lacks overlap is measured in the same pass, by two more gains: 1 on the logged pairs that
+have overlap, and 1 on those with an extreme propensity at any time.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ from taurank._arrays import group
 from taurank._threads import one_blas_thread, worker_count
 from taurank._validation import check_instance
 from taurank.errors import InputError, plural
-from taurank.estimation.gains import Gains, checked_codes
+from taurank.estimation.gains import Gains
+from taurank.estimation.logged_pairs import LoggedPairs, Pairs
 from taurank.evaluation.formulas import DEFAULT, OUTCOME_DEFAULT, Formula, parse_all
-from taurank.evaluation.rank_kernels import GainsByUser, Parts, RankWeights, distinct_pairs, measure
+from taurank.evaluation.rank_kernels import GainsByUser, Parts, RankWeights, measure
 from taurank.evaluation.rankers import Block, Ranking, ranker_of, ranking_of
 from taurank.evaluation.ranking_tables import TableRanker
 from taurank.evaluation.results import Metric, Result
@@ -40,7 +41,7 @@ class Measurement:
     unlisted: Unlisted | None
     unit: str
     workers: int
-    parts: Parts  # the gains, then the logged pairs and the extreme ones among them
+    parts: Parts  # the gains; 1 on logged pairs that have overlap; 1 on the extreme ones
 
     @classmethod
     def of(cls, gains: Gains, metrics: Any, unlisted: Any, unit: Any, threads: int | None) -> Measurement:
@@ -102,10 +103,10 @@ class Measurement:
 
     def _share(self, formula: Formula, sums: Floats) -> float | None:
         """The share of the logged pairs' weight on extreme ones; None if the metric has no weights to share out."""
-        logged, extreme = sums
-        if self.gains.extreme is None or formula.area or (formula.unscaled(self.gains.n_items) < 0).any():
+        inside, extreme = sums
+        if self.gains.overlap is None or formula.area or (formula.unscaled(self.gains.n_items) < 0).any():
             return None
-        return float(extreme / logged) if logged > 0 else 0.0
+        return float(extreme / (inside + extreme)) if extreme > 0 else 0.0
 
     def _needed(self) -> npt.NDArray[np.bool_]:
         """Which users have anything to be ranked."""
@@ -143,18 +144,16 @@ def _nonzero(gains: Gains) -> GainsByUser:
 
 
 def _logged(gains: Gains) -> tuple[GainsByUser, GainsByUser]:
-    """Gains of 1 on the logged pairs and on the extreme ones; empty if none is extreme: the share is 0 then."""
-    user = item = np.empty(0, np.int32)
-    extreme = np.empty(0, np.bool_)
-    if gains.log is not None and gains.extreme is not None and gains.extreme.any():
-        codes = checked_codes(gains.log.user, gains.users), checked_codes(gains.log.item, gains.items)
-        start, (items, flags) = group(codes[0], gains.n_users, codes[1], gains.extreme)
-        user, item, extreme = distinct_pairs(start, items, flags, gains.n_items)
-    return _ones(gains.n_users, user, item), _ones(gains.n_users, user[extreme], item[extreme])
+    """Gains of 1 on the logged pairs with overlap and on those without."""
+    inside, extreme = gains.overlap or LoggedPairs.none(gains.n_users)
+    return _ones(inside), _ones(extreme)
 
 
-def _ones(n_users: int, user: Codes, item: Codes) -> GainsByUser:
-    return _by_user(n_users, user, item, np.zeros(len(user), np.int32), np.ones(len(user)))
+def _ones(pairs: Pairs) -> GainsByUser:
+    columns = pairs.item.view(), np.zeros(len(pairs.item), np.int32), np.ones(len(pairs.item))
+    for column in columns:
+        column.flags.writeable = False  # one kind of array, so that kernels are compiled once
+    return GainsByUser(pairs.start, *columns)
 
 
 def _by_user(n_users: int, user: Codes, item: Codes, time: Codes, value: Floats) -> GainsByUser:

@@ -70,24 +70,6 @@ def measure(
 
 
 @numba.njit(nogil=True, cache=True)
-def distinct_pairs(start: Any, item: Any, flag: Any, n_items: Any) -> Any:
-    """User and item of the distinct pairs among rows grouped by user, and whether ``flag`` is set in any row."""
-    users, items = np.empty(len(item), np.int32), np.empty(len(item), np.int32)
-    flags = np.zeros(len(item), np.bool_)
-    slot = np.full(n_items, -1, np.int64)
-    n = 0
-    for user in range(len(start) - 1):
-        first = n
-        for row in range(start[user], start[user + 1]):
-            i = item[row]
-            if slot[i] < first:  # not yet seen of this user
-                slot[i], users[n], items[n] = n, user, i
-                n += 1
-            flags[slot[i]] |= flag[row]
-    return users[:n].copy(), items[:n].copy(), flags[:n].copy()
-
-
-@numba.njit(nogil=True, cache=True)
 def _measure(
     scores: Any, users: Any, column: Any, parts: Any, tables: Any, most: Any, per_user: Any, per_time: Any
 ) -> None:
@@ -95,7 +77,7 @@ def _measure(
     bins = new_bins(scores)
     slot = np.full(n_items, -1, np.int32)
     wanted = np.empty(most, np.int32)
-    above, tied = np.empty(most, np.int64), np.empty(most, np.int64)
+    above, tied, weight = np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most)
     auc_sum, auc_count = np.zeros(per_time.shape[2]), np.zeros(per_time.shape[2], np.int64)
     for b in range(len(users)):
         user = users[b]
@@ -103,12 +85,16 @@ def _measure(
         if n == 0:
             continue
         place(scores[b], column[wanted[:n]], n_items - n_known, above, tied, bins)
-        for p in range(len(parts)):
-            _add_gains(user, parts[p], slot, above, tied, tables, per_user[p], per_time[p])
         for m in range(len(tables.area)):
             if tables.area[m]:
                 _add_auc(m, user, parts[0], slot, above, tied, n_items, auc_sum, auc_count,
                          per_user[0], per_time[0])  # fmt: skip
+                continue
+            for a in range(n):
+                weight[a] = _weight(tables, m, above[a], tied[a])
+            for p in range(len(parts)):
+                if parts[p].start[user] < parts[p].start[user + 1]:
+                    per_user[p, m, user] = _add_gains(user, parts[p], slot, weight, per_time[p, m])
         for a in range(n):
             slot[wanted[a]] = -1
 
@@ -136,20 +122,15 @@ def _weight(tables: Any, metric: Any, above: Any, tied: Any) -> Any:
 
 
 @numba.njit(nogil=True, cache=True)
-def _add_gains(
-    user: Any, rows: Any, slot: Any, above: Any, tied: Any, tables: Any, per_user: Any, per_time: Any
-) -> None:
-    """Δ_u = Σ_i weight · gain, Eq. (delta_u_tau)."""
-    for m in range(len(tables.area)):
-        if tables.area[m]:
-            continue
-        total = 0.0
-        for row in range(rows.start[user], rows.start[user + 1]):
-            a = slot[rows.item[row]]
-            part = _weight(tables, m, above[a], tied[a]) * rows.value[row]
-            total += part
-            per_time[m, rows.time[row]] += part
-        per_user[m, user] = total
+def _add_gains(user: Any, rows: Any, slot: Any, weight: Any, per_time: Any) -> Any:
+    """Δ_u = Σ_i weight · gain, Eq. (delta_u_tau), summed over times; each time's part is added to ``per_time``."""
+    total = 0.0
+    first, last = np.uint64(rows.start[user]), np.uint64(rows.start[user + 1])  # no wrap-around of negative indices
+    for row in range(first, last):
+        part = weight[np.uint32(slot[np.uint32(rows.item[row])])] * rows.value[row]
+        total += part
+        per_time[np.uint32(rows.time[row])] += part
+    return total
 
 
 @numba.njit(nogil=True, cache=True)
