@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any
 
 import numpy as np
@@ -90,6 +91,14 @@ def test_repr_computes_no_interval(made: Any, rankers: dict[str, Any], monkeypat
             str(value)
     assert repr(table["good"]).startswith("Result(CP@5 0.")
     assert repr(table) == "ResultTable(noise, good, same; baseline noise)"
+
+
+def test_results_survive_a_pickle(made: Any, rankers: dict[str, Any]) -> None:
+    table = evaluate(rankers, made, [*METRICS, "AUC"])
+    again = pickle.loads(pickle.dumps(table))
+    assert str(again) == str(table)
+    pair = compare(rankers["noise"], rankers["good"], made, "CAR")
+    assert pickle.loads(pickle.dumps(pair)).interval() == pair.interval()
 
 
 def test_the_number_of_threads_does_not_change_an_interval(made: Any, rankers: dict[str, Any]) -> None:

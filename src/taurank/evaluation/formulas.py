@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -108,14 +109,43 @@ def parse(metric: str | Formula) -> Formula:
 def _precision(name: str, k: int) -> Formula:
     if k > DEEPEST:
         raise InputError(f"unknown metric '{name}'; k must be at most {DEEPEST:,}.")
-    return Formula(name, lambda r, n: np.where(r <= k, 1.0, 0.0), lambda n: 1.0 / k, depth=k, form="P@k")
+    return Formula(name, partial(_within, k), partial(_share_of, k), depth=k, form="P@k")
+
+
+# functions with names instead of lambdas, so that results can be pickled
+def _within(k: int, ranks: Floats, n_items: int) -> Floats:
+    return np.where(ranks <= k, 1.0, 0.0)
+
+
+def _share_of(k: int, n_items: int) -> float:
+    return 1.0 / k
+
+
+def _discounted(ranks: Floats, n_items: int) -> Floats:
+    return np.asarray(1.0 / np.log2(1.0 + ranks))
+
+
+def _rank(ranks: Floats, n_items: int) -> Floats:
+    return ranks
+
+
+def _one_item(n_items: int) -> float:
+    return 1.0 / n_items
+
+
+def _below(ranks: Floats, n_items: int) -> Floats:
+    """Linear in the gain, so that IPS stays unbiased."""
+    return n_items - ranks
+
+
+def _one_pair(n_items: int) -> float:
+    return 1.0 / (n_items * (n_items - 1)) if n_items > 1 else 0.0  # one item alone has no pair to order
 
 
 _WEIGHTS: dict[str, tuple[Callable[[Floats, int], Floats], Callable[[int], float]]] = {
-    "DCG": (lambda r, n: 1.0 / np.log2(1.0 + r), _one),
-    "AR": (lambda r, n: r, lambda n: 1.0 / n),
-    # linear in the gain, so that IPS stays unbiased; one item alone has no pair to order
-    "AUC": (lambda r, n: n - r, lambda n: 1.0 / (n * (n - 1)) if n > 1 else 0.0),
+    "DCG": (_discounted, _one),
+    "AR": (_rank, _one_item),
+    "AUC": (_below, _one_pair),
 }
 
 
