@@ -131,7 +131,7 @@ def test_the_diagnosis_and_the_estimates_agree_where_overlap_ends(p: float) -> N
 @pytest.mark.parametrize("make", [gains.outcome, gains.naive, gains.ips, lambda log: gains.capped_ips(log, 0.1)])
 @pytest.mark.parametrize("odd", [ROWS, None, "log.csv", 5, [1, 2]])
 def test_only_a_log_makes_gains(make: Any, odd: Any) -> None:
-    with pytest.raises(InputError, match=r"log must be a Log, not .*; make one with Log\.from_frame"):
+    with pytest.raises(InputError, match=r"log must be a Log, got .*; make one with Log\.from_frame"):
         make(odd)
 
 
@@ -168,7 +168,7 @@ def test_where_selects_cells_by_value(log: Log) -> None:
         ({"value": np.array([1.0])}, "2 values of gains needed, one per cell"),
         ({"value": np.array([1.0, np.nan])}, "must be finite; wrong in 1 cell, for example nan"),
         ({"value": ["a", "b"]}, "must be numbers"),
-        ({"kind": "truth"}, "kind must be 'effect', 'outcome' or None, got 'truth'"),
+        ({"kind": "truth"}, "kind must be one of 'effect', 'outcome', got 'truth'"),
         ({"kind": [1]}, "kind must be"),
         ({"catalogue": None}, "catalogue must be a Catalogue"),
     ],

@@ -399,7 +399,7 @@ def test_bad_rankings_and_promises() -> None:
             bounds.deviation(WORLD, SCORES, "CDCG", times=times)  # type: ignore[arg-type]
     functions: list[Any] = [bounds.expected, bounds.bias, bounds.deviation]
     for function in functions:
-        with pytest.raises(InputError, match="world must be a World, not ndarray"):
+        with pytest.raises(InputError, match="world must be a World, got a ndarray"):
             function(SCORES, SCORES, "CDCG")
         with pytest.raises(InputError, match="AUC is not a weighted sum of gains; CAUC is"):
             function(WORLD, SCORES, "AUC", **({"cap": 0.1} if function is bounds.bias else {}))

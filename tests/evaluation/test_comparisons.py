@@ -112,8 +112,8 @@ def test_the_number_of_threads_does_not_change_an_interval(made: Any, rankers: d
     [
         ({}, {}, "no ranker is named"),
         ({1: np.eye(2)}, {}, "rankers are named by text, got 1"),
-        ({"a": np.eye(2)}, {"baseline": "b"}, "baseline 'b' is not one of the rankers a"),
-        ({"a": np.eye(2)}, {"baseline": ["a"]}, "baseline .* is not one of the rankers a"),
+        ({"a": np.eye(2)}, {"baseline": "b"}, "baseline must be one of 'a', got 'b'"),
+        ({"a": np.eye(2)}, {"baseline": ["a"]}, "baseline must be one of 'a'"),
         (np.eye(2), {"baseline": "a"}, "baseline names one of several rankers"),
         ({"a": object()}, {}, "a ranker is a fitted learner"),
     ],

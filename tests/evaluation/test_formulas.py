@@ -67,9 +67,9 @@ def test_negative_weights_have_no_share_without_overlap() -> None:
     assert evaluate(rng.random((6, 5)), made, balanced)["balance"].overlap_share is None
 
 
-@pytest.mark.parametrize("name", ["XY", "P@", "P@0", "CP@-1", "CCAR", "P@1.5", "", "P@" + "9" * 5000])
+@pytest.mark.parametrize("name", ["XY", "P@", "P@0", "CP@-1", "CCAR", "P@1.5", ""])
 def test_unknown_metrics(name: str) -> None:
-    with pytest.raises(InputError, match=f"unknown metric '{name[:60]}'; known are"):
+    with pytest.raises(InputError, match=f"unknown metric '{name}'; known are"):
         parse(name)
 
 
@@ -77,6 +77,8 @@ def test_k_is_at_most_the_largest_catalogue() -> None:
     assert parse("P@2147483647").depth == 2**31 - 1
     with pytest.raises(InputError, match="k must be at most 2,147,483,647"):
         parse("P@2147483648")
+    with pytest.raises(InputError, match="unknown metric 'P@999"):
+        parse("P@" + "9" * 5000)
 
 
 @pytest.mark.parametrize("odd", [5, None, b"CP@10", 1.5, [], {}, object()])

@@ -13,6 +13,7 @@ from scipy import stats
 
 from support.twins import dense
 from taurank import Gains, Log, World, gains
+from taurank.data.fingerprint import fingerprint
 from taurank.errors import InputError, OverlapWarning, TrainingLogWarning
 from taurank.evaluation import bootstrap
 from taurank.evaluation.evaluate import compare, evaluate
@@ -239,20 +240,20 @@ class Trained:
 
 @pytest.fixture
 def fingerprints(monkeypatch: pytest.MonkeyPatch) -> list[Log]:
-    """A stand-in for the fingerprint of a log; the logs it was computed of."""
+    """The logs whose fingerprint was computed for gains."""
     computed: list[Log] = []
 
     def of(log: Log) -> str:
         computed.append(log)
-        return str(log.propensity)
+        return fingerprint(log)
 
-    monkeypatch.setattr("taurank.estimation.gains._fingerprint", of)
+    monkeypatch.setattr("taurank.estimation.gains.fingerprint", of)
     return computed
 
 
 def test_measuring_on_the_training_log_warns(fingerprints: list[Log]) -> None:
     log, other = logged([0.5, 0.3]), logged([0.5, 0.4])
-    model = Trained(log, str(log.propensity))
+    model = Trained(log, fingerprint(log))
     for made in (gains.ips(log), gains.outcome(log), gains.ips(log).where(lambda value: value > 0)):
         with pytest.warns(TrainingLogWarning, match="measured on the log the model was trained on"):
             result = evaluate(model, made)
@@ -275,7 +276,7 @@ def test_the_fingerprint_is_computed_once_and_only_if_needed(fingerprints: list[
     evaluate(Trained(other, None), made)
     assert fingerprints == []
     for _ in range(3):
-        evaluate(Trained(other, str(other.propensity)), made)
+        evaluate(Trained(other, fingerprint(other)), made)
     assert fingerprints == [log]
 
 
@@ -285,16 +286,16 @@ def test_the_fingerprint_is_computed_once_and_only_if_needed(fingerprints: list[
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"gains": pd.DataFrame()}, "gains must be a Gains, not DataFrame"),
+        ({"gains": pd.DataFrame()}, "gains must be a Gains, got a DataFrame"),
         ({"gains": None}, "gains must be a Gains"),
         ({"metrics": 5}, "metrics must be names"),
-        ({"metrics": [None]}, "unknown metric 'None'"),
+        ({"metrics": [None]}, "unknown metric None"),
         ({"unit": 5}, "unit must be the name of a time"),
         ({"unit": None}, "unit must be the name of a time"),
         ({"threads": "2"}, "threads must be an integer"),
         ({"threads": np.nan}, "threads must be an integer"),
-        ({"unlisted": "first"}, "unlisted must be 'last' or None, got 'first'"),
-        ({"unlisted": np.array(["last"])}, "unlisted must be 'last' or None"),
+        ({"unlisted": "first"}, "unlisted must be one of 'last', got 'first'"),
+        ({"unlisted": np.array(["last"])}, "unlisted must be one of 'last'"),
         ({"ranker": None}, "a ranker is a fitted learner"),
         ({"ranker": [[1.0], [1.0, 2.0]]}, "the scores are not an array users × items"),
         ({"ranker": [["a", "b"], ["c", "d"]]}, "a ranker is a fitted learner"),

@@ -7,7 +7,6 @@ A cell without a row has gain 0. The truth comes from ``World.sample``; ``outcom
 
 from __future__ import annotations
 
-import importlib
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -17,13 +16,14 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from taurank._validation import check_instance
+from taurank._validation import check_choice, check_instance
 from taurank.data import sources
 from taurank.data.cell_table import CellTable
+from taurank.data.fingerprint import fingerprint
 from taurank.data.ids import Catalogue, Codes, Ids
 from taurank.data.log import Log
 from taurank.data.reader import ColumnRule, Numbers, read_cells
-from taurank.errors import InputError, plural
+from taurank.errors import InputError, first_line, plural
 from taurank.estimation.caps import Caps
 from taurank.estimation.logged_pairs import LoggedPairs
 from taurank.estimation.thresholds import lacks_overlap
@@ -101,8 +101,8 @@ class Gains(CellTable):
 
     def __post_init__(self) -> None:
         check_instance("catalogue", self.catalogue, Catalogue, "log.catalogue")
-        if self.kind is not None and (not isinstance(self.kind, str) or self.kind not in ("effect", "outcome")):
-            raise InputError(f"kind must be 'effect', 'outcome' or None, got {self.kind!r}.")
+        if self.kind is not None:
+            check_choice("kind", self.kind, ("effect", "outcome"))
         for column, ids in (("user", self.users), ("item", self.items), ("time", self.times)):
             object.__setattr__(self, column, _checked_codes(getattr(self, column), ids))
         object.__setattr__(self, "value", _checked_values(self.value, len(self.user)))
@@ -185,13 +185,16 @@ class Gains(CellTable):
         return LoggedPairs.of(user, item, extreme, self.n_users, self.n_items)
 
     @cached_property
-    def log_fingerprint(self) -> Any:
+    def log_fingerprint(self) -> str | None:
         """The fingerprint of ``log``, computed when first asked for; None without a log."""
-        return None if self.log is None else _fingerprint(self.log)
+        return None if self.log is None else fingerprint(self.log)
 
     def where(self, keep: Callable[[Floats], npt.NDArray[np.bool_]]) -> Gains:
         """The cells for whose values ``keep`` is true: ``gains.where(lambda value: value > 0)``."""
-        mask = np.asarray(keep(self.value))
+        try:
+            mask = np.asarray(keep(self.value))
+        except (TypeError, ValueError) as error:
+            raise InputError(f"where needs a function of the values: {first_line(error)}.") from error
         if mask.dtype != np.bool_ or mask.shape != self.value.shape:
             raise InputError("where needs a function of the values that returns True or False for each of them.")
         rows = np.flatnonzero(mask)
@@ -256,11 +259,3 @@ def _checked_values(values: Any, n_rows: int) -> Floats:
         wrong = array[~np.isfinite(array)]
         raise InputError(f"gains must be finite; wrong in {plural(len(wrong), 'cell')}, for example {wrong[0]}.")
     return array
-
-
-def _fingerprint(log: Log) -> Any:
-    try:
-        module = importlib.import_module("taurank.data.fingerprint")
-    except ImportError:
-        return None
-    return module.fingerprint(log)

@@ -16,7 +16,7 @@ from scipy.special import ndtr, ndtri
 
 from taurank._random import uniform
 from taurank._threads import worker_count
-from taurank.errors import InputError
+from taurank.errors import InputError, show
 
 Floats = npt.NDArray[np.float64]
 
@@ -72,7 +72,7 @@ def interval(values: Floats, means: Floats, level: float) -> tuple[float, float]
 def check_fraction(name: str, value: Any) -> None:
     """Refuse anything but a number strictly between 0 and 1."""
     if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)) or not 0 < value < 1:
-        raise InputError(f"{name} must be a number between 0 and 1, got {value!r}.")
+        raise InputError(f"{name} must be a number between 0 and 1, got {show(value)}.")
 
 
 def _levels(mean: Any, means: Floats, acceleration: float, level: float) -> Floats:

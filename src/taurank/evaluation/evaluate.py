@@ -6,7 +6,8 @@ import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any, overload
 
-from taurank.errors import InputError, OverlapWarning, TrainingLogWarning
+from taurank._validation import check_choice
+from taurank.errors import InputError, OverlapWarning, TrainingLogWarning, show
 from taurank.estimation.gains import Gains
 from taurank.evaluation.comparisons import Comparison, ResultTable, training_log, worst_overlap
 from taurank.evaluation.formulas import Formula
@@ -82,7 +83,7 @@ def compare(
 ) -> Comparison:
     """The paired difference a − b of one metric, user by user, with its interval; options as ``evaluate``."""
     if metric is not None and not isinstance(metric, (str, Formula)):
-        raise InputError(f"compare takes one metric, such as 'CP@10', got {metric!r}.")
+        raise InputError(f"compare takes one metric, such as 'CP@10', got {show(metric)}.")
     measurement = Measurement.of(gains, metric, unlisted, unit, threads).first_metric()
     results = {"first": measurement.result(a), "second": measurement.result(b)}
     _warn(results)
@@ -95,9 +96,9 @@ def _check_names(rankers: Mapping[Any, Any], baseline: Any) -> None:
         raise InputError("no ranker is named; give at least one, such as {'DLCE': model}.")
     odd = [name for name in rankers if not isinstance(name, str)]
     if odd:
-        raise InputError(f"rankers are named by text, got {odd[0]!r}.")
-    if baseline is not None and baseline not in list(rankers):
-        raise InputError(f"baseline {baseline!r} is not one of the rankers {', '.join(rankers)}.")
+        raise InputError(f"rankers are named by text, got {show(odd[0])}.")
+    if baseline is not None:
+        check_choice("baseline", baseline, rankers)
 
 
 def _warn(results: Mapping[str, Result]) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from taurank._validation import check_integer, check_number
-from taurank.errors import InputError, first_line
+from taurank.errors import InputError, first_line, show
 from taurank.evaluation.rankers import as_scores
 
 Floats = npt.NDArray[np.float64]
@@ -55,7 +55,7 @@ class Formula:
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name.strip():
-            raise InputError(f"a Formula needs a name, such as 'P@10', got {self.name!r}.")
+            raise InputError(f"a Formula needs a name, such as 'P@10', got {show(self.name)}.")
         if not callable(self.weight) or not callable(self.scale):
             raise InputError(f"the weight and scale of '{self.name}' must be functions, see taurank.Formula.")
         if self.depth is not None:
@@ -96,7 +96,7 @@ def parse(metric: str | Formula) -> Formula:
     match = re.fullmatch(r"(C?)(P@([1-9][0-9]{0,9})|DCG|AR|AUC)", str(metric).strip().upper())
     if not match:
         raise InputError(
-            f"unknown metric '{str(metric)[:60]}'; known are P@k (with a number for k, such as P@10), DCG, AR and "
+            f"unknown metric {show(metric)}; known are P@k (with a number for k, such as P@10), DCG, AR and "
             "AUC, their causal readings CP@k, CDCG, CAR and CAUC, and any taurank.Formula."
         )
     if match[3]:
@@ -155,10 +155,12 @@ def parse_all(metrics: Any, default: Iterable[str] = DEFAULT) -> list[Formula]:
         metrics = default
     if isinstance(metrics, (str, Formula)):
         metrics = [metrics]
-    if not isinstance(metrics, Iterable):
-        raise InputError(f"metrics must be names such as 'CP@10' or Formulas, got {metrics!r}.")
+    try:
+        listed = list(metrics)
+    except TypeError as error:
+        raise InputError(f"metrics must be names such as 'CP@10' or Formulas, got {show(metrics)}.") from error
     formulas: dict[str, Formula] = {}
-    for given in metrics:
+    for given in listed:
         formula = parse(given)
         if isinstance(given, Formula) and formulas.get(formula.name, formula) is not formula:
             raise InputError(f"two metrics are called '{formula.name}'; give each a name of its own.")

@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 from taurank._arrays import group
 from taurank._threads import one_blas_thread, worker_count
-from taurank._validation import check_instance
-from taurank.errors import InputError, plural
+from taurank._validation import check_choice, check_instance
+from taurank.errors import InputError, plural, show
 from taurank.estimation.gains import Gains
 from taurank.estimation.logged_pairs import LoggedPairs, Pairs
 from taurank.evaluation.formulas import DEFAULT, OUTCOME_DEFAULT, Formula, parse_all
@@ -46,10 +46,10 @@ class Measurement:
     @classmethod
     def of(cls, gains: Gains, metrics: Any, unlisted: Any, unit: Any, threads: int | None) -> Measurement:
         check_instance("gains", gains, Gains, "taurank.gains, such as gains.ips(log), or take a sample's truth")
-        if unlisted is not None and not (isinstance(unlisted, str) and unlisted == "last"):
-            raise InputError(f"unlisted must be 'last' or None, got {unlisted!r}.")
+        if unlisted is not None:
+            check_choice("unlisted", unlisted, ("last",))
         if not isinstance(unit, str):
-            raise InputError(f"unit must be the name of a time, such as 'week', got {unit!r}.")
+            raise InputError(f"unit must be the name of a time, such as 'week', got {show(unit)}.")
         formulas = parse_all(metrics, OUTCOME_DEFAULT if gains.kind == "outcome" else DEFAULT)
         _check_binary(formulas, gains)
         parts = (_nonzero(gains), *_logged(gains))
