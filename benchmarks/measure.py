@@ -3,6 +3,7 @@
 Run ``python benchmarks/measure.py``. Speed: all four metrics on 2,000 users × 8,000 items with 1 % non-zero
 gains, the runs of the contestants taking turns; the ratio of their medians is what counts. Memory: a factor
 model on 50,000 items with 10 gains a user, for 20,000 and for 200,000 users, each in a process of its own.
+``--against FOLDER`` instead compares the speed with that of another checkout, whose runs take turns with ours.
 ``--quick`` makes everything small, to see that it runs.
 """
 
@@ -10,10 +11,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -21,16 +24,16 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
-sys.path[:0] = [str(Path(__file__).parent.parent / folder) for folder in ("src", "tests")]
+HERE = Path(__file__).parents[1]
+sys.path[:0] = [str(Path(os.environ.get("TAURANK_CHECKOUT", HERE)) / "src"), str(HERE / "tests")]
 
-from support.twins import by_argsort, by_pandas  # noqa: E402
-from taurank import Gains  # noqa: E402
-from taurank.data.ids import Catalogue, Ids  # noqa: E402
-from taurank.evaluation.evaluate import evaluate  # noqa: E402
-from taurank.evaluation.formulas import DEFAULT  # noqa: E402
+import taurank as tr  # noqa: E402  # only its public names, which other checkouts have too
+from taurank import Gains, evaluate  # noqa: E402
 
-PLAIN = tuple(name[1:] for name in DEFAULT)
+PLAIN = ("P@10", "P@100", "DCG", "AR")
+METRICS = tuple("C" + name for name in PLAIN)
 FACTORS = 64
 WANTED_PANDAS, WANTED_ARGSORT = 100, 3
 
@@ -38,26 +41,36 @@ WANTED_PANDAS, WANTED_ARGSORT = 100, 3
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small sizes")
+    parser.add_argument("--against", metavar="FOLDER", help="another checkout to compare the speed with")
+    parser.add_argument("--speed-child", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--memory-child", nargs=2, type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.memory_child:
         print(json.dumps(measure_memory(*arguments.memory_child)))
         return 0
     scale = 10 if arguments.quick else 1
+    if arguments.speed_child:
+        serve_runs(arguments.speed_child)
+        return 0
+    if arguments.against:
+        show_against(Path(arguments.against), scale)
+        return 0
     fast_enough = show_speed(2000 // scale, 8000 // scale)
     show_memory([20_000 // scale, 200_000 // scale], 50_000 // scale)
     return 0 if fast_enough or arguments.quick else 1
 
 
 def show_speed(n_users: int, n_items: int) -> bool:
+    from support.twins import by_argsort, by_pandas
+
     rng = np.random.default_rng(0)
     made = random_gains(rng, n_users, n_items, n_items // 100)
-    print(f"speed: {n_users:,} users × {n_items:,} items, {len(made):,} gains, {', '.join(DEFAULT)}")
+    print(f"speed: {n_users:,} users × {n_items:,} items, {len(made):,} gains, {', '.join(METRICS)}")
     fast = True
     for kind in (np.float32, np.float64):
         scores = np.argsort(rng.random((n_users, n_items)), axis=1).astype(kind)  # no ties
         contestants: dict[str, Callable[[], Any]] = {
-            "taurank": partial(evaluate, scores, made),
+            "taurank": partial(evaluate, scores, made, METRICS),
             "argsort": partial(by_argsort, scores, made, PLAIN),
             "pandas": partial(by_pandas, scores, made, PLAIN),
         }
@@ -99,6 +112,64 @@ def show_ratios(kind: str, seconds: dict[str, float]) -> bool:
     return pandas >= WANTED_PANDAS and argsort >= WANTED_ARGSORT
 
 
+def cases(scale: int) -> dict[str, Callable[[], Any]]:
+    """What is timed against another checkout."""
+    rng = np.random.default_rng(0)
+    n_users, n_items = 2000 // scale, 8000 // scale
+    made = random_gains(rng, n_users, n_items, n_items // 100)
+    few = random_gains(rng, n_users, n_items, 10)
+    scores = np.argsort(rng.random((n_users, n_items)), axis=1)
+    single, double, model = scores.astype(np.float32), scores.astype(np.float64), FactorModel(rng, n_users, n_items)
+    personal = tr.World.synthetic(n_users, 1000 // scale, random_state=0).personalized(2.0)
+    weeks = tr.gains.capped_ips(personal.sample(5, random_state=1).log, 0.01)
+    return {
+        "array, float32": partial(evaluate, single, made, METRICS),
+        "array, float64": partial(evaluate, double, made, METRICS),
+        "array, 10 gains a user": partial(evaluate, single, few, METRICS),
+        "factor model": partial(evaluate, model, made, METRICS),
+        "array, bad overlap": partial(evaluate, personal.treated_rate, weeks, METRICS),
+    }
+
+
+def serve_runs(scale: int) -> None:
+    """A child process: for each name of a case on a line, run it and print its seconds and CPU seconds."""
+    warnings.simplefilter("ignore")
+    ready = cases(scale)
+    for line in sys.stdin:
+        start, spent = time.perf_counter(), time.process_time()
+        ready[line.strip()]()
+        print(time.perf_counter() - start, time.process_time() - spent, flush=True)
+
+
+def show_against(other: Path, scale: int, rounds: int = 21) -> None:
+    print(f"speed against {other}: {rounds} alternating runs, there → here (ratio)")
+    command = [sys.executable, __file__, "--speed-child", str(scale)]
+    children = [
+        subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            env={**os.environ, "TAURANK_CHECKOUT": str(folder)},
+        )
+        for folder in (other, HERE)
+    ]  # fmt: skip
+    for name in cases(10):
+        pairs = np.array([[ask(child, name) for child in children] for _ in range(rounds + 1)])[1:]
+        median, best = np.median(pairs[:, :, 0], axis=0), pairs[:, :, 1].min(axis=0)
+        print(
+            f"  {name}: median seconds {median[0]:.4f} → {median[1]:.4f} ({median[1] / median[0]:.3f}), "
+            f"least CPU seconds {best[0]:.4f} → {best[1]:.4f} ({best[1] / best[0]:.3f})",
+            flush=True,
+        )
+    for child in children:
+        child.communicate()
+
+
+def ask(child: subprocess.Popen[str], name: str) -> list[float]:
+    assert child.stdin is not None
+    assert child.stdout is not None
+    print(name, file=child.stdin, flush=True)
+    return [float(seconds) for seconds in child.stdout.readline().split()]
+
+
 def show_memory(users: list[int], n_items: int) -> None:
     print(f"memory: {n_items:,} items, {FACTORS} factors, 10 gains a user")
     for n_users in users:
@@ -130,7 +201,8 @@ class FactorModel:
     """Scores as products of factors, like a fitted learner."""
 
     def __init__(self, rng: np.random.Generator, n_users: int, n_items: int) -> None:
-        self.users, self.items = Ids(np.arange(n_users), "user_id"), Ids(np.arange(n_items), "item_id")
+        one = random_gains(rng, n_users, n_items, 1)
+        self.users, self.items = one.users, one.items
         self.user_factors = rng.standard_normal((n_users, FACTORS), np.float32)
         self.item_factors = rng.standard_normal((n_items, FACTORS), np.float32)
 
@@ -140,18 +212,17 @@ class FactorModel:
 
 def random_gains(rng: np.random.Generator, n_users: int, n_items: int, per_user: int) -> Gains:
     """About ``per_user`` gains of ±1 a user, at different items."""
-    lists = (np.arange(n_users), "user_id"), (np.arange(n_items), "item_id"), ([0], "time")
-    catalogue = Catalogue(*(Ids(ids, column) for ids, column in lists))
     user = np.repeat(np.arange(n_users, dtype=np.int32), per_user)
     step = n_items // per_user
     item = np.tile(np.arange(per_user, dtype=np.int32) * step, n_users)
     item += rng.integers(0, step, len(item), dtype=np.int32)
     value = rng.choice([-1.0, 1.0], len(item))
-    return Gains(catalogue, user, item, np.zeros(len(item), np.int32), value, "truth")
+    frame = pd.DataFrame({"user_id": user, "item_id": item, "value": value})
+    return Gains.from_frame(frame, users=range(n_users), items=range(n_items), name="truth")
 
 
 def peak_memory() -> float:
-    """The peak of this process in MB (VmHWM; unlike ru_maxrss it forgets the parent process)."""
+    """The peak of this process in MB (VmHWM, which unlike ru_maxrss does not include the parent process)."""
     status = Path("/proc/self/status").read_text()
     line = next(line for line in status.splitlines() if line.startswith("VmHWM"))
     return int(line.split()[1]) * 1024 / 1e6

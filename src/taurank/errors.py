@@ -30,6 +30,10 @@ class OverlapWarning(UserWarning):
     """Much of an estimate's weight lies on pairs whose propensity leaves one arm unobserved."""
 
 
+class TrainingLogWarning(UserWarning):
+    """A model is measured on the log it was trained on."""
+
+
 def missing_extra(module: str, extra: str, alternative: str = "") -> MissingExtra:
     """The error for an optional module that is not installed: the commands, and what else would do."""
     return MissingExtra(

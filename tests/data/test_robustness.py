@@ -151,7 +151,7 @@ MISTAKES: dict[str, Callable[[tr.Log], Any]] = {
     "random_state of a fit": lambda log: quick(random_state=-1).fit(log),
     "log": lambda log: quick().fit(log.to_frame()),  # type: ignore[arg-type]
     "validation": lambda log: quick().fit(log, log),  # type: ignore[arg-type]
-    "gains": lambda log: tr.evaluate(np.zeros((30, 20)), log),  # type: ignore[arg-type]
+    "gains": lambda log: tr.evaluate(np.zeros((30, 20)), log),  # type: ignore[call-overload]
     "metrics": lambda log: tr.evaluate(np.zeros((30, 20)), tr.gains.ips(log), None),  # type: ignore[arg-type]
     "pairs": lambda log: tr.Popular().fit(log).score([0, 1, 2], [0, 1]),
     "path": lambda log: tr.Log.read(None),  # type: ignore[arg-type]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,6 +11,9 @@ import pandas as pd
 import pytest
 
 from taurank import Gains, Log, World, gains
+from taurank.errors import InputError
+from taurank.estimation.caps import Caps
+from taurank.estimation.overlap.diagnosis import diagnose
 
 ROWS = pd.DataFrame(
     {
@@ -34,8 +39,8 @@ def as_dict(made: Gains) -> dict[tuple[Any, Any], float]:
 def test_outcome_keeps_only_what_happened(log: Log) -> None:
     made = gains.outcome(log)
     assert as_dict(made) == {("a", 1): 1.0, ("a", 2): 1.0, ("b", 2): 1.0, ("b", 3): 1.0}
-    assert made.name == "outcome"
-    assert made.overlap is None
+    assert (made.name, made.kind) == ("outcome", "outcome")
+    assert made.extreme is None
     assert made.catalogue == log.catalogue
 
 
@@ -53,7 +58,7 @@ def test_naive_counts_every_time() -> None:
 
 def test_naive_needs_no_propensity() -> None:
     made = gains.naive(Log.from_frame(ROWS.drop(columns="propensity")))
-    assert made.overlap is None
+    assert made.extreme is None
     assert len(made) == 4
 
 
@@ -100,12 +105,103 @@ def test_weighting_needs_propensities(make: Any) -> None:
         make(Log.from_frame(ROWS.drop(columns="propensity")))
 
 
-def test_estimators_remember_extreme_propensities_and_share_the_logs_arrays(log: Log) -> None:
+def test_estimates_know_which_logged_cells_lack_overlap(log: Log) -> None:
     for made in (gains.naive(log), gains.ips(log), gains.capped_ips(log, 0.1)):
-        assert made.overlap is not None
-        assert np.shares_memory(made.overlap.user, log.user)
-        assert np.shares_memory(made.overlap.item, log.item)
-        assert made.overlap.extreme.tolist() == [False, False, False, True, True]
+        assert made.kind == "effect"
+        assert made.log is log
+        assert made.extreme is not None
+        assert made.extreme.tolist() == [False, False, False, True, True]
+
+
+@pytest.mark.parametrize("p", [1e-3, 1 - 1e-3, np.nextafter(1e-3, 1), np.nextafter(1 - 1e-3, 0)])
+def test_the_diagnosis_and_the_estimates_agree_where_overlap_ends(p: float) -> None:
+    """At exactly 0.001 and 0.999 both count a cell as lacking overlap; one bit further inside neither does."""
+    rows = {"user_id": [0, 1], "item_id": [0, 0], "treated": [1, 0], "outcome": [1, 1], "propensity": [p, p]}
+    log = Log.from_frame(pd.DataFrame(rows))
+    at_limit = p in (1e-3, 1 - 1e-3)
+    extreme = gains.ips(log).extreme
+    diagnosed = diagnose(log)
+    assert extreme is not None
+    assert extreme.tolist() == [at_limit, at_limit]
+    for arm in (diagnosed.treated, diagnosed.control):
+        assert (arm.never, arm.always) == (int(p == 1e-3), int(p == 1 - 1e-3))
+        assert arm.near_weight == float(at_limit)
+
+
+@pytest.mark.parametrize("make", [gains.outcome, gains.naive, gains.ips, lambda log: gains.capped_ips(log, 0.1)])
+@pytest.mark.parametrize("odd", [ROWS, None, "log.csv", 5, [1, 2]])
+def test_only_a_log_makes_gains(make: Any, odd: Any) -> None:
+    with pytest.raises(InputError, match=r"log must be a Log, got .*; make one with Log\.from_frame"):
+        make(odd)
+
+
+def test_a_tiny_propensity_is_inverted_or_refused(log: Log) -> None:
+    tiny = log.with_propensity([1e-300] * 5)
+    assert gains.ips(tiny).value.max() == pytest.approx(1e300)
+    with pytest.raises(InputError, match="too small to be inverted; give a cap"):
+        gains.ips(log.with_propensity([1e-310] * 5))
+    assert gains.capped_ips(log.with_propensity([1e-310] * 5), 0.01).value.max() == pytest.approx(100)
+
+
+def test_where_selects_cells_by_value(log: Log) -> None:
+    made = gains.ips(log)
+    kept = made.where(lambda value: value > 0)
+    assert as_dict(kept) == {pair: value for pair, value in as_dict(made).items() if value > 0}
+    assert (kept.name, kept.kind, kept.log) == (made.name, made.kind, log)
+    assert as_dict(made.only(lambda value: value > 0)) == as_dict(kept)  # the earlier name
+    wrong: list[Any] = [lambda value: value, lambda value: True, lambda value: value[:1] > 0]
+    for odd in wrong:
+        with pytest.raises(InputError, match="returns True or False for each"):
+            made.where(odd)
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"user": np.array([0, 9], np.int32)}, "positions of 'user_id' outside the catalogue of 2"),
+        ({"item": np.array([-1, 0], np.int32)}, "positions of 'item_id' outside"),
+        ({"time": np.array([0, 1], np.int32)}, "positions of 'time' outside"),
+        ({"user": np.array([0, 2**32], np.int64)}, "positions of 'user_id' outside"),
+        ({"user": np.array([0.0, 1.0])}, "'user_id' must be a one-dimensional array of integers"),
+        ({"user": None}, "'user_id' must be a one-dimensional array of integers"),
+        ({"item": np.array([0], np.int32)}, "must have the same length"),
+        ({"value": np.array([1.0])}, "2 values of gains needed, one per cell"),
+        ({"value": np.array([1.0, np.nan])}, "must be finite; wrong in 1 cell, for example nan"),
+        ({"value": ["a", "b"]}, "must be numbers"),
+        ({"kind": "truth"}, "kind must be one of 'effect', 'outcome', got 'truth'"),
+        ({"kind": [1]}, "kind must be"),
+        ({"catalogue": None}, "catalogue must be a Catalogue"),
+    ],
+)
+def test_gains_are_checked_when_they_are_made(change: dict[str, Any], sentence: str) -> None:
+    frame = pd.DataFrame({"user_id": [1, 2], "item_id": [1, 2], "value": [1.0, 2.0]})
+    with pytest.raises(InputError, match=sentence):
+        replace(Gains.from_frame(frame), **change)
+
+
+def test_gains_refuse_the_log_of_another_catalogue(log: Log) -> None:
+    with pytest.raises(InputError, match="must have the catalogue of the gains"):
+        replace(gains.ips(log), log=Log.from_frame(ROWS))
+
+
+def test_gains_survive_a_pickle(log: Log) -> None:
+    made = gains.ips(log)
+    again = pickle.loads(pickle.dumps(made))
+    assert as_dict(again) == as_dict(made)
+
+
+class TestCaps:
+    def test_an_arms_own_cap_overrides_the_common_one(self) -> None:
+        assert Caps.of(None) == Caps(0.0, 0.0)
+        assert Caps.of(0.1) == Caps(0.1, 0.1)
+        assert Caps.of(0.1, 0.2) == Caps(0.2, 0.1)
+        assert Caps.of(0.1, None, 0) == Caps(0.1, 0.0)
+        assert Caps.of(None, 0.2, 0.3) == Caps(0.2, 0.3)
+
+    def test_denominators(self) -> None:
+        treated, control = Caps(0.2, 0.6).denominators(np.array([0.1, 0.5]))
+        assert treated.tolist() == [0.2, 0.5]
+        assert control.tolist() == [0.9, 0.6]
 
 
 def test_a_log_where_nothing_happened() -> None:
@@ -128,9 +224,12 @@ def test_ips_is_unbiased_and_naive_is_not() -> None:
     assert abs(means[1]) > 3 * errors[1]
 
 
-def test_names_survive_reading(tmp_path: Any) -> None:
+def test_a_name_and_a_kind_can_be_declared(tmp_path: Any) -> None:
     frame = pd.DataFrame({"user_id": [1], "item_id": [2], "value": [1.0]})
-    assert Gains.from_frame(frame, name="outcome").name == "outcome"
-    Gains.from_frame(frame).write(tmp_path / "gains.parquet")
-    assert Gains.read(tmp_path / "gains.parquet", name="outcome").name == "outcome"
-    assert Gains.read(tmp_path / "gains.parquet").name == "gain"
+    made = Gains.from_frame(frame, name="bought", kind="outcome")
+    assert (made.name, made.kind) == ("bought", "outcome")
+    made.write(tmp_path / "gains.parquet")
+    plain = Gains.read(tmp_path / "gains.parquet")
+    assert (plain.name, plain.kind) == ("gain", None)
+    again = Gains.read(tmp_path / "gains.parquet", name="bought", kind="outcome")
+    assert (again.name, again.kind) == ("bought", "outcome")

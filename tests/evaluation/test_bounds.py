@@ -12,17 +12,18 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from taurank import World, bounds, gains
+from taurank import Formula, Log, World, bounds, gains
 from taurank.data.ids import Ids
 from taurank.errors import InputError, OverlapWarning
 from taurank.estimation.gains import Gains
 from taurank.evaluation.evaluate import evaluate
-from taurank.evaluation.formulas import position_weights
-from taurank.evaluation.results import Metric, Wording
+from taurank.evaluation.formulas import parse, position_weights
+from taurank.evaluation.results import Metric
 from taurank.worlds.world import Sample
 
 Floats = npt.NDArray[np.float64]
@@ -126,7 +127,7 @@ class TestBias:
 
 
 def test_no_cap_helps_where_an_arm_is_never_seen() -> None:
-    """Personalised propensities of 1 − 1e-6 on top: every estimate takes the control arm for 0."""
+    """Personalized propensities of 1 − 1e-6 on top: every estimate takes the control arm for 0."""
     world = WORLD.personalized(beta=2.0)
     log = world.sample(500, random_state=18).log
     truth = bounds.expected(world, SCORES, "CP@5")
@@ -202,7 +203,7 @@ def coins(n_users: int = 20, n_items: int = 12) -> tuple[World, Any]:
 class TestDeviation:
     @pytest.mark.parametrize("confidence", [0.5, 0.9, 0.99])
     def test_stays_under_the_bound_as_often_as_promised(self, sample: Sample, confidence: float) -> None:
-        """From the expected metric, and from the realised one of the same draw."""
+        """From the expected metric, and from the realized one of the same draw."""
         truth, ips = estimates(sample.truth), estimates(gains.ips(sample.log))
         for metric in METRICS:
             bound = bounds.deviation(WORLD, SCORES, metric, confidence)
@@ -256,13 +257,31 @@ class TestDeviation:
             assert bound > abs(bounds.bias(world, SCORES, metric))
 
     @given(st.floats(1e-6, 1 - 1e-6), st.floats(0, 1), st.floats(0, 1))
+    @settings(max_examples=50, deadline=None)
     def test_a_cell_never_leaves_the_interval_of_the_bound(self, p: float, chi_t: float, chi_c: float) -> None:
-        """The estimate, and the estimate minus its realised τ, both lie in [−1/D^C, 1/D^T]."""
-        upper, lower = 1 / max(p, chi_t), -1 / max(1 - p, chi_c)
-        for z, treated, control in product((0, 1), repeat=3):
-            estimate = treated * upper if z else control * lower
-            for value in (estimate, estimate - (treated - control)):
-                assert lower * (1 + 1e-12) <= value <= upper * (1 + 1e-12)
+        """A cell's estimate, and its estimate minus the realized τ, range over no more than the bound's d.
+
+        One user per (Z, Y^T, Y^C); the estimates alone range over exactly d.
+        """
+        cases = np.array(list(product((0, 1), repeat=3)))
+        z, treated, control = cases.T
+        frame = {"user_id": range(8), "item_id": 0, "treated": z, "outcome": np.where(z, treated, control)}
+        log = Log.from_frame(pd.DataFrame(frame).assign(propensity=p))
+        caps: dict[str, Any] = {"cap_treated": chi_t, "cap_control": chi_c}
+        made = gains.capped_ips(log, **caps)
+        estimate = np.bincount(made.user, made.value, 8)
+        length = interval_length(p, caps)
+        assert np.ptp(estimate) == pytest.approx(length, rel=1e-9)
+        assert np.ptp(estimate - (treated - control)) <= length * (1 + 1e-9)
+
+
+def interval_length(p: float, caps: dict[str, Any]) -> float:
+    """d of a world of a single cell, read off its bound."""
+    cell = np.array([[0.5]])
+    world = World(cell, cell, cell, [0], [0])
+    options = {"propensity": p, **caps}
+    without_bias = bounds.deviation(world, cell, "CP@1", **options) - abs(bounds.bias(world, cell, "CP@1", **options))
+    return float(without_bias / np.sqrt(np.log(2 / 0.05) / 2))
 
 
 USERS, POPULATION, TIMES = 200, 10_000, 40
@@ -290,7 +309,7 @@ def coverage(drawn: Drawn, values: Gains, metric: str, wanted: int = 2000) -> fl
     target = bounds.expected(world, scores, metric)
 
     def covers(per_user: Floats) -> bool:
-        low, high = Metric(metric, per_user, per_user.mean(keepdims=True), Wording()).interval()
+        low, high = Metric(parse(metric), per_user, per_user.mean(keepdims=True)).interval()
         return low <= target <= high
 
     with ThreadPoolExecutor(2) as pool:
@@ -348,12 +367,14 @@ def test_a_learner_is_the_array_of_its_scores(metric: str) -> None:
     ("options", "sentence"),
     [
         ({}, "has no bias; give propensity"),
-        ({"cap": 1.5}, "cap must lie between 0 and 1, not 1.5"),
-        ({"cap_control": float("nan")}, "cap_control must lie between 0 and 1"),
+        ({"cap": 1.5}, "cap must be a number between 0 and 1, got 1.5"),
+        ({"cap_control": float("nan")}, "cap_control must be a number between 0 and 1"),
         ({"propensity": np.full((60, 40), 1.0)}, "wrong in 2,400 cells, for example 1.0"),
         ({"propensity": 0.0}, "wrong in 1 cell, for example 0.0"),
-        ({"propensity": np.full((40, 60), 0.5)}, r"users × items \(60, 40\), not of shape \(40, 60\)"),
+        ({"propensity": np.full((40, 60), 0.5)}, r"users × items \(60, 40\), got shape \(40, 60\)"),
         ({"propensity": "half"}, "one number or an array"),
+        ({"propensity": [[0.5], [0.5, 0.5]]}, "not an array users × items"),
+        ({"propensity": np.full((60, 40), 1e-310)}, "too small to be inverted; give a cap"),
     ],
 )
 def test_bad_options(options: dict[str, Any], sentence: str) -> None:
@@ -370,8 +391,26 @@ def test_bad_rankings_and_promises() -> None:
         bounds.expected(WORLD, spoilt, "CDCG")
     with pytest.raises(InputError, match="unknown metric"):
         bounds.expected(WORLD, SCORES, "recall")
-    for confidence in (0.0, 1.0, float("nan")):
-        with pytest.raises(InputError, match="confidence must lie between 0 and 1"):
-            bounds.deviation(WORLD, SCORES, "CDCG", confidence)
-    with pytest.raises(InputError, match="times must be at least 1"):
-        bounds.deviation(WORLD, SCORES, "CDCG", times=0)
+    for confidence in (0.0, 1.0, float("nan"), "95 %", None, True):
+        with pytest.raises(InputError, match="confidence must be a number between 0 and 1"):
+            bounds.deviation(WORLD, SCORES, "CDCG", confidence)  # type: ignore[arg-type]
+    for times in (0, 1.5, None):
+        with pytest.raises(InputError, match="times must be an integer ≥ 1"):
+            bounds.deviation(WORLD, SCORES, "CDCG", times=times)  # type: ignore[arg-type]
+    functions: list[Any] = [bounds.expected, bounds.bias, bounds.deviation]
+    for function in functions:
+        with pytest.raises(InputError, match="world must be a World, got a ndarray"):
+            function(SCORES, SCORES, "CDCG")
+        with pytest.raises(InputError, match="AUC is not a weighted sum of gains; CAUC is"):
+            function(WORLD, SCORES, "AUC", **({"cap": 0.1} if function is bounds.bias else {}))
+
+
+def test_a_tiny_recorded_propensity_makes_the_bound_infinite_and_a_cap_finite() -> None:
+    assert bounds.deviation(WORLD, SCORES, "CDCG", propensity=1e-200) == np.inf
+    assert np.isfinite(bounds.deviation(WORLD, SCORES, "CDCG", propensity=1e-200, cap=0.1))
+
+
+def test_a_formula_of_ones_own_has_bounds_too() -> None:
+    same = Formula("mine", lambda ranks, n_items: 1.0 / np.log2(1.0 + ranks))
+    assert bounds.expected(WORLD, SCORES, same) == bounds.expected(WORLD, SCORES, "CDCG")
+    assert bounds.deviation(WORLD, SCORES, same) == bounds.deviation(WORLD, SCORES, "CDCG")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -11,7 +13,8 @@ from scipy import stats
 
 from support.twins import dense
 from taurank import Gains, Log, World, gains
-from taurank.errors import OverlapWarning
+from taurank.data.fingerprint import fingerprint
+from taurank.errors import InputError, OverlapWarning, TrainingLogWarning
 from taurank.evaluation import bootstrap
 from taurank.evaluation.evaluate import compare, evaluate
 from taurank.evaluation.formulas import position_weights
@@ -29,7 +32,7 @@ def test_the_interval_is_near_the_normal_one_and_grows_with_the_level() -> None:
     assert high == pytest.approx(metric.mean + 1.96 * error, abs=0.15 * error)
     wide = metric.interval(0.99)
     assert wide[0] < low < high < wide[1]
-    with pytest.raises(ValueError, match="level must lie between 0 and 1"):
+    with pytest.raises(ValueError, match="level must be a number between 0 and 1, got 95"):
         metric.interval(95)
 
 
@@ -136,7 +139,8 @@ def test_a_pair_counts_once_over_times() -> None:
     log = logged([0.5, 0.9995])
     frame = log.to_frame()
     twice = pd.concat([frame.assign(time=0), frame.assign(time=1, propensity=[0.5, 0.5])])
-    made = gains.ips(Log.from_frame(twice, items=range(3)))
+    shuffled = twice.sample(frac=1, random_state=0)
+    made = gains.ips(Log.from_frame(shuffled, items=range(3)))
     with pytest.warns(OverlapWarning):
         assert evaluate([[3.0, 2.0, 1.0]], made, "CAR")["CAR"].overlap_share == pytest.approx(2 / 3)
 
@@ -152,7 +156,7 @@ def test_good_overlap_and_no_estimate_say_nothing() -> None:
     assert outcome["CAR"].overlap_share is None
 
 
-def test_the_personalised_setting_is_called_out() -> None:
+def test_the_personalized_setting_is_called_out() -> None:
     world = World.synthetic(60, 80, random_state=0)
     scores = world.treated_rate
     sample = world.personalized(2.0).sample(random_state=1)
@@ -167,3 +171,185 @@ def test_the_personalised_setting_is_called_out() -> None:
     shown[log.user, log.item] = True
     weight = position_weights(scores, "CP@10")
     assert result["CP@10"].overlap_share == pytest.approx(weight[extreme].sum() / weight[shown].sum())
+
+
+def test_the_share_is_that_of_two_more_gains() -> None:
+    """1 on the logged pairs and 1 on the extreme ones, each measured on its own, for every metric."""
+    world = World.synthetic(40, 30, random_state=0).personalized(2.0)
+    log = world.sample(4, random_state=1).log
+    assert log.propensity is not None
+    pairs, extreme = np.zeros((40, 30)), np.zeros((40, 30))
+    np.maximum.at(pairs, (log.user, log.item), 1.0)
+    np.maximum.at(extreme, (log.user, log.item), ((log.propensity <= 1e-3) | (log.propensity >= 1 - 1e-3)) * 1.0)
+    scores, names = np.round(world.treated_rate, 1), ["CP@3", "CDCG", "CAR", "CAUC"]
+    with pytest.warns(OverlapWarning):
+        result = evaluate(scores, gains.naive(log), names)
+    logged_worth, extreme_worth = (evaluate(scores, dense(values), names) for values in (pairs, extreme))
+    for name in names:
+        share = extreme_worth[name].mean / logged_worth[name].mean
+        assert result[name].overlap_share == pytest.approx(share, rel=1e-12)
+
+
+def test_a_gains_log_with_odd_positions_does_not_reach_a_kernel() -> None:
+    log = logged([0.5, 0.9995])
+    broken = replace(log, item=np.array([0, 7], np.int32), outcome=np.array([1, 0], np.int8))
+    with pytest.raises(InputError, match="positions of 'item_id' outside"):
+        evaluate([[3.0, 2.0, 1.0]], gains.ips(broken), "CAR")
+
+
+# --- defaults that fit the gains ---------------------------------------------------------------------------
+
+
+def test_default_metrics_fit_the_gains() -> None:
+    log, scores = logged([0.5, 0.3]), [[3.0, 2.0, 1.0]]
+    assert list(evaluate(scores, gains.outcome(log))) == ["P@10", "P@100", "DCG", "AR"]
+    assert list(evaluate(scores, gains.ips(log))) == ["CP@10", "CP@100", "CDCG", "CAR"]
+    assert compare(scores, scores, gains.outcome(log)).first.name == "P@10"
+    assert compare(scores, scores, gains.ips(log)).first.name == "CP@10"
+    world = World.synthetic(3, 3, random_state=0)
+    assert list(evaluate(np.eye(3), world.sample(random_state=0).truth)) == ["CP@10", "CP@100", "CDCG", "CAR"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "metric", "words"),
+    [
+        ("effect", "P@2", "2 extra purchases"),
+        ("effect", "CP@2", "2 extra purchases"),
+        ("outcome", "P@2", "2 purchases"),
+        ("outcome", "CP@2", "2 purchases"),
+        (None, "P@2", "2 purchases"),
+        (None, "CP@2", "2 extra purchases"),
+    ],
+)
+def test_purchases_are_extra_by_the_kind_of_the_gains(kind: Any, metric: str, words: str) -> None:
+    assert f"top 2: {words} per user" in str(evaluate([[1.0, 2.0]], dense([[1.0, 1.0]], kind), metric))
+
+
+# --- the training log --------------------------------------------------------------------------------------
+
+
+class Trained:
+    """A ranker that carries the fingerprint of its training log, as fitted learners do."""
+
+    def __init__(self, log: Log, fingerprint: Any) -> None:
+        self.users, self.items, self.log_fingerprint_ = log.users, log.items, fingerprint
+
+    def score_block(self, user_codes: Any) -> Any:
+        return np.zeros((len(user_codes), len(self.items)))
+
+
+@pytest.fixture
+def fingerprints(monkeypatch: pytest.MonkeyPatch) -> list[Log]:
+    """The logs whose fingerprint was computed for gains."""
+    computed: list[Log] = []
+
+    def of(log: Log) -> str:
+        computed.append(log)
+        return fingerprint(log)
+
+    monkeypatch.setattr("taurank.estimation.gains.fingerprint", of)
+    return computed
+
+
+def test_measuring_on_the_training_log_warns(fingerprints: list[Log]) -> None:
+    log, other = logged([0.5, 0.3]), logged([0.5, 0.4])
+    model = Trained(log, fingerprint(log))
+    for made in (gains.ips(log), gains.outcome(log), gains.ips(log).where(lambda value: value > 0)):
+        with pytest.warns(TrainingLogWarning, match="measured on the log the model was trained on"):
+            result = evaluate(model, made)
+        assert "too optimistic; measure on another log" in str(result).replace("\n", " ")
+    with pytest.warns(TrainingLogWarning, match="DLCE: measured on the log"):
+        table = evaluate({"noise": [[1.0, 2.0, 3.0]], "DLCE": model}, gains.ips(log))
+    assert "DLCE: measured on the log the model was trained on" in str(table)
+    with pytest.warns(TrainingLogWarning, match="second: measured on the log"):
+        assert "too optimistic" in str(compare([[1.0, 2.0, 3.0]], model, gains.ips(log)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        evaluate(model, gains.ips(other))
+        evaluate(model, replace(gains.ips(log), log=None))
+
+
+def test_the_fingerprint_is_computed_once_and_only_if_needed(fingerprints: list[Log]) -> None:
+    log, other = logged([0.5, 0.3]), logged([0.5, 0.4])
+    made = gains.ips(log)
+    evaluate([[1.0, 2.0, 3.0]], made)
+    evaluate(Trained(other, None), made)
+    assert fingerprints == []
+    for _ in range(3):
+        evaluate(Trained(other, fingerprint(other)), made)
+    assert fingerprints == [log]
+
+
+# --- odd arguments and tiny propensities --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"gains": pd.DataFrame()}, "gains must be a Gains, got a DataFrame"),
+        ({"gains": None}, "gains must be a Gains"),
+        ({"metrics": 5}, "metrics must be names"),
+        ({"metrics": [None]}, "unknown metric None"),
+        ({"unit": 5}, "unit must be the name of a time"),
+        ({"unit": None}, "unit must be the name of a time"),
+        ({"threads": "2"}, "threads must be an integer"),
+        ({"threads": np.nan}, "threads must be an integer"),
+        ({"unlisted": "first"}, "unlisted must be one of 'last', got 'first'"),
+        ({"unlisted": np.array(["last"])}, "unlisted must be one of 'last'"),
+        ({"ranker": None}, "a ranker is a fitted learner"),
+        ({"ranker": [[1.0], [1.0, 2.0]]}, "the scores are not an array users × items"),
+        ({"ranker": [["a", "b"], ["c", "d"]]}, "a ranker is a fitted learner"),
+        ({"ranker": np.zeros((2, 2), complex)}, "a ranker is a fitted learner"),
+        ({"ranker": 5}, "a ranker is a fitted learner"),
+    ],
+)
+def test_odd_arguments_are_refused_in_one_sentence(options: dict[str, Any], sentence: str) -> None:
+    arguments: dict[str, Any] = {"ranker": np.eye(2), "gains": dense(np.eye(2)), **options}
+    with pytest.raises(InputError, match=sentence):
+        evaluate(**arguments)
+
+
+@pytest.mark.parametrize("metric", [5, ["CDCG", "CAR"], {}])
+def test_compare_takes_one_metric(metric: Any) -> None:
+    with pytest.raises(InputError, match="compare takes one metric"):
+        compare(np.eye(2), np.eye(2), dense(np.eye(2)), metric)
+
+
+@pytest.mark.parametrize("users", [[0, 1], np.arange(2), None])
+def test_a_ranker_of_ones_own_needs_ids(users: Any) -> None:
+    ranker = Trained(logged([0.5]), None)
+    ranker.users = users
+    with pytest.raises(InputError, match="a ranker's users and items must be a Ids"):
+        evaluate(ranker, gains.ips(logged([0.5])))
+
+
+def test_a_learners_scores_must_be_numbers() -> None:
+    ranker = Trained(logged([0.5]), None)
+    ranker.score_block = lambda user_codes: np.array([["a", "b"]])  # type: ignore[method-assign]
+    with pytest.raises(InputError, match="expected numbers of shape"):
+        evaluate(ranker, gains.ips(logged([0.5])))
+
+
+def test_tiny_propensities_have_finite_figures() -> None:
+    """Gains of 1e300: means, spreads and intervals are finite, and nothing overflows on the way."""
+    frame = logged([1e-300, 0.5]).to_frame()
+    frame = pd.concat([frame.assign(user_id=user, time=time) for user in range(5) for time in range(3)])
+    frame.loc[frame["time"] == 1, "outcome"] = 0
+    with pytest.warns(OverlapWarning):
+        result = evaluate(np.tile([3.0, 2.0], (5, 1)), gains.ips(Log.from_frame(frame)), ["CP@1", "CAR"])
+    for metric in result.values():
+        assert metric.mean > 1e299
+        assert metric.std == pytest.approx(metric.mean * np.sqrt(0.5))
+        assert np.isfinite(metric.interval()).all()
+    assert "e+" in str(result)
+
+
+def test_gains_too_large_to_add_up_are_refused() -> None:
+    with pytest.raises(InputError, match=r"too large to add up \(up to 1.0e\+308\); cap them"):
+        evaluate(np.eye(3), dense(np.full((3, 3), 1e308)), "CAR")
+
+
+def test_the_spread_is_numpys() -> None:
+    rng = np.random.default_rng(0)
+    metric = evaluate(rng.random((5, 4)), dense(rng.standard_normal((7, 5, 4))), "CDCG")["CDCG"]
+    assert metric.std == metric.per_time.std()

@@ -6,7 +6,7 @@ The first two are also what ``benchmarks/measure.py`` measures against. ``dense`
 from __future__ import annotations
 
 from itertools import pairwise, permutations
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -19,7 +19,7 @@ Floats = npt.NDArray[np.float64]
 
 
 def worth(metric: str, rank: Any, n_items: int) -> Any:
-    """λ(r) / I straight from the equations, by the plain spelling of the metric."""
+    """λ(r) / I straight from the equations, by the plain spelling of the metric ("AUC" is the linear CAUC)."""
     if metric.startswith("P@"):
         k = int(metric[2:])
         return (rank <= k) / k
@@ -34,7 +34,7 @@ def worth(metric: str, rank: Any, n_items: int) -> Any:
 def by_pandas(scores: npt.NDArray[Any], gains: Gains, metrics: tuple[str, ...]) -> pd.DataFrame:
     """Sort a frame of all pairs by user and score, number the rows, join the gains, sum by user and time.
 
-    One row per user and time that has gains; one column per metric. Only right without ties.
+    One row per user and time that has gains; one column per metric. Correct only without ties.
     """
     n_users, n_items = scores.shape
     pairs = pd.DataFrame(
@@ -54,7 +54,7 @@ def by_pandas(scores: npt.NDArray[Any], gains: Gains, metrics: tuple[str, ...]) 
 
 
 def by_argsort(scores: npt.NDArray[Any], gains: Gains, metrics: tuple[str, ...]) -> Floats:
-    """Rank everything with one vectorised argsort; metric × user, summed over times. Right without ties."""
+    """Rank everything with one vectorized argsort; metric × user, summed over times. Correct only without ties."""
     n_users, n_items = scores.shape
     order = np.argsort(-scores, axis=1)
     ranks = np.empty((n_users, n_items), np.int32)
@@ -83,7 +83,7 @@ def pairwise_auc(scores: Floats, bought: npt.NDArray[np.bool_]) -> float:
     return float(np.mean(wins))
 
 
-def dense(values: Any, name: str = "truth") -> Gains:
+def dense(values: Any, kind: Literal["effect", "outcome"] | None = "effect") -> Gains:
     """Gains from an array users × items, or times × users × items; zeros are left out."""
     cube = np.asarray(values, float)
     cube = cube if cube.ndim == 3 else cube[None]
@@ -91,7 +91,7 @@ def dense(values: Any, name: str = "truth") -> Gains:
     n_times, n_users, n_items = cube.shape
     lists = (range(n_users), "user_id"), (range(n_items), "item_id"), (range(n_times), "time")
     catalogue = Catalogue(*(Ids(ids, column) for ids, column in lists))
-    return Gains(catalogue, user, item, time, cube[time, user, item], name)
+    return Gains(catalogue, user, item, time, cube[time, user, item], "made up", kind=kind)
 
 
 def sparse_gains(rng: np.random.Generator, shape: tuple[int, ...], share: float = 0.1) -> Gains:

@@ -1,6 +1,6 @@
 """Gains: sparse values (user, item, time) that a ranking can be measured by.
 
-The truth τ, the outcome Y and every estimate of τ are all gains; a metric never knows which it was given.
+The truth τ, the outcome Y and every estimate of τ are all gains; a metric does not know which it was given.
 A cell without a row has gain 0. The truth comes from ``World.sample``; ``outcome``, ``naive``, ``ips`` and
 ``capped_ips`` make gains from a log. An absent row of a log has Y = 0, so its gain is 0 for all of them.
 """
@@ -9,48 +9,47 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from taurank._validation import check_choice, check_instance
 from taurank.data import sources
 from taurank.data.cell_table import CellTable
-from taurank.data.ids import Catalogue, Codes
+from taurank.data.fingerprint import fingerprint
+from taurank.data.ids import Catalogue, Codes, Ids
+from taurank.data.log import Log
 from taurank.data.reader import ColumnRule, Numbers, read_cells
-from taurank.errors import InputError
+from taurank.errors import InputError, first_line, plural
+from taurank.estimation.caps import Caps
+from taurank.estimation.logged_pairs import LoggedPairs
+from taurank.estimation.thresholds import lacks_overlap
 
-if TYPE_CHECKING:
-    from taurank.data.log import Log
-
-EXTREME = 1e-3  # a propensity this near to 0 or 1 leaves one arm without observations
-
-
-def _not_finite(values: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
-    return ~np.isfinite(values)
-
-
-RULES = (ColumnRule("value", np.float64, _not_finite, "finite numbers"),)
+Floats = npt.NDArray[np.float64]
+Kind = Literal["effect", "outcome"]
 
 
 def outcome(log: Log) -> Gains:
     """The outcome itself: gain = Y. It makes P@k, DCG, AR and AUC of a metric."""
+    _check_log(log)
     bought = np.flatnonzero(log.outcome)
-    return _of_rows(log, bought, np.ones(len(bought)), "outcome")
+    return _of_rows(log, bought, np.ones(len(bought)), "outcome", "outcome")
 
 
 def naive(log: Log) -> Gains:
     """As if all cells had the mean propensity: Z·Y / mean(Z) − (1−Z)·Y / mean(1−Z), Eq. (tau_naive).
 
-    The means go over all users · items · times, absent rows counted as untreated. Biased where
+    The means are over all users · items · times, absent rows counted as untreated. Biased where
     recommendations follow taste.
     """
+    _check_log(log)
     mean = np.count_nonzero(log.treated) / log.catalogue.n_cells
     bought = np.flatnonzero(log.outcome)
     value = np.where(log.treated[bought], mean, mean - 1.0)  # never 0: a row of that arm exists
-    overlap = None if log.propensity is None else Overlap.of(log, log.propensity)
-    return _of_rows(log, bought, 1.0 / value, "naive", overlap)
+    return _of_rows(log, bought, 1.0 / value, "naive")
 
 
 def ips(log: Log) -> Gains:
@@ -58,7 +57,8 @@ def ips(log: Log) -> Gains:
 
     Unbiased if P is right and strictly between 0 and 1 wherever something can happen.
     """
-    return _weighted(log, log.recorded_propensity("IPS"), 0.0, 0.0, "ips")
+    _check_log(log)
+    return _weighted(log, log.recorded_propensity("IPS"), Caps(), "ips")
 
 
 def capped_ips(
@@ -70,72 +70,67 @@ def capped_ips(
 ) -> Gains:
     """Capped IPS: Z·Y / max(P, χ^T) − (1−Z)·Y / max(1−P, χ^C).
 
-    ``cap`` serves both arms; ``cap_treated`` (χ^T) and ``cap_control`` (χ^C) go before it. An arm without
+    ``cap`` applies to both arms; ``cap_treated`` (χ^T) and ``cap_control`` (χ^C) override it. An arm without
     any cap is not capped. Less variance than ``ips``, for a bias that ``taurank.bounds.bias`` computes.
     """
+    _check_log(log)
     if cap is None and cap_treated is None and cap_control is None:
         raise InputError("capped IPS needs a cap: give cap, or cap_treated and cap_control.")
-    caps = {"cap": cap, "cap_treated": cap_treated, "cap_control": cap_control}
-    both, treated, control = (checked_cap(name, given) for name, given in caps.items())
-    both = 0.0 if both is None else both
-    return _weighted(
-        log,
-        log.recorded_propensity("capped IPS"),
-        both if treated is None else treated,
-        both if control is None else control,
-        "capped_ips",
-    )
-
-
-@dataclass(frozen=True, eq=False)
-class Overlap:
-    """Which logged pairs had a propensity within 1e-3 of 0 or 1: one entry per row of the log.
-
-    ``user`` and ``item`` are the log's own arrays, not copies. A pair with rows at several times is extreme
-    if any of them is.
-    """
-
-    user: Codes
-    item: Codes
-    extreme: npt.NDArray[np.bool_]
-
-    @classmethod
-    def of(cls, log: Log, propensity: npt.NDArray[np.float64]) -> Overlap:
-        return cls(log.user, log.item, (propensity <= EXTREME) | (propensity >= 1.0 - EXTREME))
+    caps = Caps.of(cap, cap_treated, cap_control)
+    return _weighted(log, log.recorded_propensity("capped IPS"), caps, "capped_ips")
 
 
 @dataclass(frozen=True, eq=False)
 class Gains(CellTable):
     """Gains of cells, with the catalogue of the log they belong to.
 
-    ``user, item, time`` are positions in the catalogue; ``name`` says what the values are ("truth",
-    "outcome", "ips", …). Gains made by an estimator carry the ``overlap`` of their log.
+    ``user, item, time`` are positions in the catalogue, ``value`` is finite. ``name`` labels the values in
+    what is printed ("truth", "ips", …). ``kind`` declares what they are, "effect" or "outcome" (None: not
+    declared): it chooses default metrics and words, never a formula. ``log`` is the log they were made from.
     """
 
     catalogue: Catalogue
     user: Codes
     item: Codes
     time: Codes
-    value: npt.NDArray[np.float64]
+    value: Floats
     name: str = "gain"
     timed: bool = True
-    overlap: Overlap | None = None
+    kind: Kind | None = None
+    log: Log | None = None
 
     def __post_init__(self) -> None:
+        check_instance("catalogue", self.catalogue, Catalogue, "log.catalogue")
+        if self.kind is not None:
+            check_choice("kind", self.kind, ("effect", "outcome"))
+        for column, ids in (("user", self.users), ("item", self.items), ("time", self.times)):
+            object.__setattr__(self, column, _checked_codes(getattr(self, column), ids))
+        object.__setattr__(self, "value", _checked_values(self.value, len(self.user)))
+        if self.log is not None and self.log.catalogue != self.catalogue:
+            raise InputError("the log of gains must have the catalogue of the gains.")
+        if not len(self.user) == len(self.item) == len(self.time):
+            raise InputError("the user, item and time of gains must have the same length.")
         for array in (self.user, self.item, self.time, self.value):
             array.flags.writeable = False
 
     @classmethod
     def from_frame(
-        cls, frame: Any, users: Any = None, items: Any = None, times: Any = None, *, name: str = "gain"
+        cls,
+        frame: Any,
+        users: Any = None,
+        items: Any = None,
+        times: Any = None,
+        *,
+        name: str = "gain",
+        kind: Kind | None = None,
     ) -> Gains:
         """Gains from a pandas, Polars or PyArrow frame with ``user_id, item_id, value``, optional ``time``.
 
-        ``users``, ``items`` and ``times`` name a larger catalogue, and its order is kept. The research
-        format (``idx_user, idx_item, idx_time, causal_effect``) is read too. ``name`` says what the values
-        are; "outcome" makes AUC the area under the curve of binary outcomes.
+        ``users``, ``items`` and ``times`` name a larger catalogue in its order. The research format
+        (``idx_user, idx_item, idx_time, causal_effect``) is read too. ``name`` labels the values, ``kind``
+        declares them "effect" or "outcome".
         """
-        return cls._from_source(sources.from_frame(frame), (users, items, times), {}, name)
+        return cls._from_source(sources.from_frame(frame), (users, items, times), {}, name, kind)
 
     @classmethod
     def read(
@@ -147,17 +142,23 @@ class Gains(CellTable):
         id_types: Mapping[str, Any] | None = None,
         *,
         name: str = "gain",
+        kind: Kind | None = None,
     ) -> Gains:
         """Gains from Parquet or CSV: one file, a glob or a folder; see ``Log.read``."""
-        return cls._from_source(sources.from_files(path), (users, items, times), id_types or {}, name)
+        return cls._from_source(sources.from_files(path), (users, items, times), id_types or {}, name, kind)
 
     @classmethod
     def _from_source(
-        cls, source: sources.Source, given: tuple[Any, Any, Any], id_types: Mapping[str, Any], name: str
+        cls,
+        source: sources.Source,
+        given: tuple[Any, Any, Any],
+        id_types: Mapping[str, Any],
+        name: str,
+        kind: Kind | None,
     ) -> Gains:
         cells = read_cells(source, given, RULES, {"value": "causal_effect"}, id_types)
         codes = (cells.user, cells.item, cells.time)
-        return cls(cells.catalogue, *codes, cells.numbers["value"], name, cells.timed)
+        return cls(cells.catalogue, *codes, cells.numbers["value"], name, cells.timed, kind)
 
     def __repr__(self) -> str:
         return (
@@ -165,53 +166,96 @@ class Gains(CellTable):
             f"{self.n_times:,} times)"
         )
 
-    def only(self, keep: Callable[[npt.NDArray[np.float64]], npt.NDArray[np.bool_]]) -> Gains:
-        """The cells whose value ``keep`` says yes to."""
-        rows = np.flatnonzero(keep(self.value))
-        cells = (self.user[rows], self.item[rows], self.time[rows], self.value[rows])
-        return Gains(self.catalogue, *cells, self.name, self.timed, self.overlap)
+    @property
+    def extreme(self) -> npt.NDArray[np.bool_] | None:
+        """Which rows of ``log`` lack overlap (P within 1e-3 of 0 or 1); None if that is not in question."""
+        if self.log is None or self.log.propensity is None or self.kind == "outcome":
+            return None
+        return lacks_overlap(self.log.propensity)
+
+    @cached_property
+    def overlap(self) -> LoggedPairs | None:
+        """The logged pairs with and without overlap, empty if none lacks it; None if that is not in question."""
+        log, extreme = self.log, self.extreme
+        if log is None or extreme is None:
+            return None
+        if not extreme.any():
+            return LoggedPairs.none(self.n_users)
+        user, item = _checked_codes(log.user, self.users), _checked_codes(log.item, self.items)
+        return LoggedPairs.of(user, item, extreme, self.n_users, self.n_items)
+
+    @cached_property
+    def log_fingerprint(self) -> str | None:
+        """The fingerprint of ``log``, computed when first asked for; None without a log."""
+        return None if self.log is None else fingerprint(self.log)
+
+    def where(self, keep: Callable[[Floats], npt.NDArray[np.bool_]]) -> Gains:
+        """The cells for whose values ``keep`` is true: ``gains.where(lambda value: value > 0)``."""
+        try:
+            mask = np.asarray(keep(self.value))
+        except (TypeError, ValueError) as error:
+            raise InputError(f"where needs a function of the values: {first_line(error)}.") from error
+        if mask.dtype != np.bool_ or mask.shape != self.value.shape:
+            raise InputError("where needs a function of the values that returns True or False for each of them.")
+        rows = np.flatnonzero(mask)
+        cells = {column: getattr(self, column)[rows] for column in ("user", "item", "time", "value")}
+        return replace(self, **cells)
+
+    only = where  # the earlier name
 
     def numbers(self) -> dict[str, Numbers | None]:
         return {"value": self.value}
 
 
-def _weighted(
-    log: Log,
-    propensity: npt.NDArray[np.float64],
-    cap_treated: float,
-    cap_control: float,
-    name: str,
-) -> Gains:
+def _not_finite(values: Floats) -> npt.NDArray[np.bool_]:
+    return ~np.isfinite(values)
+
+
+RULES = (ColumnRule("value", np.float64, _not_finite, "finite numbers"),)
+
+
+def _check_log(log: Any) -> None:
+    check_instance("log", log, Log, "Log.from_frame(frame) or Log.read(path)")
+
+
+def _weighted(log: Log, propensity: Floats, caps: Caps, name: str) -> Gains:
     """1 / max(P, χ^T) where treated and bought, −1 / max(1−P, χ^C) where untreated and bought."""
     bought = np.flatnonzero(log.outcome)
     control, value = log.treated[bought] == 0, propensity[bought]
     np.subtract(1.0, value, out=value, where=control)  # in place: a log may hold most of the memory
-    np.maximum(value, cap_treated, out=value, where=~control)
-    np.maximum(value, cap_control, out=value, where=control)
+    np.maximum(value, caps.treated, out=value, where=~control)
+    np.maximum(value, caps.control, out=value, where=control)
     with np.errstate(over="ignore"):
         np.divide(1.0, value, out=value)
     if not np.isfinite(value).all():
         raise InputError("a propensity is too small to be inverted; give a cap, such as capped_ips(log, cap=0.01).")
     np.negative(value, out=value, where=control)
-    return _of_rows(log, bought, value, name, Overlap.of(log, propensity))
+    return _of_rows(log, bought, value, name)
 
 
-def _of_rows(
-    log: Log,
-    rows: npt.NDArray[np.intp],
-    value: npt.NDArray[np.float64],
-    name: str,
-    overlap: Overlap | None = None,
-) -> Gains:
+def _of_rows(log: Log, rows: npt.NDArray[np.intp], value: Floats, name: str, kind: Kind = "effect") -> Gains:
     codes = (log.user[rows], log.item[rows], log.time[rows])
-    return Gains(log.catalogue, *codes, value, name, log.timed, overlap)
+    return Gains(log.catalogue, *codes, value, name, log.timed, kind, log)
 
 
-def checked_cap(name: str, cap: float | None) -> float | None:
-    if cap is None:
-        return None
-    if isinstance(cap, bool) or not isinstance(cap, (int, float, np.integer, np.floating)):
-        raise InputError(f"{name} must be a number between 0 and 1, not {cap!r}.")
-    if not 0.0 <= cap <= 1.0:  # false for NaN as well
-        raise InputError(f"{name} must lie between 0 and 1, not {cap}.")
-    return float(cap)
+def _checked_codes(codes: Any, ids: Ids) -> Codes:
+    """Positions that are safe to index with: integers inside the catalogue."""
+    array = np.asarray(codes)
+    if array.ndim != 1 or (array.dtype.kind not in "iu" and len(array)):
+        raise InputError(f"the positions of '{ids.column}' must be a one-dimensional array of integers.")
+    if len(array) and (int(array.min()) < 0 or int(array.max()) >= len(ids)):
+        raise InputError(f"the gains have positions of '{ids.column}' outside the catalogue of {len(ids):,}.")
+    return np.ascontiguousarray(array, dtype=np.int32)
+
+
+def _checked_values(values: Any, n_rows: int) -> Floats:
+    try:
+        array = np.ascontiguousarray(values, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise InputError("the values of gains must be numbers.") from error
+    if array.shape != (n_rows,):
+        raise InputError(f"{plural(n_rows, 'value')} of gains needed, one per cell, got an array of {array.shape}.")
+    if not np.isfinite(array).all():
+        wrong = array[~np.isfinite(array)]
+        raise InputError(f"gains must be finite; wrong in {plural(len(wrong), 'cell')}, for example {wrong[0]}.")
+    return array

@@ -1,6 +1,6 @@
-"""How sure a mean over users is: resample the users, and read the interval off the resampled means.
+"""The uncertainty of a mean over users: resample the users, and take quantiles of the resampled means.
 
-Every draw is a hash of its own number, so that the same values give the same interval on any machine and
+Every draw is a hash of its own number, so that the same values have the same interval on any machine and
 with any number of threads.
 """
 
@@ -15,13 +15,28 @@ import numpy.typing as npt
 from scipy.special import ndtr, ndtri
 
 from taurank._random import uniform
-from taurank.errors import InputError
+from taurank._threads import worker_count
+from taurank.errors import InputError, show
 
 Floats = npt.NDArray[np.float64]
 
 RESAMPLES = 2000
 _KEY = np.uint64(0x7A5BCA31)
 _DRAWS_PER_PART = 1 << 22
+
+
+class Bootstrap:
+    """Intervals of the mean of ``values``, one per user; the users are resampled once, when first needed."""
+
+    def __init__(self, values: Floats) -> None:
+        self.values = values
+        self._means: Floats | None = None
+
+    def interval(self, level: float = 0.95, threads: int | None = None) -> tuple[float, float]:
+        check_fraction("level", level)
+        if self._means is None:
+            self._means = resampled_means(self.values, threads=worker_count(threads))
+        return interval(self.values, self._means, level)
 
 
 def resampled_means(values: Floats, resamples: int = RESAMPLES, threads: int = 1) -> Floats:
@@ -39,10 +54,9 @@ def interval(values: Floats, means: Floats, level: float) -> tuple[float, float]
     """The bias-corrected and accelerated (BCa) interval of Efron (1987) for the mean of ``values``.
 
     The acceleration of a mean is Σd³ / (6 (Σd²)^1.5), d the deviations from it: it moves the interval where
-    a few users carry large values, as inverse propensities do. One user alone gives (nan, nan).
+    a few users have large values, as inverse propensities do. (nan, nan) for a single user.
     """
-    if not 0.0 < level < 1.0:
-        raise InputError(f"level must lie between 0 and 1, not {level}.")
+    check_fraction("level", level)
     if len(values) < 2:
         return float("nan"), float("nan")
     deviation = values - values.mean()
@@ -55,8 +69,14 @@ def interval(values: Floats, means: Floats, level: float) -> tuple[float, float]
     return float(low), float(high)
 
 
+def check_fraction(name: str, value: Any) -> None:
+    """Refuse anything but a number strictly between 0 and 1."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)) or not 0 < value < 1:
+        raise InputError(f"{name} must be a number between 0 and 1, got {show(value)}.")
+
+
 def _levels(mean: Any, means: Floats, acceleration: float, level: float) -> Floats:
-    """Which quantiles of the resampled means bound the interval."""
+    """The quantiles of the resampled means that bound the interval."""
     below = (np.count_nonzero(means < mean) + 0.5 * np.count_nonzero(means == mean)) / len(means)
     edge = 0.5 / len(means)
     bias = ndtri(min(max(below, edge), 1.0 - edge))

@@ -4,7 +4,8 @@ All of this needs a ``World``, which knows the truth, and a ranking that is *fix
 data it is measured on. With weights λ, the metric is R = (1/UI) Σ λ_ui τ_ui and its estimate puts
 Z·Y / D^T − (1−Z)·Y / D^C in place of τ. The denominators are D^T = P̂ and D^C = 1 − P̂, under a cap
 D^T = max(P̂, χ^T) and D^C = max(1 − P̂, χ^C), each arm its own. P̂ is what the log records. Metrics are as
-``taurank.evaluate`` shows them: CAR is mean(rank · gain), smaller is better, and AUC means CAUC.
+``taurank.evaluate`` shows them: CAR is mean(rank · gain), smaller is better. AUC is not a weighted sum, so it has no
+place here; CAUC does.
 """
 
 from __future__ import annotations
@@ -15,23 +16,25 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from threadpoolctl import threadpool_limits
 
-from taurank.data.ids import Catalogue, Ids
-from taurank.errors import InputError, plural
-from taurank.estimation.gains import Gains, checked_cap
-from taurank.evaluation.formulas import parse, position_weights
-from taurank.evaluation.rankers import Block, Ranker, Ranking, ranking_of
+from taurank._threads import one_blas_thread
+from taurank._validation import check_instance, check_integer
+from taurank.errors import InputError, first_line, plural
+from taurank.estimation.caps import Caps
+from taurank.evaluation.bootstrap import check_fraction
+from taurank.evaluation.formulas import Formula, parse, position_weights
+from taurank.evaluation.rankers import AnyRanker, Block, Ranking, ranking_of
 from taurank.worlds.world import World
 
 Floats = npt.NDArray[np.float64]
 
 
-def expected(world: World, scores: Ranker | npt.ArrayLike, metric: str) -> float:
+def expected(world: World, scores: AnyRanker, metric: str | Formula) -> float:
     """The metric a ranking has in expectation: (1/UI) Σ λ_ui (μ^T_ui − μ^C_ui).
 
-    ``scores`` is an array users × items in the world's order, or a fitted learner, as in ``evaluate``.
+    ``scores`` is an array users × items in the world's order, a fitted learner or a table, as in ``evaluate``.
     """
+    _check_world(world)
     total = 0.0
     for users, weight in _weights(world, scores, metric):
         effect = _rows(world.treated_rate, users) - _rows(world.control_rate, users)
@@ -41,8 +44,8 @@ def expected(world: World, scores: Ranker | npt.ArrayLike, metric: str) -> float
 
 def bias(
     world: World,
-    scores: Ranker | npt.ArrayLike,
-    metric: str,
+    scores: AnyRanker,
+    metric: str | Formula,
     *,
     propensity: npt.ArrayLike | None = None,
     cap: float | None = None,
@@ -54,22 +57,23 @@ def bias(
     (1/UI) Σ λ_ui [(P / D^T − 1) μ^T − ((1−P) / D^C − 1) μ^C], the expectation over Z, Y^T and Y^C.
 
     ``propensity`` is P̂, one number or an array users × items. Without it P̂ is what a log sampled from this
-    world records: ``world.recorded`` if the world is misspecified, else the true P. ``cap`` serves both
-    arms; ``cap_treated`` (χ^T) and ``cap_control`` (χ^C) go before it, as in ``gains.capped_ips``. On a world
+    world records: ``world.recorded`` if the world is misspecified, else the true P. ``cap`` applies to both
+    arms; ``cap_treated`` (χ^T) and ``cap_control`` (χ^C) override it, as in ``gains.capped_ips``. On a world
     that records the true P, either P̂ or a cap must be given: nothing else makes a bias.
     """
+    _check_world(world)
     caps = (cap, cap_treated, cap_control)
     if propensity is None and world.recorded is None and all(given is None for given in caps):
         raise InputError(
             "IPS with the true propensities has no bias; give propensity (what the log records instead), or a cap."
         )
-    return _scan(world, scores, metric, _Weighting.of(world, propensity, *caps)).bias
+    return _scan(world, scores, metric, _propensity(world, propensity), Caps.of(*caps)).bias
 
 
 def deviation(
     world: World,
-    scores: Ranker | npt.ArrayLike,
-    metric: str,
+    scores: AnyRanker,
+    metric: str | Formula,
     confidence: float = 0.95,
     *,
     propensity: npt.ArrayLike | None = None,
@@ -84,16 +88,16 @@ def deviation(
 
     Hoeffding's inequality, so it holds at any size, but only if the ranking was fixed without the data it
     is measured on and the Z (and Y) of all cells and times are independent. R may be read in two ways, and
-    the bound holds for each: the ``expected`` metric, and the realised one of the same draw,
-    (1/UI) Σ λ (Y^T − Y^C). For a cell's estimate minus its realised τ lies in [−1/D^C, 1/D^T] just as the
+    the bound holds for each: the ``expected`` metric, and the realized one of the same draw,
+    (1/UI) Σ λ (Y^T − Y^C). For a cell's estimate minus its realized τ lies in [−1/D^C, 1/D^T] just as the
     estimate itself does, and both have the same bias. An average over ``times`` independent times is closer
     by 1/√times; the bias stays. The other options are those of ``bias``; without any of them the bias is 0.
     """
-    if not 0.0 < confidence < 1.0:
-        raise InputError(f"confidence must lie between 0 and 1, not {confidence}.")
-    if times < 1:
-        raise InputError(f"times must be at least 1, not {times}.")
-    sums = _scan(world, scores, metric, _Weighting.of(world, propensity, cap, cap_treated, cap_control))
+    _check_world(world)
+    check_fraction("confidence", confidence)
+    check_integer("times", times)
+    caps = Caps.of(cap, cap_treated, cap_control)
+    sums = _scan(world, scores, metric, _propensity(world, propensity), caps)
     factor = np.sqrt(np.log(2.0 / (1.0 - confidence)) / 2.0)
     return abs(sums.bias) + float(factor * np.sqrt(sums.squares / times))
 
@@ -104,80 +108,59 @@ class _Sums:
     squares: float  # Σ (d_ui / UI)²
 
 
-def _scan(world: World, scores: Any, metric: str, weighting: _Weighting) -> _Sums:
+def _scan(world: World, scores: Any, metric: str | Formula, recorded: npt.NDArray[Any], caps: Caps) -> _Sums:
+    """Sums over all cells; ``recorded`` is P̂, one number or users × items."""
     bias = squares = 0.0
     for users, weight in _weights(world, scores, metric):
-        treated, control = weighting.denominators(users)
+        treated, control = caps.denominators(_rows(recorded, users))
         p = _rows(world.propensity, users)
-        error = (p / treated - 1.0) * _rows(world.treated_rate, users)
-        error -= ((1.0 - p) / control - 1.0) * _rows(world.control_rate, users)
-        bias += float(np.sum(weight * error))
-        squares += float(np.sum((weight * (1.0 / treated + 1.0 / control)) ** 2))
+        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+            error = (p / treated - 1.0) * _rows(world.treated_rate, users)
+            error -= ((1.0 - p) / control - 1.0) * _rows(world.control_rate, users)
+            bias += float(np.sum(weight * error))
+            squares += float(np.sum((weight * (1.0 / treated + 1.0 / control)) ** 2))
+    if not np.isfinite(bias):
+        raise InputError("a propensity is too small to be inverted; give a cap, such as cap=0.01.")
     return _Sums(bias / world.n_users, squares / world.n_users**2)
 
 
-@dataclass(frozen=True)
-class _Weighting:
-    """What an estimator divides by: the recorded propensities (a number or users × items) and its caps."""
-
-    propensity: npt.NDArray[Any]
-    cap_treated: float
-    cap_control: float
-
-    @classmethod
-    def of(
-        cls,
-        world: World,
-        propensity: npt.ArrayLike | None,
-        cap: float | None,
-        cap_treated: float | None,
-        cap_control: float | None,
-    ) -> _Weighting:
-        given = {"cap": cap, "cap_treated": cap_treated, "cap_control": cap_control}
-        both, treated, control = (checked_cap(name, value) for name, value in given.items())
-        both = 0.0 if both is None else both
-        return cls(
-            _propensity(world, propensity),
-            both if treated is None else treated,
-            both if control is None else control,
-        )
-
-    def denominators(self, users: npt.NDArray[np.int32]) -> tuple[Floats, Floats]:
-        """max(P̂, χ^T) and max(1 − P̂, χ^C)."""
-        p = _rows(self.propensity, users)
-        return np.maximum(p, self.cap_treated), np.maximum(1.0 - p, self.cap_control)
+def _check_world(world: Any) -> None:
+    check_instance("world", world, World, "World.synthetic(n_users, n_items) or dunnhumby.world()")
 
 
 def _propensity(world: World, given: npt.ArrayLike | None) -> npt.NDArray[Any]:
     if given is None:
         return world.propensity if world.recorded is None else world.recorded
-    values = np.asarray(given)
+    try:
+        values = np.asarray(given)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"propensity is not an array users × items: {first_line(error)}.") from error
     shape = (world.n_users, world.n_items)
     if values.dtype.kind != "f" or values.shape not in ((), shape):
         raise InputError(
-            f"propensity must be one number or an array users × items {shape}, not of shape {values.shape} "
-            f"and type {values.dtype}."
+            f"propensity must be one number or an array users × items {shape}, got shape {values.shape} and "
+            f"type {values.dtype}."
         )
     wrong = ~((values > 0.0) & (values < 1.0))
     if wrong.any():
         raise InputError(
-            "propensity must hold probabilities strictly between 0 and 1: wrong in "
-            f"{plural(int(np.count_nonzero(wrong)), 'cell')}, for example {values[wrong][0]}."
+            f"propensity must be strictly between 0 and 1; wrong in {plural(int(np.count_nonzero(wrong)), 'cell')}, "
+            f"for example {values[wrong][0]}."
         )
     return values
 
 
 def _rows(values: npt.NDArray[Any], users: npt.NDArray[np.int32]) -> Floats:
-    """Some users of an array users × items in float64; one number stays one number."""
+    """Some users of an array users × items in float64; a single number as it is."""
     return (values[users] if values.ndim else values).astype(np.float64)
 
 
-def _weights(world: World, scores: Any, metric: str) -> Iterator[tuple[npt.NDArray[np.int32], Floats]]:
+def _weights(world: World, scores: Any, metric: str | Formula) -> Iterator[tuple[npt.NDArray[np.int32], Floats]]:
     """λ / I of every item for a block of users at a time, ties shared."""
-    parse(metric)
-    ranking = ranking_of(scores, _nothing(world))
+    parse(metric).weights(world.n_items)
+    ranking = ranking_of(scores, world.users, world.items)
     # one BLAS thread per block of fixed shape: the same scores, and so the same ties, on any machine
-    with threadpool_limits(1, user_api="blas"):
+    with one_blas_thread():
         for block in ranking.blocks(np.ones(world.n_users, np.bool_)):
             yield block.users, position_weights(_all_scores(ranking, block), metric)
 
@@ -191,10 +174,3 @@ def _all_scores(ranking: Ranking, block: Block) -> npt.NDArray[Any]:
     whole = np.full((len(block.users), len(known)), -np.inf, scores.dtype)
     whole[:, known] = scores[:, block.column[known]]
     return whole
-
-
-def _nothing(world: World) -> Gains:
-    """No gains at all, in the world's catalogue: rankers are seen from the catalogue of gains."""
-    no_codes = np.empty(0, np.int32)
-    catalogue = Catalogue(world.users, world.items, Ids(np.arange(1), "time"))
-    return Gains(catalogue, no_codes, no_codes, no_codes, np.empty(0))

@@ -1,67 +1,184 @@
-"""The metrics: a weight by rank and a scale, by name."""
+"""The metrics: a weight by rank, by name or of one's own.
+
+A metric is a weight by rank: Δ_u = Σ_i weight(r_ui) · gain_ui per user and time, Eq. (delta_u_tau). With outcomes
+as gains it reads P@k, DCG, AR; with effects CP@k, CDCG, CAR, CAUC. One metric is not such a sum: AUC, the area
+under the curve of gains that are 0 or 1.
+"""
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from taurank.errors import InputError
+from taurank._validation import check_integer, check_number
+from taurank.errors import InputError, first_line, show
 from taurank.evaluation.rankers import as_scores
 
 Floats = npt.NDArray[np.float64]
 
 DEFAULT = ("CP@10", "CP@100", "CDCG", "CAR")
+OUTCOME_DEFAULT = ("P@10", "P@100", "DCG", "AR")
+DEEPEST = 2**31 - 1  # the largest k of P@k: as many items as a catalogue can hold
+
+
+def _one(n_items: int) -> float:
+    return 1.0
 
 
 @dataclass(frozen=True)
 class Formula:
-    """A metric by name: ``weight(ranks, n_items)`` times ``scale(n_items)`` is the worth of a rank."""
+    """A metric: rank r is worth ``weight(r, n_items) · scale(n_items)``.
+
+    ``weight`` is called once with all ranks 1 … n_items as an array of floats and returns a number for each.
+    ``depth`` is the rank after which all weights are 0 (None: the whole list counts), so that a top-k list can be
+    measured. ``larger_is_better`` says which direction is better, to early stopping, tuning and comparisons.
+
+    >>> reciprocal = Formula("reciprocal rank", lambda ranks, n_items: 1.0 / ranks)
+    >>> reciprocal.weights(4)
+    array([1.        , 0.5       , 0.33333333, 0.25      ])
+    """
 
     name: str
-    form: str
-    weight: Callable[[Floats, int], Floats]
-    scale: Callable[[int], float]
+    weight: Callable[[Floats, int], npt.ArrayLike]
+    scale: Callable[[int], float] = _one
+    larger_is_better: bool = True
     depth: int | None = None
+    form: str = ""  # P@k, DCG, AR or AUC, in either spelling; "" for a metric of one's own
+    area: bool = False  # AUC: the area under the curve of binary gains instead of a sum of weights
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name.strip():
+            raise InputError(f"a Formula needs a name, such as 'P@10', got {show(self.name)}.")
+        if not callable(self.weight) or not callable(self.scale):
+            raise InputError(f"the weight and scale of '{self.name}' must be functions, see taurank.Formula.")
+        if self.depth is not None:
+            check_integer(f"the depth of '{self.name}'", self.depth)
 
     def weights(self, n_items: int) -> Floats:
         """The worth of rank 1 … n_items, so that Δ_u = Σ_i weight(r_ui) · gain_ui (the paper's λ / I)."""
-        at = np.arange(1, n_items + 1, dtype=np.float64)
-        return self.weight(at, n_items) * self.scale(n_items)
+        if self.area:
+            raise InputError(f"{self.name} is not a weighted sum of gains; C{self.name} is, for any gains.")
+        return self.unscaled(n_items) * self.factor(n_items)
+
+    def factor(self, n_items: int) -> float:
+        """``scale(n_items)``, checked."""
+        factor = self.scale(n_items)
+        check_number(f"the scale of '{self.name}'", factor, -math.inf)
+        return float(factor)
+
+    def unscaled(self, n_items: int) -> Floats:
+        """The weights before ``scale``, checked: a finite number per rank, 0 beyond ``depth``."""
+        try:
+            values = np.asarray(self.weight(np.arange(1, n_items + 1, dtype=np.float64), n_items), dtype=np.float64)
+        except (TypeError, ValueError, ArithmeticError) as error:
+            raise InputError(f"the weights of '{self.name}' cannot be computed: {first_line(error)}.") from error
+        if values.shape != (n_items,) or not np.isfinite(values).all():
+            raise InputError(
+                f"the weights of '{self.name}' must be {n_items:,} finite numbers, one per rank, got "
+                f"an array of {values.shape}."
+            )
+        if self.depth is not None and values[self.depth :].any():
+            raise InputError(f"the weights of '{self.name}' must be 0 beyond its depth of {self.depth:,}.")
+        return values
 
 
-def parse(name: str) -> Formula:
-    """The formula of a name in either spelling, such as "P@10" or "CP@10"."""
-    match = re.fullmatch(r"C?(P@([1-9][0-9]*)|DCG|AR|AUC)", str(name).strip().upper())
+def parse(metric: str | Formula) -> Formula:
+    """The formula of a name such as "P@10" or "CP@10"; a formula is returned as it is."""
+    if isinstance(metric, Formula):
+        return metric
+    match = re.fullmatch(r"(C?)(P@([1-9][0-9]{0,9})|DCG|AR|AUC)", str(metric).strip().upper())
     if not match:
         raise InputError(
-            f"unknown metric '{name}'; known are P@k (with a number for k, such as P@10), DCG, AR and AUC, "
-            "and their causal readings CP@k, CDCG, CAR and CAUC."
+            f"unknown metric {show(metric)}; known are P@k (with a number for k, such as P@10), DCG, AR and "
+            "AUC, their causal readings CP@k, CDCG, CAR and CAUC, and any taurank.Formula."
         )
-    if match[2]:
-        k = int(match[2])
-        return Formula(match[0], "P@k", lambda r, n: np.where(r <= k, 1.0, 0.0), lambda n: 1.0 / k, k)
-    return Formula(match[0], match[1], *_FORMULAS[match[1]])
+    if match[3]:
+        return _precision(match[0], int(match[3]))
+    weight, scale = _WEIGHTS[match[2]]
+    area = match[0] == "AUC"
+    return Formula(match[0], weight, scale, larger_is_better=match[2] != "AR", form=match[2], area=area)
 
 
-_FORMULAS: dict[str, tuple[Callable[[Floats, int], Floats], Callable[[int], float]]] = {
-    "DCG": (lambda r, n: 1.0 / np.log2(1.0 + r), lambda n: 1.0),
-    "AR": (lambda r, n: r, lambda n: 1.0 / n),
-    # linear in the gain, so that IPS stays unbiased; one item alone has no pair to order
-    "AUC": (lambda r, n: n - r, lambda n: 1.0 / (n * (n - 1)) if n > 1 else 0.0),
+def _precision(name: str, k: int) -> Formula:
+    if k > DEEPEST:
+        raise InputError(f"unknown metric '{name}'; k must be at most {DEEPEST:,}.")
+    return Formula(name, partial(_within, k), partial(_share_of, k), depth=k, form="P@k")
+
+
+# functions with names instead of lambdas, so that results can be pickled
+def _within(k: int, ranks: Floats, n_items: int) -> Floats:
+    return np.where(ranks <= k, 1.0, 0.0)
+
+
+def _share_of(k: int, n_items: int) -> float:
+    return 1.0 / k
+
+
+def _discounted(ranks: Floats, n_items: int) -> Floats:
+    return np.asarray(1.0 / np.log2(1.0 + ranks))
+
+
+def _rank(ranks: Floats, n_items: int) -> Floats:
+    return ranks
+
+
+def _one_item(n_items: int) -> float:
+    return 1.0 / n_items
+
+
+def _below(ranks: Floats, n_items: int) -> Floats:
+    """Linear in the gain, so that IPS stays unbiased."""
+    return n_items - ranks
+
+
+def _one_pair(n_items: int) -> float:
+    return 1.0 / (n_items * (n_items - 1)) if n_items > 1 else 0.0  # one item alone has no pair to order
+
+
+_WEIGHTS: dict[str, tuple[Callable[[Floats, int], Floats], Callable[[int], float]]] = {
+    "DCG": (_discounted, _one),
+    "AR": (_rank, _one_item),
+    "AUC": (_below, _one_pair),
 }
 
 
-def position_weights(scores: npt.ArrayLike, metric: str) -> Floats:
+def parse_all(metrics: Any, default: Iterable[str] = DEFAULT) -> list[Formula]:
+    """Formulas of one or several names and formulas, each once; ``default`` if metrics is None."""
+    if metrics is None:
+        metrics = default
+    if isinstance(metrics, (str, Formula)):
+        metrics = [metrics]
+    try:
+        listed = list(metrics)
+    except TypeError as error:
+        raise InputError(f"metrics must be names such as 'CP@10' or Formulas, got {show(metrics)}.") from error
+    formulas: dict[str, Formula] = {}
+    for given in listed:
+        formula = parse(given)
+        if isinstance(given, Formula) and formulas.get(formula.name, formula) is not formula:
+            raise InputError(f"two metrics are called '{formula.name}'; give each a name of its own.")
+        formulas.setdefault(formula.name, formula)
+    if not formulas:
+        raise InputError("no metric is named; give at least one, such as CP@10.")
+    return list(formulas.values())
+
+
+def position_weights(scores: npt.ArrayLike, metric: str | Formula) -> Floats:
     """The weight of every cell of a small users × items array: Δ_u = Σ_i weight_ui · gain_ui.
 
     Ties share the mean weight of their ranks. This is λ / I of the paper (AR without its minus sign), for
     worlds and formulas over all pairs; ``evaluate`` never builds it.
     """
     block = as_scores(scores)
+    if np.isnan(block).any():
+        raise InputError("the scores have NaN among them, which has no rank.")
     table = parse(metric).weights(block.shape[1])
     summed = np.concatenate(([0.0], np.cumsum(table)))
     ordered = np.sort(block, axis=1)
@@ -72,12 +189,3 @@ def position_weights(scores: npt.ArrayLike, metric: str) -> Floats:
         mean = (summed[above + tied] - summed[above]) / tied
         weights[row] = np.where(tied == 1, table[above], mean)
     return weights
-
-
-def parse_all(metrics: str | Iterable[str]) -> list[Formula]:
-    if not isinstance(metrics, Iterable):
-        raise InputError(f"metrics are names such as CP@10, not {metrics!r}.")
-    names = [metrics] if isinstance(metrics, str) else list(metrics)
-    if not names:
-        raise InputError("no metric is named; give at least one, such as CP@10.")
-    return list({formula.name: formula for formula in map(parse, names)}.values())

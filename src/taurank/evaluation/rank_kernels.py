@@ -1,12 +1,12 @@
 """What the ranks of chosen items are worth: a block of users in, sums out.
 
-A metric is a table of weights by rank. An item with ``above`` items over it and ``tied`` at its score (itself
+A metric is a table of weights by rank. An item with ``above`` items ranked higher and ``tied`` at its score (itself
 included) weighs the mean over the ranks above + 1 … above + tied, its expectation when ties are broken at
-random. Only items with a gain, and logged ones where overlap is in question, get a place at all: for a few of
-them all scores are compared with theirs; for more the scores are spread over bins and compared within a bin;
-where bins are crowded the row is sorted. All three give the same counts.
+random. Only items with a gain get a rank at all: for a few of them, each is compared with all scores; for more,
+the scores are sorted into bins and compared within a bin; where bins are crowded, the row is sorted. All three
+return the same counts.
 
-The kernels stand in one file because Numba's cache of a kernel does not see changes in another file.
+The kernels share one file because Numba's cache of a kernel does not see changes in another file.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _MOST_BINS = 1 << 16  # 16 bits; few enough that truncation never passes the las
 
 
 class GainsByUser(NamedTuple):
-    """Rows grouped by user: those of user u are ``start[u] : start[u + 1]``."""
+    """Gains grouped by user: the rows of user u are ``start[u] : start[u + 1]``."""
 
     start: Starts
     item: npt.NDArray[np.int32]
@@ -36,97 +36,80 @@ class GainsByUser(NamedTuple):
     value: Floats
 
 
-class LoggedByUser(NamedTuple):
-    """Logged pairs grouped by user, and whether their propensity was extreme."""
-
-    start: Starts
-    item: npt.NDArray[np.int32]
-    extreme: npt.NDArray[np.bool_]
-
-
 class RankWeights(NamedTuple):
     """Metrics as tables: row m of ``weight`` holds the weight of rank 1, 2, …; ``summed`` its running sums.
 
-    ``true_auc`` marks the one metric that is not linear in the gains.
+    ``area`` marks the one metric that is not linear in the gains, AUC.
     """
 
     weight: Floats
     summed: Floats
-    true_auc: npt.NDArray[np.bool_]
+    area: npt.NDArray[np.bool_]
 
 
-class Sums(NamedTuple):
-    """What a block of users adds up to: metric × time, and metric × (logged, logged and extreme)."""
-
-    per_time: Floats
-    exposure: Floats
+Parts = tuple[GainsByUser, ...]  # several gains of the same users, measured in one pass over the scores
 
 
 def measure(
     scores: npt.NDArray[Any], users: npt.NDArray[np.int32], column: npt.NDArray[np.int32],
-    rows: GainsByUser, logged: LoggedByUser, tables: RankWeights, n_times: int, per_user: Floats,
-) -> Sums:  # fmt: skip
+    parts: Parts, tables: RankWeights, n_times: int, per_user: Floats,
+) -> Floats:  # fmt: skip
     """Measure a block: ``scores[b]`` are the scores of user ``users[b]``, ``column[i]`` the column of item i.
 
-    Items without a column (−1) stand below all others, tied. Sums over times are written to
-    ``per_user[:, users]``, the rest is returned.
+    Items without a column (−1) rank below all others, tied. Sums over times are written to
+    ``per_user[part, metric, users]``, sums over the block's users are returned: part × metric × time. Metrics that
+    are areas are measured for the first part only.
     """
-    n_metrics = len(tables.weight)
-    sums = Sums(np.zeros((n_metrics, n_times)), np.zeros((n_metrics, 2)))
-    wanted = _row_counts(rows.start, users) + _row_counts(logged.start, users)
+    per_time = np.zeros((len(parts), len(tables.weight), n_times))
+    wanted = np.zeros(len(users), np.int64)
+    for part in parts:
+        wanted += part.start[users + 1] - part.start[users]
     most = min(int(wanted.max(initial=0)), len(column))
-    _measure(scores, users, column, rows, logged, tables, most, per_user, sums)
-    return sums
-
-
-def _row_counts(start: Starts, users: npt.NDArray[np.int32]) -> Starts:
-    return start[users + 1] - start[users]
+    _measure(scores, users, column, parts, tables, most, per_user, per_time)
+    return per_time
 
 
 @numba.njit(nogil=True, cache=True)
 def _measure(
-    scores: Any, users: Any, column: Any,
-    rows: Any, logged: Any, tables: Any, most: Any, per_user: Any, sums: Any,
-) -> None:  # fmt: skip
+    scores: Any, users: Any, column: Any, parts: Any, tables: Any, most: Any, per_user: Any, per_time: Any
+) -> None:
     n_known, n_items = scores.shape[1], len(column)
     bins = new_bins(scores)
     slot = np.full(n_items, -1, np.int32)
     wanted = np.empty(most, np.int32)
-    shown = np.empty(most, np.int8)
-    above, tied = np.empty(most, np.int64), np.empty(most, np.int64)
-    auc_sum, auc_count = np.zeros(sums.per_time.shape[1]), np.zeros(sums.per_time.shape[1], np.int64)
+    above, tied, weight = np.empty(most, np.int64), np.empty(most, np.int64), np.empty(most)
+    auc_sum, auc_count = np.zeros(per_time.shape[2]), np.zeros(per_time.shape[2], np.int64)
     for b in range(len(users)):
         user = users[b]
-        n = _collect(user, rows, logged, slot, wanted, shown)
+        n = _collect(user, parts, slot, wanted)
         if n == 0:
             continue
         place(scores[b], column[wanted[:n]], n_items - n_known, above, tied, bins)
-        _add_gains(user, rows, slot, above, tied, tables, per_user, sums.per_time)
-        for m in range(len(tables.true_auc)):
-            if tables.true_auc[m]:
-                _add_auc(m, user, rows, slot, above, tied, n_items, auc_sum, auc_count,
-                         per_user, sums.per_time)  # fmt: skip
-        if len(logged.item):
-            _add_exposure(shown[:n], above, tied, tables, sums.exposure)
+        for m in range(len(tables.area)):
+            if tables.area[m]:
+                _add_auc(m, user, parts[0], slot, above, tied, n_items, auc_sum, auc_count,
+                         per_user[0], per_time[0])  # fmt: skip
+                continue
+            for a in range(n):
+                weight[a] = _weight(tables, m, above[a], tied[a])
+            for p in range(len(parts)):
+                if parts[p].start[user] < parts[p].start[user + 1]:
+                    per_user[p, m, user] = _add_gains(user, parts[p], slot, weight, per_time[p, m])
         for a in range(n):
             slot[wanted[a]] = -1
 
 
 @numba.njit(nogil=True, cache=True)
-def _collect(user: Any, rows: Any, logged: Any, slot: Any, wanted: Any, shown: Any) -> Any:
-    """The distinct items of a user's rows; ``shown`` is 1 where logged, 2 where logged and extreme."""
+def _collect(user: Any, parts: Any, slot: Any, wanted: Any) -> Any:
+    """The distinct items of a user's rows, and the slot of each."""
     n = 0
-    for row in range(rows.start[user], rows.start[user + 1]):
-        item = rows.item[row]
-        if slot[item] < 0:
-            slot[item], wanted[n], shown[n] = n, item, 0
-            n += 1
-    for row in range(logged.start[user], logged.start[user + 1]):
-        item = logged.item[row]
-        if slot[item] < 0:
-            slot[item], wanted[n], shown[n] = n, item, 0
-            n += 1
-        shown[slot[item]] = max(shown[slot[item]], 2 if logged.extreme[row] else 1)
+    for p in range(len(parts)):
+        rows = parts[p]
+        for row in range(rows.start[user], rows.start[user + 1]):
+            item = rows.item[row]
+            if slot[item] < 0:
+                slot[item], wanted[n] = n, item
+                n += 1
     return n
 
 
@@ -139,20 +122,15 @@ def _weight(tables: Any, metric: Any, above: Any, tied: Any) -> Any:
 
 
 @numba.njit(nogil=True, cache=True)
-def _add_gains(
-    user: Any, rows: Any, slot: Any, above: Any, tied: Any, tables: Any, per_user: Any, per_time: Any
-) -> None:
-    """Δ_u = Σ_i weight · gain, Eq. (delta_u_tau)."""
-    for m in range(len(tables.true_auc)):
-        if tables.true_auc[m]:
-            continue
-        total = 0.0
-        for row in range(rows.start[user], rows.start[user + 1]):
-            a = slot[rows.item[row]]
-            part = _weight(tables, m, above[a], tied[a]) * rows.value[row]
-            total += part
-            per_time[m, rows.time[row]] += part
-        per_user[m, user] = total
+def _add_gains(user: Any, rows: Any, slot: Any, weight: Any, per_time: Any) -> Any:
+    """Δ_u = Σ_i weight · gain, Eq. (delta_u_tau), summed over times; each time's part is added to ``per_time``."""
+    total = 0.0
+    first, last = np.uint64(rows.start[user]), np.uint64(rows.start[user + 1])  # no wrap-around of negative indices
+    for row in range(first, last):
+        part = weight[np.uint32(slot[np.uint32(rows.item[row])])] * rows.value[row]
+        total += part
+        per_time[np.uint32(rows.time[row])] += part
+    return total
 
 
 @numba.njit(nogil=True, cache=True)
@@ -180,20 +158,8 @@ def _add_auc(
 
 
 @numba.njit(nogil=True, cache=True)
-def _add_exposure(shown: Any, above: Any, tied: Any, tables: Any, exposure: Any) -> None:
-    """Σ|λ| over the logged pairs, and over the extreme ones among them."""
-    for m in range(len(tables.true_auc)):
-        for a in range(len(shown)):
-            if shown[a] > 0:
-                weight = abs(_weight(tables, m, above[a], tied[a]))
-                exposure[m, 0] += weight
-                if shown[a] == 2:
-                    exposure[m, 1] += weight
-
-
-@numba.njit(nogil=True, cache=True)
 def place(row: Any, at: Any, n_unknown: Any, above: Any, tied: Any, bins: Any) -> None:
-    """Place the items with the columns ``at``; those without one (−1) stand below all others, tied."""
+    """Rank the items with the columns ``at``; those without one (−1) come below all others, tied."""
     if len(at) < _BINS_PAY or len(row) == 0:
         _count(row, at, above, tied)
     elif not _use_bins(row, at, above, tied, *bins):
@@ -205,7 +171,7 @@ def place(row: Any, at: Any, n_unknown: Any, above: Any, tied: Any, bins: Any) -
 
 @numba.njit(nogil=True, cache=True)
 def new_bins(scores: Any) -> Any:
-    """Room for the bins of a row, so that it is not asked for again and again; see ``_use_bins``."""
+    """Buffers for the bins of a row, allocated once per block; see ``_use_bins``."""
     n = scores.shape[1]
     n_bins = min(n // _PER_BIN + 2, _MOST_BINS)
     begin, cursor = np.empty(n_bins + 1, np.int32), np.full(n_bins, -1, np.int32)
@@ -228,7 +194,7 @@ def _count(row: Any, at: Any, above: Any, tied: Any) -> None:
 
 @numba.njit(nogil=True, cache=True)
 def _sort(row: Any, at: Any, above: Any, tied: Any) -> None:
-    """Sort the row and look the wanted scores up."""
+    """Sort the row and search for the wanted scores."""
     ordered = np.sort(row)
     for a in range(len(at)):
         if at[a] >= 0:
@@ -242,11 +208,11 @@ def _use_bins(
     row: Any, at: Any, above: Any, tied: Any,
     bin_of: Any, begin: Any, cursor: Any, members: Any,
 ) -> Any:  # fmt: skip
-    """Spread the scores over bins of equal width, best first, and compare only within a wanted item's bin.
+    """Sort the scores into bins of equal width, best first, and compare only within a wanted item's bin.
 
-    Subtracting, scaling and truncating keep the order of the scores, so an earlier bin holds higher scores
-    only, and the places are exact. False if a few bins hold so much that a sort is cheaper, or if the width
-    of the bins is no finite number.
+    Subtracting, scaling and truncating preserve the order of the scores, so an earlier bin holds higher scores
+    only, and the ranks are exact. False if a few bins hold so much that a sort is cheaper, or if the width
+    of the bins is not finite.
     """
     low, high = _extent(row)
     width = high - low
@@ -275,7 +241,7 @@ def _extent(row: Any) -> Any:
 
 @numba.njit(nogil=True, cache=True)
 def _fill_bins(row: Any, high: Any, scale: Any, bin_of: Any, begin: Any) -> None:
-    """Each score's bin; bin b takes the places ``begin[b] : begin[b + 1]``."""
+    """Each score's bin; bin b holds the ranks from ``begin[b]`` up to ``begin[b + 1]``."""
     for j in range(len(row)):
         bin_of[j] = np.uint16((high - row[j]) * scale)
     begin[:] = 0
@@ -287,7 +253,7 @@ def _fill_bins(row: Any, high: Any, scale: Any, bin_of: Any, begin: Any) -> None
 
 @numba.njit(nogil=True, cache=True)
 def _crowding(at: Any, bin_of: Any, begin: Any) -> Any:
-    """How many comparisons the bins leave."""
+    """The number of comparisons within bins."""
     total = 0
     for a in range(len(at)):
         if at[a] >= 0:
@@ -297,7 +263,7 @@ def _crowding(at: Any, bin_of: Any, begin: Any) -> Any:
 
 @numba.njit(nogil=True, cache=True)
 def _gather(row: Any, at: Any, bin_of: Any, begin: Any, cursor: Any, members: Any) -> None:
-    """Bring the scores of wanted bins together; ``cursor`` is −1 for the others, and for all afterwards."""
+    """Gather the scores of wanted bins; ``cursor`` is −1 for the others, and for all on return."""
     for a in range(len(at)):
         if at[a] >= 0:
             cursor[bin_of[at[a]]] = begin[bin_of[at[a]]]
@@ -313,7 +279,7 @@ def _gather(row: Any, at: Any, bin_of: Any, begin: Any, cursor: Any, members: An
 
 @numba.njit(nogil=True, cache=True)
 def _compare(scores: Any, score: Any) -> Any:
-    """How many are higher than ``score``, and how many at least as high."""
+    """The number of scores higher than ``score``, and at least as high."""
     return _count_narrow(scores, score) if scores.itemsize == 4 else _count_wide(scores, score)
 
 

@@ -115,7 +115,7 @@ class World:
         recorded = self.propensity if self.recorded is None else self.recorded
         log = Log(catalogue, user, item, time, treated, outcome, recorded[user, item].astype(np.float64))
         effect_user, effect_item, effect_time, effect = truth
-        return Sample(log, Gains(catalogue, effect_user, effect_item, effect_time, effect, "truth"))
+        return Sample(log, Gains(catalogue, effect_user, effect_item, effect_time, effect, "truth", kind="effect"))
 
     def personalized(self, beta: float = 2.0) -> World:
         """Recommend what each user buys anyway: P = min(1, α · rank^−β), Eq. (gen_propensity).

@@ -254,7 +254,7 @@ def _measure_errors(fit: Job, plan: Plan, lab: ResultCache) -> list[Labels]:
     rows = []
     for cap in plan.vary["cap"]:
         estimate = gains.capped_ips(sample.log, cap) if cap else gains.ips(sample.log)
-        bare = replace(estimate, overlap=None)  # how much weight lacks overlap is not asked here
+        bare = replace(estimate, log=None)  # how much weight lacks overlap is not asked here
         found = evaluate(model, bare, metrics, threads=lab.threads)
         for metric in metrics:
             error = found[metric].per_time - truth[metric].per_time

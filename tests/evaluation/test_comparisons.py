@@ -1,0 +1,132 @@
+"""Several rankers in one table: paired differences from a baseline, as numbers, as a frame and as text."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+
+from support.twins import dense
+from taurank import World, compare, evaluate, gains
+from taurank.errors import InputError, OverlapWarning
+from taurank.evaluation.results import Result
+
+METRICS = ["CP@5", "CDCG", "CAR"]
+
+
+@pytest.fixture(scope="module")
+def made() -> Any:
+    rng = np.random.default_rng(9)
+    return dense(rng.random((300, 20)) < rng.random((300, 1)) * 0.8)
+
+
+@pytest.fixture(scope="module")
+def rankers(made: Any) -> dict[str, Any]:
+    rng = np.random.default_rng(10)
+    noise, good = rng.random((300, 20)), np.zeros((300, 20))
+    good[made.user, made.item] = rng.random(len(made)) < 0.3
+    return {"noise": noise, "good": noise + good, "same": noise.copy()}
+
+
+def test_the_table_is_each_result_and_each_comparison(made: Any, rankers: dict[str, Any]) -> None:
+    table = evaluate(rankers, made, METRICS, baseline="noise")
+    assert list(table) == ["noise", "good", "same"]
+    assert all(isinstance(result, Result) for result in table.values())
+    frame = table.to_frame(0.9).set_index(["ranker", "metric"])
+    for name, scores in rankers.items():
+        for metric in METRICS:
+            row: Any = frame.loc[(name, metric)]
+            alone = evaluate(scores, made, metric)[metric]
+            assert (row["mean"], row["std"], row["low"], row["high"]) == (alone.mean, alone.std, *alone.interval(0.9))
+            paired = compare(scores, rankers["noise"], made, metric)
+            assert row["difference"] == paired.difference
+            assert (row["difference_low"], row["difference_high"]) == paired.interval(0.9)
+            assert table.against_baseline(name, metric).interval() == paired.interval()
+    assert frame["better"].tolist() == [""] * 3 + ["yes"] * 3 + ["unclear"] * 3
+
+
+def test_the_first_ranker_is_the_baseline_unless_named(made: Any, rankers: dict[str, Any]) -> None:
+    assert evaluate(rankers, made, "CDCG").baseline == "noise"
+    reverse = evaluate(rankers, made, METRICS, baseline="good").to_frame().set_index(["ranker", "metric"])
+    assert reverse["better"].tolist() == ["no"] * 3 + [""] * 3 + ["no"] * 3
+
+
+def test_the_text_fits_80_columns(made: Any, rankers: dict[str, Any]) -> None:
+    long = "a ranker with a rather long name"
+    table = evaluate({**rankers, long: rankers["good"]}, made, METRICS, baseline="noise")
+    lines = str(table).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert [line.endswith(" better") for line in lines].count(True) == 6
+    assert [line.endswith(" worse") for line in lines].count(True) == 0
+    assert "CAR (smaller is better)" in lines
+    assert any(line.startswith("a ranker with") and "…" in line for line in lines)
+
+
+def test_warnings_are_said_once_and_wrapped() -> None:
+    world = World.synthetic(60, 40, random_state=0).personalized(2.0)
+    log = world.sample(random_state=1).log
+    with pytest.warns(OverlapWarning) as caught:
+        table = evaluate({"a": world.treated_rate, "b": -world.treated_rate}, gains.capped_ips(log, 0.01), METRICS)
+    assert len(caught) == 1
+    assert caught[0].filename == __file__
+    text = str(table)
+    assert text.count("bad overlap") == 1
+    assert max(map(len, text.splitlines())) <= 80
+    assert max(map(len, str(table["a"]).splitlines())) <= 80
+
+
+def test_repr_computes_no_interval(made: Any, rankers: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    table = evaluate(rankers, made, METRICS)
+    pair = compare(rankers["noise"], rankers["good"], made, "CP@5")
+
+    def refuse(*arguments: Any, **options: Any) -> Any:
+        raise AssertionError("a bootstrap was run")
+
+    monkeypatch.setattr("taurank.evaluation.bootstrap.resampled_means", refuse)
+    for value in (table, table["good"], table["good"]["CDCG"], pair):
+        assert len(repr(value)) < 120
+        with pytest.raises(AssertionError, match="a bootstrap was run"):
+            str(value)
+    assert repr(table["good"]).startswith("Result(CP@5 0.")
+    assert repr(table) == "ResultTable(noise, good, same; baseline noise)"
+
+
+def test_results_survive_a_pickle(made: Any, rankers: dict[str, Any]) -> None:
+    table = evaluate(rankers, made, [*METRICS, "AUC"])
+    again = pickle.loads(pickle.dumps(table))
+    assert str(again) == str(table)
+    pair = compare(rankers["noise"], rankers["good"], made, "CAR")
+    assert pickle.loads(pickle.dumps(pair)).interval() == pair.interval()
+
+
+def test_the_number_of_threads_does_not_change_an_interval(made: Any, rankers: dict[str, Any]) -> None:
+    for threads in (1, 2, 3):
+        metric = evaluate(rankers["good"], made, "CDCG")["CDCG"]
+        assert metric.interval(threads=threads) == evaluate(rankers["good"], made, "CDCG")["CDCG"].interval()
+
+
+@pytest.mark.parametrize(
+    ("rankers_given", "options", "sentence"),
+    [
+        ({}, {}, "no ranker is named"),
+        ({1: np.eye(2)}, {}, "rankers are named by text, got 1"),
+        ({"a": np.eye(2)}, {"baseline": "b"}, "baseline must be one of 'a', got 'b'"),
+        ({"a": np.eye(2)}, {"baseline": ["a"]}, "baseline must be one of 'a'"),
+        (np.eye(2), {"baseline": "a"}, "baseline names one of several rankers"),
+        ({"a": object()}, {}, "a ranker is a fitted learner"),
+    ],
+)
+def test_odd_rankers(rankers_given: Any, options: Any, sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        evaluate(rankers_given, dense(np.eye(2)), **options)
+
+
+@pytest.mark.parametrize("level", ["x", None, np.nan, 0, 1, -1, 95, True, [0.9], np.array([0.9])])
+def test_odd_levels(level: Any, made: Any, rankers: dict[str, Any]) -> None:
+    table = evaluate({"a": rankers["noise"], "b": rankers["good"]}, made, "CDCG")
+    pair = table.against_baseline("b", "CDCG")
+    for ask in (table.to_frame, table["a"].to_frame, table["a"]["CDCG"].interval, pair.interval, pair.winner):
+        with pytest.raises(InputError, match="level must be a number between 0 and 1, got"):
+            ask(level)
