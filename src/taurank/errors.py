@@ -21,6 +21,14 @@ class OverlapWarning(UserWarning):
     """Much of an estimate's weight lies on pairs whose propensity leaves one arm unobserved."""
 
 
+def missing_extra(module: str, extra: str, alternative: str = "") -> MissingExtra:
+    """The error for an optional module that is not installed: the commands, and what else would do."""
+    return MissingExtra(
+        f"'{module}' is not installed; run pip install \"taurank[{extra}]\" "
+        f'(from a checkout: pip install ".[{extra}]"){alternative and f", or {alternative}"}.'
+    )
+
+
 def plural(number: int, noun: str) -> str:
     """ "1 row", "1,234 rows"."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
