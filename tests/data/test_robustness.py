@@ -38,7 +38,7 @@ class TestFailedFits:
         pd.testing.assert_frame_equal(model.recommend(k=3), before)
 
     def test_an_interrupted_refit_leaves_the_learner_as_it_was(self, log: tr.Log) -> None:
-        def stop(epoch: int, value: float) -> None:
+        def stop(*_: object) -> None:
             raise KeyboardInterrupt
 
         model = quick().fit(log)
@@ -48,7 +48,7 @@ class TestFailedFits:
         assert np.array_equal(model.score_block(np.arange(30, dtype=np.int32)), before)
 
     def test_a_checkpoint_of_other_ids_is_refused(self, log: tr.Log, tmp_path: Path) -> None:
-        def stop(epoch: int, value: float) -> None:
+        def stop(*_: object) -> None:
             raise KeyboardInterrupt
 
         state = tmp_path / "state"

@@ -1,19 +1,18 @@
-"""The learners, by name."""
+"""The learners, by name, and the classes that a method of one's own extends."""
 
 from __future__ import annotations
 
-from taurank.learners.base import Learner, load
+from taurank.learners.base import Learner, learner_name
 from taurank.learners.baselines import Popular, Random
+from taurank.learners.checkpoints import Record
 from taurank.learners.counting import CountingBayes
-from taurank.learners.pairwise import BLCE, BPR, DLCE, DLTO, ULBPR
+from taurank.learners.factorization import FactorLearner
+from taurank.learners.pairwise import BLCE, BPR, DLCE, DLTO, ULBPR, GainsPass
 from taurank.learners.pointwise import ULRMF, CausE
-
-LEARNERS: dict[str, type[Learner]] = {
-    learner.__name__.lower(): learner
-    for learner in (Random, Popular, BPR, ULBPR, ULRMF, CausE, BLCE, DLTO, DLCE, CountingBayes)
-}
+from taurank.learners.registry import LEARNERS, learner_class, load
+from taurank.learners.schema import Array
 
 __all__ = [
-    "BLCE", "BPR", "DLCE", "DLTO", "LEARNERS", "ULBPR", "ULRMF", "CausE", "CountingBayes", "Learner",
-    "Popular", "Random", "load",
+    "BLCE", "BPR", "DLCE", "DLTO", "LEARNERS", "ULBPR", "ULRMF", "Array", "CausE", "CountingBayes", "FactorLearner",
+    "GainsPass", "Learner", "Popular", "Random", "Record", "learner_class", "learner_name", "load",
 ]  # fmt: skip

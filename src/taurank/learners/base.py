@@ -1,33 +1,42 @@
 """What every learner can do: fit, score, recommend, save.
 
-A learner is a small declaration: its hyper-parameters are the fields of a dataclass, ``fit`` leaves what was
-learned in attributes that end with an underscore, and all else is here.
+A learner is a small declaration: its hyper-parameters are the fields of a dataclass, ``learn`` puts what was
+learned into attributes that end with an underscore, and everything else is here.
 """
 
 from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
 
+from taurank._threads import one_blas_thread
+from taurank._validation import check_instance
 from taurank.data import archive
-from taurank.data.ids import Codes, Ids, ids_from_bytes, ids_to_bytes
+from taurank.data.fingerprint import fingerprint
+from taurank.data.ids import Codes, Ids, ids_to_bytes
+from taurank.data.log import Log
 from taurank.errors import InputError
-from taurank.learners.recommend import Exclusion, Recommender
+from taurank.learners.checkpoints import Leftover, Record
+from taurank.learners.fitting import FitOptions, Metrics, history_frame
+from taurank.learners.lookup import Lookup
+from taurank.learners.recommend import OnUnknown, OnUnknownItem, Question
+from taurank.learners.schema import Array
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from taurank.data.log import Log
+    from taurank.estimation.gains import Gains
 
-Unknown = Literal["raise", "warn", "popular"]
 Floats = npt.NDArray[np.float32]
 RandomState = int | np.random.Generator | None
+
+_SCORED_AT_ONCE = 256  # users
 
 
 @dataclass(kw_only=True, eq=False)
@@ -35,44 +44,124 @@ class Learner(ABC):
     """The common part of all learners.
 
     ``random_state`` is the seed: an integer (same seed, same bits), a Generator, or None for a new one.
+    A learner that fits in one pass implements ``learn`` and ``score_block``; ``stored`` declares its arrays.
     """
 
     random_state: RandomState = None
 
-    stored: ClassVar[tuple[str, ...]] = ()  # the fitted arrays, without their underscore
-    space: ClassVar[Mapping[str, Sequence[float]]] = {}  # hyper-parameters to tune, and the values to try
+    stored: ClassVar[Mapping[str, Array]] = {}  # the fitted arrays, without their underscore
+    space: ClassVar[Mapping[str, Sequence[Any]]] = {}  # hyper-parameters to tune, and the values to try
+    needs_propensity: ClassVar[bool] = False
+    registered: ClassVar[dict[str, type[Learner]]] = {}  # every class by "module:qualified name"
 
-    @abstractmethod
-    def fit(self, log: Log) -> Self:
-        """Learn from a log."""
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        Learner.registered[class_path(cls)] = cls
+
+    def learn(self, log: Log) -> None:
+        """Learn from a log in one pass, into the attributes that ``stored`` declares."""
+        raise NotImplementedError(f"{type(self).__name__} must implement learn(log).")
 
     @abstractmethod
     def score_block(self, user_codes: Codes) -> Floats:
         """A fresh array (len(user_codes), n_items) with the scores of all items, in catalogue order."""
 
+    def updates_per_epoch(self, log: Log) -> int:
+        """How many updates an epoch makes on this log; 0 for a learner that fits in one pass."""
+        return 0
+
+    def fit(
+        self,
+        log: Log,
+        validation: Gains | None = None,
+        metric: Metrics = "CDCG",
+        patience: int | None = 10,
+        show_progress: bool | None = None,
+        checkpoint: str | os.PathLike[str] | None = None,
+        *,
+        validate_every: int | None = None,
+        checkpoint_minutes: float = 5.0,
+        callback: Callable[[Self, Record], None] | None = None,
+    ) -> Self:
+        """Learn from a log.
+
+        ``validation`` are gains (truth or estimate) by which ``metric``, one or several, is measured every
+        ``validate_every`` epochs (None: fifty times in all). The epoch that is best by the first metric is
+        kept, and ``patience`` checks without a better one end the fit (None: never). A check costs as much as
+        ``taurank.evaluate``; on small logs that can be more than the epochs between two checks.
+        ``callback(learner, record)`` is called after every check, also without validation, and the learner
+        it gets can be evaluated; whatever it raises ends the fit. ``history_`` is a frame of the epochs.
+
+        With ``checkpoint`` the state is written to that file every ``checkpoint_minutes`` and at the end. The
+        same call resumes from it to the bit-identical result; ``save`` removes it once the model is written.
+        ``show_progress`` is on in a terminal. A learner that fits in one pass is checked once, after it.
+        """
+        check_instance("log", log, Log, "Log.read or Log.from_frame")
+        options = FitOptions(
+            validation, metric, patience, show_progress, checkpoint, validate_every, checkpoint_minutes, callback
+        )
+        before = dict(self.__dict__)
+        try:
+            self._set_log(log)
+            self.history_ = history_frame(self._train(log, options), options.formulas)
+        except BaseException:  # a fit that fails or is interrupted leaves the learner as it was
+            self.__dict__.clear()
+            self.__dict__.update(before)
+            raise
+        return self
+
+    def _train(self, log: Log, options: FitOptions) -> list[Record]:
+        """One pass; a learner with epochs overrides it."""
+        self.learn(log)
+        if options.validation is None and options.callback is None:
+            return []
+        record = Record(1, float("nan"), 0, options.measure(self))
+        if options.callback:
+            options.callback(self, record)
+        return [record] if options.validation is not None else []
+
+    def _set_log(self, log: Log) -> None:
+        """What every fitted learner stores: the catalogue, how often each item was bought, and which log it was."""
+        self.users_, self.items_ = log.users, log.items
+        self.popularity_ = np.bincount(log.item[log.outcome == 1], minlength=log.n_items)
+        self.log_fingerprint_: str | None = fingerprint(log)
+        self.__dict__.pop("_lookup", None)
+        self.__dict__.pop("_leftover", None)
+
     @property
     def users(self) -> Ids:
         """The users of the log it was fitted on, in order."""
-        return self._fitted("users_")  # type: ignore[no-any-return]
+        users: Ids = self._fitted("users_")
+        return users
 
     @property
     def items(self) -> Ids:
         """The items of the log it was fitted on, in order."""
-        return self._fitted("items_")  # type: ignore[no-any-return]
+        items: Ids = self._fitted("items_")
+        return items
+
+    @property
+    def lookup(self) -> Lookup:
+        """Positions of users by id, indexed once."""
+        if "_lookup" not in self.__dict__:
+            self._lookup = Lookup(self.users)
+        return self._lookup
 
     def score(self, users: Any, items: Any) -> Floats:
         """The score of each pair (users[n], items[n]); one user or one item goes with all of the other."""
         pairs = (self.users.encode_known(users), self.items.encode_known(items))
         if len({len(codes) for codes in pairs} - {1}) > 1:
-            raise InputError(f"{len(pairs[0]):,} users and {len(pairs[1]):,} items do not make pairs.")
+            raise InputError(f"users ({len(pairs[0]):,}) and items ({len(pairs[1]):,}) must have the same length.")
         rows, columns = np.broadcast_arrays(*pairs)
         each, at = np.unique(rows, return_inverse=True)
         by_user = np.argsort(at, kind="stable")
-        edges = np.searchsorted(at[by_user], np.arange(0, len(each) + 256, 256))
+        edges = np.searchsorted(at[by_user], np.arange(0, len(each) + _SCORED_AT_ONCE, _SCORED_AT_ONCE))
         result = np.empty(len(rows), np.float32)
-        for number, first in enumerate(range(0, len(each), 256)):
-            here = by_user[edges[number] : edges[number + 1]]
-            result[here] = self.score_block(each[first : first + 256])[at[here] - first, columns[here]]
+        with one_blas_thread():
+            for number, first in enumerate(range(0, len(each), _SCORED_AT_ONCE)):
+                here = by_user[edges[number] : edges[number + 1]]
+                block = self.score_block(each[first : first + _SCORED_AT_ONCE])
+                result[here] = block[at[here] - first, columns[here]]
         return result
 
     def recommend(
@@ -81,8 +170,10 @@ class Learner(ABC):
         k: int = 10,
         candidates: Any = None,
         exclude: Any = None,
-        on_unknown: Unknown = "raise",
+        on_unknown: OnUnknown = "raise",
         threads: int | None = None,
+        *,
+        on_unknown_item: OnUnknownItem = "raise",
     ) -> pd.DataFrame:
         """The ``k`` best items of each user as a frame ``user_id, item_id, score, rank`` (rank from 1).
 
@@ -90,9 +181,11 @@ class Learner(ABC):
         (what a user bought there), or a frame with ``user_id`` and ``item_id``, or with ``item_id`` alone
         (out of stock for everybody); what is excluded is never returned, so a user may get fewer than ``k``
         rows. A user that was not in the log is an error ("raise"), is left out with a warning ("warn"), or
-        gets the most popular items ("popular").
+        gets the most popular items ("popular"). A candidate that was not in the log is an error ("raise"),
+        is left out with a warning ("warn"), or without one ("drop").
         """
-        return self._recommender(k, candidates, exclude, on_unknown, threads).frame(users)
+        question = Question(self, k, candidates, exclude, on_unknown, on_unknown_item, threads)
+        return question.frame(users)
 
     def write_recommendations(
         self,
@@ -101,23 +194,41 @@ class Learner(ABC):
         k: int = 10,
         candidates: Any = None,
         exclude: Any = None,
-        on_unknown: Unknown = "raise",
+        on_unknown: OnUnknown = "raise",
         threads: int | None = None,
+        *,
+        on_unknown_item: OnUnknownItem = "raise",
     ) -> int:
-        """``recommend`` straight into a Parquet or CSV file, in bounded memory; gives the number of rows."""
-        return self._recommender(k, candidates, exclude, on_unknown, threads).write(path, users)
+        """``recommend`` straight into a Parquet or CSV file, in bounded memory; returns the number of rows."""
+        question = Question(self, k, candidates, exclude, on_unknown, on_unknown_item, threads)
+        return question.write(path, users)
 
-    def _recommender(self, k: int, candidates: Any, exclude: Any, unknown: Unknown, threads: Any) -> Recommender:
-        exclusion = Exclusion.of(exclude, self.users, self.items)
-        return Recommender(self, k, candidates, exclusion, unknown, threads)
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The constructor's arguments, as scikit-learn's ``clone`` expects them."""
+        return {field.name: getattr(self, field.name) for field in fields(self) if field.init}
+
+    def set_params(self, **params: Any) -> Self:
+        """Change hyper-parameters; a wrong one is refused and nothing changes."""
+        known = self.get_params()
+        if unknown := sorted(params.keys() - known.keys()):
+            raise InputError(
+                f"{type(self).__name__} has no hyper-parameter '{unknown[0]}'; it has {', '.join(sorted(known))}."
+            )
+        type(self)(**{**known, **params})
+        for name, value in params.items():
+            setattr(self, name, value)
+        return self
 
     def hyper_parameters(self) -> dict[str, Any]:
-        """The constructor's arguments."""
-        values = {field.name: getattr(self, field.name) for field in fields(self) if field.init}
-        return {name: value.item() if isinstance(value, np.generic) else value for name, value in values.items()}
+        """``get_params`` with plain Python numbers, ready for JSON."""
+        params = self.get_params()
+        return {name: value.item() if isinstance(value, np.generic) else value for name, value in params.items()}
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Store the fitted learner in exactly one file at ``path``; ``taurank.load`` brings it back."""
+        """Store the fitted learner in exactly one file at ``path``; ``taurank.load`` brings it back.
+
+        The checkpoint of its fit, if there was one, is removed after the file is written.
+        """
         from taurank import __version__
 
         self._fitted("users_")
@@ -126,8 +237,23 @@ class Learner(ABC):
         hyper = self.hyper_parameters()
         if isinstance(self.random_state, np.random.Generator):
             hyper["random_state"] = None
-        facts = {"learner": type(self).__name__.lower(), "taurank": __version__, "hyper_parameters": hyper}
-        archive.write(path, "model", facts, arrays)
+        facts = {
+            "learner": learner_name(type(self)),
+            "taurank": __version__,
+            "hyper_parameters": hyper,
+            "log_fingerprint": self.log_fingerprint_,
+        }
+        try:
+            archive.write(path, "model", facts, arrays)
+        except TypeError as error:
+            raise InputError(
+                f"a hyper-parameter of {type(self).__name__} cannot be stored as JSON: {error}."
+            ) from error
+        if leftover := self.__dict__.pop("_leftover", None):
+            leftover.remove()
+
+    def _keep_checkpoint(self, path: str | os.PathLike[str]) -> None:
+        self._leftover = Leftover.of(path)
 
     def _fitted(self, name: str) -> Any:
         try:
@@ -135,25 +261,17 @@ class Learner(ABC):
         except KeyError:
             raise InputError(f"this {type(self).__name__} is not fitted yet; call fit(log) first.") from None
 
-    def _remember(self, log: Log) -> None:
-        """What every fitted learner keeps: the catalogue, and how often each item was bought."""
-        self.users_, self.items_ = log.users, log.items
-        self.popularity_ = np.bincount(log.item[log.outcome == 1], minlength=log.n_items)
+    def __getstate__(self) -> dict[str, Any]:
+        """What is pickled: not the index of users, which is built again, nor the checkpoint of this process."""
+        return {name: value for name, value in self.__dict__.items() if name not in ("_lookup", "_leftover")}
 
 
-def load(path: str | os.PathLike[str]) -> Learner:
-    """A fitted learner from the file that ``save`` wrote."""
-    from taurank.learners import LEARNERS
+def class_path(kind: type) -> str:
+    """Where a class can be imported from: "module:qualified name"."""
+    return f"{kind.__module__}:{kind.__qualname__}"
 
-    facts, arrays = archive.read(path, "model")
-    try:
-        learner = LEARNERS[facts["learner"]](**facts["hyper_parameters"])
-    except (KeyError, TypeError) as error:
-        raise InputError(
-            f"'{os.fspath(path)}' was written by taurank {facts.get('taurank')} and holds a learner that this "
-            "version does not know; update taurank."
-        ) from error
-    learner.users_, learner.items_ = ids_from_bytes(arrays.pop("ids").tobytes())
-    for name, array in arrays.items():
-        setattr(learner, f"{name}_", array)
-    return learner
+
+def learner_name(kind: type[Learner]) -> str:
+    """The name that ``learner_class`` resolves: "dlce" for ours, "my_module:X" for others."""
+    is_ours = kind.__module__.startswith("taurank.learners.")
+    return kind.__name__.lower() if is_ours else class_path(kind)

@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numba
 import numpy as np
 
 from taurank._random import uniform
-from taurank._validation import check_instance, generator
+from taurank._validation import generator
 from taurank.data.ids import Codes
 from taurank.data.log import Log
 from taurank.learners.base import Floats, Learner
+from taurank.learners.schema import Array
 
 
 @dataclass(kw_only=True, eq=False)
 class Random(Learner):
     """Items in random order: every pair of user and item has a score of its own, drawn once."""
 
-    stored: ClassVar[tuple[str, ...]] = ("key",)
+    stored: ClassVar[Mapping[str, Array]] = {"key": Array("uint64", (1,))}
 
-    def fit(self, log: Log) -> Self:
-        check_instance("log", log, Log, "Log.read or Log.from_frame")
-        self._remember(log)
+    def learn(self, log: Log) -> None:
         self.key_ = generator(self.random_state).integers(2**63, size=1, dtype=np.uint64)
-        return self
 
     def score_block(self, user_codes: Codes) -> Floats:
         scores = np.empty((len(user_codes), len(self.items)), np.float32)
@@ -45,10 +44,8 @@ def _uniform_scores(key: Any, users: Any, scores: Any) -> None:
 class Popular(Learner):
     """Items by how often they were bought, Σ_u Y_ui, the same for every user."""
 
-    def fit(self, log: Log) -> Self:
-        check_instance("log", log, Log, "Log.read or Log.from_frame")
-        self._remember(log)
-        return self
+    def learn(self, log: Log) -> None:
+        """Nothing beyond the counts that every learner stores."""
 
     def score_block(self, user_codes: Codes) -> Floats:
         return np.tile(self.popularity_.astype(np.float32), (len(user_codes), 1))

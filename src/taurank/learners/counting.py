@@ -1,4 +1,4 @@
-"""CountingBayes: what each pair's own counts say, held back towards the item's mean.
+"""CountingBayes: what each pair's own counts say, shrunk toward the item's mean.
 
 No factors and nothing shared between items: a pair that was often treated and often bought then, and seldom
 bought otherwise, goes up. It is strong where pairs repeat themselves (a household and its groceries), and it
@@ -9,17 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple, Self
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 from scipy.sparse import coo_array
 
-from taurank._validation import check_instance, check_number
+from taurank._validation import check_number
 from taurank.data.ids import Codes
 from taurank.data.log import Log
 from taurank.errors import InputError
 from taurank.learners.base import Floats, Learner
+from taurank.learners.schema import Array
 
 Numbers = npt.NDArray[np.float64]
 
@@ -38,7 +39,12 @@ class CountingBayes(Learner):
 
     weight: float = 2.0
 
-    stored: ClassVar[tuple[str, ...]] = ("unseen", "pair_start", "pair_item", "pair_score")
+    stored: ClassVar[Mapping[str, Array]] = {
+        "unseen": Array("float32", ("items",)),
+        "pair_start": Array("int64", ("users + 1",), offsets_of="pairs"),
+        "pair_item": Array("int32", ("pairs",), below="items"),
+        "pair_score": Array("float32", ("pairs",)),
+    }
     space: ClassVar[Mapping[str, Sequence[float]]] = {"weight": WEIGHT_GRID}
 
     def __post_init__(self) -> None:
@@ -46,8 +52,7 @@ class CountingBayes(Learner):
         if self.weight == 0:
             raise InputError("weight must be larger than 0: a pair never treated has no mean of its own.")
 
-    def fit(self, log: Log) -> Self:
-        check_instance("log", log, Log, "Log.read or Log.from_frame")
+    def learn(self, log: Log) -> None:
         pairs, w = _count(log), self.weight
         treated_times, treated_positives, control_positives = (
             np.bincount(pairs.item, counts, log.n_items).astype(np.float64) for counts in pairs[2:]
@@ -59,8 +64,6 @@ class CountingBayes(Learner):
         self.unseen_ = (treated_mean - _smoothed(0.0, log.n_times, control_mean, w)).astype(np.float32)
         self.pair_start_, self.pair_item_ = pairs.start, pairs.item
         self.pair_score_ = (treated - control).astype(np.float32)
-        self._remember(log)
-        return self
 
     def score_block(self, user_codes: Codes) -> Floats:
         first, last = self._fitted("pair_start_")[user_codes], self.pair_start_[user_codes + 1]

@@ -1,42 +1,39 @@
 """Learners that train factors: hyper-parameters, ``fit``, and what a fitted one can do.
 
 A method declares its epoch: which samples with which weight go to which kernel. Everything around it (the
-initial factors, progress, validation, early stopping, checkpoints) is the same for all, in ``training``.
+initial factors, progress, validation, early stopping, checkpoints) is the same for all, in ``fitting``.
 """
 
 from __future__ import annotations
 
 import math
-import os
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
 
 import numpy as np
 
 from taurank._threads import worker_count
-from taurank._validation import check_instance, check_number
+from taurank._validation import check_number
 from taurank.data.ids import Codes
 from taurank.data.log import Log
 from taurank.errors import InputError
 from taurank.learners.base import Floats, Learner
-from taurank.learners.fitting import Checkpoint, Training, Validation
-from taurank.sgd.scheduler import Factors, Stats, factor_table
-
-if TYPE_CHECKING:
-    from taurank.estimation.gains import Gains
-
-# an epoch of a method: (factors, seed, number of the epoch, threads) -> what it did
-Epoch = Callable[[Factors, int, int, int], Stats]
+from taurank.learners.checkpoints import Record
+from taurank.learners.fitting import Epoch as Epoch
+from taurank.learners.fitting import FitOptions, Training
+from taurank.learners.schema import ITEM_FACTORS, USER_FACTORS, Array
+from taurank.sgd.scheduler import Factors, factor_table
 
 REGULARIZATION_GRID = (0.3, 0.1, 0.03, 0.01, 0.003, 0.001, 0.0003, 0.0001)
+TILE = 32  # users per matrix product
 CAP_GRID = (0.7, 0.5, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001)
 
 
 @dataclass(kw_only=True, eq=False)
 class FactorLearner(Learner):
-    """Matrix factorisation s_ui = p_u · q_i, trained by stratified SGD.
+    """Matrix factorization s_ui = p_u · q_i, trained by stratified SGD.
 
     ``factors`` is d, ``learning_rate`` η, ``regularization`` γ; an epoch makes as many updates as the method has
     positives. ``threads`` (None: all cores) changes the speed, never a bit of the result.
@@ -48,11 +45,9 @@ class FactorLearner(Learner):
     epochs: int = 100
     threads: int | None = None
 
-    history_: list[dict[str, Any]] = field(init=False, repr=False)  # what each epoch did
-
-    stored: ClassVar[tuple[str, ...]] = ("user_factors", "item_factors")
+    stored: ClassVar[Mapping[str, Array]] = {"user_factors": USER_FACTORS, "item_factors": ITEM_FACTORS}
     item_tables: ClassVar[int] = 1
-    space: ClassVar[Mapping[str, Sequence[float]]] = {"regularization": REGULARIZATION_GRID}
+    space: ClassVar[Mapping[str, Sequence[Any]]] = {"regularization": REGULARIZATION_GRID}
 
     def __post_init__(self) -> None:
         check_number("factors", self.factors, 1, integer=True)
@@ -64,46 +59,18 @@ class FactorLearner(Learner):
 
     @abstractmethod
     def prepare(self, log: Log) -> Epoch:
-        """The method itself: look at the log once, and give the function that runs one epoch."""
+        """The method itself: read the log once, and return the function that runs one epoch."""
 
-    def fit(
-        self,
-        log: Log,
-        validation: Gains | None = None,
-        metric: str = "CDCG",
-        patience: int | None = 10,
-        show_progress: bool | None = None,
-        checkpoint: str | os.PathLike[str] | None = None,
-        *,
-        validate_every: int | None = None,
-        checkpoint_minutes: float = 5.0,
-        callback: Callable[[int, float], None] | None = None,
-    ) -> Self:
-        """Learn from a log.
+    def updates_per_epoch(self, log: Log) -> int:
+        """As many as the log has positive outcomes, unless the method says otherwise."""
+        return int(np.count_nonzero(log.outcome))
 
-        ``validation`` are gains (truth or estimate) by which ``metric`` is taken every ``validate_every`` epochs
-        (None: fifty times in all): the best epoch is kept, and ``patience`` times without a better one end the
-        fit (None: never). ``show_progress`` is on in a terminal. With ``checkpoint`` the state is written to
-        that file every ``checkpoint_minutes``; a killed fit, called again with the same arguments, goes on from
-        there to the bit-identical result, and the file is removed at the end. ``callback(epoch, value)`` is
-        called after every validation; whatever it raises ends the fit.
-        """
-        every = max(1, self.epochs // 50) if validate_every is None else validate_every
-        check = None if validation is None else Validation(validation, metric, every, patience, callback)
-        keep = None if checkpoint is None else Checkpoint(checkpoint, checkpoint_minutes)
-        check_instance("log", log, Log, "Log.read or Log.from_frame")
-        before = dict(self.__dict__)
-        try:
-            epoch = self.prepare(log)
-            self._remember(log)
-            training = Training(self, epoch, check, keep, worker_count(self.threads), show_progress)
-            self._keep(training.run(log))
-            self.history_ = training.history
-        except BaseException:  # a fit that fails or is interrupted leaves the learner as it was
-            self.__dict__.clear()
-            self.__dict__.update(before)
-            raise
-        return self
+    def _train(self, log: Log, options: FitOptions) -> list[Record]:
+        state = Training(self, self.prepare(log), options, worker_count(self.threads)).run(log)
+        self.with_factors(state.result)
+        if options.checkpoint is not None:
+            self._keep_checkpoint(options.checkpoint)
+        return state.history
 
     def initial(self, log: Log, seed: int) -> Factors:
         """Factors before the first epoch: normal, standard deviation 0.1/√d."""
@@ -115,15 +82,28 @@ class FactorLearner(Learner):
             table[:, : self.factors] = noise * np.float32(0.1 / math.sqrt(self.factors))
         return Factors(users, items)
 
-    def _keep(self, tables: Factors) -> None:
-        """What is remembered of the factors."""
+    def with_factors(self, tables: Factors) -> Self:
+        """This learner with these factors, which training goes on to change."""
         self.user_factors_ = tables.users[:, : self.factors].copy()
         self.item_factors_ = tables.items[:, : self.factors].copy()
-
-    def with_factors(self, tables: Factors) -> Self:
-        """Take these factors as they are, to be measured during a fit."""
-        self._keep(tables)
         return self
 
     def score_block(self, user_codes: Codes) -> Floats:
-        return np.asarray(self._fitted("user_factors_")[user_codes] @ self.item_factors_.T)
+        return products(self._fitted("user_factors_")[user_codes], self.item_factors_)
+
+
+def products(users: Floats, items: Floats) -> Floats:
+    """users · itemsᵀ, to bits that do not depend on which users are asked for together.
+
+    BLAS picks its kernel by the shape, and kernels round differently; so every product has the same shape.
+    """
+    scores = np.empty((len(users), len(items)), np.float32)
+    for first in range(0, len(users), TILE):
+        rows = users[first : first + TILE]
+        if len(rows) == TILE:
+            np.matmul(rows, items.T, out=scores[first : first + TILE])
+        else:
+            padded = np.zeros((TILE, users.shape[1]), np.float32)
+            padded[: len(rows)] = rows
+            scores[first:] = (padded @ items.T)[: len(rows)]
+    return scores

@@ -1,237 +1,220 @@
-"""The loop around the epochs: progress, validation, early stopping, checkpoints.
+"""One fit: its options, and the loop around the epochs with validation, early stopping and a checkpoint.
 
-Everything random in an epoch follows from the seed and the number of the epoch, so a fit that goes on from a
-checkpoint takes the very steps it would have taken.
+Everything random in an epoch follows from the seed and the number of the epoch, so a fit that resumes from a
+checkpoint takes the same steps as one that was never interrupted.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
-import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 
 from taurank._validation import check_instance, check_integer, check_number, generator
-from taurank.data import archive
 from taurank.data.files import check_target
 from taurank.data.log import Log
-from taurank.errors import InputError, OverlapWarning
+from taurank.errors import Diverged, InputError, OverlapWarning
 from taurank.estimation.gains import Gains
 from taurank.evaluation.evaluate import evaluate
-from taurank.evaluation.formulas import parse
-from taurank.sgd.scheduler import Factors, Stats, factor_table
+from taurank.evaluation.formulas import Formula, parse
+from taurank.evaluation.rankers import Ranker
+from taurank.learners.checkpoints import Checkpoint, Record, State, copied
+from taurank.learners.progress import progress
+from taurank.sgd.scheduler import Factors, Stats
 
 if TYPE_CHECKING:
-    from taurank.learners.factorization import Epoch, FactorLearner
+    import pandas as pd
+
+Metrics = str | Formula | Sequence[str | Formula]
+
+# one epoch of a method: (factors, seed, number of the epoch, threads) -> its statistics
+Epoch = Callable[[Factors, int, int, int], Stats]
+
+DIVERGED = 100.0  # times the loss of the first epoch; ordinary fits stay below 2
+
+
+class Trainable(Ranker, Protocol):
+    """What the loop needs of a learner that trains factors."""
+
+    epochs: int
+    learning_rate: float
+    regularization: float
+    random_state: Any
+
+    def hyper_parameters(self) -> dict[str, Any]: ...
+
+    def initial(self, log: Log, seed: int) -> Factors: ...
+
+    def with_factors(self, tables: Factors) -> Self: ...
 
 
 @dataclass(frozen=True)
-class Validation:
-    """Measure by ``metric`` on ``gains`` every so many epochs; stop after ``patience`` times without a better one."""
+class FitOptions:
+    """The arguments of ``fit`` apart from the log, checked."""
 
-    gains: Gains
-    metric: str
-    every: int
-    patience: int | None
-    callback: Callable[[int, float], None] | None = None
+    validation: Gains | None = None
+    metric: Metrics = "CDCG"
+    patience: int | None = 10
+    show_progress: bool | None = None
+    checkpoint: str | os.PathLike[str] | None = None
+    validate_every: int | None = None
+    checkpoint_minutes: float = 5.0
+    callback: Callable[[Any, Record], None] | None = None
 
     def __post_init__(self) -> None:
-        parse(self.metric)
-        check_instance("validation", self.gains, Gains, "taurank.gains, such as gains.capped_ips(log, cap)")
-        check_integer("validate_every", self.every)
+        if self.validation is not None:
+            check_instance("validation", self.validation, Gains, "taurank.gains, such as gains.capped_ips(log, cap)")
         if self.patience is not None:
             check_integer("patience", self.patience)
+        if self.validate_every is not None:
+            check_integer("validate_every", self.validate_every)
+        if self.callback is not None and not callable(self.callback):
+            raise InputError(f"callback must be a function of a learner and a record, not {self.callback!r}.")
+        check_number("checkpoint_minutes", self.checkpoint_minutes, 0)
+        if self.checkpoint is not None:
+            check_target(self.checkpoint)
+        assert self.formulas  # parsed now, so that a wrong name is refused before the fit
 
-    def measure(self, learner: FactorLearner, threads: int) -> float:
-        """The metric, turned so that larger is better."""
+    @cached_property
+    def formulas(self) -> tuple[Formula, ...]:
+        """The metrics; the first one decides about early stopping."""
+        formulas = tuple(one if isinstance(one, Formula) else parse(one) for one in _given(self.metric))
+        if not formulas:
+            raise InputError("metric is empty; name at least one, such as CDCG.")
+        return formulas
+
+    def measure(self, learner: Ranker, threads: int | None = None) -> dict[str, float]:
+        """The validation metrics by name; empty without validation."""
+        if self.validation is None:
+            return {}
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", OverlapWarning)  # no news in every epoch
-            result = evaluate(learner, self.gains, self.metric, threads=threads)
-        value = float(next(iter(result.values())).mean)
-        return -value if parse(self.metric).form == "AR" else value
+            warnings.simplefilter("ignore", OverlapWarning)  # once per fit would be news, once per check is noise
+            result = evaluate(learner, self.validation, _given(self.metric), threads=threads)
+        return {formula.name: float(result[formula.name].mean) for formula in self.formulas}
+
+    def merit(self, metrics: dict[str, float]) -> float:
+        """The first metric, signed so that larger is better."""
+        value = metrics[self.formulas[0].name]
+        return value if larger_is_better(self.formulas[0]) else -value
 
 
-@dataclass(frozen=True)
-class Checkpoint:
-    """A file that holds the state of a fit, written every so many minutes."""
-
-    path: str | os.PathLike[str]
-    minutes: float
-
-    def __post_init__(self) -> None:
-        check_target(self.path)
-        check_number("checkpoint_minutes", self.minutes, 0)
+def _given(metric: Metrics) -> Any:
+    return [metric] if isinstance(metric, (str, Formula)) or not isinstance(metric, Iterable) else list(metric)
 
 
-@dataclass
-class State:
-    """Where a fit stands: enough to go on from."""
-
-    seed: int
-    tables: Factors
-    epoch: int = 0
-    best: float = -np.inf
-    best_epoch: int = 0
-    best_tables: Factors | None = None
-    worse: int = 0
-    history: list[dict[str, Any]] = field(default_factory=list)
+def larger_is_better(formula: Formula) -> bool:
+    """To be replaced by ``formula.larger_is_better`` when the evaluation room has it."""
+    return bool(getattr(formula, "larger_is_better", getattr(formula, "form", "") != "AR"))
 
 
 class Training:
-    """One fit of a learner: call ``run`` once."""
+    """One fit of a learner that trains factors: call ``run`` once."""
 
-    def __init__(
-        self,
-        learner: FactorLearner,
-        epoch: Epoch,
-        validation: Validation | None,
-        checkpoint: Checkpoint | None,
-        threads: int,
-        show_progress: bool | None,
-    ) -> None:
-        self.learner, self.epoch, self.threads = learner, epoch, threads
-        self.validation, self.checkpoint = validation, checkpoint
-        self.show = sys.stderr.isatty() if show_progress is None else show_progress
-        self.history: list[dict[str, Any]] = []
+    def __init__(self, learner: Trainable, epoch: Epoch, options: FitOptions, threads: int) -> None:
+        self.learner, self.epoch, self.options, self.threads = learner, epoch, options, threads
+        self.every = options.validate_every or max(1, learner.epochs // 50)
 
-    def run(self, log: Log) -> Factors:
-        """Train, and give the factors of the best epoch (the last one without validation)."""
-        mark = self._fingerprint(log) if self.checkpoint else ""
-        state = self._resume(log, mark) or self._begin(log)
-        saved = time.monotonic()
-        with _progress(self.show, type(self.learner).__name__, self.learner.epochs) as tell:
-            while state.epoch < self.learner.epochs and not self._is_over(state):
-                self._step(state, tell)
-                if self.checkpoint and time.monotonic() - saved >= 60 * self.checkpoint.minutes:
-                    self._save(state, mark)
-                    saved = time.monotonic()
-                self._call_back(state)
-        self.history = state.history
-        if self.checkpoint:
-            Path(self.checkpoint.path).unlink(missing_ok=True)
-        return state.best_tables or state.tables
+    def run(self, log: Log) -> State:
+        """Train to the last epoch, or until ``patience`` checks brought nothing better."""
+        file, state = self._checkpoint(log), self._begin(log)
+        if file and file.path.exists():
+            state = file.read(state, self.learner.epochs, seeded=self.learner.random_state is not None)
+        written = time.monotonic()
+        with progress(self.options.show_progress, type(self.learner).__name__, self.learner.epochs) as show:
+            while not self._is_over(state):
+                checked = self._step(state, show)
+                if file and time.monotonic() - written >= 60 * self.options.checkpoint_minutes:
+                    file.write(state)
+                    written = time.monotonic()
+                if checked and self.options.callback:
+                    self.options.callback(self.learner.with_factors(state.tables), state.history[-1])
+        if file:
+            file.write(state)  # the finished fit, until its model is saved
+        return state
 
     def _begin(self, log: Log) -> State:
         seed = int(generator(self.learner.random_state).integers(2**63))
         return State(seed, self.learner.initial(log, seed))
 
     def _is_over(self, state: State) -> bool:
-        patience = self.validation.patience if self.validation else None
-        return patience is not None and state.worse >= patience
+        patience = self.options.patience
+        return state.epoch >= self.learner.epochs or (patience is not None and state.worse >= patience)
 
-    def _step(self, state: State, tell: Any) -> None:
+    def _step(self, state: State, show: Callable[..., None]) -> bool:
+        """One epoch, and the check that follows it if one is due."""
         began = time.perf_counter()
         stats = self.epoch(state.tables, state.seed, state.epoch, self.threads)
         seconds = time.perf_counter() - began
         state.epoch += 1
-        if not (stats.finite and np.isfinite(stats.loss)):
+        if _has_diverged(stats, state.history):
             raise self._diverged(state.epoch)
-        record = {"epoch": state.epoch, "loss": stats.loss, "updates": stats.updates}
-        if self.validation and state.epoch % self.validation.every == 0:
-            record[self.validation.metric] = self._validate(state, self.validation)
-        state.history.append(record)
-        tell(stats, seconds, state)
+        due = state.epoch % self.every == 0
+        metrics = self._validate(state) if due and self.options.validation is not None else {}
+        state.history.append(Record(state.epoch, stats.loss, stats.updates, metrics))
+        show(state, seconds, self._is_over(state))
+        return due
 
-    def _validate(self, state: State, validation: Validation) -> float:
-        value = validation.measure(self.learner.with_factors(state.tables), self.threads)
-        if value > state.best:
-            state.best, state.best_epoch, state.worse = value, state.epoch, 0
-            state.best_tables = Factors(*(_copy(table) for table in state.tables))
+    def _validate(self, state: State) -> dict[str, float]:
+        metrics = self.options.measure(self.learner.with_factors(state.tables), self.threads)
+        merit = self.options.merit(metrics)
+        if merit > state.best:
+            state.best, state.best_epoch, state.worse = merit, state.epoch, 0
+            state.best_tables = Factors(*(copied(table) for table in state.tables))
         else:
             state.worse += 1
-        return -value if parse(validation.metric).form == "AR" else value
+        return metrics
 
-    def _call_back(self, state: State) -> None:
-        validation = self.validation
-        if validation and validation.callback and validation.metric in state.history[-1]:
-            validation.callback(state.epoch, state.history[-1][validation.metric])
-
-    def _diverged(self, epoch: int) -> InputError:
-        rate = self.learner.learning_rate
-        return InputError(
-            f"{type(self.learner).__name__} diverged in epoch {epoch}: learning_rate={rate:g} is too large for "
-            f"this log; try {rate / 3:.1g}, or a larger cap or regularization."
+    def _diverged(self, epoch: int) -> Diverged:
+        rate, decay = self.learner.learning_rate, self.learner.learning_rate * self.learner.regularization
+        name = type(self.learner).__name__
+        if decay >= 1:
+            return Diverged(
+                f"{name} diverged in epoch {epoch}: learning_rate × regularization is {decay:g} and must be below 1; "
+                "lower one of them."
+            )
+        cap = ", or a larger cap" if hasattr(self.learner, "cap") else ""
+        return Diverged(
+            f"{name} diverged in epoch {epoch}: learning_rate={rate:g} is too large for this log; "
+            f"try {rate / 3:.2g}{cap}."
         )
 
-    def _fingerprint(self, log: Log) -> str:
-        """What a checkpoint belongs to: the learner's hyper-parameters, the log and the validation."""
-        hyper = {k: v for k, v in self.learner.hyper_parameters().items() if k not in ("threads",)}
+    def _checkpoint(self, log: Log) -> Checkpoint | None:
+        if self.options.checkpoint is None:
+            return None
         if isinstance(self.learner.random_state, np.random.Generator):
             raise InputError("a checkpoint needs random_state to be an integer or None, not a Generator.")
-        digest = hashlib.blake2b(repr((type(self.learner).__name__, sorted(hyper.items()))).encode())
-        digest.update(log.catalogue.to_text().encode())
-        arrays = [log.user, log.item, log.time, log.treated, log.outcome, log.propensity]
-        if self.validation:
-            gains = self.validation.gains
-            digest.update(gains.catalogue.to_text().encode())
-            digest.update(repr((self.validation.metric, self.validation.every)).encode())
-            digest.update(repr(self.validation.patience).encode())
-            arrays += [gains.user, gains.item, gains.time, gains.value]
-        for array in arrays:
-            digest.update(b"none" if array is None else np.ascontiguousarray(array).view(np.uint8).data)
-        return digest.hexdigest()
-
-    def _save(self, state: State, mark: str) -> None:
-        assert self.checkpoint is not None
-        arrays = {"users": state.tables.users, "items": state.tables.items}
-        if state.best_tables:
-            arrays |= {"best_users": state.best_tables.users, "best_items": state.best_tables.items}
-        facts = {
-            "mark": mark, "seed": state.seed, "epoch": state.epoch, "best": state.best,
-            "best_epoch": state.best_epoch, "worse": state.worse, "history": state.history,
-        }  # fmt: skip
-        archive.write(self.checkpoint.path, "checkpoint", facts, arrays)
-
-    def _resume(self, log: Log, mark: str) -> State | None:
-        if self.checkpoint is None or not Path(self.checkpoint.path).exists():
-            return None
-        facts, arrays = archive.read(self.checkpoint.path, "checkpoint")
-        if facts.pop("mark") != mark:
-            raise InputError(
-                f"the checkpoint '{os.fspath(self.checkpoint.path)}' belongs to another fit (other data, "
-                "hyper-parameters or validation); remove it or name another file."
-            )
-        best = (arrays["best_users"], arrays["best_items"]) if "best_users" in arrays else None
-        return State(
-            tables=Factors(_copy(arrays["users"]), _copy(arrays["items"])),
-            best_tables=Factors(*(_copy(table) for table in best)) if best else None,
-            **facts,
-        )
+        hyper = {name: value for name, value in self.learner.hyper_parameters().items() if name != "threads"}
+        names = [formula.name for formula in self.options.formulas]
+        question = (type(self.learner).__module__, type(self.learner).__qualname__, sorted(hyper.items()), self.every)
+        data = [log] if self.options.validation is None else [log, self.options.validation]
+        return Checkpoint.of(self.options.checkpoint, (*question, names, self.options.patience), data)
 
 
-def _copy(table: Any) -> Any:
-    """A copy where the kernels like their factors to lie."""
-    copy = factor_table(*table.shape)
-    copy[:] = table
-    return copy
+def _has_diverged(stats: Stats, history: list[Record]) -> bool:
+    """Not finite, or still rising at a hundred times the first epoch's loss."""
+    if not (stats.finite and np.isfinite(stats.loss)):
+        return True
+    if not history:
+        return False
+    return stats.loss > DIVERGED * max(1.0, abs(history[0].loss)) and stats.loss > history[-1].loss
 
 
-@contextmanager
-def _progress(show: bool, name: str, epochs: int) -> Iterator[Any]:
-    """A bar with loss, updates per second and the best validation so far; nothing in a pipe."""
-    if not show:
-        yield lambda stats, seconds, state: None
-        return
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+def history_frame(records: Sequence[Record], formulas: Sequence[Formula]) -> pd.DataFrame:
+    """``epoch, loss, updates`` and a column per metric that was measured, NaN in epochs without a check."""
+    import pandas as pd
 
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
-               TextColumn("{task.fields[news]}"), TimeRemainingColumn())  # fmt: skip
-    with Progress(*columns, console=Console(stderr=True)) as bar:
-        task = bar.add_task(name, total=epochs, news="")
-
-        def tell(stats: Stats, seconds: float, state: State) -> None:
-            news = f"loss {stats.loss:.4f}  {stats.updates / max(seconds, 1e-9) / 1e6:.1f} M updates/s"
-            if np.isfinite(state.best):
-                news += f"  best {abs(state.best):.4f} (epoch {state.best_epoch})"
-            bar.update(task, completed=state.epoch, news=news)
-
-        yield tell
+    names = [formula.name for formula in formulas if any(formula.name in record.metrics for record in records)]
+    columns: dict[str, Any] = {
+        "epoch": np.array([record.epoch for record in records], np.int64),
+        "loss": np.array([record.loss for record in records], np.float64),
+        "updates": np.array([record.updates for record in records], np.int64),
+    }
+    for name in names:
+        columns[name] = np.array([record.metrics.get(name, np.nan) for record in records], np.float64)
+    return pd.DataFrame(columns)

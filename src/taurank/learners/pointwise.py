@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import numpy as np
 from scipy.special import expit
@@ -16,7 +16,8 @@ from taurank.data.ids import Codes
 from taurank.data.log import Log
 from taurank.errors import InputError
 from taurank.learners.base import Floats
-from taurank.learners.factorization import REGULARIZATION_GRID, Epoch, FactorLearner
+from taurank.learners.factorization import REGULARIZATION_GRID, Epoch, FactorLearner, products
+from taurank.learners.schema import ITEM_FACTORS, Array
 from taurank.sgd import samplers
 from taurank.sgd.samples import SAMPLE
 from taurank.sgd.scheduler import Factors, Pointwise, Stats, run_pointwise_samples
@@ -79,7 +80,7 @@ class CausE(FactorLearner):
     epochs: int = 200
     tie: float = 0.001
 
-    stored: ClassVar[tuple[str, ...]] = ("user_factors", "item_factors", "control_item_factors")
+    stored: ClassVar[Mapping[str, Array]] = {**FactorLearner.stored, "control_item_factors": ITEM_FACTORS}
     item_tables: ClassVar[int] = 2
     space: ClassVar[Mapping[str, Sequence[float]]] = {
         "regularization": REGULARIZATION_GRID,
@@ -113,12 +114,15 @@ class CausE(FactorLearner):
 
         return epoch
 
-    def _keep(self, tables: Factors) -> None:
+    def with_factors(self, tables: Factors) -> Self:
         half = len(tables.items) // 2
         self.user_factors_ = tables.users[:, : self.factors].copy()
         self.item_factors_ = tables.items[:half, : self.factors].copy()
         self.control_item_factors_ = tables.items[half:, : self.factors].copy()
+        return self
 
     def score_block(self, user_codes: Codes) -> Floats:
         users = self._fitted("user_factors_")[user_codes]
-        return np.asarray(expit(users @ self.item_factors_.T) - expit(users @ self.control_item_factors_.T))
+        return np.asarray(
+            expit(products(users, self.item_factors_)) - expit(products(users, self.control_item_factors_))
+        )

@@ -1,7 +1,7 @@
 """From scores to recommendations: blocks of users, their best items, the caller's ids.
 
 Scores exist for one block of users at a time. Blocks run on several threads, each with one BLAS thread, and
-come out in order, so that neither memory nor result depends on how many there are.
+come out in order, so that neither memory nor result depends on the number of threads.
 """
 
 from __future__ import annotations
@@ -12,47 +12,57 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-from threadpoolctl import threadpool_limits
 
 from taurank import _arrays
-from taurank._threads import worker_count
+from taurank._threads import one_blas_thread, worker_count
 from taurank._validation import check_integer
 from taurank.data import sources, writer
 from taurank.data.ids import Codes, Ids, to_array
 from taurank.data.log import Log
 from taurank.errors import InputError, plural, show
+from taurank.evaluation.rankers import Ranker
 from taurank.learners import topk
+from taurank.learners.lookup import Lookup
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from taurank.learners.base import Learner
+OnUnknown = Literal["raise", "warn", "popular"]
+OnUnknownItem = Literal["raise", "warn", "drop"]
+Mask = npt.NDArray[np.bool_]
 
 _BLOCK_SCORES = 1 << 22
 _BLOCK_USERS = 512
 
-Scores = npt.NDArray[np.float32]
+
+class Fitted(Ranker, Protocol):
+    """A fitted learner, as far as recommending needs it."""
+
+    popularity_: npt.NDArray[np.int64]
+
+    @property
+    def lookup(self) -> Lookup: ...
 
 
 @dataclass(frozen=True)
 class Exclusion:
-    """What must not be recommended: columns for everybody, and columns of each user."""
+    """What must not be recommended: items for everybody, and items of each user (None: of nobody)."""
 
     everybody: Codes
-    start: npt.NDArray[np.int64]
+    start: npt.NDArray[np.int64] | None
     item: Codes
 
     @classmethod
     def of(cls, exclude: Any, users: Ids, items: Ids) -> Exclusion:
-        """From a log (bought there), pairs, or items alone; what the learner does not know cannot occur."""
+        """From a log (bought there), pairs, or items alone; unknown ids exclude nothing."""
         nothing = np.empty(0, np.int32)
         if exclude is None:
-            return cls(nothing, np.zeros(len(users) + 1, np.int64), nothing)
+            return cls(nothing, None, nothing)
         if isinstance(exclude, Log):
             bought = np.flatnonzero(exclude.outcome == 1)
             user = users.encode(exclude.users.values)[exclude.user[bought]]
@@ -64,7 +74,7 @@ class Exclusion:
         item = items.encode(table["item_id"])
         if "user_id" in table.column_names:
             return cls._pairs(users.encode(table["user_id"]), item, len(users))
-        return cls(np.unique(item[item >= 0]), np.zeros(len(users) + 1, np.int64), nothing)
+        return cls(np.unique(item[item >= 0]), None, nothing)
 
     @classmethod
     def _pairs(cls, user: Codes, item: Codes, n_users: int) -> Exclusion:
@@ -72,22 +82,33 @@ class Exclusion:
         start, (grouped,) = _arrays.group(user[known], n_users, item[known])
         return cls(np.empty(0, np.int32), start, grouped)
 
+    def of_users(self, codes: Codes) -> tuple[npt.NDArray[np.int64], Codes]:
+        """The excluded items of these users, one after the other, and where each user's begin."""
+        if self.start is None:
+            return np.zeros(len(codes) + 1, np.int64), self.item
+        known = np.maximum(codes, 0)
+        first, last = self.start[known], np.where(codes >= 0, self.start[known + 1], self.start[known])
+        begin = np.concatenate(([0], np.cumsum(last - first)))
+        pieces = [self.item[a:b] for a, b in zip(first, last, strict=True) if b > a]
+        return begin, np.concatenate(pieces) if pieces else np.empty(0, np.int32)
+
 
 @dataclass(frozen=True)
-class Recommender:
-    """One question to a fitted learner: which items, without what, and what if a user is unknown."""
+class Question:
+    """One question to a fitted learner: how many items, from which, without which, and what if an id is unknown."""
 
-    learner: Learner
+    learner: Fitted
     k: int
     candidates: Any
-    exclusion: Exclusion
-    unknown: str
+    exclude: Any
+    on_unknown: OnUnknown
+    on_unknown_item: OnUnknownItem
     threads: int | None
 
     def __post_init__(self) -> None:
         check_integer("k", self.k)
-        if self.unknown not in ("raise", "warn", "popular"):
-            raise InputError(f"on_unknown is 'raise', 'warn' or 'popular', not '{self.unknown}'.")
+        _check_choice("on_unknown", self.on_unknown, get_args(OnUnknown))
+        _check_choice("on_unknown_item", self.on_unknown_item, get_args(OnUnknownItem))
 
     def frame(self, users: Any) -> pd.DataFrame:
         frame: pd.DataFrame = pa.Table.from_batches(self.batches(users), self.schema()).to_pandas()
@@ -106,78 +127,64 @@ class Recommender:
         return rows
 
     def schema(self) -> pa.Schema:
-        return pa.schema(
-            [
-                ("user_id", self.learner.users.values.type),
-                ("item_id", self.learner.items.values.type),
-                ("score", pa.float32()),
-                ("rank", pa.int32()),
-            ]
-        )
+        ids = [("user_id", self.learner.users.values.type), ("item_id", self.learner.items.values.type)]
+        return pa.schema([*ids, ("score", pa.float32()), ("rank", pa.int32())])
 
     def batches(self, users: Any) -> Iterator[pa.RecordBatch]:
         """Recommendations block by block, in the order of ``users``."""
-        codes, ids = self._locate(users)
-        allowed = self._allowed()
-        size = int(np.clip(_BLOCK_SCORES // max(1, len(self.learner.items)), 1, _BLOCK_USERS))
         workers = worker_count(self.threads)
+        codes, ids = self._locate(users)
+        exclusion = Exclusion.of(self.exclude, self.learner.users, self.learner.items)
+        banned = self._banned(exclusion)
+        size = int(np.clip(_BLOCK_SCORES // max(1, len(self.learner.items)), 1, _BLOCK_USERS))
         blocks = (slice(first, first + size) for first in range(0, len(codes), size))
-        with threadpool_limits(1, user_api="blas"), ThreadPoolExecutor(workers) as pool:
+        with one_blas_thread(), ThreadPoolExecutor(workers) as pool:
             while wave := list(islice(blocks, 4 * workers)):  # bounded: results wait in memory
-                found = pool.map(lambda part: self._best(codes[part], allowed), wave)
-                for part, best in zip(wave, found, strict=True):
-                    yield self._batch(ids.slice(part.start, size), *best)
+                tops = pool.map(lambda part: self._top(codes[part], banned, exclusion), wave)
+                for part, top in zip(wave, tops, strict=True):
+                    yield self._batch(ids.slice(part.start, size), top)
 
     def _locate(self, users: Any) -> tuple[Codes, pa.Array]:
-        """Positions of the asked users (−1: not known), and their ids."""
+        """Positions of the users (−1: unknown), and their ids."""
         known = self.learner.users
         if users is None:
             return np.arange(len(known), dtype=np.int32), known.values
         ids = to_array(users, "user_id")
-        codes = known.encode(ids)
-        if self.unknown == "raise" and (codes < 0).any():
-            missing = ids.filter(pa.array(codes < 0))
-            raise InputError(
-                f"{plural(len(missing), 'user')} not in the log this model was fitted to, for example "
-                f"{show(missing[0])}; leave them out, or set on_unknown to 'warn' or 'popular'."
-            )
-        if self.unknown == "warn" and (codes < 0).any():
-            missing = ids.filter(pa.array(codes < 0))
-            warnings.warn(
-                f"{plural(len(missing), 'user')} not in the log get nothing, for example {missing[0]}.",
-                stacklevel=4,
-            )
-            keep = pa.array(np.flatnonzero(codes >= 0))
-            ids, codes = ids.take(keep), codes[codes >= 0]
+        codes = self.learner.lookup.encode(ids)
+        if self.on_unknown != "popular" and (codes < 0).any():
+            text = _unknown("user", ids, codes)
+            if self.on_unknown == "raise":
+                raise InputError(f"{text}; leave them out, or set on_unknown to 'warn' or 'popular'.")
+            warnings.warn(f"{text}; they get no recommendations.", stacklevel=5)
+            ids, codes = ids.filter(pa.array(codes >= 0)), codes[codes >= 0]
         return codes, ids.cast(known.values.type)
 
-    def _allowed(self) -> npt.NDArray[np.bool_]:
-        """Which items may be recommended to anybody."""
-        items = self.learner.items
-        allowed = np.ones(len(items), np.bool_)
-        if self.candidates is not None:
-            allowed[:] = False
-            allowed[items.encode_known(self.candidates)] = True
-        allowed[self.exclusion.everybody] = False
-        return allowed
+    def _banned(self, exclusion: Exclusion) -> Codes:
+        """The items that nobody may get."""
+        if self.candidates is None:
+            return exclusion.everybody
+        banned = np.ones(len(self.learner.items), np.bool_)
+        banned[self._candidate_codes()] = False
+        banned[exclusion.everybody] = True
+        return np.flatnonzero(banned).astype(np.int32)
 
-    def _best(self, codes: Codes, allowed: npt.NDArray[np.bool_]) -> Any:
+    def _candidate_codes(self) -> Codes:
+        ids = to_array(self.candidates, "item_id")
+        codes = self.learner.items.encode(ids)
+        if self.on_unknown_item != "drop" and (codes < 0).any():
+            text = _unknown("candidate", ids, codes)
+            if self.on_unknown_item == "raise":
+                raise InputError(f"{text}; leave them out, or set on_unknown_item to 'warn' or 'drop'.")
+            warnings.warn(f"{text}; they are never recommended.", stacklevel=6)
+        return codes[codes >= 0]
+
+    def _top(self, codes: Codes, banned: Codes, exclusion: Exclusion) -> topk.Top:
         scores = self._scores(codes)
-        if not allowed.all():
-            scores[:, ~allowed] = -np.inf
-        known = np.maximum(codes, 0)
-        length = np.where(codes >= 0, self.exclusion.start[known + 1] - self.exclusion.start[known], 0)
-        start = np.concatenate(([0], np.cumsum(length)))
-        pieces = [
-            self.exclusion.item[self.exclusion.start[c] : self.exclusion.start[c] + n]
-            for c, n in zip(known, length, strict=True)
-            if n
-        ]
-        excluded = np.concatenate(pieces) if pieces else np.empty(0, np.int32)
-        return topk.best(scores, min(self.k, scores.shape[1]), start, excluded)
+        scores[:, banned] = -np.inf
+        return topk.best(scores, min(self.k, scores.shape[1]), *exclusion.of_users(codes))
 
-    def _scores(self, codes: Codes) -> Scores:
-        """Scores of a block, ours to overwrite; unknown users get the popularity of each item."""
+    def _scores(self, codes: Codes) -> npt.NDArray[np.float32]:
+        """A fresh block of scores; unknown users get the popularity of each item."""
         if (codes >= 0).all():
             return self.learner.score_block(codes)
         scores = np.empty((len(codes), len(self.learner.items)), np.float32)
@@ -186,15 +193,24 @@ class Recommender:
             scores[codes >= 0] = self.learner.score_block(codes[codes >= 0])
         return scores
 
-    def _batch(self, ids: pa.Array, columns: Any, values: Any, found: Any) -> pa.RecordBatch:
-        kept = np.arange(columns.shape[1]) < found[:, None]
-        row, rank = np.nonzero(kept)
-        return pa.record_batch(
-            [
-                ids.take(pa.array(row)),
-                self.learner.items.decode(columns[kept]),
-                pa.array(values[kept]),
-                pa.array((rank + 1).astype(np.int32)),
-            ],
-            schema=self.schema(),
-        )
+    def _batch(self, ids: pa.Array, top: topk.Top) -> pa.RecordBatch:
+        filled = np.arange(top.columns.shape[1]) < top.length[:, None]
+        row, rank = np.nonzero(filled)
+        item_ids = self.learner.items.decode(top.columns[filled])
+        columns = [
+            ids.take(pa.array(row)),
+            item_ids,
+            pa.array(top.values[filled]),
+            pa.array((rank + 1).astype(np.int32)),
+        ]
+        return pa.record_batch(columns, schema=self.schema())
+
+
+def _unknown(noun: str, ids: pa.Array, codes: Codes) -> str:
+    missing = ids.filter(pa.array(codes < 0))
+    return f"{plural(len(missing), noun)} not in the log this model was fitted to, for example {show(missing[0])}"
+
+
+def _check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise InputError(f"{name} must be one of {', '.join(repr(one) for one in choices)}, got {value!r}.")

@@ -1,12 +1,12 @@
 """The k best items of every user: Numba only, arrays in, arrays out.
 
 Equal scores rank in catalogue order. Items are scanned in stretches; a stretch in which nothing beats the
-k-th best so far is passed over by one vectorised comparison.
+k-th best so far is passed over by one vectorized comparison.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
@@ -15,13 +15,21 @@ import numpy.typing as npt
 _STRETCH = 64
 
 
+class Top(NamedTuple):
+    """Columns and scores of the best of each row, best first; row r has ``length[r]`` of them."""
+
+    columns: npt.NDArray[np.int32]
+    values: npt.NDArray[np.float32]
+    length: npt.NDArray[np.int64]
+
+
 def best(
     scores: npt.NDArray[np.float32],
     k: int,
     start: npt.NDArray[np.int64],
     excluded: npt.NDArray[np.int32],
-) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float32], npt.NDArray[np.int64]]:
-    """Columns and scores of the ``k`` best of each row, best first, and how many there are.
+) -> Top:
+    """The ``k`` best of each row; a NaN or −∞ is never among them.
 
     ``excluded[start[r] : start[r + 1]]`` are columns that row r must not get; they are overwritten with −∞,
     so ``scores`` is used up.
@@ -29,22 +37,22 @@ def best(
     rows = len(scores)
     columns = np.full((rows, k), -1, np.int32)
     values = np.full((rows, k), -np.inf, np.float32)
-    found = np.zeros(rows, np.int64)
-    _best(scores, start, excluded, columns, values, found)
-    return columns, values, found
+    count = np.zeros(rows, np.int64)
+    _best(scores, start, excluded, columns, values, count)
+    return Top(columns, values, count)
 
 
 @numba.njit(nogil=True, cache=True)
-def _best(scores: Any, start: Any, excluded: Any, columns: Any, values: Any, found: Any) -> None:
+def _best(scores: Any, start: Any, excluded: Any, columns: Any, values: Any, count: Any) -> None:
     for row in range(scores.shape[0]):
         for position in range(start[row], start[row + 1]):
             scores[row, excluded[position]] = -np.inf
-        found[row] = _best_of_row(scores[row], columns[row], values[row])
+        count[row] = _best_of_row(scores[row], columns[row], values[row])
 
 
 @numba.njit(nogil=True, cache=True)
 def _best_of_row(scores: Any, columns: Any, values: Any) -> Any:
-    k, n, found = len(values), len(scores), 0
+    k, n, count = len(values), len(scores), 0
     threshold = np.float32(-np.inf)
     for first in range(0, n, _STRETCH):
         last = min(first + _STRETCH, n)
@@ -54,16 +62,16 @@ def _best_of_row(scores: Any, columns: Any, values: Any) -> Any:
         if beats:
             for j in range(first, last):
                 if scores[j] > threshold:
-                    found = min(found + 1, k)
-                    _insert(scores[j], j, columns, values, found)
+                    count = min(count + 1, k)
+                    _insert(scores[j], j, columns, values, count)
                     threshold = values[k - 1]
-    return found
+    return count
 
 
 @numba.njit(nogil=True, cache=True)
-def _insert(score: Any, column: Any, columns: Any, values: Any, found: Any) -> None:
+def _insert(score: Any, column: Any, columns: Any, values: Any, count: Any) -> None:
     """Put a score behind all that are at least as high."""
-    place = found - 1
+    place = count - 1
     while place > 0 and values[place - 1] < score:
         values[place], columns[place] = values[place - 1], columns[place - 1]
         place -= 1

@@ -24,7 +24,7 @@ from taurank.errors import InputError
 from taurank.estimation.gains import Gains
 from taurank.evaluation.evaluate import evaluate
 from taurank.evaluation.formulas import parse
-from taurank.learners import LEARNERS, Learner, load
+from taurank.learners import LEARNERS, Learner, Record, load
 from taurank.learners.factorization import FactorLearner
 from taurank.learners.pairwise import DLCE, GainsPass
 from taurank.paper.plan.plans import LIMITS, Data, Settings, causal
@@ -237,7 +237,8 @@ def _train(
     learner.epochs, every = _rhythm(job, per_epoch)
     learner.threads = threads
 
-    def look(epoch: int, _: float) -> None:
+    def look(_: Learner, record: Record) -> None:
+        epoch = record.epoch
         values = best.look(epoch * per_epoch)
         if report is not None:
             report(epoch // every, values)

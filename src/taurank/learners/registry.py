@@ -1,0 +1,115 @@
+"""Learners by name: ours by a short one, everybody's by "module:Class", and the model files that name them."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import os
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from taurank.data import archive
+from taurank.data.ids import Ids, ids_from_bytes
+from taurank.errors import InputError, first_line
+from taurank.learners.base import Learner, class_path
+from taurank.learners.baselines import Popular, Random
+from taurank.learners.counting import CountingBayes
+from taurank.learners.pairwise import BLCE, BPR, DLCE, DLTO, ULBPR
+from taurank.learners.pointwise import ULRMF, CausE
+from taurank.learners.schema import Array, check_arrays
+
+LEARNERS: dict[str, type[Learner]] = {
+    learner.__name__.lower(): learner
+    for learner in (Random, Popular, BPR, ULBPR, ULRMF, CausE, BLCE, DLTO, DLCE, CountingBayes)
+}
+
+
+def learner_class(name: str | type) -> type[Learner]:
+    """The class of a name: "dlce", "my_module:X" (which imports the module), or the class itself."""
+    if isinstance(name, str):
+        return _imported(name) if ":" in name else _built_in(name)
+    if not (isinstance(name, type) and issubclass(name, Learner)) or inspect.isabstract(name):
+        raise InputError(f"{name!r} is not a learner; name one of {', '.join(LEARNERS)}, or a class of your own.")
+    return name
+
+
+def _built_in(name: str) -> type[Learner]:
+    try:
+        return LEARNERS[name.lower()]
+    except KeyError:
+        raise InputError(
+            f"there is no learner '{name}'; known are {', '.join(LEARNERS)}, "
+            "and classes of your own as my_module:MyClass."
+        ) from None
+
+
+def _imported(path: str) -> type[Learner]:
+    module, _, qualified = path.partition(":")
+    try:
+        found: Any = importlib.import_module(module)
+        for part in qualified.split("."):
+            found = getattr(found, part)
+    except Exception as error:  # importing runs any code, which can fail in any way
+        raise InputError(f"the learner '{path}' cannot be imported: {first_line(error)}.") from error
+    return learner_class(found)
+
+
+def load(path: str | os.PathLike[str], trust: Iterable[str] = ()) -> Learner:
+    """A fitted learner from the file that ``save`` wrote.
+
+    A class that is not taurank's own must be imported, which runs code: name the modules (or packages) that
+    may be imported in ``trust``. A class that this process has already imported needs no trust.
+    """
+    facts, arrays = archive.read(path, "model")
+    name = facts.get("learner") if isinstance(facts, dict) else None
+    if not isinstance(name, str):
+        raise InputError(f"'{os.fspath(path)}' does not say which learner it holds; save the model again.")
+    kind = _class_in_file(name, os.fspath(path), [trust] if isinstance(trust, str) else list(trust), facts)
+    try:
+        return _restored(kind, facts, arrays)
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+        raise InputError(
+            f"'{os.fspath(path)}' is not a consistent {kind.__name__} model: {first_line(error)}; save it again."
+        ) from error
+
+
+def _class_in_file(name: str, path: str, trust: list[str], facts: Mapping[str, Any]) -> type[Learner]:
+    if ":" not in name:
+        if name not in LEARNERS:
+            raise InputError(
+                f"'{path}' was written by taurank {facts.get('taurank')} and holds a learner that this "
+                "version does not know; update taurank."
+            )
+        return LEARNERS[name]
+    if name in Learner.registered:
+        return learner_class(Learner.registered[name])
+    module = name.partition(":")[0]
+    if not any(module == trusted or module.startswith(f"{trusted}.") for trusted in trust):
+        raise InputError(
+            f"'{path}' holds the learner '{name}', which is not part of taurank; if you trust that module, "
+            f"load it with trust=['{module}']."
+        )
+    return _imported(name)
+
+
+def _restored(kind: type[Learner], facts: Mapping[str, Any], arrays: archive.Arrays) -> Learner:
+    learner = kind(**facts["hyper_parameters"])
+    users, items = _catalogue(arrays)
+    schema = {"popularity": Array("int64", ("items",)), **kind.stored}
+    check_arrays(arrays, schema, {**learner.get_params(), "users": len(users), "items": len(items)})
+    learner.users_, learner.items_ = users, items
+    for name, array in arrays.items():
+        setattr(learner, f"{name}_", array)
+    mark = facts.get("log_fingerprint")
+    learner.log_fingerprint_ = mark if isinstance(mark, str) else None
+    return learner
+
+
+def _catalogue(arrays: archive.Arrays) -> tuple[Ids, Ids]:
+    lists = ids_from_bytes(arrays.pop("ids").tobytes())
+    if [ids.column for ids in lists] != ["user_id", "item_id"]:
+        raise ValueError("its lists of ids are not those of users and items")
+    return lists[0], lists[1]
+
+
+__all__ = ["LEARNERS", "class_path", "learner_class", "load"]
