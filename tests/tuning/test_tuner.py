@@ -126,7 +126,9 @@ def test_a_class_of_the_users_own_is_searched_over_any_kind_of_value(data: tuple
     assert isinstance(tuning.learner(), Own)
     assert set(tuning.trials["flavor"]) == {"plain", "sour"}
     assert tuning.to_json()["learner"].endswith(":Own")
-    losses = tune("dlce", *data, trials=4, fixed=FIXED, space={"loss": ("logistic", "hinge"), "cap_treated": (0.1, None)})
+    losses = tune(
+        "dlce", *data, trials=4, fixed=FIXED, space={"loss": ("logistic", "hinge"), "cap_treated": (0.1, None)}
+    )
     assert set(losses.trials["loss"]) == {"logistic", "hinge"}
     assert "loss=" in str(losses)
 
@@ -177,7 +179,9 @@ def test_progress_is_shown_for_any_number_of_jobs(
     assert "CDCG" in lines[1]
 
 
-def test_without_optuna_one_sentence_says_what_to_do(data: tuple[Log, Gains], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_optuna_one_sentence_says_what_to_do(
+    data: tuple[Log, Gains], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(MissingExtra, match=r"taurank\[tune\].*sampler=\"walk\""):
         tune("dlce", *data)

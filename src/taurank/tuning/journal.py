@@ -125,7 +125,9 @@ class Journal:
         return facts
 
     def _unreadable(self) -> InputError:
-        return InputError(f"'{self.path}' is not a journal of taurank, or is damaged; remove it or name another file.")
+        return InputError(
+            f"'{self.path}' is not a journal of taurank, or is damaged; remove it or name another file."
+        )
 
     def _cut_to(self, size: int) -> None:
         assert self._file is not None
@@ -167,7 +169,9 @@ def _open_locked(path: Path) -> BinaryIO:
         _lock(file)
     except BlockingIOError as error:
         file.close()
-        raise InputError(f"another process is writing the journal '{path}'; wait for it or name another file.") from error
+        raise InputError(
+            f"another process is writing the journal '{path}'; wait for it or name another file."
+        ) from error
     return file
 
 

@@ -52,9 +52,7 @@ def propose(
 # ---- the walk ------------------------------------------------------------------------------------
 
 
-def walk(
-    space: Space, tried: Sequence[Settings], best: Settings | None, rng: np.random.Generator
-) -> Settings | None:
+def walk(space: Space, tried: Sequence[Settings], best: Settings | None, rng: np.random.Generator) -> Settings | None:
     """New settings: the nearest to the best by steps on the grid or, on a leap, any."""
     seen = {_point(space, settings) for settings in tried}
     leaps = best is None or len(tried) <= LEAPS or len(tried) % LEAPS == 0

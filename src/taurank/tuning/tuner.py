@@ -23,8 +23,9 @@ from taurank.data.log import Log
 from taurank.errors import InputError, missing_extra
 from taurank.estimation.gains import Gains
 from taurank.evaluation.evaluate import evaluate
-from taurank.evaluation.formulas import Formula, parse_all
+from taurank.evaluation.formulas import Formula, parse
 from taurank.learners import Learner, learner_class, learner_name
+from taurank.learners.fitting import larger_is_better
 from taurank.tuning.journal import Trial
 from taurank.tuning.proposals import SAMPLERS, Settings, Space, check_sampler, is_ordered
 from taurank.tuning.search import Report, SearchSpec, best_trial, run_searches
@@ -166,7 +167,8 @@ class _LearnerObjective:
         if jobs > 1:
             _check_importable(kind)
         metrics = (metric,) if isinstance(metric, (str, Formula)) else tuple(metric)
-        parse_all(metrics)
+        if not metrics:
+            raise InputError("metric is empty; name at least one, such as CDCG.")
         return cls(kind, log, validation, metrics, {"random_state": seed, **fixed}, 1 if jobs > 1 else None)
 
     def __call__(self, settings: Settings, report: Report) -> Mapping[str, float]:
@@ -177,7 +179,7 @@ class _LearnerObjective:
             self.log, self.validation, self.metrics, show_progress=False,
             callback=lambda _, record: report(record.metrics),
         )  # fmt: skip
-        result = evaluate(learner, self.validation, self.metrics, threads=self.threads)
+        result = evaluate(learner, self.validation, list(self.metrics), threads=self.threads)  # type: ignore[arg-type]
         return {name: result[name].mean for name in result}
 
     def make(self, settings: Mapping[str, Any]) -> Learner:
@@ -187,9 +189,13 @@ class _LearnerObjective:
             name = learner_name(self.learner)
             raise InputError(f"{name} does not take these hyper-parameters: {error}.") from error
 
+    def formulas(self) -> list[Formula]:
+        """The metrics; the first is searched."""
+        return [metric if isinstance(metric, Formula) else parse(metric) for metric in self.metrics]
+
     def identity(self) -> str:
         """What the results depend on, beside the settings."""
-        names = [formula.name for formula in parse_all(self.metrics)]
+        names = [formula.name for formula in self.formulas()]
         facts = (learner_name(self.learner), names, sorted(self.fixed.items()))
         return f"{facts!r} {fingerprint(self.log, self.validation)}"
 
@@ -220,9 +226,9 @@ def _spec(
     for key, values in searched.items():  # refuse what the learner does not take before any fit
         for value in values:
             objective.make({**{other: searched[other][0] for other in searched}, key: value})
-    formula = parse_all(objective.metrics)[0]
+    formula = objective.formulas()[0]
     return SearchSpec(
-        name, objective, searched, formula.name, formula.larger_is_better, trials, sampler, first,
+        name, objective, searched, formula.name, larger_is_better(formula), trials, sampler, first,
         seed=random_state, identity=objective.identity(),
     )  # fmt: skip
 
@@ -234,7 +240,9 @@ def _values(name: str, values: Any) -> list[Any]:
     plain = [value.item() if isinstance(value, np.generic) else value for value in values]
     for value in plain:
         if not (value is None or isinstance(value, (str, int, float, bool))):
-            raise InputError(f"space: '{name}' has the value {value!r}; values are numbers, strings, booleans or None.")
+            raise InputError(
+                f"space: '{name}' has the value {value!r}; values are numbers, strings, booleans or None."
+            )
     return _ordered(plain)
 
 
@@ -256,7 +264,7 @@ def _summary(spec: SearchSpec, objective: _LearnerObjective, trials: Sequence[Tr
     best = best_trial(trials, spec.metric, spec.larger_is_better)
     if best is None:
         raise InputError("no trial finished: all diverged or were pruned; try smaller learning rates.")
-    names = [formula.name for formula in parse_all(objective.metrics)]
+    names = [formula.name for formula in objective.formulas()]
     rows = [
         {
             "trial": trial.number,
