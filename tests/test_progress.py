@@ -16,7 +16,7 @@ from taurank._progress import Progress
 with Progress() as progress:
     progress.begin("DLCE", 50)
     for epoch in range(21):
-        progress.step(f"loss {1 / (epoch + 1):.4f}  25.3 M updates/s  best 0.1234 (epoch 11) and [more] than fits here")
+        progress.step(f"loss {1 / (epoch + 1):.4f}  25.3 M updates/s  best 0.1234 (epoch 11) [more] than fits")
     progress.end("best 0.1234 (epoch 11)")
 """
 

@@ -141,7 +141,7 @@ def test_the_walk_goes_to_the_nearest_new_point_and_leaps_now_and_then() -> None
 
 
 def test_words_have_no_order_on_the_grid() -> None:
-    space = {"loss": ["a", "b", "c", "d"], "cap": [1, 2, 3]}
+    space: dict[str, list[Any]] = {"loss": ["a", "b", "c", "d"], "cap": [1, 2, 3]}
     tried = [{"loss": "a", "cap": cap} for cap in (1, 2, 3)] + [{"loss": "b", "cap": 3}]
     proposals = [walk(space, tried, {"loss": "a", "cap": 1}, np.random.default_rng(seed)) for seed in range(50)]
     assert {(each or {})["loss"] for each in proposals} == {"b", "c", "d"}

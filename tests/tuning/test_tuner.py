@@ -201,7 +201,7 @@ def test_estimates_serve_as_validation(data: tuple[Log, Gains]) -> None:
         ({"space": {"capp": (1, 2)}}, "capp"),
         ({"space": {"cap": ()}}, "space to search is empty"),
         ({"space": {"cap": "0.1"}}, "not a list of values for 'cap'"),
-        ({"space": {"cap": (0.1, [0.2])}}, "values are numbers, strings"),
+        ({"space": {"cap": (0.1, [0.2])}}, "use numbers, strings"),
         ({"space": {"cap": (0.1, 7.0)}}, "between 0 and 1"),
         ({"space": {"cap": (0.1,)}, "fixed": {"cap": 0.2}}, "all of its hyper-parameters are fixed"),
         ({"metric": "XY"}, "unknown metric"),

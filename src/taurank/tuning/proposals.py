@@ -86,7 +86,7 @@ def _nearest(space: Space, points: Sequence[Point], start: Point) -> list[Point]
     unordered = [not is_ordered(values) for values in space.values()]
     apart[:, unordered] = np.minimum(apart[:, unordered], 1)
     steps = apart.sum(axis=1)
-    return [points[at] for at in np.flatnonzero(steps == steps.min())]
+    return [points[at] for at in np.flatnonzero(steps == steps.min()).tolist()]
 
 
 def is_ordered(values: Sequence[Any]) -> bool:

@@ -1,7 +1,7 @@
 """The search itself: rounds of trials, pruning, and what is stored of them.
 
-Trials run in rounds. What a round tries, and which of its trials are pruned, follows from the seed and the rounds before
-it. So the trials of a search are the same for one process or several, and after any interruption.
+Trials run in rounds. What a round tries, and which of its trials are pruned, follows from the seed and the rounds
+before it. So the trials of a search are the same for one process or several, and after any interruption.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ RIVALS = 4  # finished trials before any is pruned
 class SearchSpec:
     """What is searched: the settings of ``space`` for which ``objective`` returns the best ``metric``.
 
-    ``objective(settings, report)`` returns the values of all metrics to be recorded. On its way it may call ``report``
-    with their values so far, which ends the trial if it falls behind the others after ``warmup`` reports. ``start`` are
-    settings to try first. ``identity`` is text that distinguishes this search from others, for its journal.
+    ``objective(settings, report)`` returns the values of all metrics to be recorded. On its way it may call
+    ``report`` with their values so far, which ends the trial if it falls behind the others after ``warmup`` reports.
+    ``start`` are settings to try first. ``identity`` is text that tells this search from others, for its journal.
     """
 
     name: str

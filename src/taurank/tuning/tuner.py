@@ -58,8 +58,8 @@ def tune(
     recorded. ``start`` are settings to try first. ``sampler`` is "tpe" (Optuna's tree-structured Parzen estimator) or
     "walk" (from the best setting so far to its neighbors on the grid).
 
-    ``journal`` is a file: the same call with the same journal continues where it stopped. ``jobs`` processes share the
-    trials, each with one thread; the same seed gives the same trials for any number of jobs up to four.
+    ``journal`` is a file: the same call with the same journal continues where it stopped. ``jobs`` processes share
+    the trials, each with one thread; the same seed gives the same trials for any number of jobs up to four.
     """
     check_instance("log", log, Log, "Log.read or Log.from_frame")
     check_instance("validation", validation, Gains, "taurank.gains, such as gains.capped_ips(log, cap)")
@@ -240,9 +240,7 @@ def _values(name: str, values: Any) -> list[Any]:
     plain = [value.item() if isinstance(value, np.generic) else value for value in values]
     for value in plain:
         if not (value is None or isinstance(value, (str, int, float, bool))):
-            raise InputError(
-                f"space: '{name}' has the value {value!r}; values are numbers, strings, booleans or None."
-            )
+            raise InputError(f"space: '{name}' has the value {value!r}; use numbers, strings, booleans or None.")
     return _ordered(plain)
 
 

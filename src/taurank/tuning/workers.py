@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from multiprocessing import get_context
@@ -18,7 +18,7 @@ Result = TypeVar("Result")
 
 def run_tasks(
     work: Callable[..., Result], shared: Any, batches: Iterable[list[tuple[Any, ...]]], jobs: int
-) -> Iterator[Result]:
+) -> Generator[Result, None, None]:
     """``work(shared, *task)`` for every task of one batch after the other, in the order in which they end.
 
     ``shared`` is sent to every process once. The next batch is asked for when all results of the one before have been
@@ -39,8 +39,8 @@ def run_tasks(
                 yield done.result()
     except BrokenProcessPool as error:
         raise InputError(
-            "a worker process ended unexpectedly, perhaps for lack of memory; try fewer jobs. With more than one job, "
-            "learners must be importable from a module and a script needs `if __name__ == '__main__':`."
+            "a worker process ended unexpectedly, perhaps for lack of memory; try fewer jobs. With several jobs, "
+            "learners must be importable from a module, and a script needs `if __name__ == '__main__':`."
         ) from error
     finally:
         lifeline.close()  # ends the workers at once, also in the middle of a task
