@@ -3,39 +3,61 @@
 from __future__ import annotations
 
 import math
+import sys
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 
-from taurank.errors import InputError
+from taurank.errors import InputError, show
 
 RandomState = int | np.random.Generator | np.random.SeedSequence | None
+
+LARGEST = 2**63 - 1  # a count beyond this fits into no array
 
 
 def check_number(name: str, value: Any, minimum: float, maximum: float = math.inf, *, integer: bool = False) -> None:
     """Refuse anything but a finite number between ``minimum`` and ``maximum``."""
     kinds = (int, np.integer) if integer else (int, float, np.integer, np.floating)
     valid = isinstance(value, kinds) and not isinstance(value, bool)
-    if not valid or not (minimum <= value <= maximum) or not math.isfinite(value):
+    largest = min(maximum, LARGEST if integer else sys.float_info.max)
+    if not valid or not minimum <= value <= largest:
         kind = "an integer" if integer else "a number"
         bounds = f"≥ {minimum:g}" if math.isinf(maximum) else f"between {minimum:g} and {maximum:g}"
-        raise InputError(f"{name} must be {kind} {bounds}, got {value!r}.")
+        raise InputError(f"{name} must be {kind} {bounds}, got {_shown(value)}.")
 
 
-def check_integer(name: str, value: Any, minimum: int = 1) -> int:
+def check_integer(name: str, value: Any, minimum: int = 1, maximum: float = math.inf) -> int:
     """An integer of at least ``minimum``."""
-    check_number(name, value, minimum, integer=True)
+    check_number(name, value, minimum, maximum, integer=True)
     return int(value)
+
+
+def check_choice(name: str, value: Any, choices: Iterable[str]) -> str:
+    """One of a few words."""
+    known = list(choices)
+    if not isinstance(value, str) or value not in known:
+        raise InputError(f"{name} must be one of {', '.join(map(repr, known))}, got {_shown(value)}.")
+    return value
 
 
 def generator(random_state: RandomState) -> np.random.Generator:
     """A random generator from a seed, a Generator (used as it is) or None (a new one)."""
     if random_state is not None and not isinstance(random_state, (np.random.Generator, np.random.SeedSequence)):
-        check_number("random_state", random_state, 0, integer=True)
+        valid = isinstance(random_state, (int, np.integer)) and not isinstance(random_state, bool)
+        if not valid or random_state < 0:  # of any size: SeedSequence takes all its bits
+            raise InputError(f"random_state must be an integer ≥ 0, a Generator or None, got {_shown(random_state)}.")
     return np.random.default_rng(random_state)
 
 
 def check_instance(name: str, value: Any, kind: type, how: str) -> None:
     """Refuse an argument of another type, and say how to make the right one."""
     if not isinstance(value, kind):
-        raise InputError(f"{name} must be a {kind.__name__}, not {type(value).__name__}; make one with {how}.")
+        raise InputError(f"{name} must be a {kind.__name__}, got a {type(value).__name__}; make one with {how}.")
+
+
+def _shown(value: Any) -> str:
+    try:
+        return show(value) if isinstance(value, (int, float, str, bytes)) else repr(value)[:60]
+    except Exception:  # whatever a stranger's __repr__ does
+        return f"a {type(value).__name__}"

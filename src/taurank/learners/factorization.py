@@ -23,11 +23,14 @@ from taurank.learners.base import Floats, Learner
 from taurank.learners.checkpoints import Record
 from taurank.learners.fitting import Epoch as Epoch
 from taurank.learners.fitting import FitOptions, Training
+from taurank.learners.recommend import MOST_THREADS
 from taurank.learners.schema import ITEM_FACTORS, USER_FACTORS, Array
 from taurank.sgd.scheduler import Factors, factor_table
 
 REGULARIZATION_GRID = (0.3, 0.1, 0.03, 0.01, 0.003, 0.001, 0.0003, 0.0001)
-TILE = 32  # users per matrix product
+MOST_FACTORS = 1 << 16
+_TILES = (16, 32, 64, 128, 256)  # users
+_SMALL = 1 << 21  # multiplications: OpenBLAS has special kernels up to a million
 CAP_GRID = (0.7, 0.5, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001)
 
 
@@ -50,8 +53,10 @@ class FactorLearner(Learner):
     space: ClassVar[Mapping[str, Sequence[Any]]] = {"regularization": REGULARIZATION_GRID}
 
     def __post_init__(self) -> None:
-        check_number("factors", self.factors, 1, integer=True)
+        check_number("factors", self.factors, 1, MOST_FACTORS, integer=True)
         check_number("epochs", self.epochs, 1, integer=True)
+        if self.threads is not None:
+            check_number("threads", self.threads, 1, MOST_THREADS, integer=True)
         check_number("regularization", self.regularization, 0)
         check_number("learning_rate", self.learning_rate, 0)
         if self.learning_rate == 0:
@@ -95,15 +100,17 @@ class FactorLearner(Learner):
 def products(users: Floats, items: Floats) -> Floats:
     """users · itemsᵀ, to bits that do not depend on which users are asked for together.
 
-    BLAS picks its kernel by the shape, and kernels round differently; so every product has the same shape.
+    BLAS rounds differently in its kernels for vectors, for small matrices and for odd rows at the end. So users
+    come in whole tiles, filled up with zeros; a tile is large enough not to be a small matrix, or stands alone.
     """
-    scores = np.empty((len(users), len(items)), np.float32)
-    for first in range(0, len(users), TILE):
-        rows = users[first : first + TILE]
-        if len(rows) == TILE:
-            np.matmul(rows, items.T, out=scores[first : first + TILE])
-        else:
-            padded = np.zeros((TILE, users.shape[1]), np.float32)
-            padded[: len(rows)] = rows
-            scores[first:] = (padded @ items.T)[: len(rows)]
-    return scores
+    tile = next((size for size in _TILES if size * items.size > _SMALL), _TILES[-1])
+    right = items.T if len(items) > 1 else np.repeat(items, 2, axis=0).T  # one column would be a vector
+    if short := -len(users) % tile:
+        filled = np.concatenate((users, np.zeros((short, users.shape[1]), np.float32)))
+    else:
+        filled = users
+    if tile * items.size > _SMALL or len(filled) <= tile:
+        scores = filled @ right
+    else:
+        scores = np.concatenate([part @ right for part in filled.reshape(-1, tile, users.shape[1])])
+    return np.asarray(scores[: len(users), : len(items)])

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 
+from taurank._progress import Progress
 from taurank._validation import check_instance, check_integer, check_number, generator
 from taurank.data.files import check_target
 from taurank.data.log import Log
@@ -25,7 +26,6 @@ from taurank.evaluation.evaluate import evaluate
 from taurank.evaluation.formulas import Formula, parse
 from taurank.evaluation.rankers import Ranker
 from taurank.learners.checkpoints import Checkpoint, Record, State, copied
-from taurank.learners.progress import progress
 from taurank.sgd.scheduler import Factors, Stats
 
 if TYPE_CHECKING:
@@ -126,14 +126,16 @@ class Training:
         if file and file.path.exists():
             state = file.read(state, self.learner.epochs, seeded=self.learner.random_state is not None)
         written = time.monotonic()
-        with progress(self.options.show_progress, type(self.learner).__name__, self.learner.epochs) as show:
+        with Progress(self.options.show_progress) as bar:
+            bar.begin(type(self.learner).__name__, self.learner.epochs, state.epoch)
             while not self._is_over(state):
-                checked = self._step(state, show)
+                checked = self._step(state, bar)
                 if file and time.monotonic() - written >= 60 * self.options.checkpoint_minutes:
                     file.write(state)
                     written = time.monotonic()
                 if checked and self.options.callback:
                     self.options.callback(self.learner.with_factors(state.tables), state.history[-1])
+            bar.end(self._summary(state))
         if file:
             file.write(state)  # the finished fit, until its model is saved
         return state
@@ -146,7 +148,7 @@ class Training:
         patience = self.options.patience
         return state.epoch >= self.learner.epochs or (patience is not None and state.worse >= patience)
 
-    def _step(self, state: State, show: Callable[..., None]) -> bool:
+    def _step(self, state: State, bar: Progress) -> bool:
         """One epoch, and the check that follows it if one is due."""
         began = time.perf_counter()
         stats = self.epoch(state.tables, state.seed, state.epoch, self.threads)
@@ -157,7 +159,8 @@ class Training:
         due = state.epoch % self.every == 0
         metrics = self._validate(state) if due and self.options.validation is not None else {}
         state.history.append(Record(state.epoch, stats.loss, stats.updates, metrics))
-        show(state, seconds, self._is_over(state))
+        speed = stats.updates / max(seconds, 1e-9) / 1e6
+        bar.step(f"loss {stats.loss:.4g}, {speed:.1f} M updates/s{self._best(state)}")
         return due
 
     def _validate(self, state: State) -> dict[str, float]:
@@ -169,6 +172,16 @@ class Training:
         else:
             state.worse += 1
         return metrics
+
+    def _best(self, state: State) -> str:
+        if not state.best_epoch:
+            return ""
+        name, best = self.options.formulas[0].name, state.history[state.best_epoch - 1]
+        return f", best {name} {best.metrics[name]:.4g} (epoch {state.best_epoch})"
+
+    def _summary(self, state: State) -> str:
+        stopped = "stopped early" if state.epoch < self.learner.epochs else f"loss {state.history[-1].loss:.4g}"
+        return f"{stopped}{self._best(state)}"
 
     def _diverged(self, epoch: int) -> Diverged:
         rate, decay = self.learner.learning_rate, self.learner.learning_rate * self.learner.regularization

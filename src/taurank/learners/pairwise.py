@@ -100,6 +100,8 @@ class DLCE(GainsPass):
     cap_treated: float | None = None
     cap_control: float | None = None
 
+    needs_propensity: ClassVar[bool] = True
+
     space: ClassVar[Mapping[str, Sequence[float]]] = {"regularization": REGULARIZATION_GRID, "cap": CAP_GRID}
 
     def __post_init__(self) -> None:

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from taurank import _arrays
 from taurank._threads import one_blas_thread, worker_count
-from taurank._validation import check_integer
+from taurank._validation import check_choice, check_integer
 from taurank.data import sources, writer
 from taurank.data.ids import Codes, Ids, to_array
 from taurank.data.log import Log
@@ -38,6 +38,7 @@ Mask = npt.NDArray[np.bool_]
 
 _BLOCK_SCORES = 1 << 22
 _BLOCK_USERS = 512
+MOST_THREADS = 10_000
 
 
 class Fitted(Ranker, Protocol):
@@ -107,8 +108,10 @@ class Question:
 
     def __post_init__(self) -> None:
         check_integer("k", self.k)
-        _check_choice("on_unknown", self.on_unknown, get_args(OnUnknown))
-        _check_choice("on_unknown_item", self.on_unknown_item, get_args(OnUnknownItem))
+        if self.threads is not None:
+            check_integer("threads", self.threads, 1, MOST_THREADS)
+        check_choice("on_unknown", self.on_unknown, get_args(OnUnknown))
+        check_choice("on_unknown_item", self.on_unknown_item, get_args(OnUnknownItem))
 
     def frame(self, users: Any) -> pd.DataFrame:
         frame: pd.DataFrame = pa.Table.from_batches(self.batches(users), self.schema()).to_pandas()
@@ -136,7 +139,7 @@ class Question:
         codes, ids = self._locate(users)
         exclusion = Exclusion.of(self.exclude, self.learner.users, self.learner.items)
         banned = self._banned(exclusion)
-        size = int(np.clip(_BLOCK_SCORES // max(1, len(self.learner.items)), 1, _BLOCK_USERS))
+        size = _block_size(len(self.learner.items))
         blocks = (slice(first, first + size) for first in range(0, len(codes), size))
         with one_blas_thread(), ThreadPoolExecutor(workers) as pool:
             while wave := list(islice(blocks, 4 * workers)):  # bounded: results wait in memory
@@ -206,11 +209,11 @@ class Question:
         return pa.record_batch(columns, schema=self.schema())
 
 
+def _block_size(n_items: int) -> int:
+    """Users per block, a multiple of 16: matrix products are filled up to that."""
+    return int(np.clip(_BLOCK_SCORES // max(1, n_items) // 16 * 16, 16, _BLOCK_USERS))
+
+
 def _unknown(noun: str, ids: pa.Array, codes: Codes) -> str:
     missing = ids.filter(pa.array(codes < 0))
     return f"{plural(len(missing), noun)} not in the log this model was fitted to, for example {show(missing[0])}"
-
-
-def _check_choice(name: str, value: Any, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise InputError(f"{name} must be one of {', '.join(repr(one) for one in choices)}, got {value!r}.")
