@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import linecache
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,10 +19,11 @@ import pytest
 import taurank as tr
 from support.experiments import result_cache, small, write
 from taurank import paper
-from taurank.errors import Diverged, InputError
+from taurank._progress import Progress
+from taurank.errors import Diverged, InputError, MissingExtra
 from taurank.paper.plan import reading
 from taurank.paper.plan.plans import Dataset, Times
-from taurank.paper.runs import runner, splits, tables
+from taurank.paper.runs import runner, search, splits, tables
 from taurank.paper.runs.fits import FitSpec
 
 TINY = {
@@ -238,3 +246,129 @@ def test_estimator_errors_by_hand(tmp_path: Path, tiny: dict[str, str]) -> None:
 def test_the_report_is_called_at_the_end(tmp_path: Path, tiny: dict[str, str], no_report: list[Path]) -> None:
     paper.run(tiny["misspecification"], "smoke", out=tmp_path, show_progress=False)
     assert no_report == [tmp_path]
+
+
+# ---- a learner of one's own ----------------------------------------------------------------------
+
+OWN = """
+from dataclasses import dataclass
+from typing import ClassVar
+from taurank import DLCE, Popular, gains
+
+class Shy(Popular):
+    def score_block(self, user_codes):
+        return -super().score_block(user_codes)
+
+@dataclass(kw_only=True, eq=False)
+class DLCE(DLCE):  # not to be confused with taurank's
+    flavor: str = "plain"
+    space: ClassVar = {"flavor": ("plain", "sour")}
+
+    def gains(self, log):
+        return gains.capped_ips(log, self.cap) if self.flavor == "plain" else gains.outcome(log)
+"""
+
+WITH_OWN = """
+kind = "comparison"
+metrics = ["CP@10", "CDCG"]
+times = {train = 4, test = 3}
+data = [{items = "category"}]
+keep_models = true
+methods = [
+  {name = "popular"}, {name = "dlce"}, {name = "own_learners:Shy"},
+  {name = "own_learners:DLCE", label = "sour", settings = {flavor = "sour"}},
+]
+"""
+
+
+@pytest.fixture
+def own_learners(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A module of a user's own; it is forgotten after the test."""
+    path = tmp_path / "modules" / "own_learners.py"
+    path.parent.mkdir()
+    path.write_text(OWN)
+    monkeypatch.syspath_prepend(path.parent)
+    monkeypatch.delitem(sys.modules, "own_learners", raising=False)
+    return path
+
+
+@pytest.mark.usefixtures("own_learners")
+def test_learners_of_ones_own_are_measured_and_reported(tmp_path: Path) -> None:
+    paper.run(write(tmp_path, WITH_OWN), "smoke", out=tmp_path / "out", show_progress=False)
+    means = pd.read_csv(tmp_path / "out" / "mine.csv").set_index(["method", "metric"])["mean"]
+    assert {method for method, _ in means.index} == {"popular", "dlce", "Shy", "sour"}
+    assert means["Shy", "CDCG"] != means["popular", "CDCG"]
+    assert means["sour", "CDCG"] != means["dlce", "CDCG"], "a user's DLCE is not taurank's"
+    assert "sour" in (tmp_path / "out" / "report.html").read_text()
+    record = json.loads((tmp_path / "out" / "run.json").read_text())
+    assert record["fits"] == {"done": 4, "reused": 0}
+
+
+@pytest.mark.usefixtures("no_report")
+def test_after_a_change_of_ones_own_learner_its_fits_are_made_again(tmp_path: Path, own_learners: Path) -> None:
+    path = write(tmp_path, WITH_OWN)
+    paper.run(path, "smoke", out=tmp_path / "out", show_progress=False)
+    own_learners.write_text(OWN + "# changed\n")
+    linecache.checkcache()
+    paper.run(path, "smoke", out=tmp_path / "out", show_progress=False)
+    record = json.loads((tmp_path / "out" / "run.json").read_text())
+    assert record["fits"] == {"done": 2, "reused": 2}
+
+
+@pytest.mark.usefixtures("own_learners")
+def test_a_learner_of_ones_own_is_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "worker_count", lambda _: 2)
+    budget = {"trials": 2, "updates": 2000, "validations": 2, "objectives": ["CDCG"], "learning_rate": [0.03, 0.1]}
+    plan = reading.load(write(tmp_path, WITH_OWN), small(search=budget, use_tuned=True), {})
+    with Progress(False) as progress:
+        tuned = search.search([plan], tmp_path, None, progress)
+    assert set(tuned["category"]["original"]) == {"dlce", "own_learners:DLCE"}
+    assert tuned["category"]["original"]["own_learners:DLCE"]["flavor"] in ("plain", "sour")
+    assert reading.load_tuned(tmp_path / "tuned.toml") == tuned
+
+
+# ---- disks and missing extras --------------------------------------------------------------------
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_any_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(**_: Any) -> Any:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr("tempfile.TemporaryFile", refuse)
+    monkeypatch.setattr(runner, "_run_all", lambda *_: pytest.fail("no fit may be made"))
+    with pytest.raises(InputError, match=r"nothing can be written to the folder '.*': Read-only file system\."):
+        paper.run("car", "smoke", out=tmp_path)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot be made"):
+        paper.run("car", "smoke", out=tmp_path / "file")
+
+
+FULL_DISK = """
+import resource, sys
+from taurank import paper
+from taurank.errors import InputError
+resource.setrlimit(resource.RLIMIT_FSIZE, (900, 900))  # smaller than any result
+try:
+    paper.run("car", "smoke", out="out", show_progress=False)
+except InputError as error:
+    sys.exit(f"sentence: {error}")
+"""
+
+
+def test_a_full_disk_during_a_run_is_one_sentence(tmp_path: Path) -> None:
+    pytest.importorskip("resource")
+    done = subprocess.run([sys.executable, "-c", FULL_DISK], cwd=tmp_path, capture_output=True, text=True)
+    assert re.fullmatch(r"sentence: '.*' cannot be written: File too large\.\n", done.stderr)
+    assert not list((tmp_path / "out").rglob("*.tmp"))
+
+
+def test_a_missing_extra_is_reported_before_any_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> None:
+        raise MissingExtra("'altair' is not installed")
+
+    monkeypatch.setattr(runner, "_prepare_report", missing)
+    with pytest.raises(MissingExtra):
+        paper.run("car", "smoke", out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()

@@ -183,9 +183,11 @@ def _write_costs(folder: Path, costs: pd.DataFrame) -> None:
     path, key = folder / "search.csv", ["items", "setting", "method", "objective"]
     try:
         before = pd.read_csv(path) if path.exists() else costs.head(0)
-        both = pd.concat([frame for frame in (before, costs) if len(frame)]).drop_duplicates(key, keep="last")
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError) as error:
         raise InputError(f"'{path}' cannot be read: {first_line(error)}; remove it and run again.") from error
+    if list(before) != list(costs):
+        raise InputError(f"'{path}' is not a table of searches; remove it and run again.")
+    both = pd.concat([frame for frame in (before, costs) if len(frame)]).drop_duplicates(key, keep="last")
     with atomic_path(path) as temporary:
         both.sort_values(key).to_csv(temporary, index=False)
 
