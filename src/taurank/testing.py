@@ -270,7 +270,7 @@ def check_logs(case: Case) -> None:
     _require(
         case, frame["user_id"].tolist() == ["nobody"] * 2 + ["u7"] * 2, "a user without rows must be served, too"
     )
-    _require(case, frame["item_id"].str.startswith("i").all(), "recommend must return the caller's own ids")
+    _require(case, bool(frame["item_id"].str.startswith("i").all()), "recommend must return the caller's own ids")
     without = Log.from_frame(rows.drop(columns="propensity"))
     if case.kind.needs_propensity:
         _refuses(case, lambda: case.make().fit(without), "a log without propensities (it declares needs_propensity)")

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +9,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from taurank import Gains, Log, World
-from taurank.errors import Diverged, InputError
+from taurank import Log, World
+from taurank.errors import InputError
 from taurank.evaluation.formulas import position_weights
-from taurank.learners import BPR, DLCE, LEARNERS, Learner, Popular, Random, Record, load
+from taurank.learners import BPR, DLCE, LEARNERS, Learner, Popular, Random, load
 from taurank.learners.factorization import FactorLearner
 
 TRAINED = [name for name, learner in LEARNERS.items() if issubclass(learner, FactorLearner)]
@@ -144,152 +141,6 @@ def test_propensities_are_asked_for(name: str, log: Log) -> None:
 def test_bad_hyper_parameters(option: str, value: Any) -> None:
     with pytest.raises(InputError, match=option):
         DLCE(**{option: value})
-
-
-class TestFit:
-    def test_validation_keeps_the_best_epoch_and_stops(self, log: Log, world: World) -> None:
-        truth = world.sample(3, random_state=5).truth
-        learner = DLCE(random_state=0, factors=8, epochs=200, learning_rate=0.2, threads=1)
-        learner.fit(log, validation=truth, metric="CAR", patience=3, validate_every=1)
-        values = learner.history_["CAR"].tolist()
-        assert len(values) < 200
-        assert len(values) == int(np.argmin(values)) + 1 + 3
-        from taurank.evaluation.evaluate import evaluate
-
-        assert evaluate(learner, truth, "CAR")["CAR"].mean == pytest.approx(min(values))
-
-    def test_divergence_is_told(self, log: Log) -> None:
-        with pytest.raises(Diverged, match=r"diverged in epoch \d+: learning_rate=50 .* try 17, or a larger cap"):
-            DLCE(random_state=0, factors=8, learning_rate=50.0, epochs=50).fit(log)
-
-    def test_a_checkpoint_of_another_fit_is_refused(self, log: Log, tmp_path: Path) -> None:
-        path = tmp_path / "state"
-
-        def stop(_: Learner, record: Record) -> None:
-            raise KeyboardInterrupt
-
-        truth = Gains.from_frame(
-            pd.DataFrame({"user_id": [0], "item_id": [0], "value": [1.0]}), users=range(300), items=range(60)
-        )
-        with pytest.raises(KeyboardInterrupt):
-            DLCE(random_state=0, epochs=9, factors=4).fit(
-                log, truth, checkpoint=path, checkpoint_minutes=0, callback=stop, validate_every=3
-            )
-        assert path.exists()
-        with pytest.raises(InputError, match="belongs to another fit"):
-            DLCE(random_state=1, epochs=9, factors=4).fit(log, truth, checkpoint=path, validate_every=3)
-        learner = DLCE(random_state=0, epochs=9, factors=4).fit(log, truth, checkpoint=path, validate_every=3)
-        learner.save(tmp_path / "model")
-        assert not path.exists()
-
-    def test_killed_and_resumed_is_bit_identical(self, tmp_path: Path) -> None:
-        """kill -9 in the middle of a fit; the same call afterwards ends with the same factors."""
-        script = (
-            "import sys, taurank as tr\n"
-            "world = tr.World.synthetic(300, 60, random_state=0)\n"
-            "log, truth = (lambda s: (s.log, s.truth))(world.sample(10, random_state=1))\n"
-            "model = tr.DLCE(factors=16, epochs=600, random_state=4)\n"
-            "model.fit(log, truth, patience=None, checkpoint=sys.argv[1], checkpoint_minutes=0)\n"
-            "model.save(sys.argv[2])\n"
-        )
-        state, killed, whole = (tmp_path / name for name in ("state", "killed", "whole"))
-        command = [sys.executable, "-c", script]
-        process = subprocess.Popen([*command, str(state), str(killed)])
-        while not state.exists():
-            assert process.poll() is None
-            time.sleep(0.005)
-        time.sleep(0.05)
-        process.kill()
-        process.wait()
-        assert state.exists()
-        assert not killed.exists()
-        subprocess.run([*command, str(state), str(killed)], check=True)
-        subprocess.run([*command, str(tmp_path / "other"), str(whole)], check=True)
-        assert killed.read_bytes() == whole.read_bytes()
-        assert not state.exists()
-
-
-@pytest.fixture(scope="module")
-def model(log: Log) -> Learner:
-    return make("bpr", epochs=3).fit(log)
-
-
-class TestRecommend:
-    def test_agrees_with_a_full_sort(self, model: Learner) -> None:
-        frame = model.recommend(k=7)
-        all_scores = model.score_block(np.arange(300, dtype=np.int32))
-        for user, rows in frame.groupby("user_id"):
-            scores = all_scores[int(str(user))]
-            best = np.argsort(-scores, kind="stable")[:7]
-            assert rows["item_id"].tolist() == best.tolist()
-            assert rows["score"].tolist() == scores[best].tolist()
-            assert rows["rank"].tolist() == list(range(1, 8))
-
-    def test_score_agrees(self, model: Learner) -> None:
-        frame = model.recommend([4, 2], k=3)
-        np.testing.assert_allclose(model.score(frame["user_id"], frame["item_id"]), frame["score"], rtol=1e-5)
-        assert model.score([5], [1, 2, 3]).shape == (3,)
-
-    def test_score_of_many_pairs_in_any_order(self, model: Learner) -> None:
-        """More users than one block holds, pairs shuffled and repeated: each score is that of its own pair."""
-        rng = np.random.default_rng(0)
-        users, items = rng.integers(0, 300, 2000), rng.integers(0, 60, 2000)
-        whole = model.score_block(np.arange(300, dtype=np.int32))
-        np.testing.assert_allclose(model.score(users, items), whole[users, items], rtol=1e-4, atol=1e-6)
-
-    def test_order_of_users_is_the_callers(self, model: Learner) -> None:
-        assert model.recommend([9, 2, 5], k=1)["user_id"].tolist() == [9, 2, 5]
-
-    def test_candidates_and_k_beyond_them(self, model: Learner) -> None:
-        frame = model.recommend([1], k=10, candidates=[4, 8, 15])
-        assert sorted(frame["item_id"]) == [4, 8, 15]
-
-    def test_excluded_items_never_come_back(self, model: Learner, log: Log) -> None:
-        bought = log.to_frame().query("outcome == 1")
-        pairs = set(zip(bought["user_id"], bought["item_id"], strict=True))
-        for exclude in (log, bought[["user_id", "item_id"]]):
-            frame = model.recommend(k=60, exclude=exclude)
-            assert not pairs & set(zip(frame["user_id"], frame["item_id"], strict=True))
-            assert len(frame) == 300 * 60 - len(pairs)
-
-    def test_out_of_stock(self, model: Learner) -> None:
-        frame = model.recommend(k=60, exclude=pd.DataFrame({"item_id": [3, 4, 999]}))
-        assert not frame["item_id"].isin([3, 4]).any()
-        assert len(frame) == 300 * 58
-
-    def test_everything_excluded_gives_an_empty_frame(self, model: Learner) -> None:
-        frame = model.recommend(k=5, exclude=pd.DataFrame({"item_id": np.arange(60)}))
-        assert len(frame) == 0
-        assert list(frame) == ["user_id", "item_id", "score", "rank"]
-
-    def test_unknown_users(self, model: Learner) -> None:
-        with pytest.raises(InputError, match=r"1 user not in the log .* 12345; .* on_unknown"):
-            model.recommend([1, 12345])
-        with pytest.warns(UserWarning, match=r"1 user not in the log .* 12345"):
-            assert model.recommend([1, 12345], k=2, on_unknown="warn")["user_id"].tolist() == [1, 1]
-        frame = model.recommend([12345, 1], k=2, on_unknown="popular")
-        assert frame["user_id"].tolist() == [12345, 12345, 1, 1]
-        assert frame["item_id"][:2].tolist() == np.argsort(-model.popularity_, kind="stable")[:2].tolist()
-
-    def test_bad_arguments(self, model: Learner) -> None:
-        with pytest.raises(InputError, match="k must be an integer ≥ 1"):
-            model.recommend([1], k=0)
-        with pytest.raises(InputError, match="on_unknown"):
-            model.recommend([1], on_unknown="perhaps")  # type: ignore[arg-type]
-        with pytest.raises(InputError, match=r"1 candidate not in the log .* 777; .* on_unknown_item"):
-            model.recommend([1], candidates=[777])
-        with pytest.raises(InputError, match="needs a column 'item_id'"):
-            model.recommend([1], exclude=pd.DataFrame({"user_id": [1]}))
-
-    @pytest.mark.parametrize("suffix", ["parquet", "csv"])
-    def test_streams_to_a_file(self, model: Learner, tmp_path: Path, suffix: str) -> None:
-        path = tmp_path / f"best.{suffix}"
-        assert model.write_recommendations(path, k=5) == 300 * 5
-        read = pd.read_parquet(path) if suffix == "parquet" else pd.read_csv(path)
-        pd.testing.assert_frame_equal(read, model.recommend(k=5), check_dtype=False)
-
-    def test_threads_do_not_change_it(self, model: Learner) -> None:
-        pd.testing.assert_frame_equal(model.recommend(k=5, threads=1), model.recommend(k=5, threads=3))
 
 
 class TestStore:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -97,9 +99,11 @@ class TestTrust:
         "    class Inner(Popular): pass\n"
     )
 
-    @pytest.fixture
-    def model(self, log: Log, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-        package = tmp_path / "some_package"
+    @pytest.fixture(scope="class")
+    def written(self, tmp_path_factory: pytest.TempPathFactory) -> Path:
+        """A folder with the package and models of its classes, written by another process."""
+        folder = tmp_path_factory.mktemp("written")
+        package = folder / "some_package"
         package.mkdir()
         (package / "__init__.py").touch()
         (package / "methods.py").write_text(self.MODULE)
@@ -110,10 +114,15 @@ class TestTrust:
             "Mine().fit(log).save('model')\n"
             "Mine.Inner().fit(log).save('inner')\n"
         )
-        subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
+        subprocess.run([sys.executable, "-c", code], cwd=folder, check=True)
         (package / "imported").unlink()
+        return folder
+
+    @pytest.fixture
+    def model(self, written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+        shutil.copytree(written, tmp_path, dirs_exist_ok=True)
         monkeypatch.syspath_prepend(tmp_path)
-        yield tmp_path / "model"  # type: ignore[misc]
+        yield tmp_path / "model"
         for name in [name for name in sys.modules if name.startswith("some_package")]:
             del sys.modules[name]
         for path in [path for path in Learner.registered if path.startswith("some_package")]:

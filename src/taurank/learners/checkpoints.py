@@ -17,7 +17,7 @@ from taurank.data import archive
 from taurank.data.cell_table import CellTable
 from taurank.data.files import check_target
 from taurank.data.fingerprint import fingerprint
-from taurank.errors import InputError
+from taurank.errors import InputError, first_line, show
 from taurank.learners.schema import Array, check_arrays
 from taurank.sgd.scheduler import Factors, factor_table
 
@@ -75,21 +75,25 @@ class Checkpoint:
         }  # fmt: skip
         archive.write(self.path, "checkpoint", facts, arrays)
 
-    def read(self, start: State, epochs: int, seeded: bool) -> State:
+    def read(self, start: State, epochs: int, names: Sequence[str], seeded: bool) -> State:
         """The state in the file, of a fit that began with ``start`` (by the same seed if it was ``seeded``)."""
         facts, arrays = archive.read(self.path, "checkpoint")
-        if facts.get("mark") != self.mark:
-            raise InputError(
-                f"the checkpoint '{self.path}' belongs to another fit (other data, "
-                "hyper-parameters or validation); remove it or name another file."
-            )
         try:
-            state = _state(facts, arrays, start.tables, epochs)
-            if seeded and state.seed != start.seed:
-                raise ValueError("it has another seed")
-            return state
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise InputError(f"the checkpoint '{self.path}' is inconsistent ({error}); remove it.") from error
+            if facts["mark"] != self.mark:
+                raise InputError(
+                    f"the checkpoint '{self.path}' belongs to another fit (other data, "
+                    "hyper-parameters or validation); remove it or name another file."
+                )
+            state = _state(facts, arrays, start.tables, names)
+            if state.epoch > epochs or (seeded and state.seed != start.seed):
+                raise ValueError("it has another seed or too many epochs")
+        except InputError:
+            raise
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
+            raise InputError(
+                f"the checkpoint '{self.path}' is inconsistent ({first_line(error)}); remove it."
+            ) from error
+        return state
 
 
 class Leftover(NamedTuple):
@@ -114,33 +118,38 @@ def _identity(path: Path) -> tuple[int, int, int]:
     return status.st_ino, status.st_mtime_ns, status.st_size
 
 
-def _state(facts: Mapping[str, Any], arrays: archive.Arrays, like: Factors, epochs: int) -> State:
-    has_best = facts["best_epoch"] > 0
-    names = ("users", "items", "best_users", "best_items") if has_best else ("users", "items")
-    shapes = dict(zip(names, (like.users.shape, like.items.shape) * 2, strict=False))
-    check_arrays(arrays, {name: Array("float32", shape) for name, shape in shapes.items()}, {})
-    history = [_record(entry) for entry in facts["history"]]
-    numbers = [facts[name] for name in ("seed", "epoch", "best_epoch", "worse")]
-    if any(type(number) is not int or number < 0 for number in numbers) or facts["seed"] >= 2**63:
-        raise ValueError("its counters are not integers ≥ 0")
-    if [record.epoch for record in history] != list(range(1, facts["epoch"] + 1)) or facts["epoch"] > epochs:
+def _state(facts: Mapping[str, Any], arrays: archive.Arrays, like: Factors, names: Sequence[str]) -> State:
+    seed, epoch, best_epoch, worse = (_count(facts[name]) for name in ("seed", "epoch", "best_epoch", "worse"))
+    history = [_record(entry, names) for entry in facts["history"]]
+    if [record.epoch for record in history] != list(range(1, epoch + 1)):
         raise ValueError("its history does not lead to its epoch")
-    if facts["best_epoch"] + facts["worse"] > facts["epoch"] or math.isfinite(facts["best"]) != has_best:
+    if best_epoch and not history[min(best_epoch, epoch) - 1].metrics:
+        raise ValueError("its best epoch was not measured")
+    if best_epoch + worse > epoch or math.isfinite(facts["best"]) != (best_epoch > 0):
         raise ValueError("its best epoch does not fit its history")
-    tables = [copied(arrays[name]) for name in names]
-    best = Factors(*tables[2:]) if has_best else None
+    labels = ("users", "items", "best_users", "best_items")[: 4 if best_epoch else 2]
+    shapes = dict(zip(labels, (like.users.shape, like.items.shape) * 2, strict=False))
+    check_arrays(arrays, {label: Array("float32", shape) for label, shape in shapes.items()}, {})
+    tables = [copied(arrays[label]) for label in labels]
     return State(
-        seed=facts["seed"], tables=Factors(*tables[:2]), epoch=facts["epoch"], best=float(facts["best"]),
-        best_epoch=facts["best_epoch"], best_tables=best, worse=facts["worse"], history=history,
+        seed=seed, tables=Factors(*tables[:2]), epoch=epoch, best=float(facts["best"]), best_epoch=best_epoch,
+        best_tables=Factors(*tables[2:]) if best_epoch else None, worse=worse, history=history,
     )  # fmt: skip
 
 
-def _record(entry: Mapping[str, Any]) -> Record:
-    metrics = {str(name): float(value) for name, value in entry["metrics"].items()}
-    record = Record(int(entry["epoch"]), float(entry["loss"]), int(entry["updates"]), metrics)
-    if not math.isfinite(record.loss) or record.updates < 0:
-        raise ValueError("its history has an impossible loss or number of updates")
-    return record
+def _record(entry: Mapping[str, Any], names: Sequence[str]) -> Record:
+    metrics, loss = dict(entry["metrics"]), entry["loss"]
+    if metrics and list(metrics) != list(names):
+        raise ValueError("its history has other metrics")
+    if not all(isinstance(number, float) and math.isfinite(number) for number in (loss, *metrics.values())):
+        raise ValueError("its history has a loss or a metric that is not a number")
+    return Record(_count(entry["epoch"]), loss, _count(entry["updates"]), metrics)
+
+
+def _count(number: Any) -> int:
+    if type(number) is not int or not 0 <= number < 2**63:
+        raise ValueError(f"{show(number)} is not a count")
+    return number
 
 
 def copied(table: Floats) -> Floats:

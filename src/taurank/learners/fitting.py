@@ -124,7 +124,8 @@ class Training:
         """Train to the last epoch, or until ``patience`` checks brought nothing better."""
         file, state = self._checkpoint(log), self._begin(log)
         if file and file.path.exists():
-            state = file.read(state, self.learner.epochs, seeded=self.learner.random_state is not None)
+            names = [formula.name for formula in self.options.formulas]
+            state = file.read(state, self.learner.epochs, names, seeded=self.learner.random_state is not None)
         written = time.monotonic()
         with Progress(self.options.show_progress) as bar:
             bar.begin(type(self.learner).__name__, self.learner.epochs, state.epoch)
@@ -158,7 +159,7 @@ class Training:
             raise self._diverged(state.epoch)
         due = state.epoch % self.every == 0
         metrics = self._validate(state) if due and self.options.validation is not None else {}
-        state.history.append(Record(state.epoch, stats.loss, stats.updates, metrics))
+        state.history.append(Record(state.epoch, float(stats.loss), int(stats.updates), metrics))
         speed = stats.updates / max(seconds, 1e-9) / 1e6
         bar.step(f"loss {stats.loss:.4g}, {speed:.1f} M updates/s{self._best(state)}")
         return due

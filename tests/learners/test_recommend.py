@@ -1,0 +1,184 @@
+"""``recommend``, ``score`` and ``write_recommendations``: the best items, the caller's ids, the unknown ones."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from taurank import Log, World
+from taurank.data.ids import Ids
+from taurank.errors import InputError
+from taurank.learners import BPR, LEARNERS, Learner, Popular
+from taurank.learners.lookup import Lookup
+
+
+@pytest.fixture(scope="module")
+def log() -> Log:
+    return World.synthetic(300, 60, random_state=0, effect_spread=1.0).sample(10, random_state=1).log
+
+
+@pytest.fixture(scope="module")
+def model(log: Log) -> Learner:
+    return BPR(random_state=0, factors=16, epochs=3, learning_rate=0.03).fit(log)
+
+
+class TestRecommend:
+    def test_agrees_with_a_full_sort(self, model: Learner) -> None:
+        frame = model.recommend(k=7)
+        all_scores = model.score_block(np.arange(300, dtype=np.int32))
+        for user, rows in frame.groupby("user_id"):
+            scores = all_scores[int(str(user))]
+            best = np.argsort(-scores, kind="stable")[:7]
+            assert rows["item_id"].tolist() == best.tolist()
+            assert rows["score"].tolist() == scores[best].tolist()
+            assert rows["rank"].tolist() == list(range(1, 8))
+
+    def test_score_agrees(self, model: Learner) -> None:
+        frame = model.recommend([4, 2], k=3)
+        np.testing.assert_allclose(model.score(frame["user_id"], frame["item_id"]), frame["score"], rtol=1e-5)
+        assert model.score([5], [1, 2, 3]).shape == (3,)
+
+    def test_score_of_many_pairs_in_any_order(self, model: Learner) -> None:
+        """More users than one block holds, pairs shuffled and repeated: each score is that of its own pair."""
+        rng = np.random.default_rng(0)
+        users, items = rng.integers(0, 300, 2000), rng.integers(0, 60, 2000)
+        whole = model.score_block(np.arange(300, dtype=np.int32))
+        np.testing.assert_allclose(model.score(users, items), whole[users, items], rtol=1e-4, atol=1e-6)
+
+    def test_order_of_users_is_the_callers(self, model: Learner) -> None:
+        assert model.recommend([9, 2, 5], k=1)["user_id"].tolist() == [9, 2, 5]
+
+    def test_candidates_and_k_beyond_them(self, model: Learner) -> None:
+        frame = model.recommend([1], k=10, candidates=[4, 8, 15])
+        assert sorted(frame["item_id"]) == [4, 8, 15]
+
+    def test_excluded_items_never_come_back(self, model: Learner, log: Log) -> None:
+        bought = log.to_frame().query("outcome == 1")
+        pairs = set(zip(bought["user_id"], bought["item_id"], strict=True))
+        for exclude in (log, bought[["user_id", "item_id"]]):
+            frame = model.recommend(k=60, exclude=exclude)
+            assert not pairs & set(zip(frame["user_id"], frame["item_id"], strict=True))
+            assert len(frame) == 300 * 60 - len(pairs)
+
+    def test_out_of_stock(self, model: Learner) -> None:
+        frame = model.recommend(k=60, exclude=pd.DataFrame({"item_id": [3, 4, 999]}))
+        assert not frame["item_id"].isin([3, 4]).any()
+        assert len(frame) == 300 * 58
+
+    def test_everything_excluded_gives_an_empty_frame(self, model: Learner) -> None:
+        frame = model.recommend(k=5, exclude=pd.DataFrame({"item_id": np.arange(60)}))
+        assert len(frame) == 0
+        assert list(frame) == ["user_id", "item_id", "score", "rank"]
+
+    def test_unknown_users(self, model: Learner) -> None:
+        with pytest.raises(InputError, match=r"1 user not in the log .* 12345; .* on_unknown"):
+            model.recommend([1, 12345])
+        with pytest.warns(UserWarning, match=r"1 user not in the log .* 12345"):
+            assert model.recommend([1, 12345], k=2, on_unknown="warn")["user_id"].tolist() == [1, 1]
+        frame = model.recommend([12345, 1], k=2, on_unknown="popular")
+        assert frame["user_id"].tolist() == [12345, 12345, 1, 1]
+        assert frame["item_id"][:2].tolist() == np.argsort(-model.popularity_, kind="stable")[:2].tolist()
+
+    def test_bad_arguments(self, model: Learner) -> None:
+        with pytest.raises(InputError, match="k must be an integer ≥ 1"):
+            model.recommend([1], k=0)
+        with pytest.raises(InputError, match="on_unknown"):
+            model.recommend([1], on_unknown="perhaps")  # type: ignore[arg-type]
+        with pytest.raises(InputError, match=r"1 candidate not in the log .* 777; .* on_unknown_item"):
+            model.recommend([1], candidates=[777])
+        with pytest.raises(InputError, match="needs a column 'item_id'"):
+            model.recommend([1], exclude=pd.DataFrame({"user_id": [1]}))
+
+    @pytest.mark.parametrize("suffix", ["parquet", "csv"])
+    def test_streams_to_a_file(self, model: Learner, tmp_path: Path, suffix: str) -> None:
+        path = tmp_path / f"best.{suffix}"
+        assert model.write_recommendations(path, k=5) == 300 * 5
+        read = pd.read_parquet(path) if suffix == "parquet" else pd.read_csv(path)
+        pd.testing.assert_frame_equal(read, model.recommend(k=5), check_dtype=False)
+
+    def test_threads_do_not_change_it(self, model: Learner) -> None:
+        pd.testing.assert_frame_equal(model.recommend(k=5, threads=1), model.recommend(k=5, threads=3))
+
+    def test_unknown_candidates(self, model: Learner) -> None:
+        with pytest.raises(InputError, match=r"2 candidates not in the log .* 777; .* on_unknown_item"):
+            model.recommend([1], candidates=[4, 777, 778])
+        with pytest.warns(UserWarning, match=r"1 candidate not in the log .* 777; .* never recommended"):
+            frame = model.recommend([1], candidates=[4, 777, 8], on_unknown_item="warn")
+        assert sorted(frame["item_id"]) == [4, 8]
+        dropped = model.recommend([1], candidates=[4, 777, 8], on_unknown_item="drop")
+        pd.testing.assert_frame_equal(dropped, frame)
+        assert model.recommend([1], candidates=[777], on_unknown_item="drop").empty
+
+    def test_unknown_candidates_of_a_file(self, model: Learner, tmp_path: Path) -> None:
+        rows = model.write_recommendations(
+            tmp_path / "best.csv", users=[1, 2], candidates=[4, 777], on_unknown_item="drop"
+        )
+        assert rows == 2
+
+    def test_exclusions_of_unknown_ids_exclude_nothing(self, model: Learner) -> None:
+        pairs = pd.DataFrame({"user_id": [1, 1, 9999], "item_id": [4, 777, 5]})
+        frame = model.recommend([1, 2, 9999], k=60, exclude=pairs, on_unknown="popular")
+        assert frame.groupby("user_id").size().tolist() == [59, 60, 60]
+        assert 4 not in set(frame[frame["user_id"] == 1]["item_id"])
+
+    @pytest.mark.parametrize("kind", LEARNERS.values())
+    @pytest.mark.parametrize("factors", [5, 200])
+    def test_a_user_alone_has_the_same_bits_as_among_all(self, kind: Any, factors: int, log: Log) -> None:
+        options = {"factors": factors, "epochs": 1} if "factors" in kind().get_params() else {}
+        learner = kind(random_state=0, **options).fit(log)
+        together = learner.recommend(k=60).set_index("user_id")
+        for user in (0, 17, 255, 256, 299):
+            alone = learner.recommend([user], k=60).set_index("user_id")
+            pd.testing.assert_frame_equal(alone, together.loc[[user]], check_exact=True)
+            assert learner.score([user], together.loc[user, "item_id"]).tolist() == alone["score"].tolist()
+
+
+TEXTS = st.lists(st.text(max_size=3), unique=True, max_size=30)
+INTEGERS = st.lists(st.integers(-20, 20) | st.integers(-(2**63), 2**63 - 1), unique=True, max_size=30)
+
+
+class TestLookup:
+    @given(data=st.data(), kind=st.sampled_from([(TEXTS, pa.string()), (INTEGERS, pa.int64())]))
+    def test_agrees_with_hashing(self, data: st.DataObject, kind: Any) -> None:
+        values, of_type = kind
+        ids = Ids(pa.array(data.draw(values), of_type), "user_id")
+        asked = pa.array([*data.draw(values), *data.draw(st.permutations(ids.values.to_pylist()))], of_type)
+        assert Lookup(ids).encode(asked).tolist() == ids.encode(asked).tolist()
+
+    def test_other_kinds_of_ids(self) -> None:
+        days = pd.date_range("2024-01-01", periods=5)
+        assert Lookup(Ids(days, "user_id")).encode(days[[3, 0]]).tolist() == [3, 0]
+        assert Lookup(Ids([1.5, 2.5], "user_id")).encode([2.5, 9.0]).tolist() == [1, -1]
+
+    def test_a_wrong_kind_is_refused(self) -> None:
+        with pytest.raises(InputError, match="user_id"):
+            Lookup(Ids([1, 2], "user_id")).encode(["a"])
+
+    def test_ids_are_hashed_once(self, log: Log) -> None:
+        """A hundred questions about one of 300,000 users cost less than hashing them all a few times."""
+        model = Popular().fit(log)
+        model.users_ = Ids(np.random.default_rng(0).permutation(300_000), "user_id")
+        model.recommend([5], k=1)
+        began = time.perf_counter()
+        model.users.encode([5])
+        once = time.perf_counter() - began
+        began = time.perf_counter()
+        for user in range(100):
+            model.recommend([user], k=1)
+        assert time.perf_counter() - began < 50 * once
+
+    def test_a_second_fit_has_its_own_index(self, log: Log) -> None:
+        model = Popular().fit(log)
+        model.recommend([5], k=1)
+        other = Log.from_frame(log.to_frame().assign(user_id=lambda rows: rows["user_id"] + 1000))
+        assert model.fit(other).recommend([1005], k=1)["user_id"].tolist() == [1005]
+        with pytest.raises(InputError, match="1 user not in the log"):
+            model.recommend([5], k=1)

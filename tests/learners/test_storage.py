@@ -1,0 +1,255 @@
+"""Files that are whole but whose parts do not fit together: models and checkpoints."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from taurank import Gains, Log, World
+from taurank.data import archive
+from taurank.data.fingerprint import fingerprint
+from taurank.data.ids import Ids, ids_to_bytes
+from taurank.errors import InputError
+from taurank.learners import BPR, DLCE, LEARNERS, CausE, CountingBayes, Learner, Popular, Random, load
+
+Facts = dict[str, Any]
+Arrays = dict[str, Any]
+Change = Callable[[Facts, Arrays], object]
+
+
+@pytest.fixture(scope="module")
+def log() -> Log:
+    return World.synthetic(20, 8, random_state=0).sample(5, random_state=0).log
+
+
+@pytest.fixture(scope="module")
+def truth() -> Gains:
+    return World.synthetic(20, 8, random_state=0).sample(5, random_state=1).truth
+
+
+def small(kind: type[Learner]) -> Learner:
+    options = {"factors": 4, "epochs": 2} if "factors" in kind().get_params() else {}
+    return kind(random_state=0, **options)
+
+
+def rewrite(path: Path, kind: str, change: Change) -> None:
+    facts, arrays = archive.read(path, kind)
+    change(facts, arrays)
+    archive.write(path, kind, facts, arrays)
+
+
+def ids(n_users: int, n_items: int, columns: tuple[str, str] = ("user_id", "item_id")) -> Any:
+    lists = (Ids(np.arange(n_users), columns[0]), Ids(np.arange(n_items), columns[1]))
+    return np.frombuffer(ids_to_bytes(*lists), np.uint8)
+
+
+def put(name: str, index: Any, value: Any) -> Change:
+    def change(facts: Facts, arrays: Arrays) -> None:
+        arrays[name] = arrays[name].copy()
+        arrays[name][index] = value
+
+    return change
+
+
+MODELS: list[tuple[type[Learner], str, Change]] = [
+    (BPR, r"'popularity' has the shape \(8,\)", lambda f, a: a.update(ids=ids(20, 200_000))),
+    (BPR, "'item_factors' has the shape", lambda f, a: a.update(item_factors=a["item_factors"][:1])),
+    (BPR, "'user_factors' has the shape", lambda f, a: a.update(user_factors=a["user_factors"][:, :3])),
+    (BPR, "'user_factors' has the shape", lambda f, a: a.update(user_factors=a["user_factors"].ravel())),
+    (BPR, "'user_factors' has the shape", lambda f, a: f["hyper_parameters"].update(factors=5)),
+    (BPR, "'user_factors' is float64", lambda f, a: a.update(user_factors=a["user_factors"].astype(np.float64))),
+    (BPR, "'item_factors' has values that are not finite", put("item_factors", (2, 1), np.nan)),
+    (BPR, "'user_factors' has values that are not finite", put("user_factors", (0, 0), np.inf)),
+    (BPR, "'popularity' has negative values", put("popularity", 3, -1)),
+    (BPR, "'popularity' has the shape", lambda f, a: a.update(popularity=a["popularity"][:-1])),
+    (BPR, "'more' does not belong", lambda f, a: a.update(more=np.zeros(3))),
+    (BPR, "'users' does not belong", lambda f, a: a.update(users=np.zeros(3))),
+    (BPR, "'score_block' does not belong", lambda f, a: a.update(score_block=np.zeros(3))),
+    (BPR, "'item_factors' is missing", lambda f, a: a.pop("item_factors")),
+    (BPR, "'popularity' is missing", lambda f, a: a.pop("popularity")),
+    (BPR, "ids", lambda f, a: a.pop("ids")),
+    (BPR, "lists of ids", lambda f, a: a.update(ids=ids(20, 8, ("item_id", "user_id")))),
+    (BPR, "lists of ids", lambda f, a: a.update(ids=np.frombuffer(ids_to_bytes(Ids([1], "user_id")), np.uint8))),
+    (BPR, "which learner", lambda f, a: f.pop("learner")),
+    (BPR, "which learner", lambda f, a: f.update(learner=3)),
+    (BPR, "update taurank", lambda f, a: f.update(learner="tomorrow")),
+    (BPR, "hyper_parameters", lambda f, a: f.pop("hyper_parameters")),
+    (BPR, "consistent", lambda f, a: f.update(hyper_parameters=[1, 2])),
+    (BPR, "consistent", lambda f, a: f.update(hyper_parameters={"no_such": 1})),
+    (BPR, "factors must be", lambda f, a: f["hyper_parameters"].update(factors="many")),
+    (
+        CausE,
+        "'control_item_factors' has the shape",
+        lambda f, a: a.update(control_item_factors=a["item_factors"][1:]),
+    ),
+    (CausE, "'control_item_factors' is missing", lambda f, a: a.pop("control_item_factors")),
+    (Random, "'key' has the shape", lambda f, a: a.update(key=np.zeros(0, np.uint64))),
+    (Random, "'key' is float64", lambda f, a: a.update(key=np.zeros(1))),
+    (CountingBayes, "'pair_item' has negative values", put("pair_item", 0, -5)),
+    (CountingBayes, "'pair_item' has positions beyond the 8 items", put("pair_item", 0, 8)),
+    (CountingBayes, "'pair_start' has the shape", lambda f, a: a.update(pair_start=a["pair_start"][:-1])),
+    (CountingBayes, "'pair_start' does not divide", put("pair_start", -1, 10**6)),
+    (CountingBayes, "'pair_start' does not divide", put("pair_start", 0, 1)),
+    (CountingBayes, "'pair_start' does not divide", put("pair_start", 3, 10**6)),
+    (CountingBayes, "'pair_score' has the shape", lambda f, a: a.update(pair_score=a["pair_score"][:-1])),
+    (CountingBayes, "'unseen' has values that are not finite", put("unseen", 0, np.nan)),
+]
+
+
+@pytest.mark.parametrize(("kind", "reason", "change"), MODELS)
+def test_models_whose_parts_do_not_fit_are_refused(
+    kind: type[Learner], reason: str, change: Change, log: Log, tmp_path: Path
+) -> None:
+    path = tmp_path / "model"
+    small(kind).fit(log).save(path)
+    rewrite(path, "model", lambda facts, arrays: None)
+    load(path)  # a copy without a change is fine
+    rewrite(path, "model", change)
+    with pytest.raises(InputError, match=reason) as error:
+        load(path)
+    assert str(path) in str(error.value)
+
+
+@pytest.mark.parametrize("name", LEARNERS)
+def test_every_learner_declares_what_it_stores(name: str, log: Log) -> None:
+    """Taking any array away, or another element of any array, is noticed or harmless, never an odd exception."""
+    learner = small(LEARNERS[name]).fit(log)
+    arrays = {key.removesuffix("_") for key, value in vars(learner).items() if isinstance(value, np.ndarray)}
+    assert arrays == {"popularity", *learner.stored}
+
+
+def test_the_model_names_the_log_it_was_fitted_to(log: Log, tmp_path: Path) -> None:
+    Popular().fit(log).save(tmp_path / "model")
+    assert load(tmp_path / "model").log_fingerprint_ == fingerprint(log)
+    assert fingerprint(log.with_propensity(np.full(len(log), 0.5))) != fingerprint(log)
+
+
+def test_a_hyper_parameter_that_json_cannot_hold(log: Log, tmp_path: Path) -> None:
+    learner = Popular().fit(log)
+    learner.random_state = object()  # type: ignore[assignment]
+    with pytest.raises(InputError, match=r"hyper-parameter of Popular cannot be stored as JSON"):
+        learner.save(tmp_path / "model")
+    assert not (tmp_path / "model").exists()
+
+
+def interrupted(log: Log, truth: Gains | None, path: Path, epochs: int = 4) -> None:
+    """Leave the checkpoint of a fit that was stopped after half of its epochs."""
+
+    def stop(_: Learner, record: Any) -> None:
+        if record.epoch == epochs // 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        resumed(log, truth, path, epochs, stop)
+
+
+def resumed(log: Log, truth: Gains | None, path: Path | None, epochs: int = 4, callback: Any = None) -> DLCE:
+    learner = DLCE(random_state=0, factors=4, epochs=epochs)
+    return learner.fit(
+        log, truth, checkpoint=path, checkpoint_minutes=0, validate_every=1, patience=None, callback=callback
+    )
+
+
+CHECKPOINTS: list[tuple[str, Change]] = [
+    *((name, lambda f, a, name=name: f.pop(name))  # type: ignore[misc]
+      for name in ("mark", "seed", "epoch", "best", "best_epoch", "worse", "history")),
+    *((name, lambda f, a, name=name: a.pop(name))  # type: ignore[misc]
+      for name in ("users", "items", "best_users", "best_items")),
+    ("rows", lambda f, a: a.update(users=a["users"][:-1])),
+    ("columns", lambda f, a: a.update(items=a["items"][:, :-1])),
+    ("best rows", lambda f, a: a.update(best_items=np.zeros((3, 16), np.float32))),
+    ("dtype", lambda f, a: a.update(users=a["users"].astype(np.float64))),
+    ("integers", lambda f, a: a.update(items=a["items"].astype(np.int32))),
+    ("extra", lambda f, a: a.update(more=a["items"])),
+    ("nan", put("users", (0, 0), np.nan)),
+    ("inf in best", put("best_users", (0, 0), np.inf)),
+    ("negative epoch", lambda f, a: f.update(epoch=-1)),
+    ("epoch beyond the end", lambda f, a: f.update(epoch=5)),
+    ("epoch and history beyond the end", lambda f, a: f.update(epoch=6, history=[
+        {"epoch": n, "loss": 1.0, "updates": 1, "metrics": {"CDCG": 1.0}} for n in range(1, 7)])),
+    ("epoch as text", lambda f, a: f.update(epoch="2")),
+    ("fractional epoch", lambda f, a: f.update(epoch=2.5)),
+    ("true epoch", lambda f, a: f.update(epoch=True)),
+    ("short history", lambda f, a: f["history"].pop()),
+    ("history of another kind", lambda f, a: f.update(history=[1, 2])),
+    ("history is no list", lambda f, a: f.update(history=7)),
+    ("record without loss", lambda f, a: f["history"][0].pop("loss")),
+    ("loss is NaN", lambda f, a: f["history"][0].update(loss=float("nan"))),
+    ("loss is text", lambda f, a: f["history"][0].update(loss="1.0")),
+    ("negative updates", lambda f, a: f["history"][0].update(updates=-3)),
+    ("another metric", lambda f, a: f["history"][0].update(metrics={"CAR": 1.0})),
+    ("metrics missing at the best epoch", lambda f, a: [record.update(metrics={}) for record in f["history"]]),
+    ("another seed", lambda f, a: f.update(seed=f["seed"] + 1)),
+    ("negative seed", lambda f, a: f.update(seed=-1)),
+    ("best epoch in the future", lambda f, a: f.update(best_epoch=4)),
+    ("best is NaN", lambda f, a: f.update(best=float("nan"))),
+    ("best is text", lambda f, a: f.update(best="much")),
+    ("no best epoch but a best value", lambda f, a: f.update(best_epoch=0)),
+    ("huge patience used up", lambda f, a: f.update(worse=10**30)),
+    ("another fit", lambda f, a: f.update(mark="0" * 32)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "change"), CHECKPOINTS)
+def test_checkpoints_whose_parts_do_not_fit_are_refused(
+    name: str, change: Change, log: Log, truth: Gains, tmp_path: Path
+) -> None:
+    path = tmp_path / "state"
+    interrupted(log, truth, path)
+    rewrite(path, "checkpoint", change)
+    before = path.read_bytes()
+    with pytest.raises(InputError, match=r"inconsistent|another fit"):
+        resumed(log, truth, path)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize("validated", [True, False])
+def test_an_unchanged_checkpoint_resumes_to_the_same_bits(
+    validated: bool, log: Log, truth: Gains, tmp_path: Path
+) -> None:
+    gains = truth if validated else None
+    interrupted(log, gains, tmp_path / "state")
+    rewrite(tmp_path / "state", "checkpoint", lambda facts, arrays: None)
+    again, whole = resumed(log, gains, tmp_path / "state"), resumed(log, gains, None)
+    assert np.array_equal(again.user_factors_, whole.user_factors_)
+    assert np.array_equal(again.item_factors_, whole.item_factors_)
+    assert again.history_.equals(whole.history_)
+
+
+class TestFinishedCheckpoint:
+    """A finished fit leaves its checkpoint until the model is in a file of its own."""
+
+    def test_save_removes_it(self, log: Log, tmp_path: Path) -> None:
+        learner = resumed(log, None, tmp_path / "state")
+        assert (tmp_path / "state").exists()
+        learner.save(tmp_path / "model")
+        assert [path.name for path in tmp_path.iterdir()] == ["model"]
+
+    def test_a_save_that_fails_does_not(self, log: Log, tmp_path: Path) -> None:
+        learner = resumed(log, None, tmp_path / "state")
+        with pytest.raises(InputError, match="does not exist"):
+            learner.save(tmp_path / "nowhere" / "model")
+        assert (tmp_path / "state").exists()
+        calls: list[Any] = []
+        again = resumed(log, None, tmp_path / "state", callback=lambda *call: calls.append(call))
+        assert not calls  # nothing was trained again
+        assert np.array_equal(again.user_factors_, learner.user_factors_)
+        again.save(tmp_path / "model")
+        assert not (tmp_path / "state").exists()
+
+    def test_one_that_another_fit_has_replaced_is_left_alone(self, log: Log, truth: Gains, tmp_path: Path) -> None:
+        learner = resumed(log, None, tmp_path / "state")
+        (tmp_path / "state").unlink()
+        interrupted(log, truth, tmp_path / "state")
+        learner.save(tmp_path / "model")
+        assert (tmp_path / "state").exists()
+
+    def test_copies_do_not_remove_it(self, log: Log, tmp_path: Path) -> None:
+        learner = resumed(log, None, tmp_path / "state")
+        copy.deepcopy(learner).save(tmp_path / "copy")
+        assert (tmp_path / "state").exists()
