@@ -1,33 +1,23 @@
-"""The paper's experiments: every table and figure of its section 5, from TOML files to a report.
+"""The paper's experiments, an application of the library: every table and figure of section 5, from TOML to a report.
 
-``plan`` reads the files, ``scenes`` draws the data, ``fits`` trains and measures, ``experiments`` says which fits
-make which table, ``tuning`` searches hyper-parameters, ``runner`` runs it all.
+``plan`` reads the experiments' files, ``runs`` fits, measures and searches, ``verdicts`` compares with the paper's
+figures, ``report`` writes the pages.
 """
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable
-from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+__all__ = ["run"]
+
+if TYPE_CHECKING:
+    from taurank.paper.runs.runner import run
 
 
-def run(
-    names: str | Iterable[str] = (),
-    preset: str = "quick",
-    source: str | os.PathLike[str] | None = None,
-    out: str | os.PathLike[str] = "reproduce",
-    threads: int | None = None,
-    show_progress: bool | None = None,
-    items: str | None = None,
-) -> Path:
-    """Run experiments, write their tables and the report into the folder ``out``, and give that folder.
+def __getattr__(name: str) -> Any:
+    """``run`` is loaded when it is first used: the parts of this package do not need each other's imports."""
+    if name == "run":
+        from taurank.paper.runs.runner import run
 
-    ``names`` are names of experiments or paths of TOML files; none means all eight. ``preset`` is "smoke" (small
-    synthetic worlds), "quick" or "full" (with a search over hyper-parameters). ``source`` is a folder with the
-    original CSV files. What is measured is kept in ``out/cache``: a run that was killed goes on where it stopped.
-    ``items`` "category" or "product" makes that half alone; both halves follow from the same folder without it.
-    ``show_progress`` None shows a bar on a terminal and plain lines elsewhere; False shows nothing.
-    """
-    from taurank.paper.runs import runner
-
-    return runner.run(names, preset, source, out, threads, show_progress, items)
+        return run
+    raise AttributeError(f"module 'taurank.paper' has no attribute '{name}'")

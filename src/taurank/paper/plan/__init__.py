@@ -1,1 +1,1 @@
-"""What to run: experiments and presets as TOML files."""
+"""What to run: experiments and presets, as TOML files and as dataclasses."""

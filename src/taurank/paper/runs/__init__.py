@@ -1,1 +1,1 @@
-"""Running experiments: samples, fits, search, tables."""
+"""Running experiments: samples, fits, the search for hyper-parameters, tables."""

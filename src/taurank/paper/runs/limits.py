@@ -1,6 +1,6 @@
 """Limits beside every method: the truth, what the counts of a log can tell, and what a method aims at.
 
-They need the world that the log was drawn from, so they are no learners. Their scores are arrays users × items
+They need the world that the log was drawn from, so they are not learners. Their scores are arrays users × items
 for ``taurank.evaluate``.
 """
 

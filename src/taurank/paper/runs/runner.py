@@ -1,10 +1,11 @@
-"""The run: plans in, tables out, one experiment after the other, with what is left in sight."""
+"""The run: plans in, tables and a report out."""
 
 from __future__ import annotations
 
 import json
 import os
 import platform
+import tempfile
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -15,94 +16,111 @@ from typing import Any
 import pandas as pd
 
 import taurank
+from taurank._progress import Progress
 from taurank.data.files import atomic_path
 from taurank.errors import InputError
-from taurank.paper.plan.plans import ITEMS, NAMES, Plan, load, load_preset, load_tuned
-from taurank.paper.runs import tables
-from taurank.paper.runs.fits import Job, ResultCache
-from taurank.paper.runs.progress import Progress
-from taurank.paper.runs.samples import Splits
+from taurank.paper.plan.names import ITEMS, KINDS
+from taurank.paper.plan.plans import Plan
+from taurank.paper.plan.reading import load, load_preset, load_tuned
+from taurank.paper.runs import search, tables
+from taurank.paper.runs.cache import ResultCache, make_folder
+from taurank.paper.runs.fits import FitSpec
+from taurank.paper.runs.splits import Splits
 
 Folder = str | os.PathLike[str]
 
 
 def run(
-    names: str | Iterable[str], preset: str, source: Folder | None, out: Folder,
-    threads: int | None, show_progress: bool | None, items: str | None,
-) -> Path:  # fmt: skip
-    """See ``taurank.reproduce.run``."""
+    names: str | Iterable[str] = (),
+    preset: str = "quick",
+    source: Folder | None = None,
+    out: Folder = "reproduce",
+    threads: int | None = None,
+    show_progress: bool | None = None,
+    items: str | None = None,
+) -> Path:
+    """Run experiments, write their tables and the report into the folder ``out``, and return that folder.
+
+    ``names`` are names of experiments or paths of TOML files; none means all eight. ``preset`` is "smoke" (small
+    synthetic worlds), "quick" or "full" (with a search over hyper-parameters). ``source`` is a folder with the
+    original CSV files. Results are cached in ``out/cache``: a run that was killed continues where it stopped.
+    ``items`` "category" or "product" runs that half alone; a run without it reuses both halves from the same folder.
+    ``show_progress`` None shows a bar on a terminal and plain lines elsewhere; False shows nothing.
+    """
     began = time.monotonic()
-    wanted = [names] if isinstance(names, str) else list(names)
+    _prepare_report()
     size = load_preset(preset)
-    folder = _made(Path(out))
+    folder = _writable(Path(out))
     own = folder / "tuned.toml"
     tuned = load_tuned(own if size.search and own.exists() else None)
-    plans = _pieces([load(name, size, tuned) for name in wanted or NAMES], items)
+    wanted = [names] if isinstance(names, str) else list(names)
+    plans = _on_items([load(name, size, tuned) for name in wanted or KINDS], items)
     _check_names(plans)
-    lab = ResultCache(folder / "cache", Splits(size, source, threads), threads)
-    with Progress(show_progress) as progress:
+    cache = ResultCache(folder / "cache", Splits(size, source, threads), threads)
+    with Progress(show_progress is not False, lines=True) as progress:
         if size.search:
-            from taurank.paper.runs import search
-
             tuned = search.search(plans, folder, source, progress)
-            plans = [replace(each, tuned=tuned) for each in plans]
-        seconds = _run_all(plans, lab, folder, progress)
-    _write_record(folder, plans, lab, seconds, time.monotonic() - began, source)
+            plans = [replace(plan, tuned=tuned) for plan in plans]
+        seconds = _run_all(plans, cache, folder, progress)
+    _write_record(folder, plans, cache, seconds, time.monotonic() - began)
     _report(folder)
     return folder
 
 
-def _run_all(plans: list[Plan], lab: ResultCache, folder: Path, progress: Progress) -> dict[str, float]:
-    """Each experiment's fits, then its tables; gives the seconds of each."""
-    needed = {each.name: tables.jobs(each) for each in plans}
-    progress.plan(len(_missing([job for jobs in needed.values() for job in jobs], lab)))
+def _run_all(plans: list[Plan], cache: ResultCache, folder: Path, progress: Progress) -> dict[str, float]:
+    """Each experiment's fits, then its tables; returns the seconds of each."""
+    needed = {plan.name: tables.fits_of(plan) for plan in plans}
+    progress.begin("fits", len(_missing([fit for fits in needed.values() for fit in fits], cache)))
     seconds = {}
-    for each in plans:
+    for plan in plans:
         began = time.monotonic()
-        missing = _missing(needed[each.name], lab)
-        progress.say(f"{each.name}: {each.title}; {len(missing)} of {len(needed[each.name])} fits to make")
-        for job in missing:
+        missing = _missing(needed[plan.name], cache)
+        progress.say(f"{plan.name}: {plan.title}; {len(missing)} of {len(needed[plan.name])} fits to make")
+        for fit in missing:
             start = time.monotonic()
-            lab.result(job)
-            progress.step(f"{each.name}: {job}", time.monotonic() - start)
-        for name, frame in tables.frames(each, lab).items():
+            cache.result(fit)
+            progress.step(f"{plan.name}: {fit}, {time.monotonic() - start:.1f} s")
+        for name, frame in tables.frames(plan, cache).items():
             _write_table(folder, name, frame)
-        seconds[each.name] = time.monotonic() - began
+        seconds[plan.name] = time.monotonic() - began
     return seconds
 
 
-def _missing(jobs: list[Job], lab: ResultCache) -> list[Job]:
-    """The fits not on disk yet, each once; a model is kept if any of the experiments wants it."""
-    keep = {job for job in jobs if job.keep_model}
-    distinct = dict.fromkeys(jobs)
-    return [each for each in (replace(job, keep_model=job in keep) for job in distinct) if lab.find(each) is None]
+def _missing(fits: list[FitSpec], cache: ResultCache) -> list[FitSpec]:
+    """The fits not on disk yet, each once; a model is stored if any of the experiments wants it."""
+    keep = {fit for fit in fits if fit.keep_model}
+    distinct = [replace(fit, keep_model=fit in keep) for fit in dict.fromkeys(fits)]
+    return [fit for fit in distinct if cache.find(fit) is None]
 
 
-def _pieces(plans: list[Plan], items: str | None) -> list[Plan]:
-    """The experiments on these items alone; those without any such data are left out."""
+def _on_items(plans: list[Plan], items: str | None) -> list[Plan]:
+    """The experiments on these items alone; those without any such dataset are left out."""
     if items is None:
         return plans
     if items not in ITEMS:
         raise InputError(f"there are no items '{items}'; known are {', '.join(ITEMS)}.")
-    pieces = [piece for each in plans if (piece := each.on([items])).data]
-    if not pieces:
+    parts = [part for plan in plans if (part := plan.on([items])).datasets]
+    if not parts:
         raise InputError(f"none of these experiments has the items '{items}'.")
-    return pieces
+    return parts
 
 
-def _made(folder: Path) -> Path:
+def _writable(folder: Path) -> Path:
+    """The folder, made if need be; refused before any fit if nothing can be written to it."""
+    make_folder(folder)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(b"taurank")
     except OSError as error:
-        raise InputError(f"the folder '{folder}' cannot be made: {error.strerror}.") from error
+        raise InputError(f"nothing can be written to the folder '{folder}': {error.strerror}.") from error
     return folder
 
 
 def _check_names(plans: list[Plan]) -> None:
-    names = [each.name for each in plans]
-    for name in names:
-        if names.count(name) > 1:
-            raise InputError(f"two experiments are called '{name}'; their tables would overwrite each other.")
+    names = [plan.name.casefold() for plan in plans]
+    for plan in plans:
+        if names.count(plan.name.casefold()) > 1:
+            raise InputError(f"two experiments are called '{plan.name}'; their tables would overwrite each other.")
 
 
 # ---- what is written -----------------------------------------------------------------------------
@@ -116,30 +134,25 @@ def _write_table(folder: Path, name: str, frame: pd.DataFrame) -> None:
 
 
 def _write_record(
-    folder: Path,
-    plans: list[Plan],
-    lab: ResultCache,
-    seconds: Mapping[str, float],
-    total: float,
-    source: Folder | None,
+    folder: Path, plans: list[Plan], cache: ResultCache, seconds: Mapping[str, float], total: float
 ) -> None:
-    """run.json: what is needed to know where the figures come from; earlier starts in this folder count too."""
+    """run.json: where the figures come from; earlier starts in this folder are part of it."""
     before = _before(folder, plans[0].preset.name)
     spent = {name: before.get("experiments", {}).get(name, 0.0) + value for name, value in seconds.items()}
-    own = {each.name: {"kind": each.kind, "title": each.title} for each in plans if each.name not in NAMES}
-    items = dict.fromkeys(data.items for each in plans for data in each.data)
+    own = {plan.name: {"kind": plan.kind, "title": plan.title} for plan in plans if plan.name not in KINDS}
+    items = dict.fromkeys(dataset.items for plan in plans for dataset in plan.datasets)
     facts: dict[str, Any] = {
         "preset": plans[0].preset.name,
-        "seed": sorted({data.seed for each in plans for data in each.data}),
-        "weeks": {name: lab.scenes.world(name).origin.get("weeks") for name in items},
-        "source": _source(lab, next(iter(items), None)),
+        "seed": sorted({dataset.seed for plan in plans for dataset in plan.datasets}),
+        "weeks": {name: cache.splits.world(name).origin.get("weeks") for name in items},
+        "source": _source(cache, next(iter(items), None)),
         "experiments": {**before.get("experiments", {}), **{name: round(value, 1) for name, value in spent.items()}},
         "own": {**before.get("own", {}), **own},
         "seconds": round(total, 1),
-        "fits": {"done": lab.done, "reused": _reused(plans, lab)},
+        "fits": {"done": cache.done, "reused": _reused(plans, cache)},
         "versions": _versions(),
         "cpus": os.cpu_count(),
-        "threads": lab.threads,
+        "threads": cache.threads,
         "machine": platform.machine(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "earlier_starts": before.get("starts", {}),
@@ -149,7 +162,7 @@ def _write_record(
 
 
 def _before(folder: Path, preset: str) -> dict[str, Any]:
-    """What run.json says of earlier starts with this preset: a run may be made in pieces."""
+    """What run.json says of earlier starts with this preset: a run may be made in parts."""
     try:
         old = json.loads((folder / "run.json").read_text(encoding="utf-8"))
         if old["preset"] != preset:
@@ -157,17 +170,17 @@ def _before(folder: Path, preset: str) -> dict[str, Any]:
         this = {old["date"]: {"seconds": old["seconds"], "fits": old["fits"]["done"]}}
         return {**old, "starts": {**old.get("earlier_starts", {}), **this}}
     except (OSError, ValueError, KeyError, TypeError):
-        return {}  # no record, or one that cannot be read: it is made anew
+        return {}  # no record, or an unreadable one: it is written again
 
 
-def _source(lab: ResultCache, items: str | None) -> str | None:
+def _source(cache: ResultCache, items: str | None) -> str | None:
     """What the worlds were made from, in words; never a path of this machine."""
-    origin = lab.scenes.world(items).origin if items else {}
+    origin = cache.splits.world(items).origin if items else {}
     return str(origin.get("source", origin.get("maker"))) if origin else None
 
 
-def _reused(plans: list[Plan], lab: ResultCache) -> int:
-    return len({job for each in plans for job in tables.jobs(each)}) - lab.done
+def _reused(plans: list[Plan], cache: ResultCache) -> int:
+    return len({fit for plan in plans for fit in tables.fits_of(plan)}) - cache.done
 
 
 def _versions() -> dict[str, str]:
@@ -180,7 +193,12 @@ def _versions() -> dict[str, str]:
     }  # fmt: skip
 
 
+def _prepare_report() -> None:
+    """Refuse a run whose report could not be written, for lack of an extra, before any fit."""
+    from taurank.paper.report import page  # noqa: F401  (charts are heavy to import)
+
+
 def _report(folder: Path) -> None:
-    from taurank.paper.report import page  # charts are heavy to import
+    from taurank.paper.report import page
 
     page.write(folder)

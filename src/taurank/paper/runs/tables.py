@@ -1,7 +1,7 @@
-"""The experiments: one short function per name says which fits fill which lines of its table.
+"""The tables: one short function per kind of experiment says which fits fill which rows.
 
-All names but ``statistics`` and ``estimators`` are tables of one shape: a line has labels, a metric, and the
-fits it is taken from. ``frames`` makes the tables of a plan from fits that are made or found.
+All kinds but ``statistics`` and ``estimators`` are tables of one shape: a row has labels, a metric, and the fits it
+is taken from. ``frames`` returns the tables of a plan, from fits that are made or read from the cache.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ import pandas as pd
 
 from taurank.estimation import gains
 from taurank.evaluation.evaluate import evaluate
-from taurank.learners import LEARNERS
-from taurank.learners.factorization import FactorLearner
-from taurank.paper.plan.plans import Data, Method, Plan, causal, check_settings
+from taurank.paper.plan.names import causal
+from taurank.paper.plan.plans import Dataset, Method, Plan
+from taurank.paper.plan.reading import check_settings, hyper_parameters
 from taurank.paper.runs import limits
-from taurank.paper.runs.fits import MODEL_METRIC, Job, ResultCache, best_of, job, uses_propensity, weeks_of
+from taurank.paper.runs.cache import ResultCache
+from taurank.paper.runs.fits import MODEL_METRIC, FitSpec, best_of, needs_propensity, weeks_of
 from taurank.worlds import dunnhumby
 
 DENSITY_BINS = 50
@@ -30,109 +31,109 @@ Labels = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Line:
-    """One line of a table: its labels, its metric, and the fits of which the best by validation is taken."""
+class RowSpec:
+    """One row of a table: its labels, its metric, and the fits of which the best by validation is taken."""
 
     labels: Labels
     metric: str
-    jobs: tuple[Job, ...]
+    fits: tuple[FitSpec, ...]
 
 
-def frames(plan: Plan, lab: ResultCache) -> dict[str, pd.DataFrame]:
+def frames(plan: Plan, cache: ResultCache) -> dict[str, pd.DataFrame]:
     """All tables of an experiment, by the name of their file."""
     if plan.kind == "statistics":
-        return _statistics(plan, lab)
+        return _statistics(plan, cache)
     if plan.kind == "estimators":
-        return {plan.name: _estimators(plan, lab)}
-    made = {plan.name: pd.DataFrame([_row(line, lab, plan.kind == "comparison") for line in lines(plan)])}
+        return {plan.name: _estimators(plan, cache)}
+    tables = {plan.name: pd.DataFrame([_row(row, cache, plan.kind == "comparison") for row in row_specs(plan)])}
     if plan.kind == "comparison":
-        made[f"{plan.name}_targets"] = pd.DataFrame(_targets(plan, lab), columns=TARGET_COLUMNS)
-    return made
+        tables[f"{plan.name}_targets"] = pd.DataFrame(_targets(plan, cache), columns=TARGET_COLUMNS)
+    return tables
 
 
-def lines(plan: Plan) -> list[Line]:
-    """What an experiment needs, in the order of its table."""
-    return list(_LINES[plan.kind](plan)) if plan.kind in _LINES else []
+def row_specs(plan: Plan) -> list[RowSpec]:
+    """The rows of an experiment's table, in order."""
+    return list(_ROWS_BY_KIND[plan.kind](plan)) if plan.kind in _ROWS_BY_KIND else []
 
 
-def jobs(plan: Plan) -> list[Job]:
-    """The fits an experiment needs, each once, those on the same data together."""
-    distinct = dict.fromkeys(each for line in lines(plan) for each in line.jobs)
-    order = {data: n for n, data in enumerate(dict.fromkeys(each.data for each in distinct))}
-    return sorted(distinct, key=lambda each: order[each.data])
+def fits_of(plan: Plan) -> list[FitSpec]:
+    """The fits an experiment needs, each once, those on the same dataset together."""
+    distinct = dict.fromkeys(fit for row in row_specs(plan) for fit in row.fits)
+    order = {dataset: n for n, dataset in enumerate(dict.fromkeys(fit.dataset for fit in distinct))}
+    return sorted(distinct, key=lambda fit: order[fit.dataset])
 
 
-# ---- one function per name -----------------------------------------------------------------------
+# ---- one function per kind -----------------------------------------------------------------------
 
 
-def _comparison(plan: Plan) -> Iterator[Line]:
-    """Tables 3, 4 and 5: every method on every data."""
-    for data, method in itertools.product(plan.data, plan.methods):
-        yield from _lines(plan, data, method, {"method": method.label})
+def _comparison(plan: Plan) -> Iterator[RowSpec]:
+    """Tables 3, 4 and 5: every method on every dataset."""
+    for dataset, method in itertools.product(plan.datasets, plan.methods):
+        yield from _rows(plan, dataset, method, {"method": method.label})
 
 
-def _capping(plan: Plan) -> Iterator[Line]:
+def _capping(plan: Plan) -> Iterator[RowSpec]:
     """Figures 3 and 4: the cap varied, everything else as tuned."""
-    for data, method, cap in itertools.product(plan.data, plan.methods, plan.vary["cap"]):
-        yield from _lines(plan, data, method, {**_named(plan, method), "cap": cap}, {"cap": cap})
+    for dataset, method, cap in itertools.product(plan.datasets, plan.methods, plan.vary["cap"]):
+        yield from _rows(plan, dataset, method, {**_named(plan, method), "cap": cap}, {"cap": cap})
 
 
-def _unevenness(plan: Plan) -> Iterator[Line]:
+def _unevenness(plan: Plan) -> Iterator[RowSpec]:
     """Figure 5: β varied."""
-    for data, beta, method in itertools.product(plan.data, plan.vary["beta"], plan.methods):
+    for dataset, beta, method in itertools.product(plan.datasets, plan.vary["beta"], plan.methods):
         labels = {"beta": beta, "method": method.label}
-        yield from _lines(plan, replace(data, beta=float(beta)), method, labels)
+        yield from _rows(plan, replace(dataset, beta=float(beta)), method, labels)
 
 
-def _misspecification(plan: Plan) -> Iterator[Line]:
-    """Figure 6: ξ varied for methods that use propensities, once estimated ones; the others as they are."""
-    for data, method in itertools.product(plan.data, plan.methods):
-        if not uses_propensity(method.name):
+def _misspecification(plan: Plan) -> Iterator[RowSpec]:
+    """Figure 6: ξ varied for methods that use propensities, and estimated ones; the others once."""
+    for dataset, method in itertools.product(plan.datasets, plan.methods):
+        if not needs_propensity(method.name):
             labels = {"method": method.label, "propensity": "none", "xi": np.nan}
-            yield from _lines(plan, data, method, labels)
+            yield from _rows(plan, dataset, method, labels)
             continue
         for xi in plan.vary["xi"]:
             labels = {"method": method.label, "propensity": "misspecified", "xi": xi}
-            yield from _lines(plan, replace(data, xi=float(xi)), method, labels)
+            yield from _rows(plan, replace(dataset, xi=float(xi)), method, labels)
         labels = {"method": method.label, "propensity": "estimated", "xi": np.nan}
-        yield from _lines(plan, replace(data, propensity="estimated"), method, labels)
+        yield from _rows(plan, replace(dataset, propensity="estimated"), method, labels)
 
 
-def _losses(plan: Plan) -> Iterator[Line]:
+def _losses(plan: Plan) -> Iterator[RowSpec]:
     """Section 5.1.2: surrogates of the rank, and the number of factors."""
-    for data, method in itertools.product(plan.data, plan.methods):
+    for dataset, method in itertools.product(plan.datasets, plan.methods):
         for loss, factors in itertools.product(plan.vary["loss"], plan.vary["factors"]):
             labels = {**_named(plan, method), "loss": loss, "factors": factors}
-            yield from _lines(plan, data, method, labels, {"loss": loss, "factors": factors})
+            yield from _rows(plan, dataset, method, labels, {"loss": loss, "factors": factors})
 
 
-def _estimated(plan: Plan) -> Iterator[Line]:
-    """Tables 6 and 7 need a model of each method; what is measured of it follows in ``_estimators``."""
-    for data, method in itertools.product(plan.data, plan.methods):
-        settings = plan.settings(method, data, MODEL_METRIC)
-        labels = {"items": data.items, "setting": data.setting, "method": method.label}
-        yield Line(labels, MODEL_METRIC, (_job(plan, data, method, settings),))
+def _estimated(plan: Plan) -> Iterator[RowSpec]:
+    """Tables 6 and 7 need a model of each method; ``_estimators`` measures it."""
+    for dataset, method in itertools.product(plan.datasets, plan.methods):
+        settings = plan.settings(method, dataset, MODEL_METRIC)
+        labels = {"items": dataset.items, "setting": dataset.assignment, "method": method.label}
+        yield RowSpec(labels, MODEL_METRIC, (_fit_spec(plan, dataset, method, settings),))
 
 
-_LINES: Mapping[str, Callable[[Plan], Iterator[Line]]] = {
+_ROWS_BY_KIND: Mapping[str, Callable[[Plan], Iterator[RowSpec]]] = {
     "comparison": _comparison, "car": _comparison, "capping": _capping, "unevenness": _unevenness,
     "misspecification": _misspecification, "losses": _losses, "estimators": _estimated,
 }  # fmt: skip
 
 
-def _statistics(plan: Plan, lab: ResultCache) -> dict[str, pd.DataFrame]:
+def _statistics(plan: Plan, cache: ResultCache) -> dict[str, pd.DataFrame]:
     """Table 2 and Figure 2: the worlds, the weight of the prior, and the propensity of positives."""
     values, curves, densities = [], [], []
-    for items in dict.fromkeys(data.items for data in plan.data):
-        world = lab.scenes.world(items)
+    for items in dict.fromkeys(dataset.items for dataset in plan.datasets):
+        world = cache.splits.world(items)
         facts = world.describe().to_dict("records")[0] | {"prior_weight": world.origin.get("prior_weight", np.nan)}
-        curve = _prior_curve(items, lab)
+        curve = _prior_curve(items, cache)
         best = curve["prior_weight"][int(curve["brier"].argmin())] if len(curve) else np.nan
         facts["tuned_prior_weight"] = best
         values += [{"items": items, "quantity": name, "value": float(value)} for name, value in facts.items()]
         curves.append(curve.assign(items=items)[["items", "prior_weight", "brier"]])
-    for data in plan.data:
-        densities += _density(data, lab)
+    for dataset in plan.datasets:
+        densities += _density(dataset, cache)
     return {
         plan.name: pd.DataFrame(values),
         f"{plan.name}_brier": pd.concat(curves, ignore_index=True),
@@ -140,26 +141,27 @@ def _statistics(plan: Plan, lab: ResultCache) -> dict[str, pd.DataFrame]:
     }
 
 
-def _estimators(plan: Plan, lab: ResultCache) -> pd.DataFrame:
+def _estimators(plan: Plan, cache: ResultCache) -> pd.DataFrame:
     """Tables 6 and 7: the error of (capped) IPS in each test week against that week's truth."""
     rows = []
-    for line in lines(plan):
-        (fit,) = line.jobs
-        rows += [{**line.labels, **row} for row in _errors(fit, plan, lab)]
+    for spec in row_specs(plan):
+        (fit,) = spec.fits
+        rows += [{**spec.labels, **row} for row in _errors(fit, plan, cache)]
     return pd.DataFrame(rows)
 
 
-# ---- lines and rows ------------------------------------------------------------------------------
+# ---- rows ----------------------------------------------------------------------------------------
 
 
-def _lines(
-    plan: Plan, data: Data, method: Method, labels: Labels, varied: Mapping[str, Any] | None = None
-) -> Iterator[Line]:
-    base = {"items": data.items, **({} if plan.kind == "unevenness" else {"setting": data.setting})}
-    for metric in plan.metrics_of(data):
-        settings = {**plan.settings(method, data, metric), **(varied or {})}
-        found = tuple(_job(plan, data, method, {**settings, **chosen}) for chosen in _choices(method))
-        yield Line({**base, **labels}, metric, found)
+def _rows(
+    plan: Plan, dataset: Dataset, method: Method, labels: Labels, varied: Mapping[str, Any] | None = None
+) -> Iterator[RowSpec]:
+    """A row for each metric; the column of the assignment is called "setting" in all tables."""
+    base = {"items": dataset.items, **({} if plan.kind == "unevenness" else {"setting": dataset.assignment})}
+    for metric in plan.metrics_of(dataset):
+        settings = {**plan.settings(method, dataset, metric), **(varied or {})}
+        fits = tuple(_fit_spec(plan, dataset, method, {**settings, **chosen}) for chosen in _choices(method))
+        yield RowSpec({**base, **labels}, metric, fits)
 
 
 def _named(plan: Plan, method: Method) -> Labels:
@@ -172,18 +174,18 @@ def _choices(method: Method) -> Iterator[dict[str, Any]]:
         yield dict(zip(method.choose, values, strict=True))
 
 
-def _job(plan: Plan, data: Data, method: Method, settings: Mapping[str, Any]) -> Job:
-    if method.name in LEARNERS and issubclass(LEARNERS[method.name], FactorLearner):
-        check_settings(method.name, settings, f"{plan.name}.toml")
+def _fit_spec(plan: Plan, dataset: Dataset, method: Method, settings: Mapping[str, Any]) -> FitSpec:
+    fit_settings = {name: value for name, value in settings.items() if name in hyper_parameters(method.name)}
+    check_settings(method.name, fit_settings, f"{plan.name}.toml")
     sizes = (plan.preset.updates, plan.preset.validations)
     keep = plan.keep_models or plan.kind == "estimators"
-    return job(data, method.name, settings, *sizes, metrics=plan.metrics, keep_model=keep)
+    return FitSpec.of(dataset, method.name, settings, *sizes, metrics=plan.metrics_of(dataset), keep_model=keep)
 
 
-def _row(line: Line, lab: ResultCache, costs: bool) -> Labels:
-    result = best_of((lab.result(each) for each in line.jobs), line.metric)
-    value = result.values[line.metric]
-    row = {**line.labels, "metric": line.metric, "mean": value.mean, "std": value.std}
+def _row(spec: RowSpec, cache: ResultCache, costs: bool) -> Labels:
+    result = best_of((cache.result(fit) for fit in spec.fits), spec.metric)
+    value = result.values[spec.metric]
+    row = {**spec.labels, "metric": spec.metric, "mean": value.mean, "std": value.std}
     if costs:
         settings = json.dumps(dict(sorted(result.settings.items())))
         row |= {"settings": settings, "seconds": round(result.seconds, 2), "updates": result.updates}
@@ -191,73 +193,73 @@ def _row(line: Line, lab: ResultCache, costs: bool) -> Labels:
     return row
 
 
-# ---- what is measured otherwise ------------------------------------------------------------------
+# ---- what is not a fit ---------------------------------------------------------------------------
 
 
-def _targets(plan: Plan, lab: ResultCache) -> Iterator[Labels]:
-    """What methods would reach with unlimited data, by the truth of the test weeks; kept on disk like a fit."""
-    for data, method in itertools.product(plan.data, plan.methods):
+def _targets(plan: Plan, cache: ResultCache) -> Iterator[Labels]:
+    """The population targets: what methods would reach with unlimited data, by the truth of the test weeks."""
+    for dataset, method in itertools.product(plan.datasets, plan.methods):
         if method.name not in limits.TARGETS:
             continue
-        cap = float(plan.settings(method, data, MODEL_METRIC).get("cap", 0.0))
-        metrics = [metric for metric in plan.metrics_of(data) if metric == causal(metric)]
-        weeks = _target(data, method.name, cap, metrics, lab)
-        labels = {"items": data.items, "setting": data.setting, "method": method.label}
+        cap = float(plan.settings(method, dataset, MODEL_METRIC).get("cap", 0.0))
+        metrics = [metric for metric in plan.metrics_of(dataset) if metric == causal(metric)]
+        weeks = _target(dataset, method.name, cap, metrics, cache)
+        labels = {"items": dataset.items, "setting": dataset.assignment, "method": method.label}
         for metric in metrics:
             yield {**labels, "metric": metric, "mean": np.mean(weeks[metric]), "std": np.std(weeks[metric])}
 
 
-def _target(data: Data, method: str, cap: float, metrics: list[str], lab: ResultCache) -> Mapping[str, Any]:
+def _target(dataset: Dataset, method: str, cap: float, metrics: list[str], cache: ResultCache) -> Mapping[str, Any]:
     """Every metric in each test week."""
 
     def measure() -> Mapping[str, Any]:
-        scene = lab.scenes.scene(data)
-        return weeks_of(limits.target_scores(method, scene.world, cap), scene, metrics, lab.threads)
+        split = cache.splits.split(dataset)
+        return weeks_of(limits.target_scores(method, split.world, cap), split, metrics, cache.threads)
 
-    return lab.kept(lab.key(Job(data, method), "target", cap, metrics), measure)
+    return cache.cached(cache.key(FitSpec(dataset, method), "target", cap, metrics), measure)
 
 
-def _prior_curve(items: str, lab: ResultCache) -> pd.DataFrame:
+def _prior_curve(items: str, cache: ResultCache) -> pd.DataFrame:
     """Brier score by prior weight; nothing for a synthetic world, which has no prior."""
-    if lab.scenes.preset.sizes is not None:
+    if cache.splits.preset.sizes is not None:
         return pd.DataFrame({"prior_weight": [], "brier": []}, dtype=np.float64)
-    key = f"prior-{items}-{lab.scenes.fingerprint(items)}"
-    return pd.DataFrame(lab.kept(key, lambda: _measure_prior(items, lab)))
+    key = f"prior-{items}-{cache.splits.fingerprint(items)}"
+    return pd.DataFrame(cache.cached(key, lambda: _measure_prior(items, cache)))
 
 
-def _measure_prior(items: str, lab: ResultCache) -> Mapping[str, Any]:
-    curve = dunnhumby.tune_prior_weight(items, lab.scenes.source)  # type: ignore[arg-type]
+def _measure_prior(items: str, cache: ResultCache) -> Mapping[str, Any]:
+    curve = dunnhumby.tune_prior_weight(items, cache.splits.source)  # type: ignore[arg-type]
     return {str(name): list(column) for name, column in curve.items()}
 
 
-def _density(data: Data, lab: ResultCache) -> list[Labels]:
-    log = lab.scenes.scene(data).train
+def _density(dataset: Dataset, cache: ResultCache) -> list[Labels]:
+    log = cache.splits.split(dataset).train
     positives = log.recorded_propensity("a density")[log.outcome == 1]
     density, edges = np.histogram(positives, DENSITY_BINS, (0.0, 1.0), density=True)
     return [
-        {"items": data.items, "setting": data.setting, "low": low, "high": high, "density": value}
+        {"items": dataset.items, "setting": dataset.assignment, "low": low, "high": high, "density": value}
         for low, high, value in zip(edges[:-1], edges[1:], density, strict=True)
     ]
 
 
-def _errors(fit: Job, plan: Plan, lab: ResultCache) -> list[Labels]:
-    """MAE and bias over the test weeks by cap and metric; kept on disk like a fit."""
-    key = lab.key(fit, "estimators", plan.vary["cap"], plan.metrics_of(fit.data))
-    return list(lab.kept(key, lambda: {"rows": _measure_errors(fit, plan, lab)})["rows"])
+def _errors(fit: FitSpec, plan: Plan, cache: ResultCache) -> list[Labels]:
+    """MAE and bias over the test weeks by cap and metric."""
+    key = cache.key(fit, "estimators", plan.vary["cap"], plan.metrics_of(fit.dataset))
+    return list(cache.cached(key, lambda: {"rows": _measure_errors(fit, plan, cache)})["rows"])
 
 
-def _measure_errors(fit: Job, plan: Plan, lab: ResultCache) -> list[Labels]:
-    lab.result(fit)
-    model, sample = lab.model(fit), lab.scenes.scene(fit.data).test_sample()
-    metrics = plan.metrics_of(fit.data)
-    truth = evaluate(model, sample.truth, metrics, threads=lab.threads)
+def _measure_errors(fit: FitSpec, plan: Plan, cache: ResultCache) -> list[Labels]:
+    cache.result(fit)
+    model, sample = cache.model(fit), cache.splits.split(fit.dataset).test_sample()
+    metrics = plan.metrics_of(fit.dataset)
+    truth = evaluate(model, sample.truth, metrics, threads=cache.threads)
     rows = []
     for cap in plan.vary["cap"]:
         estimate = gains.capped_ips(sample.log, cap) if cap else gains.ips(sample.log)
-        bare = replace(estimate, log=None)  # how much weight lacks overlap is not asked here
-        found = evaluate(model, bare, metrics, threads=lab.threads)
+        bare = replace(estimate, log=None)  # overlap is not measured here
+        estimates = evaluate(model, bare, metrics, threads=cache.threads)
         for metric in metrics:
-            error = found[metric].per_time - truth[metric].per_time
+            error = estimates[metric].per_time - truth[metric].per_time
             row = {"metric": metric, "cap": cap, "mae": float(np.abs(error).mean()), "bias": float(error.mean())}
             rows.append({**row, "truth": truth[metric].mean})
     return rows

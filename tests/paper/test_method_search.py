@@ -1,0 +1,84 @@
+"""The search of ``full``: it uses the library's tuner, continues where it stopped, and its settings are used."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+import taurank as tr
+from support.experiments import small, write
+from taurank._progress import Progress
+from taurank.errors import InputError
+from taurank.paper.plan import reading
+from taurank.paper.plan.plans import Plan
+from taurank.paper.plan.toml_table import parse_toml
+from taurank.paper.runs import search
+
+GOOD = 'kind = "comparison"\nmetrics = ["CDCG"]\ndata = [{items = "category"}]\nmethods = [{name = "dlce"}]\n'
+BUDGET = {"trials": 1, "updates": 2000, "validations": 2, "objectives": ["CDCG", "CAR"], "learning_rate": [0.1]}
+
+
+def plan_of(folder: Path, text: str = GOOD, **changes: Any) -> Plan:
+    preset = small(search={**BUDGET, **changes}, use_tuned=True, per_metric=True)
+    return reading.load(write(folder, text), preset, {})
+
+
+@pytest.mark.parametrize("processes", [1, 2])
+def test_search_continues_where_it_stopped_and_its_settings_are_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processes: int
+) -> None:
+    monkeypatch.setattr(search, "worker_count", lambda _: processes)
+    plan = plan_of(tmp_path)
+    with Progress(False) as progress:
+        first = search.search([plan], tmp_path, None, progress)
+        assert progress.count == 3
+    with Progress(False) as progress:
+        monkeypatch.setattr(search.MethodSearch, "__call__", lambda *_: pytest.fail("all trials are made"))
+        assert search.search([plan], tmp_path, None, progress) == first
+        assert (progress.total, progress.count) == (3, 3)
+    assert first == reading.load_tuned(tmp_path / "tuned.toml")
+    table = first["category"]["original"]["dlce"]
+    assert table["learning_rate"] == 0.1
+    assert table["cap"] in tr.DLCE.space["cap"]
+    (costs,) = pd.read_csv(tmp_path / "search.csv").to_dict("records")
+    assert (costs["method"], costs["trials"], costs["cut"]) == ("dlce", 3, 0)
+    assert json.loads(costs["settings"]) == {name: table[name] for name in ("regularization", "cap", "learning_rate")}
+
+
+def test_the_settings_known_so_far_are_tried_first(tmp_path: Path) -> None:
+    known = {"cap": 0.123, "regularization": 0.01, "learning_rate": 0.1}
+    preset = small(search=BUDGET, use_tuned=True)
+    plan = reading.load(write(tmp_path, GOOD), preset, {"category": {"original": {"dlce": known}}})
+    (one,) = search._searches([plan], tmp_path, None)
+    assert one.spec().start == (known,)
+    assert 0.123 in one.space()["cap"]
+
+
+def test_limits_and_learners_without_epochs_are_not_searched(tmp_path: Path) -> None:
+    methods = '[{name = "dlce"}, {name = "truth"}, {name = "popular"}, {name = "countingbayes"}]'
+    plan = plan_of(tmp_path, GOOD.replace('[{name = "dlce"}]', methods))
+    assert [one.method for one in search._searches([plan], tmp_path, None)] == ["dlce"]
+
+
+def test_the_tuned_file_is_read_as_it_was_written(tmp_path: Path) -> None:
+    own = {"loss": "hinge", "exact": True, "cap": 0.5}
+    tuned = {
+        "category": {
+            "original": {"dlce": {"cap": 0.3, "CP@10": {"cap": 0.1}}, "my_module:X": own},
+            "personalized": {"bpr": {}},
+        }
+    }
+    (tmp_path / "tuned.toml").write_text(search.tuned_text(tuned))
+    assert reading.load_tuned(tmp_path / "tuned.toml") == tuned
+    assert reading.load_tuned() == parse_toml(search.tuned_text(reading.load_tuned()), "again")
+
+
+def test_a_damaged_table_of_costs_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(search, "worker_count", lambda _: 1)
+    (tmp_path / "search.csv").write_text("nonsense\n1,2,3\n")
+    with Progress(False) as progress, pytest.raises(InputError, match=r"search\.csv' is not a table of searches"):
+        search.search([plan_of(tmp_path)], tmp_path, None, progress)

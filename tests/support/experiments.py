@@ -1,0 +1,28 @@
+"""Small presets, caches and files for the tests of the paper's experiments."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from taurank.paper.plan.plans import Preset
+from taurank.paper.runs.cache import ResultCache
+from taurank.paper.runs.splits import Splits
+
+
+def small(**changes: Any) -> Preset:
+    """A preset of synthetic worlds and very short fits."""
+    preset = Preset("smoke", 3000, 3, factors={"original": 4, "personalized": 4}, use_tuned=False)
+    return replace(preset, **{"sizes": {"category": (30, 20), "product": (30, 40)}, **changes})
+
+
+def result_cache(folder: Path, preset: Preset | None = None) -> ResultCache:
+    return ResultCache(folder / "cache", Splits(preset or small(), None, 1), 1)
+
+
+def write(folder: Path, text: str, name: str = "mine.toml") -> str:
+    """A file of an experiment; returns its path."""
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return str(path)
