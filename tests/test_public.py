@@ -15,7 +15,8 @@ import taurank as tr
 NAMES = {
     "Log", "World", "Gains", "Learner", "Formula", "Result", "evaluate", "compare", "load", "tune", "LEARNERS",
     "Random", "Popular", "BPR", "ULBPR", "ULRMF", "CausE", "BLCE", "DLTO", "DLCE", "CountingBayes",
-    "InputError", "Diverged", "MissingExtra", "OverlapWarning", "TrainingLogWarning", "gains", "propensity", "bounds", "dunnhumby",
+    "InputError", "Diverged", "MissingExtra", "OverlapWarning", "TrainingLogWarning",
+    "gains", "propensity", "bounds", "dunnhumby",
 }  # fmt: skip
 
 

@@ -41,9 +41,7 @@ def test_the_commands_run_in_their_order(tmp_path: Path, monkeypatch: pytest.Mon
         assert name == "taurank"
         finished = taurank(*arguments)
         assert finished.code == 0, finished.err
-        outputs = [
-            value for option, value in itertools.pairwise(arguments) if option in ("--out", "--html")
-        ]
+        outputs = [value for option, value in itertools.pairwise(arguments) if option in ("--out", "--html")]
         assert all((tmp_path / output).exists() for output in outputs)
 
 

