@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from support.factors import copied, some_positives, some_samples, start_tables
+from support.factors import copied, some_pairs, some_points, some_positives, start_tables
 from taurank.errors import InputError
-from taurank.sgd import scheduler
 from taurank.sgd.kernels import NEAR
-from taurank.sgd.planning import bucket_by_unit, by_user
-from taurank.sgd.samples import Baskets, Positives
+from taurank.sgd.planning import by_user
+from taurank.sgd.samples import Baskets
 from taurank.sgd.scheduler import (
     Factors,
     Pairwise,
@@ -31,7 +30,7 @@ Run = Callable[[Factors, int], Stats]
 
 def runs() -> dict[str, Run]:
     strata, positives = Strata(200, 150, 40_000), some_positives(200, 150, 40_000)
-    pairs, points = (some_samples(200, 150, 40_000, point) for point in (False, True))
+    pairs, points = (make(200, 150, 40_000) for make in (some_pairs, some_points))
     rule, point_rule = Pairwise(0.02, 0.01), Pointwise(0.02, 0.01, 0.1)
     return {
         "pass": lambda t, n: run_pairwise_epoch(t, positives, strata, 3, 1, rule, n),
@@ -73,42 +72,6 @@ def test_an_epoch_leaves_nothing_behind_for_the_next() -> None:
             run_pairwise_epoch(tables, positives, strata, 1, epoch, rule)
         ends.append(tables.items.tobytes())
     assert ends[0] == ends[1]
-
-
-def test_a_worker_that_waits_in_vain_gives_its_ticket_back() -> None:
-    strata, drawn = Strata(30, 64, 9_000), some_samples(30, 64, 9_000, point=False)
-    want, tables, rule = start_tables(30, 64, 8), start_tables(30, 64, 8), Pairwise(0.02, 0.01)
-    run_pairwise_samples(want, drawn, strata, 5, 2, rule)
-
-    cut, schedule = strata.cut_pairs(5, 2), strata.schedule_pairs()
-    samples, start = bucket_by_unit(strata, cut, schedule, drawn)
-    users, items = (np.zeros(len(edges) - 1, np.int64) for edges in (cut.user_start, cut.item_start))
-    board = scheduler._Board(np.zeros(1, np.int64), users, items)
-    nothing, none = np.zeros(0, np.int64), np.zeros(0, np.int32)
-    job = scheduler._Job(nothing, start[:-1], start[1:], np.uint64(0), Baskets(nothing, none))
-    empty = Positives(nothing, none, np.zeros(0, np.float32), none)
-    statistics = np.zeros((len(schedule.user), 5))
-    work = (
-        tables, empty, cut, schedule, samples, job, scheduler._pair_rule(rule), board, statistics,
-    )  # fmt: skip
-    blocked = schedule.user[1]
-    users[blocked] = -1  # as if another worker still had it
-    assert scheduler._take_tickets(-1, *work) == 1
-    assert statistics[0, 2] > 0
-    assert statistics[1, 2] == 0
-    users[blocked] = 0
-    assert scheduler._take_tickets(1, *work) == -1
-    assert all((a == b).all() for a, b in zip(tables, want, strict=True))
-
-
-@pytest.mark.parametrize(("second", "freed"), [(2, [2]), (5, [2, 5])])
-def test_a_block_is_freed_once(second: int, freed: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    # Freed twice, it could be set back while another thread has already taken it further.
-    posts: list[tuple[str, int, int]] = []
-    monkeypatch.setattr(scheduler, "store_release", lambda *post: posts.append(post))
-    board: Any = scheduler._Board(None, "users", "items")  # type: ignore[arg-type]
-    scheduler._tell.py_func(board, 7, 2, second, 4)  # type: ignore[attr-defined]
-    assert posts == [("users", 7, 4), *(("items", block, 4) for block in freed)]
 
 
 def test_another_epoch_or_seed_is_another_path() -> None:

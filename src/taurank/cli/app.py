@@ -206,14 +206,12 @@ def log_check(path: LogPath) -> None:
 @propensity.command("estimate")
 def propensity_estimate(path: LogPath, out: OutFile, seed: Seed = 0, threads: Threads = None) -> None:
     """Estimate the propensities of a log that does not record them."""
-    from taurank._threads import using_threads
     from taurank.data.files import check_target
     from taurank.data.log import Log
     from taurank.estimation import propensity
 
     check_target(out)
-    with using_threads(threads):
-        estimated = propensity.estimate(Log.read(path), random_state=seed)
+    estimated = propensity.estimate(Log.read(path), random_state=seed)
     estimated.write(out)
     typer.echo(f"Wrote {estimated!r} to {out}.")
 

@@ -1,30 +1,31 @@
-"""Pointwise methods: each is a declaration of the cells it draws and their targets; the loss is the log-loss."""
+"""Pointwise methods: each is a declaration of the cells it draws and their targets.
+
+The loss is the log-loss, ``taurank.sgd.losses.point_loss``.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from functools import partial
+from typing import Any, ClassVar
 
 import numpy as np
 from scipy.special import expit
 
-from taurank._random import Stream, stream
-from taurank._threads import using_threads
 from taurank._validation import check_number
 from taurank.data.ids import Codes
-from taurank.data.log import Log
 from taurank.errors import InputError
 from taurank.learners.base import Floats
-from taurank.learners.factorization import REGULARIZATION_GRID, Epoch, FactorLearner
+from taurank.learners.drawn import DrawnLearner, Sampler
+from taurank.learners.factorization import REGULARIZATION_GRID
 from taurank.sgd import samplers
-from taurank.sgd.samples import SAMPLE
-from taurank.sgd.scheduler import Factors, Pointwise, Stats, run_pointwise_samples
-from taurank.sgd.strata import Strata
+from taurank.sgd.samples import POINT
+from taurank.sgd.scheduler import Factors, Pointwise, run_pointwise_samples
 
 
 @dataclass(kw_only=True, eq=False)
-class ULRMF(FactorLearner):
+class ULRMF(DrawnLearner):
     """Uplift as a label (Sato et al. 2019): TP is 1, TN and CP are 0, CN is 1 with probability α.
 
     Arms are drawn 50/50 and ``positives`` is the share of positive cells in each; α is ``positive_share``.
@@ -35,6 +36,8 @@ class ULRMF(FactorLearner):
     positive_share: float = 0.0
     positives: float = 0.2
 
+    record: ClassVar[np.dtype[Any]] = POINT
+    run_samples = staticmethod(run_pointwise_samples)
     space: ClassVar[Mapping[str, Sequence[float]]] = {
         "regularization": REGULARIZATION_GRID,
         "positive_share": (0.0, 0.2, 0.4, 0.6),
@@ -45,29 +48,20 @@ class ULRMF(FactorLearner):
         check_number("positive_share", self.positive_share, 0, maximum=1)
         check_number("positives", self.positives, 0, maximum=1)
 
-    def prepare(self, log: Log) -> Epoch:
-        n = int(np.count_nonzero(log.outcome))
-        classes = samplers.classes_of(log)
-        rows = samplers.rows_by_class(classes)
-        for name, found in zip(("treated positive", "treated negative", "control positive"), rows, strict=False):
-            if not len(found):
-                raise InputError(f"ULRMF needs every kind of cell, but this log has no {name}.")
-        strata = Strata(log.n_users, log.n_items, n)
-        rule = Pointwise(self.learning_rate, self.regularization)
+    def rule(self) -> Pointwise:
+        return Pointwise(self.learning_rate, self.regularization)
 
-        def epoch(tables: Factors, seed: int, number: int, threads: int) -> Stats:
-            drawn = np.zeros(n, SAMPLE)
-            key = stream(seed, number, Stream.DRAWN_SAMPLES)
-            columns = (drawn["user"], drawn["item"], drawn["weight"])
-            with using_threads(threads):
-                samplers.draw_by_class(classes, rows, self.positives, self.positive_share, key, *columns)
-            return run_pointwise_samples(tables, drawn, strata, seed, number, rule, threads)
-
-        return epoch
+    def sampler(self, cells: samplers.Cells) -> Sampler:
+        slots = samplers.slots_of(cells)
+        by_class = samplers.cells_by_class(cells, slots)
+        for name, size in zip(samplers.CLASS_NAMES, (*np.diff(by_class.start), by_class.n_absent), strict=True):
+            if not size:
+                raise InputError(f"ULRMF needs cells of every class; this log has no {name}.")
+        return partial(samplers.draw_by_class, slots, by_class, self.positives, self.positive_share)
 
 
 @dataclass(kw_only=True, eq=False)
-class CausE(FactorLearner):
+class CausE(DrawnLearner):
     """Outcomes with and without a recommendation, trained together (Bonner and Vasile 2018, CausE-prod).
 
     Users share p_u, items have q^T and q^C, tied by (λ_c/2)‖q^T − q^C‖² (``tie``); items rank by
@@ -81,6 +75,8 @@ class CausE(FactorLearner):
 
     stored: ClassVar[tuple[str, ...]] = ("user_factors", "item_factors", "control_item_factors")
     item_tables: ClassVar[int] = 2
+    record: ClassVar[np.dtype[Any]] = POINT
+    run_samples = staticmethod(run_pointwise_samples)
     space: ClassVar[Mapping[str, Sequence[float]]] = {
         "regularization": REGULARIZATION_GRID,
         "tie": (0.1, 0.01, 0.001, 0.0001),
@@ -90,28 +86,15 @@ class CausE(FactorLearner):
         super().__post_init__()
         check_number("tie", self.tie, 0)
 
-    def prepare(self, log: Log) -> Epoch:
-        n, n_items = int(np.count_nonzero(log.outcome)), log.n_items
-        classes = samplers.classes_of(log)
-        slots = samplers.slots_by_arm(classes)
-        if not n or not all(len(arm) for arm in slots):
-            raise InputError("CausE needs positives, and cells that were and were not recommended.")
-        strata = Strata(log.n_users, n_items, n)
-        rule = Pointwise(self.learning_rate, self.regularization, self.tie)
+    def rule(self) -> Pointwise:
+        return Pointwise(self.learning_rate, self.regularization, self.tie)
 
-        def epoch(tables: Factors, seed: int, number: int, threads: int) -> Stats:
-            drawn = np.zeros(n, SAMPLE)
-            treated = np.zeros(n, np.bool_)
-            key = stream(seed, number, Stream.DRAWN_SAMPLES)
-            columns = (drawn["user"], drawn["item"], drawn["weight"])
-            with using_threads(threads):
-                samplers.draw_by_arm(classes, *slots, key, *columns, treated)
-            drawn["other"] = drawn["item"]
-            drawn["item"] += np.where(treated, 0, n_items).astype(np.int32)
-            drawn["other"] += np.where(treated, n_items, 0).astype(np.int32)
-            return run_pointwise_samples(tables, drawn, strata, seed, number, rule, threads)
-
-        return epoch
+    def sampler(self, cells: samplers.Cells) -> Sampler:
+        slots = samplers.slots_of(cells)
+        arms = samplers.arms_of(slots)
+        if not len(arms.treated) or not arms.n_control:
+            raise InputError("CausE needs positive outcomes and both treated and untreated cells.")
+        return partial(samplers.draw_by_arm, slots, arms)
 
     def _keep(self, tables: Factors) -> None:
         half = len(tables.items) // 2

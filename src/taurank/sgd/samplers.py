@@ -1,235 +1,343 @@
 """Samples for the methods that draw from all cells: pairs for ULBPR, single cells for ULRMF and CausE.
 
-A cell (user, item, time) is one of four classes: treated or control × positive or negative (TP, TN, CP, CN).
-Control negatives are mostly the cells that no log names, so they are drawn by rejection, never listed. Each
-sample has random numbers of its own, so that drawing on several threads gives the same samples.
+A cell (user, item, time) is of one of four classes: treated or control × positive or negative (TP, TN, CP, CN).
+A *slot* is a user at a time. Control negatives are the items that a slot does not list, so they are never stored:
+the n-th of them is found by a search in the slot's sorted list. Slots without any row are not stored either, so memory
+grows with the rows. Each sample has random numbers of its own, so that any cut of the draws into blocks gives the same
+samples.
 """
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import numba
 import numpy as np
 import numpy.typing as npt
 
-from taurank._random import uniform
-from taurank.data.log import Log
-
-Ints = npt.NDArray[np.int32]
-Starts = npt.NDArray[np.int64]
+from taurank._jit import compiled, inlined
+from taurank._random import below, uniform
+from taurank.sgd.samples import Ints, Longs, Samples
 
 TP, TN, CP, CN = 0, 1, 2, 3
+CLASS_NAMES = ("treated positive", "treated negative", "control positive", "control negative")
 # ULBPR: with probability 1 − α a treated positive against the rest, with α {TP, CN} against {TN, CP}
 _STRICT = ((TP, CN), (TP, TN), (TP, CP))
 _LOOSE = ((TP, TN), (TP, CP), (CN, TN), (CN, CP))
-_TRIES = 32
+_TRIES = 32  # of a rejection sampler, before it counts instead
 _STEPS = np.uint64(128)  # random numbers reserved for one sample
+_LARGEST = 2**32 - 1  # bound of ``below``
 
 
-class Classes(NamedTuple):
-    """The log's cells by slot (time · n_users + user).
+class Cells(NamedTuple):
+    """The columns of a log: one row per cell with a recommendation or an outcome."""
 
-    Class c of slot s is ``item[start[3s + c] : start[3s + c + 1]]``; ``sorted_item`` and ``sorted_class`` hold the
-    same cells of a slot in the order of their items. Control negatives are all the items a slot does not list.
-    """
-
-    start: Starts
+    user: Ints
     item: Ints
-    sorted_item: Ints
-    sorted_class: npt.NDArray[np.int8]
+    time: Ints
+    treated: npt.NDArray[Any]
+    outcome: npt.NDArray[Any]
     n_users: int
     n_items: int
     n_times: int
 
 
-class Pairs(NamedTuple):
+class Slots(NamedTuple):
+    """The listed cells (all but the control negatives) by slot; slots are sorted by user and time.
+
+    Class c of slot s is ``item[start[3s + c] : start[3s + c + 1]]``, in order; ``sorted_item[start[3s] : start[3s + 3]]``
+    are all listed items of the slot, in order.
+    """
+
+    user: Ints  # of every slot
+    time: Ints
+    user_start: Longs  # where the slots of each user begin; users + 1
+    start: Longs
+    item: Ints
+    sorted_item: Ints
+    n_items: int
+    n_times: int
+
+
+class PairKinds(NamedTuple):
     """The kinds of pairs that can be drawn, and for each the slots that have both classes, by time."""
 
     chance: npt.NDArray[np.float64]  # running sum over the kinds
-    better: Starts  # class of i
-    worse: Starts  # class of j
-    start: Starts  # kind × (time + 1), into slot
-    slot: Starts
-    busy: Starts  # kind × time: the times with any such slot come first
-    n_busy: Starts
+    better: Longs  # class of i
+    worse: Longs  # class of j
+    start: Longs  # kind × (times + 1), into slot
+    slot: Ints
+    busy: Longs  # kind × times: the times with any such slot come first
+    n_busy: Longs
 
 
-def classes_of(log: Log) -> Classes:
-    """Sort the log's rows by slot and class, and by slot and item; explicit control negatives count as absent."""
-    rows = np.flatnonzero((log.treated == 1) | (log.outcome == 1))
-    item = log.item[rows]
-    kind = np.where(log.treated[rows] == 1, np.where(log.outcome[rows] == 1, TP, TN), CP).astype(np.int8)
-    slot = log.time[rows].astype(np.int64) * log.n_users + log.user[rows]
-    by_item = np.lexsort((item, slot))
-    item, kind, slot = item[by_item], kind[by_item], slot[by_item]
+class CellsByClass(NamedTuple):
+    """User and item of the listed cells; class c has the rows start[c] … start[c + 1] − 1."""
+
+    user: Ints
+    item: Ints
+    start: Longs
+    n_absent: int  # control negatives
+    absent: Longs  # how many of them are in the slots before; slots + 1
+    idle: Longs  # how many slots without any row the users before have; users + 1
+
+
+class Arms(NamedTuple):
+    """The slots with a treated item, and the stored slots with an untreated one."""
+
+    treated: Ints
+    control: Ints
+    n_control: int  # with the slots that are not stored
+    idle: Longs  # as in CellsByClass
+
+
+def slots_of(cells: Cells) -> Slots:
+    """Sort the listed cells by slot and class, and by slot and item."""
+    rows, kind = _listed(cells)
+    item = cells.item[rows]
+    slot_id = cells.user[rows].astype(np.int64) * cells.n_times + cells.time[rows]
+    order = np.lexsort((item, slot_id))
+    item, kind, slot_id = item[order], kind[order], slot_id[order]
+    first = np.flatnonzero(np.diff(slot_id, prepend=-1))
+    slot = np.repeat(np.arange(len(first)), np.diff(first, append=len(slot_id)))
+    user, time = np.divmod(slot_id[first], cells.n_times)
     key = 3 * slot + kind
-    start = np.zeros(3 * log.n_users * log.n_times + 1, np.int64)
-    np.cumsum(np.bincount(key, minlength=len(start) - 1), out=start[1:])
-    return Classes(start, item[np.argsort(key, kind="stable")], item, kind, log.n_users, log.n_items, log.n_times)
+    return Slots(
+        user.astype(np.int32), time.astype(np.int32), _starts(user, cells.n_users), _starts(key, 3 * len(first)),
+        item[np.argsort(key, kind="stable")], item, cells.n_items, cells.n_times,
+    )  # fmt: skip
 
 
-def class_sizes(classes: Classes) -> Starts:
-    """How many cells of each class a slot has: slots × (TP, TN, CP, CN)."""
-    listed = np.diff(classes.start).reshape(-1, 3)
-    return np.column_stack((listed, classes.n_items - listed.sum(axis=1)))
-
-
-def pairs_of(classes: Classes, alpha: float) -> Pairs | None:
+def pair_kinds(slots: Slots, alpha: float) -> PairKinds | None:
     """ULBPR's kinds of pairs and where they can be drawn; kinds that no slot can serve are left out."""
-    has = class_sizes(classes) > 0
-    found = []
-    for share, kinds in ((1.0 - alpha, _STRICT), (alpha, _LOOSE)):
-        slots = [(kind, np.flatnonzero(has[:, kind[0]] & has[:, kind[1]])) for kind in kinds]
-        served = [(kind, slot) for kind, slot in slots if len(slot) and share > 0]
-        found += [(share / len(served), *kind, slot) for kind, slot in served]
-    if not found:
+    has = _class_sizes(slots) > 0
+    kinds = []
+    for share, classes in ((1.0 - alpha, _STRICT), (alpha, _LOOSE)):
+        able = [(pair, np.flatnonzero(has[:, pair[0]] & has[:, pair[1]])) for pair in classes]
+        served = [(pair, slot) for pair, slot in able if len(slot) and share > 0]
+        kinds += [(share / len(served), *pair, _by_time(slots, slot)) for pair, slot in served]
+    if not kinds:
         return None
-    chance = np.cumsum([share for share, _, _, _ in found])
-    counts = np.array([np.bincount(slot // classes.n_users, minlength=classes.n_times) for *_, slot in found])
+    chance = np.cumsum([share for share, *_ in kinds])
+    counts = np.array([np.bincount(slots.time[slot], minlength=slots.n_times) for *_, slot in kinds])
     first = np.cumsum(counts.sum(axis=1)) - counts.sum(axis=1)
-    start = np.column_stack((first, first[:, None] + np.cumsum(counts, axis=1)))
-    return Pairs(
+    return PairKinds(
         chance / chance[-1],
-        np.array([better for _, better, _, _ in found]),
-        np.array([worse for _, _, worse, _ in found]),
-        start,
-        np.concatenate([slot for *_, slot in found]),
+        np.array([better for _, better, _, _ in kinds]),
+        np.array([worse for _, _, worse, _ in kinds]),
+        np.column_stack((first, first[:, None] + np.cumsum(counts, axis=1))),
+        np.concatenate([slot for *_, slot in kinds]),
         np.argsort(counts == 0, axis=1, kind="stable"),
         np.count_nonzero(counts, axis=1),
     )
 
 
-def rows_by_class(classes: Classes) -> tuple[Starts, Starts, Starts, Starts]:
-    """Positions in ``classes.item`` of all TP, TN and CP cells, and the slot of every position."""
-    sizes = np.diff(classes.start)
-    key = np.repeat(np.arange(len(sizes)), sizes)
-    places = [np.flatnonzero(key % 3 == c) for c in (TP, TN, CP)]
-    return places[0], places[1], places[2], key // 3
+def cells_by_class(cells: Cells, slots: Slots) -> CellsByClass:
+    """The listed cells by class, and where the control negatives are."""
+    rows, kind = _listed(cells)
+    rows = rows[np.argsort(kind, kind="stable")]
+    absent = slots.n_items - np.diff(slots.start[::3])
+    n_absent = cells.n_users * cells.n_times * cells.n_items - len(rows)
+    running = np.concatenate(([0], np.cumsum(absent)))
+    return CellsByClass(cells.user[rows], cells.item[rows], _starts(kind, 3), n_absent, running, _idle(slots))
 
 
-def slots_by_arm(classes: Classes) -> tuple[Starts, Starts]:
-    """The slots with a treated item, and those with an untreated one."""
-    sizes = class_sizes(classes)
+def arms_of(slots: Slots) -> Arms:
+    """Where CausE finds its two arms."""
+    sizes = _class_sizes(slots)
     treated = sizes[:, TP] + sizes[:, TN]
-    return np.flatnonzero(treated > 0), np.flatnonzero(treated < classes.n_items)
+    control, idle = np.flatnonzero(treated < slots.n_items), _idle(slots)
+    return Arms(_ints(np.flatnonzero(treated)), _ints(control), len(control) + int(idle[-1]), idle)
 
 
-@numba.njit(nogil=True, cache=True, parallel=True)
-def draw_pairs(classes: Any, pairs: Any, key: Any, user: Any, better: Any, worse: Any) -> None:
+@compiled
+def draw_pairs(slots: Slots, kinds: PairKinds, key: Any, samples: Samples, begin: int, end: int) -> None:
     """ULBPR's pairs: the kind first, then a uniform time and a uniform user with both classes, then i and j."""
-    for n in numba.prange(len(user)):
+    for n in range(begin, end):
         counter = np.uint64(n) * _STEPS
-        kind = np.searchsorted(pairs.chance[:-1], uniform(key, counter), "right")
-        time = pairs.busy[kind, _below(key, counter + np.uint64(1), pairs.n_busy[kind])]
-        low, high = pairs.start[kind, time], pairs.start[kind, time + 1]
-        slot = pairs.slot[low + _below(key, counter + np.uint64(2), high - low)]
-        user[n] = slot % classes.n_users
-        better[n] = _draw_item(classes, slot, pairs.better[kind], key, counter + np.uint64(8))
-        worse[n] = _draw_item(classes, slot, pairs.worse[kind], key, counter + np.uint64(64))
+        kind = np.searchsorted(kinds.chance[:-1], uniform(key, counter), "right")
+        time = kinds.busy[kind, _below(key, counter, 1, kinds.n_busy[kind])]
+        low, high = kinds.start[kind, time], kinds.start[kind, time + 1]
+        slot = np.int64(kinds.slot[low + _below(key, counter, 2, high - low)])
+        samples[n].user = slots.user[slot]
+        samples[n].item = _draw_item(slots, slot, kinds.better[kind], key, counter, 3)
+        samples[n].other = _draw_item(slots, slot, kinds.worse[kind], key, counter, 4)
+        samples[n].weight = 1
 
 
-@numba.njit(nogil=True, cache=True, parallel=True)
+@compiled
 def draw_by_class(
-    classes: Any, rows: Any, positives: Any, alpha: Any, key: Any, user: Any, item: Any, target: Any
+    slots: Slots, cells: CellsByClass, positives: float, alpha: float, key: Any, samples: Samples, begin: int, end: int
 ) -> None:
-    """ULRMF's cells: arm 50/50, positives with the given share in the arm, uniform among the class's cells.
+    """ULRMF's cells: arm 50/50, positives with the given share in the arm, uniform among the cells of the class.
 
-    ``rows`` comes from ``rows_by_class``. Target 1 for TP, 0 for TN and CP; a control negative is 1 with
-    probability α.
+    Target 1 for TP, 0 for TN and CP; a control negative is 1 with probability α.
     """
-    for n in numba.prange(len(user)):
+    for n in range(begin, end):
         counter = np.uint64(n) * _STEPS
         treated = uniform(key, counter) < 0.5
         positive = uniform(key, counter + np.uint64(1)) < positives
         kind = (TP if positive else TN) if treated else (CP if positive else CN)
         if kind == CN:
-            slot, found = _draw_control_negative(classes, key, counter + np.uint64(8))
-            target[n] = uniform(key, counter + np.uint64(2)) < alpha
+            user, item = _draw_control_negative(slots, cells, key, counter)
+            target = uniform(key, counter + np.uint64(2)) < alpha
         else:
-            place = rows[kind][_below(key, counter + np.uint64(3), len(rows[kind]))]
-            slot, found = rows[3][place], np.int64(classes.item[place])
-            target[n] = kind == TP
-        user[n] = slot % classes.n_users
-        item[n] = found
+            low, high = cells.start[kind], cells.start[kind + 1]
+            row = low + _below(key, counter, 3, high - low)
+            user, item = np.int64(cells.user[row]), np.int64(cells.item[row])
+            target = kind == TP
+        samples[n].user = user
+        samples[n].item = item
+        samples[n].tied = item
+        samples[n].target = target
 
 
-@numba.njit(nogil=True, cache=True, parallel=True)
-def draw_by_arm(
-    classes: Any, with_treated: Any, with_control: Any, key: Any, user: Any, item: Any, target: Any, treated: Any
-) -> None:
-    """CausE's cells: arm 50/50, a uniform user (and time) that has the arm, a uniform item of the arm."""
-    for n in numba.prange(len(user)):
+@compiled
+def draw_by_arm(slots: Slots, arms: Arms, key: Any, samples: Samples, begin: int, end: int) -> None:
+    """CausE's cells: arm 50/50, a uniform user and time that has the arm, a uniform item of the arm.
+
+    Rows of the control arm are those of the second item table, tied to the first."""
+    for n in range(begin, end):
         counter = np.uint64(n) * _STEPS
-        treated[n] = uniform(key, counter) < 0.5
-        slots = with_treated if treated[n] else with_control
-        slot = slots[_below(key, counter + np.uint64(1), len(slots))]
-        if treated[n]:
-            low, high = classes.start[3 * slot], classes.start[3 * slot + 2]
-            place = low + _below(key, counter + np.uint64(2), high - low)
-            found = np.int64(classes.item[place])
-            target[n] = place < classes.start[3 * slot + 1]
+        if uniform(key, counter) < 0.5:
+            slot = np.int64(arms.treated[_below(key, counter, 1, len(arms.treated))])
+            user, low, high = np.int64(slots.user[slot]), slots.start[3 * slot], slots.start[3 * slot + 2]
+            row = low + _below(key, counter, 2, high - low)
+            item, target, from_table, to_table = np.int64(slots.item[row]), row < slots.start[3 * slot + 1], 0, 1
         else:
-            found = _draw_outside(classes, slot, TN, key, counter + np.uint64(8))
-            target[n] = _class_of(classes, slot, found) == CP
-        user[n] = slot % classes.n_users
-        item[n] = found
+            user, slot = _draw_control_slot(slots, arms, key, counter)
+            item, target = _draw_untreated(slots, slot, key, counter)
+            from_table, to_table = 1, 0
+        samples[n].user = user
+        samples[n].item = item + from_table * slots.n_items
+        samples[n].tied = item + to_table * slots.n_items
+        samples[n].target = target
 
 
-@numba.njit(inline="always")
-def _below(key: Any, counter: Any, n: Any) -> Any:
-    return np.int64(uniform(key, counter) * n)
+def _listed(cells: Cells) -> tuple[Longs, npt.NDArray[np.int64]]:
+    """The rows that are not control negatives, and their classes."""
+    rows = np.flatnonzero((cells.treated == 1) | (cells.outcome == 1))
+    treated, positive = cells.treated[rows] == 1, cells.outcome[rows] == 1
+    return rows, np.where(treated, np.where(positive, TP, TN), CP)
 
 
-@numba.njit(nogil=True, cache=True)
-def _class_of(classes: Any, slot: Any, item: Any) -> Any:
-    """The class of a cell: a search among the slot's sorted items, which are never control negatives."""
-    low, high = classes.start[3 * slot], classes.start[3 * slot + 3]
-    while high - low > 1:
-        middle = (low + high) // 2
-        if classes.sorted_item[middle] <= item:
-            low = middle
-        else:
-            high = middle
-    if high > low and classes.sorted_item[low] == item:
-        return np.int64(classes.sorted_class[low])
-    return np.int64(CN)
+def _starts(key: npt.NDArray[Any], size: int) -> Longs:
+    return np.concatenate(([0], np.cumsum(np.bincount(key, minlength=size)))).astype(np.int64)
 
 
-@numba.njit(nogil=True, cache=True)
-def _draw_outside(classes: Any, slot: Any, last: Any, key: Any, counter: Any) -> Any:
-    """A uniform item of a slot outside the classes TP … last: by rejection, and by counting if that is slow."""
-    for step in range(_TRIES):
-        item = _below(key, counter + np.uint64(step), classes.n_items)
-        if _class_of(classes, slot, item) > last:
-            return item
-    left = classes.n_items - (classes.start[3 * slot + last + 1] - classes.start[3 * slot])
-    skip = _below(key, counter + np.uint64(_TRIES), left)
-    for item in range(classes.n_items):
-        if _class_of(classes, slot, item) > last:
-            if skip == 0:
-                return np.int64(item)
-            skip -= 1
-    return np.int64(-1)
+def _class_sizes(slots: Slots) -> Longs:
+    """How many cells of each class a slot has: slots × (TP, TN, CP, CN)."""
+    listed = np.diff(slots.start).reshape(-1, 3)
+    return np.column_stack((listed, slots.n_items - listed.sum(axis=1)))
 
 
-@numba.njit(nogil=True, cache=True)
-def _draw_item(classes: Any, slot: Any, kind: Any, key: Any, counter: Any) -> Any:
+def _by_time(slots: Slots, slot: Longs) -> Ints:
+    return _ints(slot[np.argsort(slots.time[slot], kind="stable")])
+
+
+def _idle(slots: Slots) -> Longs:
+    return np.arange(len(slots.user_start)) * np.int64(slots.n_times) - slots.user_start
+
+
+def _ints(values: Longs) -> Ints:
+    return values.astype(np.int32)
+
+
+@inlined
+def _below(key: Any, counter: Any, step: int, bound: Any) -> Any:
+    return np.int64(below(key, counter + np.uint64(step), bound))
+
+
+@compiled
+def _draw_item(slots: Slots, slot: int, kind: int, key: Any, counter: Any, step: int) -> Any:
     """A uniform item of a class of a slot."""
     if kind == CN:
-        return _draw_outside(classes, slot, CP, key, counter)
-    low, high = classes.start[3 * slot + kind], classes.start[3 * slot + kind + 1]
-    return np.int64(classes.item[low + _below(key, counter, high - low)])
+        low, high = slots.start[3 * slot], slots.start[3 * slot + 3]
+        rank = _below(key, counter, step, slots.n_items - (high - low))
+        return absent_item(slots.sorted_item, low, high, rank)
+    low, high = slots.start[3 * slot + kind], slots.start[3 * slot + kind + 1]
+    return np.int64(slots.item[low + _below(key, counter, step, high - low)])
 
 
-@numba.njit(nogil=True, cache=True)
-def _draw_control_negative(classes: Any, key: Any, counter: Any) -> Any:
-    """A uniform control negative over all slots; where nearly all cells are listed, a listed one may slip in."""
-    n_slots = (len(classes.start) - 1) // 3
-    slot, item = np.int64(0), np.int64(0)
-    for step in range(_TRIES):
-        slot = _below(key, counter + np.uint64(2 * step), n_slots)
-        item = _below(key, counter + np.uint64(2 * step + 1), classes.n_items)
-        if _class_of(classes, slot, item) == CN:
-            break
-    return slot, item
+@compiled
+def absent_item(listed: Ints, low: int, high: int, rank: int) -> Any:
+    """The item, counted from 0 by rank, that is not among the sorted items listed[low : high].
+
+    Of the items before it, as many are listed as there are n with listed[low + n] − n <= rank."""
+    start, size = np.uint64(low), np.uint64(high - low)
+    limit = rank - np.int64(low)  # listed[m] − (m − low) <= rank
+    position, one = start, np.uint64(1)
+    while size > np.uint64(0):
+        half = (size + one) >> one
+        probe = position + half - one
+        position += half if np.int64(listed[probe]) - np.int64(probe) <= limit else np.uint64(0)
+        size -= half
+    return rank + np.int64(position - start)
+
+
+@compiled
+def _draw_control_negative(slots: Slots, cells: CellsByClass, key: Any, counter: Any) -> tuple[int, int]:
+    """User and item of a uniform control negative: a uniform slot and rank, until the slot has as many."""
+    n_users = len(slots.user_start) - 1
+    for step in range(8, 8 + 3 * _TRIES, 3):
+        user = _below(key, counter, step, n_users)
+        slot = _find_slot(slots, user, _below(key, counter, step + 1, slots.n_times))
+        rank = _below(key, counter, step + 2, slots.n_items)
+        if slot < 0:
+            return user, rank
+        low, high = slots.start[3 * slot], slots.start[3 * slot + 3]
+        if rank < slots.n_items - (high - low):
+            return user, absent_item(slots.sorted_item, low, high, rank)
+    rank = _below(key, counter, 8 + 3 * _TRIES, min(cells.n_absent, _LARGEST))
+    if rank >= cells.absent[-1]:
+        rank -= cells.absent[-1]
+        return _idle_user(cells.idle, rank // slots.n_items), rank % slots.n_items
+    slot = np.searchsorted(cells.absent, rank, "right") - 1
+    low, high = slots.start[3 * slot], slots.start[3 * slot + 3]
+    return np.int64(slots.user[slot]), absent_item(slots.sorted_item, low, high, rank - cells.absent[slot])
+
+
+@compiled
+def _draw_control_slot(slots: Slots, arms: Arms, key: Any, counter: Any) -> tuple[int, int]:
+    """User and slot (−1 if it is not stored) of a uniform slot with an untreated item."""
+    n_users = len(slots.user_start) - 1
+    for step in range(8, 8 + 2 * _TRIES, 2):
+        user = _below(key, counter, step, n_users)
+        slot = _find_slot(slots, user, _below(key, counter, step + 1, slots.n_times))
+        if slot < 0 or slots.start[3 * slot + 2] - slots.start[3 * slot] < slots.n_items:
+            return user, slot
+    rank = _below(key, counter, 8 + 2 * _TRIES, min(arms.n_control, _LARGEST))
+    if rank >= len(arms.control):
+        return _idle_user(arms.idle, rank - len(arms.control)), np.int64(-1)
+    slot = np.int64(arms.control[rank])
+    return np.int64(slots.user[slot]), slot
+
+
+@compiled
+def _draw_untreated(slots: Slots, slot: int, key: Any, counter: Any) -> tuple[int, bool]:
+    """A uniform untreated item of a slot, and whether it was positive."""
+    if slot < 0:
+        return _below(key, counter, 2, slots.n_items), False
+    low, control, high = slots.start[3 * slot], slots.start[3 * slot + 2], slots.start[3 * slot + 3]
+    rank = _below(key, counter, 2, slots.n_items - (control - low))
+    if rank < high - control:
+        return np.int64(slots.item[control + rank]), True
+    return absent_item(slots.sorted_item, low, high, rank - (high - control)), False
+
+
+@compiled
+def _find_slot(slots: Slots, user: int, time: int) -> Any:
+    """The slot of a user at a time, or −1 if it has no row."""
+    low, high = slots.user_start[user], slots.user_start[user + 1]
+    end = high
+    while low < high:
+        middle = (low + high) >> 1
+        if slots.time[middle] < time:
+            low = middle + 1
+        else:
+            high = middle
+    return low if low < end and slots.time[low] == time else np.int64(-1)
+
+
+@compiled
+def _idle_user(idle: Longs, rank: int) -> Any:
+    return np.int64(np.searchsorted(idle, rank, "right") - 1)
