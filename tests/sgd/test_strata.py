@@ -43,8 +43,8 @@ def test_each_positive_has_its_turn_exactly_once(n_users: int, n_items: int, cou
     schedule = strata.schedule()
     for unit in range(len(begin)):
         part = samples[begin[unit] : end[unit]]
-        assert (cut.user_block[part["user"]] == schedule.user[unit]).all()
-        assert (cut.item_block[part["item"]] == schedule.item[unit]).all()
+        assert (cut.user_block[part["user"]] == schedule.blocks[unit, 0]).all()
+        assert (cut.item_block[part["item"]] == schedule.blocks[unit, 1] - schedule.width).all()
 
 
 def test_a_unit_is_visited_user_by_user() -> None:
@@ -61,20 +61,14 @@ def test_a_unit_is_visited_user_by_user() -> None:
 def test_units_of_a_round_share_no_block(count: int) -> None:
     strata = Strata(500, 700, count)
     single, pairs = strata.schedule(), strata.schedule_pairs()
-    assert_disjoint(single.width, single.user, [single.item], strata.blocks, strata.blocks)
-    assert_disjoint(pairs.width, pairs.user, [pairs.first, pairs.second], strata.pair_blocks, 2 * strata.pair_blocks)
-
-
-def assert_disjoint(width: int, user: np.ndarray, items: list[np.ndarray], user_blocks: int, item_blocks: int) -> None:
-    for begin in range(0, len(user), width):
-        of_round = slice(begin, begin + width)
-        assert sorted(user[of_round]) == list(range(user_blocks))
-        assert sorted(np.concatenate([blocks[of_round] for blocks in items])) == list(range(item_blocks))
+    for schedule, blocks in ((single, 2 * strata.blocks), (pairs, 3 * strata.pair_blocks)):
+        for begin in range(0, len(schedule.blocks), schedule.width):
+            assert sorted(schedule.blocks[begin : begin + schedule.width].ravel()) == list(range(blocks))
 
 
 def test_every_user_block_meets_every_pair_of_item_blocks_once() -> None:
     schedule = Strata(500, 700, 400_000).schedule_pairs()
-    met = [(a, min(b, c), max(b, c)) for a, b, c in zip(schedule.user, schedule.first, schedule.second, strict=True)]
+    met = [(a, min(b, c), max(b, c)) for a, b, c in schedule.blocks]
     teams = 2 * schedule.width
     assert schedule.width > 2
     assert len(met) == len(set(met)) == schedule.width * teams * (teams - 1) // 2
@@ -96,11 +90,11 @@ def test_drawn_pairs_go_to_the_unit_that_holds_them_in_their_order() -> None:
     dealt, start = bucket_pairs(strata, cut, schedule, drawn)
     assert schedule.width > 1
     assert sorted(dealt.tolist()) == sorted(drawn.tolist())
-    for unit in range(len(schedule.user)):
+    for unit in range(len(schedule.blocks)):
         part = dealt[start[unit] : start[unit + 1]]
         assert (np.diff(part["weight"]) > 0).all()
-        assert (cut.user_block[part["user"]] == schedule.user[unit]).all()
-        held = [schedule.first[unit], schedule.second[unit]]
+        assert (cut.user_block[part["user"]] == schedule.blocks[unit, 0]).all()
+        held = schedule.blocks[unit, 1:] - schedule.width
         for column in ("item", "other"):
             assert np.isin(cut.item_block[part[column]], held).all()
 
@@ -111,10 +105,10 @@ def test_rows_of_a_second_item_table_go_with_their_item() -> None:
     dealt, start = bucket_points(strata, cut, schedule, drawn)
     assert schedule.width > 1
     assert sorted(dealt.tolist()) == sorted(drawn.tolist())
-    for unit in range(len(schedule.user)):
+    for unit in range(len(schedule.blocks)):
         part = dealt[start[unit] : start[unit + 1]]
-        assert (cut.user_block[part["user"]] == schedule.user[unit]).all()
-        assert (cut.item_block[part["item"] % 400] == schedule.item[unit]).all()
+        assert (cut.user_block[part["user"]] == schedule.blocks[unit, 0]).all()
+        assert (cut.item_block[part["item"] % 400] == schedule.blocks[unit, 1] - schedule.width).all()
 
 
 @settings(max_examples=60, deadline=None)

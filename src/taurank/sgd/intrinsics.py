@@ -40,23 +40,34 @@ def fetch_add(context: Any, counter: Any) -> Any:
     """Add one to ``counter[0]`` atomically; return its value before."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Sequence[_Value]) -> _Value:
-        return builder.atomic_rmw("add", _first(context, builder, signature, args), ir.Constant(_INT, 1), "acq_rel")
+        address = _element(context, builder, signature.args[0], args[0], ir.Constant(_INT, 0))
+        return builder.atomic_rmw("add", address, ir.Constant(_INT, 1), "acq_rel")
 
     return types.int64(counter), generate
 
 
 @intrinsic  # type: ignore[untyped-decorator]
-def load_acquire(context: Any, counter: Any) -> Any:
-    """``counter[0]``; what its writer wrote before is visible after this call."""
+def load_acquire(context: Any, array: Any, index: Any) -> Any:
+    """``array[index]``; what its writer wrote before is visible after this call."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Sequence[_Value]) -> _Value:
-        return builder.load_atomic(_first(context, builder, signature, args), ordering="acquire", align=8)
+        address = _element(context, builder, signature.args[0], *args)
+        return builder.load_atomic(address, ordering="acquire", align=8)
 
-    return types.int64(counter), generate
+    return types.int64(array, types.int64), generate
 
 
-def _first(context: Any, builder: Any, signature: Any, args: Sequence[_Value]) -> _Value:
-    return _element(context, builder, signature.args[0], args[0], ir.Constant(_INT, 0))
+@intrinsic  # type: ignore[untyped-decorator]
+def store_release(context: Any, array: Any, index: Any, value: Any) -> Any:
+    """Set ``array[index] = value``; whoever reads it by ``load_acquire`` sees what was written before."""
+
+    def generate(context: Any, builder: Any, signature: Any, args: Sequence[_Value]) -> _Value:
+        array, index, value = args
+        address = _element(context, builder, signature.args[0], array, index)
+        builder.store_atomic(value, address, ordering="release", align=8)
+        return context.get_dummy_value()
+
+    return types.none(array, types.int64, types.int64), generate
 
 
 def _element(context: Any, builder: Any, kind: Any, array: _Value, index: _Value) -> _Value:

@@ -11,7 +11,7 @@ from taurank._jit import compiled
 from taurank.errors import InputError, plural
 from taurank.sgd.intrinsics import prefetch
 from taurank.sgd.samples import Floats, Ints, Longs, Positives, Samples
-from taurank.sgd.strata import Cut, PairSchedule, Schedule, Strata
+from taurank.sgd.strata import Cut, Schedule, Strata
 
 AHEAD = 8  # prefetch distance, in users
 
@@ -39,7 +39,7 @@ def by_user(
     return _sort_by_user(user, item, weight, basket is not None, baskets, n_users)
 
 
-def bucket_pairs(strata: Strata, cut: Cut, schedule: PairSchedule, drawn: Samples) -> tuple[Samples, Longs]:
+def bucket_pairs(strata: Strata, cut: Cut, schedule: Schedule, drawn: Samples) -> tuple[Samples, Longs]:
     """Sort drawn pairs by the unit that owns u, i and j: the pairs, and where each unit begins.
 
     Pairs of one unit keep their order."""
@@ -50,8 +50,8 @@ def bucket_pairs(strata: Strata, cut: Cut, schedule: PairSchedule, drawn: Sample
             f"{plural(same.size, 'drawn pair')} compare an item with itself, such as item "
             f"{drawn['item'][same[0]]}; draw j != i."
         )
-    unit = _units_of_pairs(cut.user_block, cut.item_block, schedule.width, schedule.slots, drawn)
-    return _bucket(unit, len(schedule.user), drawn)
+    unit = _units_of_pairs(cut.user_block, cut.item_block, schedule.width, strata.meetings(), drawn)
+    return _bucket(unit, len(schedule.blocks), drawn)
 
 
 def bucket_points(strata: Strata, cut: Cut, schedule: Schedule, drawn: Samples) -> tuple[Samples, Longs]:
@@ -60,7 +60,7 @@ def bucket_points(strata: Strata, cut: Cut, schedule: Schedule, drawn: Samples) 
     Rows of the second item table belong to the block of their item. Samples of one unit keep their order."""
     _check_drawn(drawn, "target", user=strata.n_users, item=2 * strata.n_items, tied=2 * strata.n_items)
     unit = _units_of_points(cut.user_block, cut.item_block, schedule.width, drawn)
-    return _bucket(unit, len(schedule.user), drawn)
+    return _bucket(unit, len(schedule.blocks), drawn)
 
 
 @compiled
@@ -174,14 +174,14 @@ def _sort_by_user(
 
 
 @compiled
-def _units_of_pairs(user_block: Ints, item_block: Ints, width: int, slots: Ints, drawn: Samples) -> Ints:
+def _units_of_pairs(user_block: Ints, item_block: Ints, width: int, meetings: Ints, drawn: Samples) -> Ints:
     unit = np.empty(len(drawn), np.int32)
-    rounds = len(slots) - 1
+    rounds = len(meetings) - 1
     for n in range(len(drawn)):
-        first = item_block[np.uint64(drawn[n].item)]
-        slot = slots[np.uint64(first), np.uint64(item_block[np.uint64(drawn[n].other)])]
-        shift = (user_block[np.uint64(drawn[n].user)] - slot % width + width) % width
-        unit[n] = shift * rounds * width + slot
+        first, second = item_block[np.uint64(drawn[n].item)], item_block[np.uint64(drawn[n].other)]
+        match = meetings[np.uint64(first), np.uint64(second)]
+        shift = (user_block[np.uint64(drawn[n].user)] - match % width + width) % width
+        unit[n] = shift * rounds * width + match
     return unit
 
 

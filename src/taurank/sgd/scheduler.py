@@ -1,9 +1,9 @@
 """An epoch of training: the units of a plan, run by any number of threads to the same bits.
 
-Threads take tickets from a shared counter in the order of the schedule; a second counter says how many tickets are
-done. A ticket starts when all earlier rounds are done: a barrier per round. No two units of a round share a row, and
-each unit has draws and an order of its own, so the factors do not depend on which thread runs a unit, or when.
-Waiting is free of deadlocks because the awaited tickets are smaller, so each is done or in the hands of a thread.
+Threads take tickets from a shared counter in the order of the schedule. A unit starts when its own blocks have finished
+the round before; it does not wait for the whole round. No two units that run at once share a row, and each unit has
+draws and an order of its own, so the factors do not depend on which thread runs a unit, or when.
+Waiting is free of deadlocks because the awaited units have smaller tickets, so each is done or being run.
 """
 
 from __future__ import annotations
@@ -19,17 +19,18 @@ from taurank._jit import compiled
 from taurank._random import Stream, stream, stream_key
 from taurank._threads import Flag, run_interruptibly, run_together
 from taurank.errors import InputError
-from taurank.sgd.intrinsics import LINE, fetch_add, load_acquire
+from taurank.sgd.intrinsics import LINE, fetch_add, load_acquire, store_release
 from taurank.sgd.kernels import UNIT_STATS, PairRule, PointRule, run_pairs, run_points
 from taurank.sgd.losses import LOGISTIC, f32
 from taurank.sgd.negatives import draw_others, draw_outside
 from taurank.sgd.planning import block_offsets, bucket_pairs, bucket_points, plan_users
-from taurank.sgd.samples import NO_BASKETS, Baskets, Floats, Longs, Positives, Samples
-from taurank.sgd.strata import Cut, Schedule, Strata
+from taurank.sgd.samples import NO_BASKETS, Baskets, Floats, Ints, Longs, Positives, Samples
+from taurank.sgd.strata import Cut, Strata
 
 COLUMNS = 8  # the width of a factor table is a multiple of it, so that rows consist of whole vectors
 GUARD = 64  # floats between two tables: rows closer than the longest vector loop might run other instructions
-LOOKS = 1000  # at the counter, before a waiting thread lets others run
+LOOKS = 1000  # at its blocks, some microseconds, before a waiting thread sleeps and others can use its core
+PAUSE = 5e-5  # seconds
 RISE = 10.0  # times the loss of a model whose scores are all 0: more means divergence
 
 UnitStats = npt.NDArray[Any]  # of UNIT_STATS
@@ -109,11 +110,13 @@ def run_pairwise_epoch(
 
     def run(stop: Flag) -> UnitStats:
         cut, schedule = strata.cut(seed, epoch), strata.schedule()
-        begin, end = np.zeros((2, len(schedule.user)), np.int64)
+        begin, end = np.zeros((2, len(schedule.blocks)), np.int64)
         key, offsets = stream(seed, epoch, Stream.NEGATIVES), block_offsets(cut, positives.start)
         with strata.buffer(len(positives.item)) as samples:
-            job = Pass(positives, cut, schedule, offsets, samples, begin, end, key, baskets or NO_BASKETS)
-            return _run(_work_on_pass, factors, job, _pair_rule(rule), len(begin), threads, stop)
+            sizes = (schedule.width, schedule.blocks)
+            job = Pass(positives, cut, *sizes, offsets, samples, begin, end, key, baskets or NO_BASKETS)
+            planned = np.repeat([0, 1], schedule.width)  # the round of the planning has user blocks only
+            return _run(_work_on_pass, factors, job, _pair_rule(rule), planned, threads, stop)
 
     return _total(run_interruptibly(run))
 
@@ -126,8 +129,9 @@ def run_pairwise_samples(
 
     def run(stop: Flag) -> UnitStats:
         cut, schedule = strata.cut_pairs(seed, epoch), strata.schedule_pairs()
-        job = Drawn(*bucket_pairs(strata, cut, schedule, drawn), schedule.width)
-        return _run(_work_on_pairs, factors, job, _pair_rule(rule), len(schedule.user), threads, stop)
+        job = Drawn(*bucket_pairs(strata, cut, schedule, drawn), schedule.width, schedule.blocks)
+        ready = np.zeros(3 * schedule.width, np.int64)
+        return _run(_work_on_pairs, factors, job, _pair_rule(rule), ready, threads, stop)
 
     return _total(run_interruptibly(run))
 
@@ -141,8 +145,9 @@ def run_pointwise_samples(
 
     def run(stop: Flag) -> UnitStats:
         cut, schedule = strata.cut(seed, epoch), strata.schedule()
-        job = Drawn(*bucket_points(strata, cut, schedule, drawn), schedule.width)
-        return _run(_work_on_points, factors, job, _point_rule(rule), len(schedule.user), threads, stop)
+        job = Drawn(*bucket_points(strata, cut, schedule, drawn), schedule.width, schedule.blocks)
+        ready = np.zeros(2 * schedule.width, np.int64)
+        return _run(_work_on_points, factors, job, _point_rule(rule), ready, threads, stop)
 
     return _total(run_interruptibly(run))
 
@@ -152,7 +157,8 @@ class Pass(NamedTuple):
 
     positives: Positives
     cut: Cut
-    schedule: Schedule
+    width: int  # units per round
+    blocks: Ints  # of every unit
     offsets: Longs  # where the samples of each user block begin
     samples: Samples
     begin: Longs  # of every unit's samples, written by the planning
@@ -167,30 +173,31 @@ class Drawn(NamedTuple):
     samples: Samples
     start: Longs  # units + 1
     width: int  # units per round
+    blocks: Ints  # of every unit
 
 
 class Progress(NamedTuple):
-    """Counters that the threads share."""
+    """What the threads share."""
 
-    taken: Longs
-    done: Longs
+    taken: Longs  # number of tickets
+    reached: Longs  # rounds that each block has finished, user blocks first
     stop: Flag
 
 
 def _run(
-    work: Callable[..., int], factors: Factors, job: Any, rule: Any, units: int, threads: int, stop: Flag
+    work: Callable[..., int], factors: Factors, job: Any, rule: Any, reached: Longs, threads: int, stop: Flag
 ) -> UnitStats:
     """Let the threads work until no ticket is left."""
-    stats = np.zeros(units, UNIT_STATS)
-    progress = Progress(np.zeros(1, np.int64), np.zeros(1, np.int64), stop)
+    units = len(job.blocks)
+    stats, progress = np.zeros(units, UNIT_STATS), Progress(np.zeros(1, np.int64), reached, stop)
 
     def take_tickets() -> None:
         ticket = work(-1, factors, job, rule, progress, stats)
         while ticket >= 0:
-            time.sleep(0)
+            time.sleep(PAUSE)
             ticket = work(ticket, factors, job, rule, progress, stats)
 
-    run_together(take_tickets, min(threads, max(1, units)), stop)
+    run_together(take_tickets, min(threads, job.width), stop)
     return stats
 
 
@@ -199,16 +206,17 @@ def _work_on_pass(
     ticket: int, factors: Factors, job: Pass, rule: PairRule, progress: Progress, stats: UnitStats
 ) -> int:
     """Plan and run units until none is left (return −1), or until a ticket waited long (return it, to resume)."""
-    width = job.schedule.width
     while True:
-        ticket, ready = _claim(ticket, width, width + len(stats), progress)
-        if not ready:
+        ticket = _take(ticket, job.width + len(stats), progress)
+        unit = ticket - job.width
+        if ticket < 0 or (unit >= 0 and not _ready(job.blocks[unit], 1 + unit // job.width, progress)):
             return ticket
-        if ticket < width:
+        if unit < 0:
             plan_users(job.cut, job.positives, ticket, job.offsets[ticket], job.samples, job.begin, job.end)
+            store_release(progress.reached, ticket, 1)
         else:
-            _run_planned(factors, job, rule, ticket - width, stats)
-        fetch_add(progress.done)
+            _run_planned(factors, job, rule, unit, stats)
+            _finish(job.blocks[unit], 1 + unit // job.width, progress)
         ticket = -1
 
 
@@ -218,14 +226,14 @@ def _work_on_pairs(
 ) -> int:
     """Run units of drawn pairs; returns as ``_work_on_pass``."""
     while True:
-        ticket, ready = _claim(ticket, job.width, len(stats), progress)
-        if not ready:
+        ticket = _take(ticket, len(stats), progress)
+        if ticket < 0 or not _ready(job.blocks[ticket], ticket // job.width, progress):
             return ticket
         samples = job.samples[job.start[ticket] : job.start[ticket + 1]]
         if len(samples):
             stats[ticket].updates = len(samples)
             run_pairs(factors.users, factors.items, samples, rule, stats[ticket])
-        fetch_add(progress.done)
+        _finish(job.blocks[ticket], ticket // job.width, progress)
         ticket = -1
 
 
@@ -235,31 +243,43 @@ def _work_on_points(
 ) -> int:
     """Run units of drawn single items; returns as ``_work_on_pass``."""
     while True:
-        ticket, ready = _claim(ticket, job.width, len(stats), progress)
-        if not ready:
+        ticket = _take(ticket, len(stats), progress)
+        if ticket < 0 or not _ready(job.blocks[ticket], ticket // job.width, progress):
             return ticket
         samples = job.samples[job.start[ticket] : job.start[ticket + 1]]
         if len(samples):
             stats[ticket].updates = len(samples)
             run_points(factors.users, factors.items, samples, rule, stats[ticket])
-        fetch_add(progress.done)
+        _finish(job.blocks[ticket], ticket // job.width, progress)
         ticket = -1
 
 
 @compiled
-def _claim(ticket: int, width: int, tickets: int, progress: Progress) -> tuple[int, bool]:
-    """A ticket (the given one, or the next if it is −1), and whether its round has begun; −1 if there is none."""
+def _take(ticket: int, tickets: int, progress: Progress) -> int:
+    """The given ticket or, if it is −1, the next one; −1 if none is left or all must stop."""
+    if load_acquire(progress.stop, 0):
+        return -1
     if ticket < 0:
         ticket = fetch_add(progress.taken)
-    if ticket >= tickets:
-        return -1, False
-    before = ticket // width * width
+    return ticket if ticket < tickets else -1
+
+
+@compiled
+def _ready(blocks: Ints, turn: int, progress: Progress) -> bool:
+    """Whether the blocks of a unit have finished all rounds before; looks for a while."""
     for _ in range(LOOKS):
-        if load_acquire(progress.stop):
-            return -1, False
-        if load_acquire(progress.done) >= before:
-            return ticket, True
-    return ticket, False
+        waiting = False
+        for block in blocks:
+            waiting |= load_acquire(progress.reached, np.int64(block)) < turn
+        if not waiting:
+            return True
+    return False
+
+
+@compiled
+def _finish(blocks: Ints, turn: int, progress: Progress) -> None:
+    for block in blocks:
+        store_release(progress.reached, np.int64(block), turn + 1)
 
 
 @compiled
@@ -267,8 +287,8 @@ def _run_planned(factors: Factors, job: Pass, rule: PairRule, unit: int, stats: 
     samples = job.samples[job.begin[unit] : job.end[unit]]
     if len(samples) == 0:
         return
-    start, block = job.cut.item_start, job.schedule.item[unit]
-    items = job.cut.item_order[start[block] : start[block + 1]]
+    block = job.blocks[unit, 1] - job.width
+    items = job.cut.item_order[job.cut.item_start[block] : job.cut.item_start[block + 1]]
     key = stream_key(job.key, unit, _UNIT)
     skipped = 0
     if job.positives.in_baskets:

@@ -46,24 +46,14 @@ class Cut(NamedTuple):
 
 
 class Schedule(NamedTuple):
-    """The units of a pass and of single items: round r holds the units r · width … (r + 1) · width − 1.
+    """The units in their order: round r holds the units r · width … (r + 1) · width − 1.
 
-    A unit owns one user block and one item block; every block takes part once per round.
+    A unit owns one user block and one item block, or two of them for drawn pairs. Blocks are numbered from 0, user
+    blocks first; no two units of a round have a block in common, and every block takes part once per round.
     """
 
     width: int
-    user: Ints
-    item: Ints
-
-
-class PairSchedule(NamedTuple):
-    """The units of drawn pairs: a unit owns one user block and two item blocks, again disjoint within a round."""
-
-    width: int
-    user: Ints
-    first: Ints
-    second: Ints
-    slots: Ints  # [b, c]: in which match of which round the item blocks b and c meet
+    blocks: Ints  # units × 2 or units × 3
 
 
 class Strata:
@@ -102,19 +92,28 @@ class Strata:
 
     def schedule(self) -> Schedule:
         """Unit s · B + a: user block a meets item block (a + s) mod B."""
-        shift, user = np.divmod(np.arange(self.blocks**2, dtype=np.int32), self.blocks)
-        item = ((user + shift) % self.blocks).astype(np.int32)
-        return Schedule(self.blocks, user.astype(np.int32), item)
+        shift, user = np.divmod(np.arange(self.blocks**2), self.blocks)
+        item = (user + shift) % self.blocks
+        return Schedule(self.blocks, np.column_stack((user, self.blocks + item)).astype(np.int32))
 
-    def schedule_pairs(self) -> PairSchedule:
+    def schedule_pairs(self) -> Schedule:
         """Unit (s · rounds + r) · G + m: user block (m + s) mod G meets match m of round r."""
         matches = _tournament(self._teams())
         rounds, width = matches.shape[:2]
-        shift, _, match = np.indices((width, rounds, width), dtype=np.int32).reshape(3, -1)
-        teams = np.tile(matches.reshape(-1, 2), (width, 1)).astype(np.int32)
-        user = ((match + shift) % width).astype(np.int32)
-        first, second = (np.ascontiguousarray(column) for column in teams.T)
-        return PairSchedule(width, user, first, second, _slots(matches))
+        shift, _, match = np.indices((width, rounds, width)).reshape(3, -1)
+        teams = np.tile(matches.reshape(-1, 2), (width, 1))
+        return Schedule(width, np.column_stack(((match + shift) % width, width + teams)).astype(np.int32))
+
+    def meetings(self) -> Ints:
+        """[b, c]: the number of the match, counted over the rounds, in which the item blocks b and c meet.
+
+        For b = c it is the first match of the block.
+        """
+        matches = _tournament(self._teams())
+        meetings = np.zeros((self._teams(), self._teams()), np.int32)
+        for number, (x, y) in reversed(list(enumerate(matches.reshape(-1, 2)))):
+            meetings[x, y] = meetings[y, x] = meetings[x, x] = meetings[y, y] = number
+        return meetings
 
     def _teams(self) -> int:
         return 2 * self.pair_blocks
@@ -141,18 +140,6 @@ def _tournament(teams: int) -> Longs:
         for m in range(1, teams // 2):
             matches[turn, m] = (home + m) % circle, (home - m) % circle
     return matches
-
-
-def _slots(matches: Longs) -> Ints:
-    """slots[x, y] = round · matches + match in which teams x and y meet.
-
-    For x = y it is the first match of the team.
-    """
-    teams = len(matches) + 1
-    slots = np.zeros((teams, teams), np.int32)
-    for number, (x, y) in reversed(list(enumerate(matches.reshape(-1, 2)))):
-        slots[x, y] = slots[y, x] = slots[x, x] = slots[y, y] = number
-    return slots
 
 
 @compiled
