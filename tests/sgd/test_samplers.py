@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tracemalloc
 from collections import defaultdict
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taurank import Log
-from taurank._threads import map_blocks
 from taurank.sgd import samplers
 from taurank.sgd.samples import PAIR, POINT
 
@@ -47,10 +47,30 @@ def cells_of(log: Log) -> samplers.Cells:
     return samplers.Cells(log.user, log.item, log.time, log.treated, log.outcome, *sizes)
 
 
-def drawn_samples(kind: Any, draw: Any, *arguments: Any, n: int = DRAWS) -> Any:
-    samples = np.zeros(n, kind)
-    draw(*arguments, KEY, samples, 0, n)
-    return samples
+def draw_pairs(slots: samplers.Slots, alpha: float, n: int = DRAWS, threads: int = 1) -> Any:
+    kinds = samplers.pair_kinds(slots, alpha)
+    choose, fill = partial(samplers.choose_pairs, slots, kinds), partial(samplers.fill_pairs, slots, kinds)
+    return samplers.draw(samplers.Sampler(PAIR, choose, fill), n, n_users_of(slots), KEY, threads)  # type: ignore[arg-type]
+
+
+def draw_by_class(
+    slots: samplers.Slots, cells: samplers.CellsByClass, positives: float, alpha: float, n: int = DRAWS
+) -> Any:
+    choose = partial(samplers.choose_by_class, slots, cells, positives, alpha)
+    return samplers.draw(
+        samplers.Sampler(POINT, choose, partial(samplers.fill_by_class, slots)), n, n_users_of(slots), KEY, 1
+    )
+
+
+def draw_by_arm(slots: samplers.Slots, arms: samplers.Arms, n: int = DRAWS) -> Any:
+    choose = partial(samplers.choose_by_arm, slots, arms)
+    return samplers.draw(
+        samplers.Sampler(POINT, choose, partial(samplers.fill_by_arm, slots)), n, n_users_of(slots), KEY, 1
+    )
+
+
+def n_users_of(slots: samplers.Slots) -> int:
+    return len(slots.user_start) - 1
 
 
 def cells_by_class(log: Log) -> dict[tuple[int, int], dict[int, list[int]]]:
@@ -97,7 +117,7 @@ def test_pairs(log: Log, alpha: float) -> None:
                             size = len(cells[(u, t)][one]) * len(cells[(u, t)][two])
                             expected[(u, i, j)] += share / len(served) / len(times) / len(users[t]) / size
     slots = samplers.slots_of(cells_of(log))
-    samples = drawn_samples(PAIR, samplers.draw_pairs, slots, samplers.pair_kinds(slots, alpha))
+    samples = draw_pairs(slots, alpha)
     assert (samples["weight"] == 1).all()
     assert_frequencies([(u, i, j) for u, i, j, _ in samples.tolist()], expected)
 
@@ -115,7 +135,7 @@ def test_cells_by_class(log: Log) -> None:
                 expected[(u, i, 0.0)] += (1 - one) * share[c] / totals[c]
     slots = samplers.slots_of(cells_of(log))
     by_class = samplers.cells_by_class(cells_of(log), slots)
-    samples = drawn_samples(POINT, samplers.draw_by_class, slots, by_class, 0.2, 0.3)
+    samples = draw_by_class(slots, by_class, 0.2, 0.3)
     assert_frequencies([(u, i, y) for u, i, _, y in samples.tolist()], expected)
 
 
@@ -130,7 +150,7 @@ def test_cells_by_arm(log: Log) -> None:
                 for i in c[kind]:
                     expected[(u, i, label, treated)] += 0.5 / len(having) / size
     slots = samplers.slots_of(cells_of(log))
-    samples = drawn_samples(POINT, samplers.draw_by_arm, slots, samplers.arms_of(slots))
+    samples = draw_by_arm(slots, samplers.arms_of(slots))
     assert ((samples["item"] - samples["tied"]) % (2 * N_ITEMS) == N_ITEMS).all()
     drawn = [(u, i % N_ITEMS, y, i < N_ITEMS) for u, i, _, y in samples.tolist()]
     assert_frequencies(drawn, expected)
@@ -138,16 +158,17 @@ def test_cells_by_arm(log: Log) -> None:
 
 def test_threads_do_not_change_the_draws(log: Log) -> None:
     slots = samplers.slots_of(cells_of(log))
-    kinds = samplers.pair_kinds(slots, 0.5)
-    want = drawn_samples(PAIR, samplers.draw_pairs, slots, kinds, n=1000)
-    for threads in (1, 2, 7):
-        samples = np.zeros(1000, PAIR)
+    want = draw_pairs(slots, 0.5, n=1000)
+    for threads in (2, 7):
+        assert (draw_pairs(slots, 0.5, n=1000, threads=threads) == want).all()
 
-        def draw(begin: int, end: int, samples: Any = samples) -> None:
-            samplers.draw_pairs(slots, kinds, KEY, samples, begin, end)
 
-        map_blocks(draw, 1000, threads)
-        assert (samples == want).all()
+def test_samples_come_user_by_user_in_a_random_order(log: Log) -> None:
+    users = draw_pairs(samplers.slots_of(cells_of(log)), 0.5)["user"]
+    visited = users[np.flatnonzero(np.diff(users, prepend=-1))]
+    assert sorted(visited) == sorted(set(users))
+    orders = {tuple(samplers.shuffle(3, np.uint64(key))) for key in range(100)}
+    assert len(orders) == 6
 
 
 @given(st.sets(st.integers(0, 30)), st.integers(31, 40))
@@ -172,7 +193,7 @@ def test_the_last_control_negatives_are_drawn_exactly() -> None:
     slots = samplers.slots_of(cells)
     by_class = samplers.cells_by_class(cells, slots)
     assert by_class.n_absent == 3
-    samples = drawn_samples(POINT, samplers.draw_by_class, slots, by_class, 0.0, 1.0, n=20_000)
+    samples = draw_by_class(slots, by_class, 0.0, 1.0, n=20_000)
     drawn = samples[samples["target"] == 1]  # TP are not drawn, and all control negatives have target 1
     counts = pd.Series(list(zip(drawn["user"].tolist(), drawn["item"].tolist(), strict=True))).value_counts()
     assert set(counts.index) == set(free)
@@ -187,7 +208,7 @@ def test_the_last_untreated_items_are_drawn_exactly() -> None:
     slots = samplers.slots_of(cells_of(log))
     arms = samplers.arms_of(slots)
     assert arms.n_control == 2
-    samples = drawn_samples(POINT, samplers.draw_by_arm, slots, arms, n=20_000)
+    samples = draw_by_arm(slots, arms, n=20_000)
     drawn = samples[samples["item"] >= 3]
     counts = pd.Series(list(zip(drawn["user"].tolist(), (drawn["item"] - 3).tolist(), strict=True))).value_counts()
     expected = {(5, 1): 1 / 2, (9, 0): 1 / 6, (9, 1): 1 / 6, (9, 2): 1 / 6}
@@ -207,7 +228,7 @@ def test_memory_grows_with_the_rows_not_with_users_and_times() -> None:
     tracemalloc.stop()
     assert len(kept) == 4
     assert peak < 100 * (n_users + n_times)  # users × times would be 10⁹
-    samples = drawn_samples(POINT, samplers.draw_by_arm, slots, kept[3], n=1000)
+    samples = draw_by_arm(slots, kept[3], n=1000)
     assert (samples["user"] < n_users).all()
 
 
@@ -215,7 +236,7 @@ def test_a_slot_that_is_nearly_full_still_has_its_control_negative() -> None:
     rows = pd.DataFrame({"user_id": 0, "item_id": np.arange(399), "treated": 1, "outcome": np.arange(399) == 0})
     log = Log.from_frame(rows.astype({"outcome": int}), items=range(400))
     slots = samplers.slots_of(cells_of(log))
-    samples = drawn_samples(PAIR, samplers.draw_pairs, slots, samplers.pair_kinds(slots, 0.0), n=5000)
+    samples = draw_pairs(slots, 0.0, n=5000)
     assert set(samples["item"].tolist()) == {0}
     assert (samples["other"] != 0).all()
     assert np.mean(samples["other"] == 399) == pytest.approx(0.5, abs=0.03)  # TP against CN, or against TN

@@ -5,34 +5,28 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
 from taurank._random import Stream, stream
-from taurank._threads import map_blocks
 from taurank.data.log import Log
 from taurank.errors import InputError
 from taurank.learners.factorization import Epoch, FactorLearner
-from taurank.sgd.samplers import Cells
-from taurank.sgd.samples import Samples
+from taurank.sgd.samplers import Cells, Sampler, draw
 from taurank.sgd.scheduler import Factors, Pairwise, Pointwise, Stats
 from taurank.sgd.strata import Strata
-
-# writes the samples begin … end − 1 of an epoch: (key, samples, begin, end); a kernel that releases the GIL
-Sampler = Callable[[np.uint64, Samples, int, int], None]
 
 
 @dataclass(kw_only=True, eq=False)
 class DrawnLearner(FactorLearner):
     """An epoch draws as many samples as the log has positives, anew every time."""
 
-    record: ClassVar[np.dtype[Any]]  # PAIR or POINT
     run_samples: ClassVar[Callable[..., Stats]]  # run_pairwise_samples or run_pointwise_samples
 
     @abstractmethod
     def sampler(self, cells: Cells) -> Sampler:
-        """Look at the cells once, refuse those without the classes that the method needs, and return the draw."""
+        """Look at the cells once, refuse those without the classes that the method needs, and return how to draw."""
 
     @abstractmethod
     def rule(self) -> Pairwise | Pointwise:
@@ -50,8 +44,7 @@ class DrawnLearner(FactorLearner):
         strata, rule, run_samples = Strata(log.n_users, log.n_items, n), self.rule(), type(self).run_samples
 
         def epoch(factors: Factors, seed: int, number: int, threads: int) -> Stats:
-            drawn, key = np.empty(n, self.record), stream(seed, number, Stream.DRAWN_SAMPLES)
-            map_blocks(lambda begin, end: sampler(key, drawn, begin, end), n, threads)
+            drawn = draw(sampler, n, log.n_users, stream(seed, number, Stream.DRAWN_SAMPLES), threads)
             return run_samples(factors, drawn, strata, seed, number, rule, threads)
 
         return epoch

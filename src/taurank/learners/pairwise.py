@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from taurank.data.log import Log
 from taurank.errors import InputError
 from taurank.estimation import gains
 from taurank.estimation.gains import Gains
-from taurank.learners.drawn import DrawnLearner, Sampler
+from taurank.learners.drawn import DrawnLearner
 from taurank.learners.factorization import CAP_GRID, REGULARIZATION_GRID, Epoch, FactorLearner
 from taurank.sgd import samplers
 from taurank.sgd.losses import SURROGATES
@@ -155,7 +155,6 @@ class ULBPR(DrawnLearner):
     regularization: float = 0.001
     positive_share: float = 0.0
 
-    record: ClassVar[np.dtype[Any]] = PAIR
     run_samples = staticmethod(run_pairwise_samples)
     space: ClassVar[Mapping[str, Sequence[float]]] = {
         "regularization": REGULARIZATION_GRID,
@@ -174,9 +173,10 @@ class ULBPR(DrawnLearner):
             return lambda factors, seed, number, threads: NOTHING_DONE
         return super().prepare(log)
 
-    def sampler(self, cells: samplers.Cells) -> Sampler:
+    def sampler(self, cells: samplers.Cells) -> samplers.Sampler:
         slots = samplers.slots_of(cells)
         kinds = samplers.pair_kinds(slots, self.positive_share)
         if kinds is None:
             raise InputError("ULBPR found no treated positive in this log.")
-        return partial(samplers.draw_pairs, slots, kinds)
+        choose, fill = partial(samplers.choose_pairs, slots, kinds), partial(samplers.fill_pairs, slots, kinds)
+        return samplers.Sampler(PAIR, choose, fill)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from scipy.special import expit
@@ -17,7 +17,7 @@ from taurank._validation import check_number
 from taurank.data.ids import Codes
 from taurank.errors import InputError
 from taurank.learners.base import Floats
-from taurank.learners.drawn import DrawnLearner, Sampler
+from taurank.learners.drawn import DrawnLearner
 from taurank.learners.factorization import REGULARIZATION_GRID
 from taurank.sgd import samplers
 from taurank.sgd.samples import POINT
@@ -36,7 +36,6 @@ class ULRMF(DrawnLearner):
     positive_share: float = 0.0
     positives: float = 0.2
 
-    record: ClassVar[np.dtype[Any]] = POINT
     run_samples = staticmethod(run_pointwise_samples)
     space: ClassVar[Mapping[str, Sequence[float]]] = {
         "regularization": REGULARIZATION_GRID,
@@ -51,13 +50,15 @@ class ULRMF(DrawnLearner):
     def rule(self) -> Pointwise:
         return Pointwise(self.learning_rate, self.regularization)
 
-    def sampler(self, cells: samplers.Cells) -> Sampler:
+    def sampler(self, cells: samplers.Cells) -> samplers.Sampler:
         slots = samplers.slots_of(cells)
         by_class = samplers.cells_by_class(cells, slots)
         for name, size in zip(samplers.CLASS_NAMES, (*np.diff(by_class.start), by_class.n_absent), strict=True):
             if not size:
                 raise InputError(f"ULRMF needs cells of every class; this log has no {name}.")
-        return partial(samplers.draw_by_class, slots, by_class, self.positives, self.positive_share)
+        shares = (self.positives, self.positive_share)
+        choose = partial(samplers.choose_by_class, slots, by_class, *shares)
+        return samplers.Sampler(POINT, choose, partial(samplers.fill_by_class, slots))
 
 
 @dataclass(kw_only=True, eq=False)
@@ -75,7 +76,6 @@ class CausE(DrawnLearner):
 
     stored: ClassVar[tuple[str, ...]] = ("user_factors", "item_factors", "control_item_factors")
     item_tables: ClassVar[int] = 2
-    record: ClassVar[np.dtype[Any]] = POINT
     run_samples = staticmethod(run_pointwise_samples)
     space: ClassVar[Mapping[str, Sequence[float]]] = {
         "regularization": REGULARIZATION_GRID,
@@ -89,12 +89,13 @@ class CausE(DrawnLearner):
     def rule(self) -> Pointwise:
         return Pointwise(self.learning_rate, self.regularization, self.tie)
 
-    def sampler(self, cells: samplers.Cells) -> Sampler:
+    def sampler(self, cells: samplers.Cells) -> samplers.Sampler:
         slots = samplers.slots_of(cells)
         arms = samplers.arms_of(slots)
         if not len(arms.treated) or not arms.n_control:
             raise InputError("CausE needs positive outcomes and both treated and untreated cells.")
-        return partial(samplers.draw_by_arm, slots, arms)
+        choose = partial(samplers.choose_by_arm, slots, arms)
+        return samplers.Sampler(POINT, choose, partial(samplers.fill_by_arm, slots))
 
     def _keep(self, tables: Factors) -> None:
         half = len(tables.items) // 2

@@ -3,12 +3,16 @@
 A cell (user, item, time) is of one of four classes: treated or control × positive or negative (TP, TN, CP, CN).
 A *slot* is a user at a time. Control negatives are the items that a slot does not list, so they are never stored:
 the n-th of them is found by a search in the slot's sorted list. Slots without any row are not stored either, so memory
-grows with the rows. Each sample has random numbers of its own, so that any cut of the draws into blocks gives the same
-samples.
+grows with the rows.
+
+Samples are drawn in two passes. The first one chooses user and slot; then the samples are sorted by user, so that the
+second one, which draws the items, reads the lists of a user while they are in the cache. Each sample has random numbers
+of its own in each pass, so that any cut of the draws into blocks gives the same samples.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +20,9 @@ import numpy.typing as npt
 
 from taurank._jit import compiled, inlined
 from taurank._random import below, uniform
+from taurank._threads import map_blocks
 from taurank.sgd.samples import Ints, Longs, Samples
+from taurank.sgd.strata import shuffle
 
 TP, TN, CP, CN = 0, 1, 2, 3
 CLASS_NAMES = ("treated positive", "treated negative", "control positive", "control negative")
@@ -26,6 +32,14 @@ _LOOSE = ((TP, TN), (TP, CP), (CN, TN), (CN, CP))
 _TRIES = 32  # of a rejection sampler, before it counts instead
 _STEPS = np.uint64(128)  # random numbers reserved for one sample
 _LARGEST = 2**32 - 1  # bound of ``below``
+
+
+class Sampler(NamedTuple):
+    """How a method draws. Both passes take (key, samples, begin, end) and write the samples begin … end − 1."""
+
+    record: np.dtype[Any]  # PAIR or POINT
+    choose: Callable[[np.uint64, Samples, int, int], None]  # the user; what it leaves in the rest is for ``fill``
+    fill: Callable[[np.uint64, Samples, int, int], None]
 
 
 class Cells(NamedTuple):
@@ -90,6 +104,15 @@ class Arms(NamedTuple):
     idle: Longs  # as in CellsByClass
 
 
+def draw(sampler: Sampler, n: int, n_users: int, key: np.uint64, threads: int) -> Samples:
+    """n samples, in a random order of users."""
+    chosen = np.empty(n, sampler.record)
+    map_blocks(lambda begin, end: sampler.choose(key, chosen, begin, end), n, threads)
+    samples = _sort_by_user(chosen, n_users, key)
+    map_blocks(lambda begin, end: sampler.fill(key, samples, begin, end), n, threads)
+    return samples
+
+
 def slots_of(cells: Cells) -> Slots:
     """Sort the listed cells by slot and class, and by slot and item."""
     rows, kind = _listed(cells)
@@ -150,27 +173,38 @@ def arms_of(slots: Slots) -> Arms:
 
 
 @compiled
-def draw_pairs(slots: Slots, kinds: PairKinds, key: Any, samples: Samples, begin: int, end: int) -> None:
-    """ULBPR's pairs: the kind first, then a uniform time and a uniform user with both classes, then i and j."""
+def choose_pairs(slots: Slots, kinds: PairKinds, key: Any, samples: Samples, begin: int, end: int) -> None:
+    """ULBPR: the kind of pair first, then a uniform time and a uniform user with both classes."""
     for n in range(begin, end):
         counter = np.uint64(n) * _STEPS
         kind = np.searchsorted(kinds.chance[:-1], uniform(key, counter), "right")
         time = kinds.busy[kind, _below(key, counter, 1, kinds.n_busy[kind])]
         low, high = kinds.start[kind, time], kinds.start[kind, time + 1]
-        slot = np.int64(kinds.slot[low + _below(key, counter, 2, high - low)])
+        slot = kinds.slot[low + _below(key, counter, 2, high - low)]
         samples[n].user = slots.user[slot]
-        samples[n].item = _draw_item(slots, slot, kinds.better[kind], key, counter, 3)
-        samples[n].other = _draw_item(slots, slot, kinds.worse[kind], key, counter, 4)
+        samples[n].item = slot
+        samples[n].other = kind
         samples[n].weight = 1
 
 
 @compiled
-def draw_by_class(
+def fill_pairs(slots: Slots, kinds: PairKinds, key: Any, samples: Samples, begin: int, end: int) -> None:
+    """ULBPR: uniform items i and j of the two classes of the chosen slot."""
+    for n in range(begin, end):
+        counter = np.uint64(n) * _STEPS
+        slot, kind = np.int64(samples[n].item), samples[n].other
+        samples[n].item = _draw_item(slots, slot, kinds.better[kind], key, counter, 3)
+        samples[n].other = _draw_item(slots, slot, kinds.worse[kind], key, counter, 4)
+
+
+@compiled
+def choose_by_class(
     slots: Slots, cells: CellsByClass, positives: float, alpha: float, key: Any, samples: Samples, begin: int, end: int
 ) -> None:
-    """ULRMF's cells: arm 50/50, positives with the given share in the arm, uniform among the cells of the class.
+    """ULRMF: arm 50/50, positives with the given share in the arm, uniform among the cells of the class.
 
-    Target 1 for TP, 0 for TN and CP; a control negative is 1 with probability α.
+    Target 1 for TP, 0 for TN and CP; a control negative is 1 with probability α. Of a control negative the slot
+    is left in ``tied`` and its rank among those of the slot in ``item``; otherwise ``tied`` is −1.
     """
     for n in range(begin, end):
         counter = np.uint64(n) * _STEPS
@@ -178,39 +212,81 @@ def draw_by_class(
         positive = uniform(key, counter + np.uint64(1)) < positives
         kind = (TP if positive else TN) if treated else (CP if positive else CN)
         if kind == CN:
-            user, item = _draw_control_negative(slots, cells, key, counter)
+            user, slot, item = _choose_control_negative(slots, cells, key, counter)
             target = uniform(key, counter + np.uint64(2)) < alpha
         else:
             low, high = cells.start[kind], cells.start[kind + 1]
             row = low + _below(key, counter, 3, high - low)
-            user, item = np.int64(cells.user[row]), np.int64(cells.item[row])
+            user, slot, item = np.int64(cells.user[row]), np.int64(-1), np.int64(cells.item[row])
             target = kind == TP
         samples[n].user = user
         samples[n].item = item
-        samples[n].tied = item
+        samples[n].tied = slot
         samples[n].target = target
 
 
 @compiled
-def draw_by_arm(slots: Slots, arms: Arms, key: Any, samples: Samples, begin: int, end: int) -> None:
-    """CausE's cells: arm 50/50, a uniform user and time that has the arm, a uniform item of the arm.
+def fill_by_class(slots: Slots, key: Any, samples: Samples, begin: int, end: int) -> None:
+    """ULRMF: find the control negatives by their rank."""
+    for n in range(begin, end):
+        slot = np.int64(samples[n].tied)
+        if slot >= 0:
+            low, high = slots.start[3 * slot], slots.start[3 * slot + 3]
+            samples[n].item = absent_item(slots.sorted_item, low, high, np.int64(samples[n].item))
+        samples[n].tied = samples[n].item
 
-    Rows of the control arm are those of the second item table, tied to the first."""
+
+@compiled
+def choose_by_arm(slots: Slots, arms: Arms, key: Any, samples: Samples, begin: int, end: int) -> None:
+    """CausE: arm 50/50, left in ``item``; a uniform user and time that has the arm, its slot left in ``tied``."""
     for n in range(begin, end):
         counter = np.uint64(n) * _STEPS
         if uniform(key, counter) < 0.5:
             slot = np.int64(arms.treated[_below(key, counter, 1, len(arms.treated))])
-            user, low, high = np.int64(slots.user[slot]), slots.start[3 * slot], slots.start[3 * slot + 2]
-            row = low + _below(key, counter, 2, high - low)
-            item, target, from_table, to_table = np.int64(slots.item[row]), row < slots.start[3 * slot + 1], 0, 1
+            samples[n].user = slots.user[slot]
+            samples[n].item = 1
         else:
-            user, slot = _draw_control_slot(slots, arms, key, counter)
+            user, slot = _choose_control_slot(slots, arms, key, counter)
+            samples[n].user = user
+            samples[n].item = 0
+        samples[n].tied = slot
+
+
+@compiled
+def fill_by_arm(slots: Slots, key: Any, samples: Samples, begin: int, end: int) -> None:
+    """CausE: a uniform item of the arm. The control arm has the rows of the second item table."""
+    for n in range(begin, end):
+        counter = np.uint64(n) * _STEPS
+        slot = np.int64(samples[n].tied)
+        if samples[n].item == 1:
+            low, high = slots.start[3 * slot], slots.start[3 * slot + 2]
+            row = low + _below(key, counter, 4, high - low)
+            item, target = np.int64(slots.item[row]), row < slots.start[3 * slot + 1]
+            samples[n].item = item
+            samples[n].tied = item + slots.n_items
+        else:
             item, target = _draw_untreated(slots, slot, key, counter)
-            from_table, to_table = 1, 0
-        samples[n].user = user
-        samples[n].item = item + from_table * slots.n_items
-        samples[n].tied = item + to_table * slots.n_items
+            samples[n].item = item + slots.n_items
+            samples[n].tied = item
         samples[n].target = target
+
+
+@compiled
+def _sort_by_user(samples: Samples, n_users: int, key: Any) -> Samples:
+    """A counting sort, in a random order of users: training must not always visit the same ones last."""
+    order = shuffle(n_users, ~key)
+    position = np.zeros(n_users, np.int64)
+    for n in range(len(samples)):
+        position[np.uint64(samples[n].user)] += 1
+    total = 0
+    for u in order:
+        position[u], total = total, total + position[u]
+    output = np.empty_like(samples)
+    for n in range(len(samples)):
+        u = np.uint64(samples[n].user)
+        output[np.uint64(position[u])] = samples[n]
+        position[u] += 1
+    return output
 
 
 def _listed(cells: Cells) -> tuple[Longs, npt.NDArray[np.int64]]:
@@ -275,29 +351,27 @@ def absent_item(listed: Ints, low: int, high: int, rank: int) -> Any:
 
 
 @compiled
-def _draw_control_negative(slots: Slots, cells: CellsByClass, key: Any, counter: Any) -> tuple[int, int]:
-    """User and item of a uniform control negative: a uniform slot and rank, until the slot has as many."""
+def _choose_control_negative(slots: Slots, cells: CellsByClass, key: Any, counter: Any) -> tuple[int, int, int]:
+    """User, slot (−1 if it is not stored) and rank of a uniform control negative.
+
+    A uniform slot and a uniform rank, until the slot has as many; after too many tries one is counted out."""
     n_users = len(slots.user_start) - 1
     for step in range(8, 8 + 3 * _TRIES, 3):
         user = _below(key, counter, step, n_users)
         slot = _find_slot(slots, user, _below(key, counter, step + 1, slots.n_times))
         rank = _below(key, counter, step + 2, slots.n_items)
-        if slot < 0:
-            return user, rank
-        low, high = slots.start[3 * slot], slots.start[3 * slot + 3]
-        if rank < slots.n_items - (high - low):
-            return user, absent_item(slots.sorted_item, low, high, rank)
+        if slot < 0 or rank < slots.n_items - (slots.start[3 * slot + 3] - slots.start[3 * slot]):
+            return user, slot, rank
     rank = _below(key, counter, 8 + 3 * _TRIES, min(cells.n_absent, _LARGEST))
     if rank >= cells.absent[-1]:
         rank -= cells.absent[-1]
-        return _idle_user(cells.idle, rank // slots.n_items), rank % slots.n_items
-    slot = np.searchsorted(cells.absent, rank, "right") - 1
-    low, high = slots.start[3 * slot], slots.start[3 * slot + 3]
-    return np.int64(slots.user[slot]), absent_item(slots.sorted_item, low, high, rank - cells.absent[slot])
+        return _idle_user(cells.idle, rank // slots.n_items), np.int64(-1), rank % slots.n_items
+    slot = np.int64(np.searchsorted(cells.absent, rank, "right") - 1)
+    return np.int64(slots.user[slot]), slot, rank - cells.absent[slot]
 
 
 @compiled
-def _draw_control_slot(slots: Slots, arms: Arms, key: Any, counter: Any) -> tuple[int, int]:
+def _choose_control_slot(slots: Slots, arms: Arms, key: Any, counter: Any) -> tuple[int, int]:
     """User and slot (−1 if it is not stored) of a uniform slot with an untreated item."""
     n_users = len(slots.user_start) - 1
     for step in range(8, 8 + 2 * _TRIES, 2):
@@ -316,9 +390,9 @@ def _draw_control_slot(slots: Slots, arms: Arms, key: Any, counter: Any) -> tupl
 def _draw_untreated(slots: Slots, slot: int, key: Any, counter: Any) -> tuple[int, bool]:
     """A uniform untreated item of a slot, and whether it was positive."""
     if slot < 0:
-        return _below(key, counter, 2, slots.n_items), False
+        return _below(key, counter, 4, slots.n_items), False
     low, control, high = slots.start[3 * slot], slots.start[3 * slot + 2], slots.start[3 * slot + 3]
-    rank = _below(key, counter, 2, slots.n_items - (control - low))
+    rank = _below(key, counter, 4, slots.n_items - (control - low))
     if rank < high - control:
         return np.int64(slots.item[control + rank]), True
     return absent_item(slots.sorted_item, low, high, rank - (high - control)), False

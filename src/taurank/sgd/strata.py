@@ -120,8 +120,8 @@ class Strata:
 
     def _cut(self, seed: int, epoch: int, user_blocks: int, item_blocks: int) -> Cut:
         users, items = (stream(seed, epoch, purpose) for purpose in (Stream.USER_BLOCKS, Stream.ITEM_BLOCKS))
-        user_order, user_start, user_block = _shuffle(self.n_users, user_blocks, users)
-        item_order, item_start, item_block = _shuffle(self.n_items, item_blocks, items)
+        user_order, user_start, user_block = _cut(self.n_users, user_blocks, users)
+        item_order, item_start, item_block = _cut(self.n_items, item_blocks, items)
         return Cut(user_order, user_start, item_order, item_start, user_block, item_block)
 
 
@@ -143,12 +143,19 @@ def _tournament(teams: int) -> Longs:
 
 
 @compiled
-def _shuffle(size: int, blocks: int, key: Any) -> tuple[Ints, Longs, Ints]:
-    """A random order of 0 … size − 1 (Fisher-Yates), cut into blocks of nearly equal size."""
+def shuffle(size: int, key: Any) -> Ints:
+    """A random order of 0 … size − 1 (Fisher-Yates)."""
     order = np.arange(size).astype(np.int32)
     for n in range(size - 1, 0, -1):
         m = below(key, n, n + 1)
         order[n], order[m] = order[m], order[n]
+    return order
+
+
+@compiled
+def _cut(size: int, blocks: int, key: Any) -> tuple[Ints, Longs, Ints]:
+    """A random order, where each block of it begins (their sizes are nearly equal), and the block of every id."""
+    order = shuffle(size, key)
     start = np.arange(blocks + 1) * size // blocks
     block = np.empty(size, np.int32)
     for b in range(blocks):
