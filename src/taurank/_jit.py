@@ -1,4 +1,4 @@
-"""How kernels are compiled: cached on disk, releasing the GIL, with strict floating-point arithmetic unless stated."""
+"""How kernels are compiled: cached on disk, without the GIL, with strict floating-point arithmetic unless stated."""
 
 from __future__ import annotations
 

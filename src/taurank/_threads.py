@@ -25,6 +25,7 @@ Flag = npt.NDArray[np.int64]  # one number, so that kernels can read it: 0 go on
 T = TypeVar("T")
 
 MOST_THREADS = 64  # more are started only on a machine with more cores
+START_SECONDS = 2.0  # to wait for a thread whose start was interrupted: it may be about to run, or may never run
 BLOCKS_PER_THREAD = 4  # of `map_blocks`: evens out blocks that take longer
 
 
@@ -73,8 +74,7 @@ def run_interruptibly(task: Callable[[Flag], T]) -> T:
         done.wait()  # not join: interrupted, it would take the thread for finished
     finally:
         stop[0] = 1
-        if thread.ident is not None:
-            done.wait()
+        if done.wait(START_SECONDS if thread.ident is None else None):
             thread.join()
     if errors:
         raise errors[0]

@@ -13,8 +13,9 @@ from taurank._random import Stream, stream
 from taurank.data.log import Log
 from taurank.errors import InputError
 from taurank.learners.factorization import Epoch, FactorLearner
-from taurank.sgd.samplers import Cells, Sampler, draw
+from taurank.sgd.samplers import Sampler, draw
 from taurank.sgd.scheduler import Factors, Pairwise, Pointwise, Stats
+from taurank.sgd.slots import Cells
 from taurank.sgd.strata import Strata
 
 

@@ -33,6 +33,7 @@ from taurank.sgd.scheduler import (
     run_pairwise_epoch,
     run_pairwise_samples,
 )
+from taurank.sgd.slots import Cells, pair_kinds, slots_of
 from taurank.sgd.strata import Strata
 
 
@@ -173,9 +174,9 @@ class ULBPR(DrawnLearner):
             return lambda factors, seed, number, threads: NOTHING_DONE
         return super().prepare(log)
 
-    def sampler(self, cells: samplers.Cells) -> samplers.Sampler:
-        slots = samplers.slots_of(cells)
-        kinds = samplers.pair_kinds(slots, self.positive_share)
+    def sampler(self, cells: Cells) -> samplers.Sampler:
+        slots = slots_of(cells)
+        kinds = pair_kinds(slots, self.positive_share)
         if kinds is None:
             raise InputError("ULBPR found no treated positive in this log.")
         choose, fill = partial(samplers.choose_pairs, slots, kinds), partial(samplers.fill_pairs, slots, kinds)

@@ -22,6 +22,7 @@ from taurank.learners.factorization import REGULARIZATION_GRID
 from taurank.sgd import samplers
 from taurank.sgd.samples import POINT
 from taurank.sgd.scheduler import Factors, Pointwise, run_pointwise_samples
+from taurank.sgd.slots import CLASS_NAMES, Cells, arms_of, cells_by_class, slots_of
 
 
 @dataclass(kw_only=True, eq=False)
@@ -50,10 +51,10 @@ class ULRMF(DrawnLearner):
     def rule(self) -> Pointwise:
         return Pointwise(self.learning_rate, self.regularization)
 
-    def sampler(self, cells: samplers.Cells) -> samplers.Sampler:
-        slots = samplers.slots_of(cells)
-        by_class = samplers.cells_by_class(cells, slots)
-        for name, size in zip(samplers.CLASS_NAMES, (*np.diff(by_class.start), by_class.n_absent), strict=True):
+    def sampler(self, cells: Cells) -> samplers.Sampler:
+        slots = slots_of(cells)
+        by_class = cells_by_class(cells, slots)
+        for name, size in zip(CLASS_NAMES, (*np.diff(by_class.start), by_class.n_absent), strict=True):
             if not size:
                 raise InputError(f"ULRMF needs cells of every class; this log has no {name}.")
         shares = (self.positives, self.positive_share)
@@ -89,9 +90,9 @@ class CausE(DrawnLearner):
     def rule(self) -> Pointwise:
         return Pointwise(self.learning_rate, self.regularization, self.tie)
 
-    def sampler(self, cells: samplers.Cells) -> samplers.Sampler:
-        slots = samplers.slots_of(cells)
-        arms = samplers.arms_of(slots)
+    def sampler(self, cells: Cells) -> samplers.Sampler:
+        slots = slots_of(cells)
+        arms = arms_of(slots)
         if not len(arms.treated) or not arms.n_control:
             raise InputError("CausE needs positive outcomes and both treated and untreated cells.")
         choose = partial(samplers.choose_by_arm, slots, arms)

@@ -85,4 +85,4 @@ def _pick(outside: Ints, i: int, key: Any, counter: int) -> Any:
 @compiled
 def _contains(bought: Ints, item: int) -> bool:
     position = np.searchsorted(bought, item)
-    return position < len(bought) and bought[position] == item
+    return bool(position < len(bought) and bought[position] == item)

@@ -109,15 +109,15 @@ def _checked(name: str, values: npt.NDArray[Any], bound: int) -> Ints:
 
 def _check_drawn(drawn: Samples, number: str, **bounds: int) -> None:
     """One quick look at all samples; a slow one only to word the error."""
-    columns = [drawn[name] for name in bounds]
-    if not _within(*columns, *bounds.values(), drawn[number]):
+    columns: list[Any] = [drawn[name] for name in bounds]
+    if not _within(drawn[number], *columns, *bounds.values()):
         for name, bound in bounds.items():
             _checked(name, drawn[name], bound)
         raise InputError(f"column '{number}' of the drawn samples has values that are not finite.")
 
 
 @compiled
-def _within(first: Ints, second: Ints, third: Ints, a: int, b: int, c: int, number: Floats) -> bool:
+def _within(number: Floats, first: Any, second: Any, third: Any, a: Any, b: Any, c: Any) -> bool:
     good = True
     for n in range(len(first)):
         good &= 0 <= first[n] < a and 0 <= second[n] < b and 0 <= third[n] < c and np.isfinite(number[n])
@@ -154,9 +154,7 @@ def _write_samples(members: Ints, block: Ints, position: Longs, positives: Posit
 
 
 @compiled
-def _sort_by_user(
-    user: Ints, item: Ints, weight: Floats, in_baskets: bool, basket: Ints, n_users: int
-) -> Positives:
+def _sort_by_user(user: Ints, item: Ints, weight: Floats, in_baskets: bool, basket: Ints, n_users: int) -> Positives:
     start = np.zeros(n_users + 1, np.int64)
     for u in user:
         start[u + 1] += 1

@@ -22,9 +22,7 @@ def pair_score(users: Any, items: Any, u: Any, i: Any, j: Any) -> Any:
 
 
 @vectorized
-def pair_step(
-    users: Any, items: Any, u: Any, i: Any, j: Any, v: Any, k: Any, o: Any, pull: Any, keep: Any
-) -> Any:
+def pair_step(users: Any, items: Any, u: Any, i: Any, j: Any, v: Any, k: Any, o: Any, pull: Any, keep: Any) -> Any:
     """Update rows u, i, j; return s_vko."""
     if u == v and k != i and k != j and o != i and o != j and users.shape[1] >= WIDE:
         return _pair_same_user(users[u], items[i], items[j], items[k], items[o], pull, keep)

@@ -1,13 +1,11 @@
 """Samples for the methods that draw from all cells: pairs for ULBPR, single cells for ULRMF and CausE.
 
-A cell (user, item, time) is of one of four classes: treated or control × positive or negative (TP, TN, CP, CN).
-A *slot* is a user at a time. Control negatives are the items that a slot does not list, so they are never stored:
-the n-th of them is found by a search in the slot's sorted list. Slots without any row are not stored either, so memory
-grows with the rows.
+Control negatives, the items that a slot does not list, are not stored: the n-th of them is found by a search in the
+sorted list of the slot (see ``slots``).
 
 Samples are drawn in two passes. The first one chooses user and slot; then the samples are sorted by user, so that the
-second one, which draws the items, reads the lists of a user while they are in the cache. Each sample has random numbers
-of its own in each pass, so that any cut of the draws into blocks gives the same samples.
+second one, which draws the items, reads the lists of a user while they are in the cache. Each sample has its own
+random numbers in each pass, so that any cut of the draws into blocks gives the same samples.
 """
 
 from __future__ import annotations
@@ -16,19 +14,15 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from taurank._jit import compiled, inlined
 from taurank._random import below, uniform
 from taurank._threads import map_blocks
 from taurank.sgd.samples import Ints, Longs, Samples
+from taurank.sgd.slots import CN, CP, TN, TP, Arms, CellsByClass, PairKinds, Slots
 from taurank.sgd.strata import shuffle
 
-TP, TN, CP, CN = 0, 1, 2, 3
-CLASS_NAMES = ("treated positive", "treated negative", "control positive", "control negative")
-# ULBPR: with probability 1 − α a treated positive against the rest, with α {TP, CN} against {TN, CP}
-_STRICT = ((TP, CN), (TP, TN), (TP, CP))
-_LOOSE = ((TP, TN), (TP, CP), (CN, TN), (CN, CP))
+NOT_STORED: Any = np.int64(-1)  # as the number of a slot: it has no row
 _TRIES = 32  # of a rejection sampler, before it counts instead
 _STEPS = np.uint64(128)  # random numbers reserved for one sample
 _LARGEST = 2**32 - 1  # bound of ``below``
@@ -42,68 +36,6 @@ class Sampler(NamedTuple):
     fill: Callable[[np.uint64, Samples, int, int], None]
 
 
-class Cells(NamedTuple):
-    """The columns of a log: one row per cell with a recommendation or an outcome."""
-
-    user: Ints
-    item: Ints
-    time: Ints
-    treated: npt.NDArray[Any]
-    outcome: npt.NDArray[Any]
-    n_users: int
-    n_items: int
-    n_times: int
-
-
-class Slots(NamedTuple):
-    """The listed cells (all but the control negatives) by slot; slots are sorted by user and time.
-
-    Class c of slot s is ``item[start[3s + c] : start[3s + c + 1]]``, in order; ``sorted_item[start[3s] : start[3s + 3]]``
-    are all listed items of the slot, in order.
-    """
-
-    user: Ints  # of every slot
-    time: Ints
-    user_start: Longs  # where the slots of each user begin; users + 1
-    start: Longs
-    item: Ints
-    sorted_item: Ints
-    n_items: int
-    n_times: int
-
-
-class PairKinds(NamedTuple):
-    """The kinds of pairs that can be drawn, and for each the slots that have both classes, by time."""
-
-    chance: npt.NDArray[np.float64]  # running sum over the kinds
-    better: Longs  # class of i
-    worse: Longs  # class of j
-    start: Longs  # kind × (times + 1), into slot
-    slot: Ints
-    busy: Longs  # kind × times: the times with any such slot come first
-    n_busy: Longs
-
-
-class CellsByClass(NamedTuple):
-    """User and item of the listed cells; class c has the rows start[c] … start[c + 1] − 1."""
-
-    user: Ints
-    item: Ints
-    start: Longs
-    n_absent: int  # control negatives
-    absent: Longs  # how many of them are in the slots before; slots + 1
-    idle: Longs  # how many slots without any row the users before have; users + 1
-
-
-class Arms(NamedTuple):
-    """The slots with a treated item, and the stored slots with an untreated one."""
-
-    treated: Ints
-    control: Ints
-    n_control: int  # with the slots that are not stored
-    idle: Longs  # as in CellsByClass
-
-
 def draw(sampler: Sampler, n: int, n_users: int, key: np.uint64, threads: int) -> Samples:
     """n samples, in a random order of users."""
     chosen = np.empty(n, sampler.record)
@@ -111,65 +43,6 @@ def draw(sampler: Sampler, n: int, n_users: int, key: np.uint64, threads: int) -
     samples = _sort_by_user(chosen, n_users, key)
     map_blocks(lambda begin, end: sampler.fill(key, samples, begin, end), n, threads)
     return samples
-
-
-def slots_of(cells: Cells) -> Slots:
-    """Sort the listed cells by slot and class, and by slot and item."""
-    rows, kind = _listed(cells)
-    item = cells.item[rows]
-    slot_id = cells.user[rows].astype(np.int64) * cells.n_times + cells.time[rows]
-    order = np.lexsort((item, slot_id))
-    item, kind, slot_id = item[order], kind[order], slot_id[order]
-    first = np.flatnonzero(np.diff(slot_id, prepend=-1))
-    slot = np.repeat(np.arange(len(first)), np.diff(first, append=len(slot_id)))
-    user, time = np.divmod(slot_id[first], cells.n_times)
-    key = 3 * slot + kind
-    return Slots(
-        user.astype(np.int32), time.astype(np.int32), _starts(user, cells.n_users), _starts(key, 3 * len(first)),
-        item[np.argsort(key, kind="stable")], item, cells.n_items, cells.n_times,
-    )  # fmt: skip
-
-
-def pair_kinds(slots: Slots, alpha: float) -> PairKinds | None:
-    """ULBPR's kinds of pairs and where they can be drawn; kinds that no slot can serve are left out."""
-    has = _class_sizes(slots) > 0
-    kinds = []
-    for share, classes in ((1.0 - alpha, _STRICT), (alpha, _LOOSE)):
-        able = [(pair, np.flatnonzero(has[:, pair[0]] & has[:, pair[1]])) for pair in classes]
-        served = [(pair, slot) for pair, slot in able if len(slot) and share > 0]
-        kinds += [(share / len(served), *pair, _by_time(slots, slot)) for pair, slot in served]
-    if not kinds:
-        return None
-    chance = np.cumsum([share for share, *_ in kinds])
-    counts = np.array([np.bincount(slots.time[slot], minlength=slots.n_times) for *_, slot in kinds])
-    first = np.cumsum(counts.sum(axis=1)) - counts.sum(axis=1)
-    return PairKinds(
-        chance / chance[-1],
-        np.array([better for _, better, _, _ in kinds]),
-        np.array([worse for _, _, worse, _ in kinds]),
-        np.column_stack((first, first[:, None] + np.cumsum(counts, axis=1))),
-        np.concatenate([slot for *_, slot in kinds]),
-        np.argsort(counts == 0, axis=1, kind="stable"),
-        np.count_nonzero(counts, axis=1),
-    )
-
-
-def cells_by_class(cells: Cells, slots: Slots) -> CellsByClass:
-    """The listed cells by class, and where the control negatives are."""
-    rows, kind = _listed(cells)
-    rows = rows[np.argsort(kind, kind="stable")]
-    absent = slots.n_items - np.diff(slots.start[::3])
-    n_absent = cells.n_users * cells.n_times * cells.n_items - len(rows)
-    running = np.concatenate(([0], np.cumsum(absent)))
-    return CellsByClass(cells.user[rows], cells.item[rows], _starts(kind, 3), n_absent, running, _idle(slots))
-
-
-def arms_of(slots: Slots) -> Arms:
-    """Where CausE finds its two arms."""
-    sizes = _class_sizes(slots)
-    treated = sizes[:, TP] + sizes[:, TN]
-    control, idle = np.flatnonzero(treated < slots.n_items), _idle(slots)
-    return Arms(_ints(np.flatnonzero(treated)), _ints(control), len(control) + int(idle[-1]), idle)
 
 
 @compiled
@@ -199,8 +72,9 @@ def fill_pairs(slots: Slots, kinds: PairKinds, key: Any, samples: Samples, begin
 
 @compiled
 def choose_by_class(
-    slots: Slots, cells: CellsByClass, positives: float, alpha: float, key: Any, samples: Samples, begin: int, end: int
-) -> None:
+    slots: Slots, cells: CellsByClass, positives: float, alpha: float,
+    key: Any, samples: Samples, begin: int, end: int,
+) -> None:  # fmt: skip
     """ULRMF: arm 50/50, positives with the given share in the arm, uniform among the cells of the class.
 
     Target 1 for TP, 0 for TN and CP; a control negative is 1 with probability α. Of a control negative the slot
@@ -217,7 +91,7 @@ def choose_by_class(
         else:
             low, high = cells.start[kind], cells.start[kind + 1]
             row = low + _below(key, counter, 3, high - low)
-            user, slot, item = np.int64(cells.user[row]), np.int64(-1), np.int64(cells.item[row])
+            user, slot, item = np.int64(cells.user[row]), NOT_STORED, np.int64(cells.item[row])
             target = kind == TP
         samples[n].user = user
         samples[n].item = item
@@ -242,7 +116,7 @@ def choose_by_arm(slots: Slots, arms: Arms, key: Any, samples: Samples, begin: i
     for n in range(begin, end):
         counter = np.uint64(n) * _STEPS
         if uniform(key, counter) < 0.5:
-            slot = np.int64(arms.treated[_below(key, counter, 1, len(arms.treated))])
+            slot: Any = np.int64(arms.treated[_below(key, counter, 1, len(arms.treated))])
             samples[n].user = slots.user[slot]
             samples[n].item = 1
         else:
@@ -261,7 +135,8 @@ def fill_by_arm(slots: Slots, key: Any, samples: Samples, begin: int, end: int) 
         if samples[n].item == 1:
             low, high = slots.start[3 * slot], slots.start[3 * slot + 2]
             row = low + _below(key, counter, 4, high - low)
-            item, target = np.int64(slots.item[row]), row < slots.start[3 * slot + 1]
+            item: Any = np.int64(slots.item[row])
+            target = row < slots.start[3 * slot + 1]
             samples[n].item = item
             samples[n].tied = item + slots.n_items
         else:
@@ -289,42 +164,13 @@ def _sort_by_user(samples: Samples, n_users: int, key: Any) -> Samples:
     return output
 
 
-def _listed(cells: Cells) -> tuple[Longs, npt.NDArray[np.int64]]:
-    """The rows that are not control negatives, and their classes."""
-    rows = np.flatnonzero((cells.treated == 1) | (cells.outcome == 1))
-    treated, positive = cells.treated[rows] == 1, cells.outcome[rows] == 1
-    return rows, np.where(treated, np.where(positive, TP, TN), CP)
-
-
-def _starts(key: npt.NDArray[Any], size: int) -> Longs:
-    return np.concatenate(([0], np.cumsum(np.bincount(key, minlength=size)))).astype(np.int64)
-
-
-def _class_sizes(slots: Slots) -> Longs:
-    """How many cells of each class a slot has: slots × (TP, TN, CP, CN)."""
-    listed = np.diff(slots.start).reshape(-1, 3)
-    return np.column_stack((listed, slots.n_items - listed.sum(axis=1)))
-
-
-def _by_time(slots: Slots, slot: Longs) -> Ints:
-    return _ints(slot[np.argsort(slots.time[slot], kind="stable")])
-
-
-def _idle(slots: Slots) -> Longs:
-    return np.arange(len(slots.user_start)) * np.int64(slots.n_times) - slots.user_start
-
-
-def _ints(values: Longs) -> Ints:
-    return values.astype(np.int32)
-
-
 @inlined
 def _below(key: Any, counter: Any, step: int, bound: Any) -> Any:
     return np.int64(below(key, counter + np.uint64(step), bound))
 
 
 @compiled
-def _draw_item(slots: Slots, slot: int, kind: int, key: Any, counter: Any, step: int) -> Any:
+def _draw_item(slots: Slots, slot: Any, kind: Any, key: Any, counter: Any, step: int) -> Any:
     """A uniform item of a class of a slot."""
     if kind == CN:
         low, high = slots.start[3 * slot], slots.start[3 * slot + 3]
@@ -335,7 +181,7 @@ def _draw_item(slots: Slots, slot: int, kind: int, key: Any, counter: Any, step:
 
 
 @compiled
-def absent_item(listed: Ints, low: int, high: int, rank: int) -> Any:
+def absent_item(listed: Ints, low: Any, high: Any, rank: Any) -> Any:
     """The item, counted from 0 by rank, that is not among the sorted items listed[low : high].
 
     Of the items before it, as many are listed as there are n with listed[low + n] − n <= rank."""
@@ -345,13 +191,13 @@ def absent_item(listed: Ints, low: int, high: int, rank: int) -> Any:
     while size > np.uint64(0):
         half = (size + one) >> one
         probe = position + half - one
-        position += half if np.int64(listed[probe]) - np.int64(probe) <= limit else np.uint64(0)
+        position += half * np.uint64(np.int64(listed[probe]) - np.int64(probe) <= limit)  # without a branch
         size -= half
     return rank + np.int64(position - start)
 
 
 @compiled
-def _choose_control_negative(slots: Slots, cells: CellsByClass, key: Any, counter: Any) -> tuple[int, int, int]:
+def _choose_control_negative(slots: Slots, cells: CellsByClass, key: Any, counter: Any) -> Any:
     """User, slot (−1 if it is not stored) and rank of a uniform control negative.
 
     A uniform slot and a uniform rank, until the slot has as many; after too many tries one is counted out."""
@@ -365,13 +211,13 @@ def _choose_control_negative(slots: Slots, cells: CellsByClass, key: Any, counte
     rank = _below(key, counter, 8 + 3 * _TRIES, min(cells.n_absent, _LARGEST))
     if rank >= cells.absent[-1]:
         rank -= cells.absent[-1]
-        return _idle_user(cells.idle, rank // slots.n_items), np.int64(-1), rank % slots.n_items
+        return _idle_user(cells.idle, rank // slots.n_items), NOT_STORED, rank % slots.n_items
     slot = np.int64(np.searchsorted(cells.absent, rank, "right") - 1)
     return np.int64(slots.user[slot]), slot, rank - cells.absent[slot]
 
 
 @compiled
-def _choose_control_slot(slots: Slots, arms: Arms, key: Any, counter: Any) -> tuple[int, int]:
+def _choose_control_slot(slots: Slots, arms: Arms, key: Any, counter: Any) -> Any:
     """User and slot (−1 if it is not stored) of a uniform slot with an untreated item."""
     n_users = len(slots.user_start) - 1
     for step in range(8, 8 + 2 * _TRIES, 2):
@@ -381,13 +227,13 @@ def _choose_control_slot(slots: Slots, arms: Arms, key: Any, counter: Any) -> tu
             return user, slot
     rank = _below(key, counter, 8 + 2 * _TRIES, min(arms.n_control, _LARGEST))
     if rank >= len(arms.control):
-        return _idle_user(arms.idle, rank - len(arms.control)), np.int64(-1)
+        return _idle_user(arms.idle, rank - len(arms.control)), NOT_STORED
     slot = np.int64(arms.control[rank])
     return np.int64(slots.user[slot]), slot
 
 
 @compiled
-def _draw_untreated(slots: Slots, slot: int, key: Any, counter: Any) -> tuple[int, bool]:
+def _draw_untreated(slots: Slots, slot: Any, key: Any, counter: Any) -> Any:
     """A uniform untreated item of a slot, and whether it was positive."""
     if slot < 0:
         return _below(key, counter, 4, slots.n_items), False
@@ -409,7 +255,7 @@ def _find_slot(slots: Slots, user: int, time: int) -> Any:
             low = middle + 1
         else:
             high = middle
-    return low if low < end and slots.time[low] == time else np.int64(-1)
+    return low if low < end and slots.time[low] == time else NOT_STORED
 
 
 @compiled

@@ -1,7 +1,7 @@
 """An epoch of training: the units of a plan, run by any number of threads to the same bits.
 
-Threads take tickets from a shared counter in the order of the schedule. A unit starts when its own blocks have finished
-the round before; it does not wait for the whole round. No two units that run at once share a row, and each unit has
+Threads take tickets from a shared counter in the order of the schedule. A unit starts when its own blocks have
+finished the round before; it does not wait for the whole round. No two units that run at once share a row, and each unit has
 draws and an order of its own, so the factors do not depend on which thread runs a unit, or when.
 Waiting is free of deadlocks because the awaited units have smaller tickets, so each is done or being run.
 """
@@ -64,9 +64,9 @@ class Pointwise(NamedTuple):
 class Stats(NamedTuple):
     """What an epoch did.
 
-    ``loss`` is the mean, without regularization, over a sub-sample (about one update in 64) as the scores were before
-    their step. ``zero_loss`` is the mean of the absolute loss of the same samples if all scores were 0, as they nearly
-    are before training. ``skipped`` positives found no item outside their basket in their block.
+    ``loss`` is the mean, without regularization, over a sub-sample (about one update in 64), each as it was before its
+    step. ``zero_loss`` is the mean of the absolute loss of the same samples if all scores were 0, as they nearly are
+    before training. ``skipped`` positives found no item outside their basket in their block.
     """
 
     loss: float

@@ -43,9 +43,13 @@ def ten_weeks_scores(world: World, log: Log, threads: int | None = None) -> Scor
     if world.users != log.users or world.items != log.items:
         raise InputError("the log has other users or items than the world; give a log sampled from this world.")
     scores = np.empty((world.n_items, world.n_users))  # item by item, for a kernel that walks through users
-    rates = (np.ascontiguousarray(rate.T) for rate in (world.treated_rate, world.control_rate))
-    work = (*rates, _patterns(log), log.n_times, scores)
-    map_blocks(lambda begin, end: _posterior_means(*work, begin, end), world.n_items, threads)
+    treated, control = (np.ascontiguousarray(rate.T) for rate in (world.treated_rate, world.control_rate))
+    patterns, times = _patterns(log), log.n_times
+    map_blocks(
+        lambda begin, end: _posterior_means(treated, control, patterns, times, scores, begin, end),
+        world.n_items,
+        threads,
+    )
     impossible = int(np.count_nonzero(np.isnan(scores)))
     if impossible:
         raise InputError(
@@ -89,7 +93,9 @@ def _patterns(log: Log) -> npt.NDArray[np.int64]:
 
 
 @compiled
-def _posterior_means(treated_rate: Any, control_rate: Any, patterns: Any, times: Any, scores: Any, begin: int, end: int) -> None:
+def _posterior_means(
+    treated_rate: Any, control_rate: Any, patterns: Any, times: Any, scores: Any, begin: int, end: int
+) -> None:
     """All pairs of some items; a posterior is computed once for all users of an item with the same counts."""
     base = times + 1
     for item in range(begin, end):
