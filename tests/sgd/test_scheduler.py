@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -9,8 +10,11 @@ import numpy as np
 import pytest
 
 from support.factors import copied, some_pairs, some_points, some_positives, start_tables
+from taurank import BPR, ULBPR, ULRMF, World
 from taurank.errors import InputError
+from taurank.learners.factorization import FactorLearner
 from taurank.sgd.kernels import NEAR
+from taurank.sgd.losses import SURROGATES
 from taurank.sgd.planning import by_user
 from taurank.sgd.samples import Baskets
 from taurank.sgd.scheduler import (
@@ -146,12 +150,89 @@ def test_padding_stays_zero() -> None:
     assert all(table.ctypes.data % 64 == 0 for table in tables)
 
 
-def test_divergence_is_told() -> None:
-    tables = start_tables(50, 60, 8)
+@pytest.mark.parametrize("rate", [1.0, 1e4])
+def test_divergence_is_seen_in_the_loss(rate: float) -> None:
+    """Long before scores overflow, the loss is far above that of a model whose scores are all 0."""
+    tables = start_tables(50, 60, 8, scale=0.1)
     entries, strata = some_positives(50, 60, 4_000), Strata(50, 60, 4_000)
-    assert run_pairwise_epoch(tables, entries, strata, 1, 0, Pairwise(0.01, 0.01)).finite
-    stats = [run_pairwise_epoch(tables, entries, strata, 1, n, Pairwise(1e4, 0.01)) for n in (1, 2)]
-    assert not stats[-1].finite
+    calm = run_pairwise_epoch(tables, entries, strata, 1, 0, Pairwise(0.01, 0.01))
+    assert not calm.diverged
+    assert calm.zero_loss == pytest.approx(np.log(2) * abs(entries.weight).mean(), rel=0.1)
+    assert run_pairwise_epoch(tables, entries, strata, 1, 1, Pairwise(rate, 0.01)).diverged
+
+
+@pytest.mark.parametrize("learner", [BPR(learning_rate=1.0), ULBPR(learning_rate=1.0), ULRMF(learning_rate=3.0)])
+def test_a_learning_rate_that_is_too_large_shows_in_the_first_epochs(learner: FactorLearner) -> None:
+    log = World.synthetic(100, 60, random_state=0).sample(5, random_state=1).log
+    for rate, diverges in ((learner.learning_rate, True), (0.01, False)):
+        learner.learning_rate = rate
+        epoch, factors = learner.prepare(log), learner.initial(log, 0)
+        assert any(epoch(factors, 0, number, 1).diverged for number in range(5)) == diverges
+
+
+@pytest.mark.parametrize("surrogate", SURROGATES.values())
+def test_no_loss_of_an_untrained_model_counts_as_divergence(surrogate: int) -> None:
+    tables, rule = start_tables(50, 60, 8, scale=0.1), Pairwise(0.01, 0.01, 1.0, surrogate)
+    entries, strata = some_positives(50, 60, 4_000), Strata(50, 60, 4_000)
+    assert not any(run_pairwise_epoch(tables, entries, strata, 1, n, rule).diverged for n in range(5))
+
+
+def test_full_baskets_are_not_slow() -> None:
+    """Where a basket holds all items there is no negative; finding that out once serves the whole basket."""
+    seconds = {}
+    for share in (0.5, 1.0):
+        bought = np.random.default_rng(0).random((60, 400)) < share
+        user, item = (index.astype(np.int32) for index in np.nonzero(bought))
+        baskets = Baskets(np.concatenate(([0], np.cumsum(bought.sum(axis=1)))), item)
+        entries = by_user(user, item, np.ones(len(user)), 60, 400, basket=user)
+        strata, tables, rule = Strata(60, 400, len(user)), start_tables(60, 400, 8), Pairwise(0.01, 0.01)
+
+        def clock() -> float:
+            began = time.process_time()
+            run_pairwise_epoch(tables, entries, strata, 0, 0, rule, 1, baskets)  # noqa: B023
+            return (time.process_time() - began) / len(user)  # noqa: B023
+
+        seconds[share] = min(clock() for _ in range(5))
+    assert seconds[1.0] < 10 * seconds[0.5]
+
+
+def test_negatives_of_a_nearly_full_basket_are_uniform() -> None:
+    strata, n_items, free = Strata(1, 400, 2), 400, [7, 50, 399]
+    bought = np.delete(np.arange(n_items, dtype=np.int32), free)
+    baskets = Baskets(np.array([0, len(bought)]), bought)
+    entries, hits = (
+        by_user(np.array([0]), np.array([5]), np.ones(1), 1, n_items, basket=np.zeros(1)),
+        np.zeros(n_items),
+    )
+    for epoch in range(1500):
+        tables = start_tables(1, n_items, 8)
+        before = tables.items.copy()
+        run_pairwise_epoch(tables, entries, strata, 0, epoch, Pairwise(0.1, 0.0), 1, baskets)
+        hits += (tables.items != before).any(axis=1)
+    assert np.flatnonzero(hits).tolist() == [5, *free]
+    assert abs(hits[free] - 500).max() < 4.5 * np.sqrt(1500 * 2 / 9)
+
+
+@pytest.mark.parametrize("factors", [8, 24, 64, 72, 200])
+def test_bits_do_not_depend_on_where_the_tables_are(factors: int) -> None:
+    run, ends = runs()["pass"], set()
+    for shift in (0, 1, 7, 40):
+        spare = [np.empty(shift + 1, np.float32) for _ in range(shift)]
+        tables = copied(start_tables(200, 300, factors))
+        run(tables, 1)
+        ends.add(tables.users.tobytes() + tables.items.tobytes())
+        assert len(spare) == shift
+    memory = np.zeros(500 * tables.users.shape[1] + 64, np.float32)  # one table right behind the other
+    skip = -(memory.ctypes.data // 4) % 16 + 16
+    users, items = (part.reshape(-1, tables.users.shape[1]) for part in (
+        memory[skip : skip + tables.users.size], memory[skip + tables.users.size :][: tables.items.size],
+    ))  # fmt: skip
+    tables = Factors(users, items)
+    for table, start in zip(tables, start_tables(200, 300, factors), strict=True):
+        table[:] = start
+    run(tables, 1)
+    ends.add(tables.users.tobytes() + tables.items.tobytes())
+    assert len(ends) == 1
 
 
 def test_the_reported_loss_falls_while_learning() -> None:

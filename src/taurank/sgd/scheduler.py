@@ -1,8 +1,8 @@
 """An epoch of training: the units of a plan, run by any number of threads to the same bits.
 
 Threads take tickets from a shared counter in the order of the schedule. A unit starts when its own blocks have
-finished the round before; it does not wait for the whole round. No two units that run at once share a row, and each unit has
-draws and an order of its own, so the factors do not depend on which thread runs a unit, or when.
+finished the round before; it does not wait for the whole round. No two units that run at once share a row, and each
+unit has draws and an order of its own, so the factors do not depend on which thread runs a unit, or when.
 Waiting is free of deadlocks because the awaited units have smaller tickets, so each is done or being run.
 """
 
@@ -31,7 +31,7 @@ COLUMNS = 8  # the width of a factor table is a multiple of it, so that rows con
 GUARD = 64  # floats between two tables: rows closer than the longest vector loop might run other instructions
 LOOKS = 1000  # at its blocks, some microseconds, before a waiting thread sleeps and others can use its core
 PAUSE = 5e-5  # seconds
-RISE = 10.0  # times the loss of a model whose scores are all 0: more means divergence
+RISE = 5.0  # times the loss of a model whose scores are all 0: more means divergence
 
 UnitStats = npt.NDArray[Any]  # of UNIT_STATS
 _UNIT = int(Stream.UNIT)
@@ -64,8 +64,8 @@ class Pointwise(NamedTuple):
 class Stats(NamedTuple):
     """What an epoch did.
 
-    ``loss`` is the mean, without regularization, over a sub-sample (about one update in 64), each as it was before its
-    step. ``zero_loss`` is the mean of the absolute loss of the same samples if all scores were 0, as they nearly are
+    ``loss`` is the mean, without regularization, over a sub-sample (about one update in 64), each before its step.
+    ``zero_loss`` is the mean of the absolute loss of the same samples if all scores were 0, as they nearly are
     before training. ``skipped`` positives found no item outside their basket in their block.
     """
 
@@ -207,16 +207,16 @@ def _work_on_pass(
 ) -> int:
     """Plan and run units until none is left (return −1), or until a ticket waited long (return it, to resume)."""
     while True:
-        ticket = _take(ticket, job.width + len(stats), progress)
+        ticket = take_ticket(ticket, job.width + len(stats), progress)
         unit = ticket - job.width
-        if ticket < 0 or (unit >= 0 and not _ready(job.blocks[unit], 1 + unit // job.width, progress)):
+        if ticket < 0 or (unit >= 0 and not blocks_ready(job.blocks[unit], 1 + unit // job.width, progress)):
             return ticket
         if unit < 0:
             plan_users(job.cut, job.positives, ticket, job.offsets[ticket], job.samples, job.begin, job.end)
             store_release(progress.reached, ticket, 1)
         else:
             _run_planned(factors, job, rule, unit, stats)
-            _finish(job.blocks[unit], 1 + unit // job.width, progress)
+            finish_blocks(job.blocks[unit], 1 + unit // job.width, progress)
         ticket = -1
 
 
@@ -226,14 +226,14 @@ def _work_on_pairs(
 ) -> int:
     """Run units of drawn pairs; returns as ``_work_on_pass``."""
     while True:
-        ticket = _take(ticket, len(stats), progress)
-        if ticket < 0 or not _ready(job.blocks[ticket], ticket // job.width, progress):
+        ticket = take_ticket(ticket, len(stats), progress)
+        if ticket < 0 or not blocks_ready(job.blocks[ticket], ticket // job.width, progress):
             return ticket
         samples = job.samples[job.start[ticket] : job.start[ticket + 1]]
         if len(samples):
             stats[ticket].updates = len(samples)
             run_pairs(factors.users, factors.items, samples, rule, stats[ticket])
-        _finish(job.blocks[ticket], ticket // job.width, progress)
+        finish_blocks(job.blocks[ticket], ticket // job.width, progress)
         ticket = -1
 
 
@@ -243,19 +243,19 @@ def _work_on_points(
 ) -> int:
     """Run units of drawn single items; returns as ``_work_on_pass``."""
     while True:
-        ticket = _take(ticket, len(stats), progress)
-        if ticket < 0 or not _ready(job.blocks[ticket], ticket // job.width, progress):
+        ticket = take_ticket(ticket, len(stats), progress)
+        if ticket < 0 or not blocks_ready(job.blocks[ticket], ticket // job.width, progress):
             return ticket
         samples = job.samples[job.start[ticket] : job.start[ticket + 1]]
         if len(samples):
             stats[ticket].updates = len(samples)
             run_points(factors.users, factors.items, samples, rule, stats[ticket])
-        _finish(job.blocks[ticket], ticket // job.width, progress)
+        finish_blocks(job.blocks[ticket], ticket // job.width, progress)
         ticket = -1
 
 
 @compiled
-def _take(ticket: int, tickets: int, progress: Progress) -> int:
+def take_ticket(ticket: int, tickets: int, progress: Progress) -> int:
     """The given ticket or, if it is −1, the next one; −1 if none is left or all must stop."""
     if load_acquire(progress.stop, 0):
         return -1
@@ -265,7 +265,7 @@ def _take(ticket: int, tickets: int, progress: Progress) -> int:
 
 
 @compiled
-def _ready(blocks: Ints, turn: int, progress: Progress) -> bool:
+def blocks_ready(blocks: Ints, turn: int, progress: Progress) -> bool:
     """Whether the blocks of a unit have finished all rounds before; looks for a while."""
     for _ in range(LOOKS):
         waiting = False
@@ -277,7 +277,7 @@ def _ready(blocks: Ints, turn: int, progress: Progress) -> bool:
 
 
 @compiled
-def _finish(blocks: Ints, turn: int, progress: Progress) -> None:
+def finish_blocks(blocks: Ints, turn: int, progress: Progress) -> None:
     for block in blocks:
         store_release(progress.reached, np.int64(block), turn + 1)
 

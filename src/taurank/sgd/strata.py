@@ -9,8 +9,8 @@ A negative item j comes from the block of i. Blocks are random and, up to one it
 j is uniform over all items but i, and a block never holds fewer than two items.
 
 Methods that draw whole pairs (u, i, j) need i and j in one unit. For them the items are cut into 2G blocks that meet
-two by two, like the teams of a tournament, while G user blocks rotate. The numbers of blocks depend on the data, never
-on the number of threads.
+two by two, like the teams of a tournament, while G user blocks rotate. The numbers of blocks depend on the data,
+never on the number of threads.
 """
 
 from __future__ import annotations
