@@ -40,18 +40,22 @@ def map_blocks(work: Callable[[int, int], object], n: int, threads: int | None =
 
     ``work`` is a kernel that releases the GIL and writes results that do not depend on the cut into blocks.
     """
+    run_interruptibly(lambda stop: share_blocks(work, n, threads, stop))
+
+
+def share_blocks(work: Callable[[int, int], object], n: int, threads: int | None, stop: Flag) -> None:
+    """``map_blocks`` for use inside a task that is run interruptibly."""
     count = worker_count(threads)
     blocks = max(1, min(n, BLOCKS_PER_THREAD * count))
-    bounds = [n * block // blocks for block in range(blocks + 1)]
+    todo = _Shared(itertools.pairwise(n * block // blocks for block in range(blocks + 1)))
 
-    def take_blocks(stop: Flag) -> None:
+    def take_blocks() -> None:
         for begin, end in todo:
             if stop[0]:
                 return
             work(begin, end)
 
-    todo = _Shared(itertools.pairwise(bounds))
-    run_interruptibly(lambda stop: run_together(lambda: take_blocks(stop), min(count, blocks), stop))
+    run_together(take_blocks, min(count, blocks), stop)
 
 
 def run_interruptibly(task: Callable[[Flag], T]) -> T:

@@ -53,7 +53,7 @@ for number in range(int(sys.argv[1])):
 def test_interrupts_leave_nothing_behind(sent: signal.Signals, error: str) -> None:
     """Ctrl-C and SIGTERM at random moments: the right exception, no thread left, no process that hangs."""
     moments, times = random.Random(sent), INTERRUPTS // 2
-    command = [sys.executable, "-c", FITTER, str(times)]
+    command = [sys.executable, "-X", "faulthandler", "-c", FITTER, str(times)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         watchdog = threading.Timer(120 + times, process.kill)
         watchdog.start()
@@ -63,8 +63,9 @@ def test_interrupts_leave_nothing_behind(sent: signal.Signals, error: str) -> No
                 assert process.stdout.readline() == "ready\n"
                 time.sleep(moments.uniform(0, 0.05))
                 process.send_signal(sent)
-                report = json.loads(process.stdout.readline() or '"the process hung"')
-                assert report == {"error": error, "threads": 1, "fitted": True}
+                line = process.stdout.readline()
+                assert line, f"the process ended with code {process.wait(60)}"
+                assert json.loads(line) == {"error": error, "threads": 1, "fitted": True}
             assert process.wait(60) == 0
         finally:
             process.kill()

@@ -17,7 +17,7 @@ import numpy as np
 
 from taurank._jit import compiled, inlined
 from taurank._random import below, uniform
-from taurank._threads import map_blocks
+from taurank._threads import Flag, run_interruptibly, share_blocks
 from taurank.sgd.samples import Ints, Longs, Samples
 from taurank.sgd.slots import CN, CP, TN, TP, Arms, CellsByClass, PairKinds, Slots
 from taurank.sgd.strata import shuffle
@@ -38,11 +38,17 @@ class Sampler(NamedTuple):
 
 def draw(sampler: Sampler, n: int, n_users: int, key: np.uint64, threads: int) -> Samples:
     """n samples, in a random order of users."""
-    chosen = np.empty(n, sampler.record)
-    map_blocks(lambda begin, end: sampler.choose(key, chosen, begin, end), n, threads)
-    samples = _sort_by_user(chosen, n_users, key)
-    map_blocks(lambda begin, end: sampler.fill(key, samples, begin, end), n, threads)
-    return samples
+
+    def run(stop: Flag) -> Samples:
+        chosen = np.empty(n, sampler.record)
+        share_blocks(lambda begin, end: sampler.choose(key, chosen, begin, end), n, threads, stop)
+        if stop[0]:
+            return chosen
+        samples = _sort_by_user(chosen, n_users, key)
+        share_blocks(lambda begin, end: sampler.fill(key, samples, begin, end), n, threads, stop)
+        return samples
+
+    return run_interruptibly(run)
 
 
 @compiled
