@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from taurank._jit import compiled
+from taurank._threads import run_interruptibly
 from taurank.errors import InputError, plural
 from taurank.sgd.intrinsics import prefetch
 from taurank.sgd.samples import Floats, Ints, Longs, Positives, Samples
@@ -36,7 +37,8 @@ def by_user(
     if len(set(lengths.values())) > 1:
         raise InputError(f"the columns of the positives differ in length: {lengths}.")
     baskets = np.empty(0, np.int32) if basket is None else np.asarray(basket, np.int32)
-    return _sort_by_user(user, item, weight, basket is not None, baskets, n_users)
+    # a signal that arrives while Numba builds the named tuple would end the process: not on the main thread
+    return run_interruptibly(lambda stop: _sort_by_user(user, item, weight, basket is not None, baskets, n_users))
 
 
 def bucket_pairs(strata: Strata, cut: Cut, schedule: Schedule, drawn: Samples) -> tuple[Samples, Longs]:
