@@ -25,6 +25,7 @@ class Stream(IntEnum):
     ITEM_BLOCKS = 2
     NEGATIVES = 3
     DRAWN_SAMPLES = 4
+    UNIT = 0  # within NEGATIVES: one stream for each unit of an epoch
 
 
 @inlined
@@ -49,7 +50,10 @@ def uniform(key: Any, counter: Any) -> Any:
 
 @inlined
 def below(key: Any, counter: Any, bound: Any) -> Any:
-    """A uniform integer in 0 … bound − 1, by multiply and shift of the upper 32 bits."""
+    """A uniform integer in 0 … bound − 1 for bounds up to 2³², by multiply and shift of the upper 32 bits.
+
+    The probabilities of two integers differ by at most 2⁻³².
+    """
     return ((word(key, counter) >> _HALF) * np.uint64(bound)) >> _HALF
 
 

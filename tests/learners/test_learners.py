@@ -120,7 +120,7 @@ def test_threads_do_not_change_a_bit(name: str, log: Log) -> None:
 @pytest.mark.parametrize("name", TRAINED)
 def test_a_log_without_positives_is_refused(name: str, log: Log) -> None:
     nothing = Log.from_frame(log.to_frame().assign(outcome=0))
-    with pytest.raises(InputError, match=r"nothing to learn|needs|found no"):
+    with pytest.raises(InputError, match=r"found no|needs"):
         make(name).fit(nothing)
 
 

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from support.factors import copied, some_positives, some_samples, start_tables
+from support.factors import copied, some_pairs, some_points, some_positives, start_tables
 from taurank.sgd.losses import HINGE, LOGISTIC, SIGMOID, pair_loss, point_loss, sigmoid_neg
-from taurank.sgd.planning import bucket_by_unit
-from taurank.sgd.samples import SAMPLE, Positives
+from taurank.sgd.planning import bucket_pairs, bucket_points
+from taurank.sgd.samples import PAIR, POINT, Positives
 from taurank.sgd.scheduler import (
     Factors,
     Pairwise,
@@ -161,11 +161,11 @@ def test_a_pass_equals_its_twin(surrogate: int) -> None:
 
 
 def test_drawn_pairs_equal_their_twin() -> None:
-    strata, drawn = Strata(30, 64, 9_000), some_samples(30, 64, 9_000, point=False)
+    strata, drawn = Strata(30, 64, 9_000), some_pairs(30, 64, 9_000)
     rule, fast = Pairwise(0.01, 0.02, 1.5), start_tables(30, 64, 12)
     slow = float64(fast)
     stats = run_pairwise_samples(fast, drawn, strata, 5, 2, rule)
-    dealt, start = bucket_by_unit(strata, strata.cut_pairs(5, 2), strata.schedule_pairs(), drawn)
+    dealt, start = bucket_pairs(strata, strata.cut_pairs(5, 2), strata.schedule_pairs(), drawn)
     for a, b in itertools.pairwise(start):
         slow_pairs(slow, [tuple(sample) for sample in dealt[a:b].tolist()], rule)
     assert strata.pair_blocks > 1
@@ -175,11 +175,11 @@ def test_drawn_pairs_equal_their_twin() -> None:
 
 @pytest.mark.parametrize("tie", [0.0, 0.3])
 def test_drawn_points_equal_their_twin(tie: float) -> None:
-    strata, drawn = Strata(30, 64, 9_000), some_samples(30, 64, 9_000, point=True)
+    strata, drawn = Strata(30, 64, 9_000), some_points(30, 64, 9_000)
     rule, fast = Pointwise(0.01, 0.02, tie), start_tables(30, 128, 12)
     slow = float64(fast)
     stats = run_pointwise_samples(fast, drawn, strata, 5, 2, rule)
-    dealt, start = bucket_by_unit(strata, strata.cut(5, 2), strata.schedule(), drawn)
+    dealt, start = bucket_points(strata, strata.cut(5, 2), strata.schedule(), drawn)
     for a, b in itertools.pairwise(start):
         slow_points(slow, [tuple(sample) for sample in dealt[a:b].tolist()], rule)
     assert strata.blocks > 1
@@ -189,7 +189,7 @@ def test_drawn_points_equal_their_twin(tie: float) -> None:
 
 def one_step(sample: tuple, point: bool, rule: Pairwise | Pointwise) -> tuple[Factors, Factors]:  # type: ignore[type-arg]
     before = start_tables(2, 6, 8)
-    after, drawn = copied(before), np.array([sample], SAMPLE)
+    after, drawn = copied(before), np.array([sample], POINT if point else PAIR)
     run = run_pointwise_samples if point else run_pairwise_samples
     run(after, drawn, Strata(2, 3 if point else 6, 1), 0, 0, rule)  # type: ignore[arg-type]
     return float64(before), float64(after)

@@ -22,14 +22,16 @@ def rows(log: Log) -> Any:
 
 
 def test_the_local_loss_counts_the_items_above() -> None:
-    """Eq. (local_loss1): r = 1 + Σ_j 1(s_j > s_i), and I = 1 + those above + those below when nothing is tied."""
+    """Eq. (local_loss1): with r = 1 + Σ_j 1(s_j > s_i) the loss of item i is r (Ỹ^T − Ỹ^C).
+
+    Summed over all other items j, the steep sigmoid loss of s_i − s_j is (r − 1) times the signed weight."""
     scores = np.random.default_rng(0).permutation(20)
     rank = np.argsort(np.argsort(-scores)) + 1
     for i in range(20):
-        above = sum(scores[j] > scores[i] for j in range(20) if j != i)
-        below = sum(scores[i] > scores[j] for j in range(20) if j != i)
-        assert rank[i] == 1 + above
-        assert 1 + above + below == 20
+        for weight in (2.5, -0.5):
+            margins = np.delete(scores[i] - scores, i)
+            total = sum(pair_loss(float(margin), weight, SURROGATES["sigmoid"], 50.0) for margin in margins)
+            assert total == pytest.approx(weight * (rank[i] - 1), abs=1e-9)
 
 
 @pytest.mark.parametrize("steepness", [0.5, 1.0, 3.0])

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections import defaultdict
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from taurank import Log
-from taurank._threads import using_threads
 from taurank.sgd import samplers
+from taurank.sgd import slots as slots_
+from taurank.sgd.samples import PAIR, POINT
+from taurank.sgd.strata import shuffle
 
 N_USERS, N_ITEMS, N_TIMES, DRAWS = 3, 6, 2, 400_000
 KEY = np.uint64(12345)
@@ -35,6 +41,38 @@ def log() -> Log:
     frame = pd.DataFrame(rows)
     frame = frame[(frame["treated"] == 1) | (frame["outcome"] == 1) | (frame["item_id"] == 0)]  # some explicit CN
     return Log.from_frame(frame, users=range(N_USERS), items=range(N_ITEMS), times=range(N_TIMES))
+
+
+def cells_of(log: Log) -> slots_.Cells:
+    sizes = (log.n_users, log.n_items, log.n_times)
+    return slots_.Cells(log.user, log.item, log.time, log.treated, log.outcome, *sizes)
+
+
+def draw_pairs(slots: slots_.Slots, alpha: float, n: int = DRAWS, threads: int = 1) -> Any:
+    kinds = slots_.pair_kinds(slots, alpha)
+    assert kinds is not None
+    choose, fill = partial(samplers.choose_pairs, slots, kinds), partial(samplers.fill_pairs, slots, kinds)
+    return samplers.draw(samplers.Sampler(PAIR, choose, fill), n, n_users_of(slots), KEY, threads)
+
+
+def draw_by_class(
+    slots: slots_.Slots, cells: slots_.CellsByClass, positives: float, alpha: float, n: int = DRAWS
+) -> Any:
+    choose = partial(samplers.choose_by_class, slots, cells, positives, alpha)
+    return samplers.draw(
+        samplers.Sampler(POINT, choose, partial(samplers.fill_by_class, slots)), n, n_users_of(slots), KEY, 1
+    )
+
+
+def draw_by_arm(slots: slots_.Slots, arms: slots_.Arms, n: int = DRAWS) -> Any:
+    choose = partial(samplers.choose_by_arm, slots, arms)
+    return samplers.draw(
+        samplers.Sampler(POINT, choose, partial(samplers.fill_by_arm, slots)), n, n_users_of(slots), KEY, 1
+    )
+
+
+def n_users_of(slots: slots_.Slots) -> int:
+    return len(slots.user_start) - 1
 
 
 def cells_by_class(log: Log) -> dict[tuple[int, int], dict[int, list[int]]]:
@@ -80,11 +118,10 @@ def test_pairs(log: Log, alpha: float) -> None:
                         for j in cells[(u, t)][two]:
                             size = len(cells[(u, t)][one]) * len(cells[(u, t)][two])
                             expected[(u, i, j)] += share / len(served) / len(times) / len(users[t]) / size
-    user, better, worse = (np.zeros(DRAWS, np.int32) for _ in range(3))
-    classes = samplers.classes_of(log)
-    pairs = samplers.pairs_of(classes, alpha)
-    samplers.draw_pairs(classes, pairs, KEY, user, better, worse)
-    assert_frequencies(list(zip(user.tolist(), better.tolist(), worse.tolist(), strict=True)), expected)
+    slots = slots_.slots_of(cells_of(log))
+    samples = draw_pairs(slots, alpha)
+    assert (samples["weight"] == 1).all()
+    assert_frequencies([(u, i, j) for u, i, j, _ in samples.tolist()], expected)
 
 
 def test_cells_by_class(log: Log) -> None:
@@ -98,10 +135,10 @@ def test_cells_by_class(log: Log) -> None:
                 one = 1.0 if c == 0 else 0.3 if c == 3 else 0.0
                 expected[(u, i, 1.0)] += one * share[c] / totals[c]
                 expected[(u, i, 0.0)] += (1 - one) * share[c] / totals[c]
-    classes = samplers.classes_of(log)
-    user, item, target = np.zeros(DRAWS, np.int32), np.zeros(DRAWS, np.int32), np.zeros(DRAWS, np.float32)
-    samplers.draw_by_class(classes, samplers.rows_by_class(classes), 0.2, 0.3, KEY, user, item, target)
-    assert_frequencies(list(zip(user.tolist(), item.tolist(), target.tolist(), strict=True)), expected)
+    slots = slots_.slots_of(cells_of(log))
+    listed = slots_.cells_by_class(cells_of(log), slots)
+    samples = draw_by_class(slots, listed, 0.2, 0.3)
+    assert_frequencies([(u, i, y) for u, i, _, y in samples.tolist()], expected)
 
 
 def test_cells_by_arm(log: Log) -> None:
@@ -114,34 +151,94 @@ def test_cells_by_arm(log: Log) -> None:
             for kind, label in zip(kinds, (1.0, 0.0), strict=True):
                 for i in c[kind]:
                     expected[(u, i, label, treated)] += 0.5 / len(having) / size
-    classes = samplers.classes_of(log)
-    user, item, target = np.zeros(DRAWS, np.int32), np.zeros(DRAWS, np.int32), np.zeros(DRAWS, np.float32)
-    treated_flags = np.zeros(DRAWS, np.bool_)
-    samplers.draw_by_arm(classes, *samplers.slots_by_arm(classes), KEY, user, item, target, treated_flags)
-    drawn = zip(user.tolist(), item.tolist(), target.tolist(), treated_flags.tolist(), strict=True)
-    assert_frequencies(list(drawn), expected)
+    slots = slots_.slots_of(cells_of(log))
+    samples = draw_by_arm(slots, slots_.arms_of(slots))
+    assert ((samples["item"] - samples["tied"]) % (2 * N_ITEMS) == N_ITEMS).all()
+    drawn = [(u, i % N_ITEMS, y, i < N_ITEMS) for u, i, _, y in samples.tolist()]
+    assert_frequencies(drawn, expected)
 
 
 def test_threads_do_not_change_the_draws(log: Log) -> None:
-    classes = samplers.classes_of(log)
-    pairs = samplers.pairs_of(classes, 0.5)
-    drawn = []
-    for threads in (1, 2):
-        columns = [np.zeros(1000, np.int32) for _ in range(3)]
-        with using_threads(threads):
-            samplers.draw_pairs(classes, pairs, KEY, *columns)
-        drawn.append(np.stack(columns))
-    assert np.array_equal(drawn[0], drawn[1])
+    slots = slots_.slots_of(cells_of(log))
+    want = draw_pairs(slots, 0.5, n=1000)
+    for threads in (2, 7):
+        assert (draw_pairs(slots, 0.5, n=1000, threads=threads) == want).all()
 
 
-def test_a_slot_that_is_nearly_full_still_gives_its_control_negative() -> None:
-    """Rejection gives up after a few tries; then the absent item is found by counting."""
+def test_samples_come_user_by_user_in_a_random_order(log: Log) -> None:
+    users = draw_pairs(slots_.slots_of(cells_of(log)), 0.5)["user"]
+    visited = users[np.flatnonzero(np.diff(users, prepend=-1))]
+    assert sorted(visited) == sorted(set(users))
+    orders = {tuple(shuffle(3, np.uint64(key))) for key in range(100)}
+    assert len(orders) == 6
+
+
+@given(st.sets(st.integers(0, 30)), st.integers(31, 40))
+def test_absent_items_are_found_by_their_rank(listed: set[int], n_items: int) -> None:
+    padded = np.array([99, *sorted(listed), 0], np.int32)  # neighbors of the slot's own items
+    absent = [item for item in range(n_items) if item not in listed]
+    assert [samplers.absent_item(padded, 1, 1 + len(listed), rank) for rank in range(len(absent))] == absent
+
+
+def full_log(n_users: int, free: list[tuple[int, int]]) -> Log:
+    """Every cell is listed, but for those that are free."""
+    cells = [(u, i) for u in range(n_users) for i in range(40) if (u, i) not in free]
+    frame = pd.DataFrame(cells, columns=["user_id", "item_id"])
+    frame["treated"], frame["outcome"] = (frame["item_id"] > 0).astype(int), (frame["item_id"] < 2).astype(int)
+    return Log.from_frame(frame, users=range(n_users), items=range(40))
+
+
+def test_the_last_control_negatives_are_drawn_exactly() -> None:
+    """Rejection gives up after a few tries; the control negative is then found by counting."""
+    free = [(3, 7), (3, 8), (59, 39)]
+    cells = cells_of(full_log(60, free))
+    slots = slots_.slots_of(cells)
+    by_class = slots_.cells_by_class(cells, slots)
+    assert by_class.n_absent == 3
+    samples = draw_by_class(slots, by_class, 0.0, 1.0, n=20_000)
+    drawn = samples[samples["target"] == 1]  # TP are not drawn, and all control negatives have target 1
+    counts = pd.Series(list(zip(drawn["user"].tolist(), drawn["item"].tolist(), strict=True))).value_counts()
+    assert set(counts.index) == set(free)
+    assert abs(counts / len(drawn) - 1 / 3).max() < 0.03
+
+
+def test_the_last_untreated_items_are_drawn_exactly() -> None:
+    """All slots but two have nothing but treated items; the draw must find those two."""
+    frame = pd.DataFrame([(u, i) for u in range(200) for i in range(3)], columns=["user_id", "item_id"])
+    frame = frame[~((frame["user_id"] == 5) & (frame["item_id"] == 1)) & (frame["user_id"] != 9)]
+    log = Log.from_frame(frame.assign(treated=1, outcome=1), users=range(200), items=range(3))
+    slots = slots_.slots_of(cells_of(log))
+    arms = slots_.arms_of(slots)
+    assert arms.n_control == 2
+    samples = draw_by_arm(slots, arms, n=20_000)
+    drawn = samples[samples["item"] >= 3]
+    counts = pd.Series(list(zip(drawn["user"].tolist(), (drawn["item"] - 3).tolist(), strict=True))).value_counts()
+    expected = {(5, 1): 1 / 2, (9, 0): 1 / 6, (9, 1): 1 / 6, (9, 2): 1 / 6}
+    assert set(counts.index) == set(expected)
+    assert all(abs(counts[cell] / len(drawn) - share) < 0.03 for cell, share in expected.items())
+
+
+def test_memory_grows_with_the_rows_not_with_users_and_times() -> None:
+    """A million users and a thousand times, ten rows: nothing has a place for every user at every time."""
+    n_users, n_times, rows = 10**6, 10**3, np.arange(10, dtype=np.int32)
+    treated, outcome = rows % 2, (rows < 5).astype(np.int8)
+    cells = slots_.Cells(rows * 1000, rows, rows * 90, treated, outcome, n_users, 20, n_times)
+    tracemalloc.start()
+    slots = slots_.slots_of(cells)
+    kept = (slots, slots_.pair_kinds(slots, 0.3), slots_.cells_by_class(cells, slots), slots_.arms_of(slots))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(kept) == 4
+    assert peak < 100 * (n_users + n_times)  # users × times would be 10⁹
+    samples = draw_by_arm(slots, kept[3], n=1000)
+    assert (samples["user"] < n_users).all()
+
+
+def test_a_slot_that_is_nearly_full_still_has_its_control_negative() -> None:
     rows = pd.DataFrame({"user_id": 0, "item_id": np.arange(399), "treated": 1, "outcome": np.arange(399) == 0})
     log = Log.from_frame(rows.astype({"outcome": int}), items=range(400))
-    classes = samplers.classes_of(log)
-    pairs = samplers.pairs_of(classes, 0.0)
-    user, better, worse = (np.zeros(5000, np.int32) for _ in range(3))
-    samplers.draw_pairs(classes, pairs, KEY, user, better, worse)
-    assert set(better.tolist()) == {0}
-    assert (worse != 0).all()
-    assert np.mean(worse == 399) == pytest.approx(0.5, abs=0.03)  # TP against CN, or against TN
+    slots = slots_.slots_of(cells_of(log))
+    samples = draw_pairs(slots, 0.0, n=5000)
+    assert set(samples["item"].tolist()) == {0}
+    assert (samples["other"] != 0).all()
+    assert np.mean(samples["other"] == 399) == pytest.approx(0.5, abs=0.03)  # TP against CN, or against TN

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
-from support.factors import copied, some_positives, some_samples, start_tables
+from support.factors import copied, some_pairs, some_points, some_positives, start_tables
+from taurank import BPR, ULBPR, ULRMF, World
 from taurank.errors import InputError
-from taurank.sgd import scheduler
+from taurank.learners.factorization import FactorLearner
 from taurank.sgd.kernels import NEAR
-from taurank.sgd.planning import bucket_by_unit, by_user
-from taurank.sgd.samples import Baskets, Positives
+from taurank.sgd.losses import SURROGATES
+from taurank.sgd.planning import by_user
+from taurank.sgd.samples import Baskets
 from taurank.sgd.scheduler import (
     Factors,
     Pairwise,
@@ -31,7 +34,7 @@ Run = Callable[[Factors, int], Stats]
 
 def runs() -> dict[str, Run]:
     strata, positives = Strata(200, 150, 40_000), some_positives(200, 150, 40_000)
-    pairs, points = (some_samples(200, 150, 40_000, point) for point in (False, True))
+    pairs, points = (make(200, 150, 40_000) for make in (some_pairs, some_points))
     rule, point_rule = Pairwise(0.02, 0.01), Pointwise(0.02, 0.01, 0.1)
     return {
         "pass": lambda t, n: run_pairwise_epoch(t, positives, strata, 3, 1, rule, n),
@@ -73,42 +76,6 @@ def test_an_epoch_leaves_nothing_behind_for_the_next() -> None:
             run_pairwise_epoch(tables, positives, strata, 1, epoch, rule)
         ends.append(tables.items.tobytes())
     assert ends[0] == ends[1]
-
-
-def test_a_worker_that_waits_in_vain_gives_its_ticket_back() -> None:
-    strata, drawn = Strata(30, 64, 9_000), some_samples(30, 64, 9_000, point=False)
-    want, tables, rule = start_tables(30, 64, 8), start_tables(30, 64, 8), Pairwise(0.02, 0.01)
-    run_pairwise_samples(want, drawn, strata, 5, 2, rule)
-
-    cut, schedule = strata.cut_pairs(5, 2), strata.schedule_pairs()
-    samples, start = bucket_by_unit(strata, cut, schedule, drawn)
-    users, items = (np.zeros(len(edges) - 1, np.int64) for edges in (cut.user_start, cut.item_start))
-    board = scheduler._Board(np.zeros(1, np.int64), users, items)
-    nothing, none = np.zeros(0, np.int64), np.zeros(0, np.int32)
-    job = scheduler._Job(nothing, start[:-1], start[1:], np.uint64(0), Baskets(nothing, none))
-    empty = Positives(nothing, none, np.zeros(0, np.float32), none)
-    statistics = np.zeros((len(schedule.user), 5))
-    work = (
-        tables, empty, cut, schedule, samples, job, scheduler._pair_rule(rule), board, statistics,
-    )  # fmt: skip
-    blocked = schedule.user[1]
-    users[blocked] = -1  # as if another worker still had it
-    assert scheduler._take_tickets(-1, *work) == 1
-    assert statistics[0, 2] > 0
-    assert statistics[1, 2] == 0
-    users[blocked] = 0
-    assert scheduler._take_tickets(1, *work) == -1
-    assert all((a == b).all() for a, b in zip(tables, want, strict=True))
-
-
-@pytest.mark.parametrize(("second", "freed"), [(2, [2]), (5, [2, 5])])
-def test_a_block_is_freed_once(second: int, freed: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    # Freed twice, it could be set back while another thread has already taken it further.
-    posts: list[tuple[str, int, int]] = []
-    monkeypatch.setattr(scheduler, "store_release", lambda *post: posts.append(post))
-    board: Any = scheduler._Board(None, "users", "items")  # type: ignore[arg-type]
-    scheduler._tell.py_func(board, 7, 2, second, 4)  # type: ignore[attr-defined]
-    assert posts == [("users", 7, 4), *(("items", block, 4) for block in freed)]
 
 
 def test_another_epoch_or_seed_is_another_path() -> None:
@@ -183,12 +150,89 @@ def test_padding_stays_zero() -> None:
     assert all(table.ctypes.data % 64 == 0 for table in tables)
 
 
-def test_divergence_is_told() -> None:
-    tables = start_tables(50, 60, 8)
+@pytest.mark.parametrize("rate", [1.0, 1e4])
+def test_divergence_is_seen_in_the_loss(rate: float) -> None:
+    """Long before scores overflow, the loss is far above that of a model whose scores are all 0."""
+    tables = start_tables(50, 60, 8, scale=0.1)
     entries, strata = some_positives(50, 60, 4_000), Strata(50, 60, 4_000)
-    assert run_pairwise_epoch(tables, entries, strata, 1, 0, Pairwise(0.01, 0.01)).finite
-    stats = [run_pairwise_epoch(tables, entries, strata, 1, n, Pairwise(1e4, 0.01)) for n in (1, 2)]
-    assert not stats[-1].finite
+    calm = run_pairwise_epoch(tables, entries, strata, 1, 0, Pairwise(0.01, 0.01))
+    assert not calm.diverged
+    assert calm.zero_loss == pytest.approx(np.log(2) * abs(entries.weight).mean(), rel=0.1)
+    assert run_pairwise_epoch(tables, entries, strata, 1, 1, Pairwise(rate, 0.01)).diverged
+
+
+@pytest.mark.parametrize("learner", [BPR(learning_rate=1.0), ULBPR(learning_rate=1.0), ULRMF(learning_rate=3.0)])
+def test_a_learning_rate_that_is_too_large_shows_in_the_first_epochs(learner: FactorLearner) -> None:
+    log = World.synthetic(100, 60, random_state=0).sample(5, random_state=1).log
+    for rate, diverges in ((learner.learning_rate, True), (0.01, False)):
+        learner.learning_rate = rate
+        epoch, factors = learner.prepare(log), learner.initial(log, 0)
+        assert any(epoch(factors, 0, number, 1).diverged for number in range(5)) == diverges
+
+
+@pytest.mark.parametrize("surrogate", SURROGATES.values())
+def test_no_loss_of_an_untrained_model_counts_as_divergence(surrogate: int) -> None:
+    tables, rule = start_tables(50, 60, 8, scale=0.1), Pairwise(0.01, 0.01, 1.0, surrogate)
+    entries, strata = some_positives(50, 60, 4_000), Strata(50, 60, 4_000)
+    assert not any(run_pairwise_epoch(tables, entries, strata, 1, n, rule).diverged for n in range(5))
+
+
+def test_full_baskets_are_not_slow() -> None:
+    """Where a basket holds all items there is no negative; finding that out once serves the whole basket."""
+    seconds = {}
+    for share in (0.5, 1.0):
+        bought = np.random.default_rng(0).random((60, 400)) < share
+        user, item = (index.astype(np.int32) for index in np.nonzero(bought))
+        baskets = Baskets(np.concatenate(([0], np.cumsum(bought.sum(axis=1)))), item)
+        entries = by_user(user, item, np.ones(len(user)), 60, 400, basket=user)
+        strata, tables, rule = Strata(60, 400, len(user)), start_tables(60, 400, 8), Pairwise(0.01, 0.01)
+
+        def clock() -> float:
+            began = time.process_time()
+            run_pairwise_epoch(tables, entries, strata, 0, 0, rule, 1, baskets)  # noqa: B023
+            return (time.process_time() - began) / len(user)  # noqa: B023
+
+        seconds[share] = min(clock() for _ in range(5))
+    assert seconds[1.0] < 10 * seconds[0.5]
+
+
+def test_negatives_of_a_nearly_full_basket_are_uniform() -> None:
+    strata, n_items, free = Strata(1, 400, 2), 400, [7, 50, 399]
+    bought = np.delete(np.arange(n_items, dtype=np.int32), free)
+    baskets = Baskets(np.array([0, len(bought)]), bought)
+    entries, hits = (
+        by_user(np.array([0]), np.array([5]), np.ones(1), 1, n_items, basket=np.zeros(1)),
+        np.zeros(n_items),
+    )
+    for epoch in range(1500):
+        tables = start_tables(1, n_items, 8)
+        before = tables.items.copy()
+        run_pairwise_epoch(tables, entries, strata, 0, epoch, Pairwise(0.1, 0.0), 1, baskets)
+        hits += (tables.items != before).any(axis=1)
+    assert np.flatnonzero(hits).tolist() == [5, *free]
+    assert abs(hits[free] - 500).max() < 4.5 * np.sqrt(1500 * 2 / 9)
+
+
+@pytest.mark.parametrize("factors", [8, 24, 64, 72, 200])
+def test_bits_do_not_depend_on_where_the_tables_are(factors: int) -> None:
+    run, ends = runs()["pass"], set()
+    for shift in (0, 1, 7, 40):
+        spare = [np.empty(shift + 1, np.float32) for _ in range(shift)]
+        tables = copied(start_tables(200, 300, factors))
+        run(tables, 1)
+        ends.add(tables.users.tobytes() + tables.items.tobytes())
+        assert len(spare) == shift
+    memory = np.zeros(500 * tables.users.shape[1] + 64, np.float32)  # one table right behind the other
+    skip = -(memory.ctypes.data // 4) % 16 + 16
+    users, items = (part.reshape(-1, tables.users.shape[1]) for part in (
+        memory[skip : skip + tables.users.size], memory[skip + tables.users.size :][: tables.items.size],
+    ))  # fmt: skip
+    tables = Factors(users, items)
+    for table, start in zip(tables, start_tables(200, 300, factors), strict=True):
+        table[:] = start
+    run(tables, 1)
+    ends.add(tables.users.tobytes() + tables.items.tobytes())
+    assert len(ends) == 1
 
 
 def test_the_reported_loss_falls_while_learning() -> None:

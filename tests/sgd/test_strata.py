@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from support.factors import some_points
 from taurank.errors import InputError
-from taurank.sgd.planning import block_offsets, bucket_by_unit, by_user, plan_users  # fmt: skip
-from taurank.sgd.samples import SAMPLE, Positives
-from taurank.sgd.strata import MOST_BLOCKS, POSITIVES_PER_VISIT, WORKERS, Schedule, Strata
+from taurank.sgd.planning import block_offsets, bucket_pairs, bucket_points, by_user, plan_users
+from taurank.sgd.samples import PAIR, Positives
+from taurank.sgd.strata import MOST_BLOCKS, POSITIVES_PER_VISIT, WORKERS, Strata
 
 
 def positives(n_users: int, n_items: int, count: int, seed: int = 0) -> Positives:
@@ -21,7 +22,7 @@ def positives(n_users: int, n_items: int, count: int, seed: int = 0) -> Positive
 
 def planned(strata: Strata, entries: Positives, epoch: int):  # type: ignore[no-untyped-def]
     cut = strata.cut(7, epoch)
-    samples = np.zeros(len(entries.item), SAMPLE)
+    samples = np.zeros(len(entries.item), PAIR)
     begin, end = np.zeros((2, strata.blocks**2), np.int64)
     offsets = block_offsets(cut, entries.start)
     for block in range(strata.blocks):
@@ -42,8 +43,8 @@ def test_each_positive_has_its_turn_exactly_once(n_users: int, n_items: int, cou
     schedule = strata.schedule()
     for unit in range(len(begin)):
         part = samples[begin[unit] : end[unit]]
-        assert (cut.user_block[part["user"]] == schedule.user[unit]).all()
-        assert (cut.item_block[part["item"]] == schedule.first[unit]).all()
+        assert (cut.user_block[part["user"]] == schedule.blocks[unit, 0]).all()
+        assert (cut.item_block[part["item"]] == schedule.blocks[unit, 1] - schedule.width).all()
 
 
 def test_a_unit_is_visited_user_by_user() -> None:
@@ -59,21 +60,15 @@ def test_a_unit_is_visited_user_by_user() -> None:
 @pytest.mark.parametrize("count", [0, 5_000, 30_000, 400_000])
 def test_units_of_a_round_share_no_block(count: int) -> None:
     strata = Strata(500, 700, count)
-    assert_disjoint(strata.schedule(), strata.blocks, strata.blocks)
-    assert_disjoint(strata.schedule_pairs(), strata.pair_blocks, 2 * strata.pair_blocks)
-
-
-def assert_disjoint(schedule: Schedule, user_blocks: int, item_blocks: int) -> None:
-    for begin in range(0, len(schedule.user), schedule.width):
-        of_round = slice(begin, begin + schedule.width)
-        assert sorted(schedule.user[of_round]) == list(range(user_blocks))
-        pairs = zip(schedule.first[of_round], schedule.second[of_round], strict=True)
-        assert sorted(b for pair in pairs for b in set(pair)) == list(range(item_blocks))
+    single, pairs = strata.schedule(), strata.schedule_pairs()
+    for schedule, blocks in ((single, 2 * strata.blocks), (pairs, 3 * strata.pair_blocks)):
+        for begin in range(0, len(schedule.blocks), schedule.width):
+            assert sorted(schedule.blocks[begin : begin + schedule.width].ravel()) == list(range(blocks))
 
 
 def test_every_user_block_meets_every_pair_of_item_blocks_once() -> None:
     schedule = Strata(500, 700, 400_000).schedule_pairs()
-    met = [(a, min(b, c), max(b, c)) for a, b, c in zip(schedule.user, schedule.first, schedule.second, strict=True)]
+    met = [(a, min(b, c), max(b, c)) for a, b, c in schedule.blocks]
     teams = 2 * schedule.width
     assert schedule.width > 2
     assert len(met) == len(set(met)) == schedule.width * teams * (teams - 1) // 2
@@ -81,7 +76,7 @@ def test_every_user_block_meets_every_pair_of_item_blocks_once() -> None:
 
 def drawn_pairs(n_users: int, n_items: int, count: int) -> np.ndarray:
     random = np.random.default_rng(3)
-    drawn = np.zeros(count, SAMPLE)
+    drawn = np.zeros(count, PAIR)
     drawn["user"] = random.integers(0, n_users, count)
     drawn["item"] = random.integers(0, n_items, count)
     drawn["other"] = (drawn["item"] + random.integers(1, n_items, count)) % n_items
@@ -92,28 +87,28 @@ def drawn_pairs(n_users: int, n_items: int, count: int) -> np.ndarray:
 def test_drawn_pairs_go_to_the_unit_that_holds_them_in_their_order() -> None:
     strata, drawn = Strata(300, 400, 30_000), drawn_pairs(300, 400, 30_000)
     cut, schedule = strata.cut_pairs(1, 2), strata.schedule_pairs()
-    dealt, start = bucket_by_unit(strata, cut, schedule, drawn)
+    dealt, start = bucket_pairs(strata, cut, schedule, drawn)
     assert schedule.width > 1
     assert sorted(dealt.tolist()) == sorted(drawn.tolist())
-    for unit in range(len(schedule.user)):
+    for unit in range(len(schedule.blocks)):
         part = dealt[start[unit] : start[unit + 1]]
         assert (np.diff(part["weight"]) > 0).all()
-        assert (cut.user_block[part["user"]] == schedule.user[unit]).all()
-        held = [schedule.first[unit], schedule.second[unit]]
+        assert (cut.user_block[part["user"]] == schedule.blocks[unit, 0]).all()
+        held = schedule.blocks[unit, 1:] - schedule.width
         for column in ("item", "other"):
             assert np.isin(cut.item_block[part[column]], held).all()
 
 
 def test_rows_of_a_second_item_table_go_with_their_item() -> None:
-    strata, drawn = Strata(300, 400, 60_000), drawn_pairs(300, 400, 60_000)
-    drawn["item"][::2] += 400
+    strata, drawn = Strata(300, 400, 60_000), some_points(300, 400, 60_000)
     cut, schedule = strata.cut(1, 2), strata.schedule()
-    dealt, start = bucket_by_unit(strata, cut, schedule, drawn)
+    dealt, start = bucket_points(strata, cut, schedule, drawn)
     assert schedule.width > 1
-    for unit in range(len(schedule.user)):
+    assert sorted(dealt.tolist()) == sorted(drawn.tolist())
+    for unit in range(len(schedule.blocks)):
         part = dealt[start[unit] : start[unit + 1]]
-        assert (cut.user_block[part["user"]] == schedule.user[unit]).all()
-        assert (cut.item_block[part["item"] % 400] == schedule.first[unit]).all()
+        assert (cut.user_block[part["user"]] == schedule.blocks[unit, 0]).all()
+        assert (cut.item_block[part["item"] % 400] == schedule.blocks[unit, 1] - schedule.width).all()
 
 
 @settings(max_examples=60, deadline=None)
@@ -149,11 +144,11 @@ def test_many_blocks_are_for_users_with_many_positives() -> None:
 
 def test_the_memory_of_an_epoch_serves_the_next_one() -> None:
     strata = Strata(10, 10, 100)
-    with strata.room(100) as first, strata.room(100) as inside:
+    with strata.buffer(100) as first, strata.buffer(100) as inside:
         assert not np.shares_memory(first, inside)
-    with strata.room(100) as second:
+    with strata.buffer(100) as second:
         assert np.shares_memory(first, second)
-    with strata.room(7) as shorter:
+    with strata.buffer(7) as shorter:
         assert len(shorter) == 7
 
 
@@ -201,11 +196,11 @@ def test_sorting_by_user_keeps_the_order_within_a_user() -> None:
 @pytest.mark.parametrize(
     ("user", "item", "weight", "word"),
     [
-        ([0, 3], [0, 0], [1, 1], "'user' has 1 rows"),
-        ([0, -1], [0, 0], [1, 1], "'user' has 1 rows"),
+        ([0, 3], [0, 0], [1, 1], "'user' has 1 row "),
+        ([0, -1], [0, 0], [1, 1], "'user' has 1 row "),
         ([0, 1], [9, 9], [1, 1], "'item' has 2 rows"),
-        ([0, 1], [0, 0], [1, np.nan], "'weight' has 1 values"),
-        ([0, 1], [0, 0], [1, 1e300], "'weight' has 1 values"),
+        ([0, 1], [0, 0], [1, np.nan], "'weight' has 1 value "),
+        ([0, 1], [0, 0], [1, 1e300], "'weight' has 1 value "),
         ([0, 1], [0], [1, 1], "differ in length"),
     ],
 )
@@ -218,17 +213,17 @@ def test_bad_positives_are_refused(user: list[int], item: list[int], weight: lis
 def test_bad_pairs_are_refused() -> None:
     strata = Strata(30, 40, 1_000)
     cut, schedule = strata.cut_pairs(1, 2), strata.schedule_pairs()
-    for column, value in (("user", 30), ("item", -1), ("other", 80), ("weight", np.inf)):
+    for column, value in (("user", 30), ("item", -1), ("other", 40), ("weight", np.inf)):
         drawn = drawn_pairs(30, 40, 10)
         drawn[column][4] = value
         with pytest.raises(InputError, match=column):
-            bucket_by_unit(strata, cut, schedule, drawn)
+            bucket_pairs(strata, cut, schedule, drawn)
     drawn = drawn_pairs(30, 40, 10)
     drawn["other"][4] = drawn["item"][4]
     with pytest.raises(InputError, match="itself"):
-        bucket_by_unit(strata, cut, schedule, drawn)
+        bucket_pairs(strata, cut, schedule, drawn)
 
 
 def test_nothing_to_plan_is_refused() -> None:
-    with pytest.raises(InputError, match="0 users"):
+    with pytest.raises(InputError, match="got 0 and 3"):
         Strata(0, 3, 0)

@@ -2,30 +2,38 @@
 
 BPR, DLCE, DLTO and BLCE pass over the positives, each against a random item, and differ in the gains they pass
 over: the outcome, the capped IPS estimate of the effect, its treated part, the naive estimate. ULBPR draws
-whole pairs.
+whole pairs. The losses are in ``taurank.sgd.losses``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
 
-from taurank._random import Stream, stream
-from taurank._threads import using_threads
 from taurank._validation import check_number
 from taurank.data.log import Log
 from taurank.errors import InputError
 from taurank.estimation import gains
 from taurank.estimation.gains import Gains
+from taurank.learners.drawn import DrawnLearner
 from taurank.learners.factorization import CAP_GRID, REGULARIZATION_GRID, Epoch, FactorLearner
 from taurank.sgd import samplers
 from taurank.sgd.losses import SURROGATES
 from taurank.sgd.planning import by_user
-from taurank.sgd.samples import SAMPLE, Baskets
-from taurank.sgd.scheduler import Factors, Pairwise, Stats, run_pairwise_epoch, run_pairwise_samples
+from taurank.sgd.samples import PAIR, Baskets
+from taurank.sgd.scheduler import (
+    NOTHING_DONE,
+    Factors,
+    Pairwise,
+    Stats,
+    run_pairwise_epoch,
+    run_pairwise_samples,
+)
+from taurank.sgd.slots import Cells, pair_kinds, slots_of
 from taurank.sgd.strata import Strata
 
 
@@ -34,7 +42,7 @@ class GainsPass(FactorLearner):
     """Pass over the cells with a gain: w > 0 pulls item i above a random item j, w < 0 below it.
 
     ``loss`` is the surrogate of 1(s_uij < 0): "logistic", Eq. (upper_bound_local_loss), "sigmoid",
-    Eq. (approximation_local_loss), or "hinge"; ``steepness`` is ω.
+    Eq. (approximation_local_loss), or "hinge", see ``taurank.sgd.losses``; ``steepness`` is ω.
     """
 
     loss: str = "logistic"
@@ -52,23 +60,26 @@ class GainsPass(FactorLearner):
         """The cells to pass over, and their signed weights."""
         raise NotImplementedError
 
+    def updates_per_epoch(self, log: Log) -> int:
+        return len(self.gains(log))
+
     def prepare(self, log: Log) -> Epoch:
         cells = self.gains(log)
         if not len(cells):
-            raise InputError(f"{type(self).__name__} has nothing to learn from: no positive outcome it can use.")
+            raise InputError(f"{type(self).__name__} found no usable positive outcome in this log.")
         strata = Strata(log.n_users, log.n_items, len(cells))
         basket, baskets = _baskets(cells) if self.avoid_bought else (None, None)
         positives = by_user(cells.user, cells.item, cells.value, log.n_users, log.n_items, basket)
         rule = Pairwise(self.learning_rate, self.regularization, self.steepness, SURROGATES[self.loss])
 
-        def epoch(tables: Factors, seed: int, number: int, threads: int) -> Stats:
-            return run_pairwise_epoch(tables, positives, strata, seed, number, rule, threads, baskets)
+        def epoch(factors: Factors, seed: int, number: int, threads: int) -> Stats:
+            return run_pairwise_epoch(factors, positives, strata, seed, number, rule, threads, baskets)
 
         return epoch
 
 
 def _baskets(cells: Gains) -> tuple[np.ndarray, Baskets]:
-    """What each user bought at each time, and the basket of every cell."""
+    """The basket of every cell, and what each basket (a user at a time) contains."""
     slot = cells.time.astype(np.int64) * cells.n_users + cells.user
     order = np.lexsort((cells.item, slot))
     _, basket = np.unique(slot, return_inverse=True)
@@ -78,7 +89,7 @@ def _baskets(cells: Gains) -> tuple[np.ndarray, Baskets]:
 
 @dataclass(kw_only=True, eq=False)
 class BPR(GainsPass):
-    """Rank what a user buys above what the user did not buy that time: −log σ(s_uij) over the positives."""
+    """Rank what a user buys above what the user did not buy at that time: −log σ(s_uij) over the positives."""
 
     avoid_bought: ClassVar[bool] = True
 
@@ -91,7 +102,7 @@ class DLCE(GainsPass):
     """Debiased learning for the causal effect, the paper's method: pass over the capped IPS estimate.
 
     A treated positive weighs 1 / max(P, χ^T) and is pulled up, a control positive weighs 1 / max(1−P, χ^C) and is
-    pushed down. ``cap`` is χ for both arms; ``cap_treated`` and ``cap_control`` go before it.
+    pushed down. ``cap`` is χ for both arms; ``cap_treated`` and ``cap_control`` override it.
     """
 
     learning_rate: float = 0.003
@@ -134,10 +145,10 @@ class BLCE(GainsPass):
 
 
 @dataclass(kw_only=True, eq=False)
-class ULBPR(FactorLearner):
+class ULBPR(DrawnLearner):
     """BPR for uplift (Sato et al. 2019): pairs of classes of cells, −log σ(s_uij).
 
-    With probability 1 − α a treated positive stands above a control negative, a treated negative or a control
+    With probability 1 − α a treated positive ranks above a control negative, a treated negative or a control
     positive, a third each; with probability α (``positive_share``) {TP, CN} above {TN, CP}, a quarter each.
     """
 
@@ -145,6 +156,7 @@ class ULBPR(FactorLearner):
     regularization: float = 0.001
     positive_share: float = 0.0
 
+    run_samples = staticmethod(run_pairwise_samples)
     space: ClassVar[Mapping[str, Sequence[float]]] = {
         "regularization": REGULARIZATION_GRID,
         "positive_share": (0.0, 0.2, 0.4, 0.6),
@@ -154,29 +166,18 @@ class ULBPR(FactorLearner):
         super().__post_init__()
         check_number("positive_share", self.positive_share, 0, maximum=1)
 
+    def rule(self) -> Pairwise:
+        return Pairwise(self.learning_rate, self.regularization)
+
     def prepare(self, log: Log) -> Epoch:
-        n = int(np.count_nonzero(log.outcome))
-        if n and log.n_items == 1:  # nothing to rank
-            return lambda tables, seed, number, threads: Stats(0.0, 0, 0, True)
-        classes = samplers.classes_of(log)
-        pairs = samplers.pairs_of(classes, self.positive_share)
-        if not n or pairs is None:
-            raise InputError("ULBPR has nothing to learn from: no user has a treated positive to put first.")
-        strata = Strata(log.n_users, log.n_items, n)
-        rule = Pairwise(self.learning_rate, self.regularization)
+        if log.n_items == 1 and self.updates_per_epoch(log):  # nothing to rank
+            return lambda factors, seed, number, threads: NOTHING_DONE
+        return super().prepare(log)
 
-        def epoch(tables: Factors, seed: int, number: int, threads: int) -> Stats:
-            drawn = np.zeros(n, SAMPLE)
-            drawn["weight"] = 1.0
-            with using_threads(threads):
-                samplers.draw_pairs(
-                    classes,
-                    pairs,
-                    stream(seed, number, Stream.DRAWN_SAMPLES),
-                    drawn["user"],
-                    drawn["item"],
-                    drawn["other"],
-                )
-            return run_pairwise_samples(tables, drawn, strata, seed, number, rule, threads)
-
-        return epoch
+    def sampler(self, cells: Cells) -> samplers.Sampler:
+        slots = slots_of(cells)
+        kinds = pair_kinds(slots, self.positive_share)
+        if kinds is None:
+            raise InputError("ULBPR found no treated positive in this log.")
+        choose, fill = partial(samplers.choose_pairs, slots, kinds), partial(samplers.fill_pairs, slots, kinds)
+        return samplers.Sampler(PAIR, choose, fill)

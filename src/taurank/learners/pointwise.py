@@ -1,31 +1,33 @@
-"""Pointwise methods: each is a declaration of the cells it draws and their targets; the loss is the log-loss."""
+"""Pointwise methods: each is a declaration of the cells it draws and their targets.
+
+The loss is the log-loss, ``taurank.sgd.losses.point_loss``.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, Self
 
 import numpy as np
 from scipy.special import expit
 
-from taurank._random import Stream, stream
-from taurank._threads import using_threads
 from taurank._validation import check_number
 from taurank.data.ids import Codes
-from taurank.data.log import Log
 from taurank.errors import InputError
 from taurank.learners.base import Floats
-from taurank.learners.factorization import REGULARIZATION_GRID, Epoch, FactorLearner, products
+from taurank.learners.drawn import DrawnLearner
+from taurank.learners.factorization import REGULARIZATION_GRID, FactorLearner, products
 from taurank.learners.schema import ITEM_FACTORS, Array
 from taurank.sgd import samplers
-from taurank.sgd.samples import SAMPLE
-from taurank.sgd.scheduler import Factors, Pointwise, Stats, run_pointwise_samples
-from taurank.sgd.strata import Strata
+from taurank.sgd.samples import POINT
+from taurank.sgd.scheduler import Factors, Pointwise, run_pointwise_samples
+from taurank.sgd.slots import CLASS_NAMES, Cells, arms_of, cells_by_class, slots_of
 
 
 @dataclass(kw_only=True, eq=False)
-class ULRMF(FactorLearner):
+class ULRMF(DrawnLearner):
     """Uplift as a label (Sato et al. 2019): TP is 1, TN and CP are 0, CN is 1 with probability α.
 
     Arms are drawn 50/50 and ``positives`` is the share of positive cells in each; α is ``positive_share``.
@@ -36,6 +38,7 @@ class ULRMF(FactorLearner):
     positive_share: float = 0.0
     positives: float = 0.2
 
+    run_samples = staticmethod(run_pointwise_samples)
     space: ClassVar[Mapping[str, Sequence[float]]] = {
         "regularization": REGULARIZATION_GRID,
         "positive_share": (0.0, 0.2, 0.4, 0.6),
@@ -46,29 +49,22 @@ class ULRMF(FactorLearner):
         check_number("positive_share", self.positive_share, 0, maximum=1)
         check_number("positives", self.positives, 0, maximum=1)
 
-    def prepare(self, log: Log) -> Epoch:
-        n = int(np.count_nonzero(log.outcome))
-        classes = samplers.classes_of(log)
-        rows = samplers.rows_by_class(classes)
-        for name, found in zip(("treated positive", "treated negative", "control positive"), rows, strict=False):
-            if not len(found):
-                raise InputError(f"ULRMF needs every kind of cell, but this log has no {name}.")
-        strata = Strata(log.n_users, log.n_items, n)
-        rule = Pointwise(self.learning_rate, self.regularization)
+    def rule(self) -> Pointwise:
+        return Pointwise(self.learning_rate, self.regularization)
 
-        def epoch(tables: Factors, seed: int, number: int, threads: int) -> Stats:
-            drawn = np.zeros(n, SAMPLE)
-            key = stream(seed, number, Stream.DRAWN_SAMPLES)
-            columns = (drawn["user"], drawn["item"], drawn["weight"])
-            with using_threads(threads):
-                samplers.draw_by_class(classes, rows, self.positives, self.positive_share, key, *columns)
-            return run_pointwise_samples(tables, drawn, strata, seed, number, rule, threads)
-
-        return epoch
+    def sampler(self, cells: Cells) -> samplers.Sampler:
+        slots = slots_of(cells)
+        by_class = cells_by_class(cells, slots)
+        for name, size in zip(CLASS_NAMES, (*np.diff(by_class.start), by_class.n_absent), strict=True):
+            if not size:
+                raise InputError(f"ULRMF needs cells of every class; this log has no {name}.")
+        shares = (self.positives, self.positive_share)
+        choose = partial(samplers.choose_by_class, slots, by_class, *shares)
+        return samplers.Sampler(POINT, choose, partial(samplers.fill_by_class, slots))
 
 
 @dataclass(kw_only=True, eq=False)
-class CausE(FactorLearner):
+class CausE(DrawnLearner):
     """Outcomes with and without a recommendation, trained together (Bonner and Vasile 2018, CausE-prod).
 
     Users share p_u, items have q^T and q^C, tied by (λ_c/2)‖q^T − q^C‖² (``tie``); items rank by
@@ -82,6 +78,7 @@ class CausE(FactorLearner):
 
     stored: ClassVar[Mapping[str, Array]] = {**FactorLearner.stored, "control_item_factors": ITEM_FACTORS}
     item_tables: ClassVar[int] = 2
+    run_samples = staticmethod(run_pointwise_samples)
     space: ClassVar[Mapping[str, Sequence[float]]] = {
         "regularization": REGULARIZATION_GRID,
         "tie": (0.1, 0.01, 0.001, 0.0001),
@@ -91,28 +88,16 @@ class CausE(FactorLearner):
         super().__post_init__()
         check_number("tie", self.tie, 0)
 
-    def prepare(self, log: Log) -> Epoch:
-        n, n_items = int(np.count_nonzero(log.outcome)), log.n_items
-        classes = samplers.classes_of(log)
-        slots = samplers.slots_by_arm(classes)
-        if not n or not all(len(arm) for arm in slots):
-            raise InputError("CausE needs positives, and cells that were and were not recommended.")
-        strata = Strata(log.n_users, n_items, n)
-        rule = Pointwise(self.learning_rate, self.regularization, self.tie)
+    def rule(self) -> Pointwise:
+        return Pointwise(self.learning_rate, self.regularization, self.tie)
 
-        def epoch(tables: Factors, seed: int, number: int, threads: int) -> Stats:
-            drawn = np.zeros(n, SAMPLE)
-            treated = np.zeros(n, np.bool_)
-            key = stream(seed, number, Stream.DRAWN_SAMPLES)
-            columns = (drawn["user"], drawn["item"], drawn["weight"])
-            with using_threads(threads):
-                samplers.draw_by_arm(classes, *slots, key, *columns, treated)
-            drawn["other"] = drawn["item"]
-            drawn["item"] += np.where(treated, 0, n_items).astype(np.int32)
-            drawn["other"] += np.where(treated, n_items, 0).astype(np.int32)
-            return run_pointwise_samples(tables, drawn, strata, seed, number, rule, threads)
-
-        return epoch
+    def sampler(self, cells: Cells) -> samplers.Sampler:
+        slots = slots_of(cells)
+        arms = arms_of(slots)
+        if not len(arms.treated) or not arms.n_control:
+            raise InputError("CausE needs positive outcomes and both treated and untreated cells.")
+        choose = partial(samplers.choose_by_arm, slots, arms)
+        return samplers.Sampler(POINT, choose, partial(samplers.fill_by_arm, slots))
 
     def with_factors(self, tables: Factors) -> Self:
         half = len(tables.items) // 2

@@ -1,1 +1,1 @@
-"""The training engine: arrays in, arrays out. It knows neither logs nor learners."""
+"""The training engine: arrays in, arrays out. Read ``losses``, then ``kernels``, ``strata`` and ``scheduler``."""

@@ -1,186 +1,113 @@
-"""The few machine operations that Numba's Python cannot say, written as LLVM instructions.
+"""Row operations: the scores and steps of SGD as plain loops over the columns of the factors.
 
-*Rows.* A step of SGD reads and writes whole rows of factors. Written as loops, LLVM guards each
-of them against overlapping rows and keeps scoring and updating apart; written here, one sweep of
-eight floats at a time updates the rows of one sample and, while it is there, scores the next one.
-Every sum has a fixed order, so the bits depend neither on threads nor on the optimiser's taste.
-
-*Tickets.* Threads agree on who runs which block by three atomic operations on shared integers.
+A step of size η along a sample with gradient g = −dloss/ds descends the loss plus (γ/2)‖·‖² of the rows it scores.
+It comes as ``pull`` = η g and ``keep`` = 1 − η γ, and returns the score of the sample that follows in its chain:
+where both samples have the same user and share no item row, one loop does both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
-from llvmlite import ir  # type: ignore[import-untyped]
-from numba import types
-from numba.core import cgutils
-from numba.extending import intrinsic
+from taurank._jit import vectorized
+from taurank.sgd.losses import f32
 
-from taurank.sgd.intrinsics import _FLOAT, _INT, _LANE, WIDTH, _array, _fma, _row
-
-_VECTOR = ir.VectorType(_FLOAT, WIDTH)
-_ZERO = ir.Constant(_VECTOR, [0.0] * WIDTH)
-_UNDEFINED = ir.Constant(_VECTOR, ir.Undefined)
-
-_Value = Any  # an LLVM value; llvmlite carries no types of its own
-_Function = TypeVar("_Function", bound=Callable[..., Any])
+WIDE = 128  # columns; in narrower rows two short loops are faster than one with more streams
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def pair_score(context: Any, users: Any, items: Any, u: Any, i: Any, j: Any) -> Any:
-    """s_uij = p_u . (q_i - q_j)."""
-    return _signature(users, items, 3, 0), _generator(3, None)
+@vectorized
+def pair_score(users: Any, items: Any, u: Any, i: Any, j: Any) -> Any:
+    """s_uij = p_u · (q_i − q_j)"""
+    return _pair_dot(users[u], items[i], items[j])
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def pair_step(
-    context: Any, users: Any, items: Any, u: Any, i: Any, j: Any,
-    v: Any, k: Any, o: Any, pull: Any, keep: Any,
-) -> Any:  # fmt: skip
-    """Update rows u, i, j; return s_vko. pull = eta * (-dloss/ds), keep = 1 - eta * gamma."""
-    return _signature(users, items, 6, 2), _generator(3, _pull_pair)
+@vectorized
+def pair_step(users: Any, items: Any, u: Any, i: Any, j: Any, v: Any, k: Any, o: Any, pull: Any, keep: Any) -> Any:
+    """Update rows u, i, j; return s_vko."""
+    if u == v and k != i and k != j and o != i and o != j and users.shape[1] >= WIDE:
+        return _pair_same_user(users[u], items[i], items[j], items[k], items[o], pull, keep)
+    _pair_update(users[u], items[i], items[j], pull, keep)
+    return _pair_dot(users[v], items[k], items[o])
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def pair_same_user(
-    context: Any, users: Any, items: Any, u: Any, i: Any, j: Any,
-    v: Any, k: Any, o: Any, pull: Any, keep: Any,
-) -> Any:  # fmt: skip
-    """`pair_step` for v = u: the user's new row is scored from the register it was made in."""
-    return _signature(users, items, 6, 2), _generator(3, _pull_pair, stay=True)
+@vectorized
+def point_score(users: Any, items: Any, u: Any, i: Any) -> Any:
+    """s_ui = p_u · q_i"""
+    return _dot(users[u], items[i])
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def point_score(context: Any, users: Any, items: Any, u: Any, i: Any) -> Any:
-    """s_ui = p_u . q_i."""
-    return _signature(users, items, 2, 0), _generator(2, None)
-
-
-@intrinsic  # type: ignore[untyped-decorator]
-def point_step(context: Any, users: Any, items: Any, u: Any, i: Any, v: Any, k: Any, pull: Any, keep: Any) -> Any:
+@vectorized
+def point_step(users: Any, items: Any, u: Any, i: Any, v: Any, k: Any, pull: Any, keep: Any) -> Any:
     """Update rows u and i; return s_vk."""
-    return _signature(users, items, 4, 2), _generator(2, _pull_point)
+    if u == v and k != i and users.shape[1] >= WIDE:
+        return _point_same_user(users[u], items[i], items[k], pull, keep)
+    _point_update(users[u], items[i], pull, keep)
+    return _dot(users[v], items[k])
 
 
-@intrinsic  # type: ignore[untyped-decorator]
-def tie_step(context: Any, items: Any, i: Any, o: Any, tie: Any) -> Any:
-    """Draw rows i and o together: each moves by tie * (the other - itself)."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Sequence[_Value]) -> _Value:
-        items, i, o, tie = args
-        one, other = (_row(context, builder, signature.args[0], items, row) for row in (i, o))
-        tie = _splat(builder, tie)
-        with _sweep(context, builder, signature.args[0], items) as offset:
-            a, b = _load(builder, one, offset), _load(builder, other, offset)
-            apart = builder.fsub(a, b)
-            _store(builder, _fma(builder, builder.fneg(tie), apart, a), one, offset)
-            _store(builder, _fma(builder, tie, apart, b), other, offset)
-        return context.get_dummy_value()
-
-    return types.none(items, types.uint64, types.uint64, types.float32), generate
+@vectorized
+def tie_step(items: Any, i: Any, o: Any, tie: Any) -> None:
+    """Descend (λ_c/2)‖q_i − q_o‖² with ``tie`` = η λ_c."""
+    a, b = items[i], items[o]
+    for c in range(a.size):
+        apart = tie * (a[c] - b[c])
+        a[c] -= apart
+        b[c] += apart
 
 
-# What a step does to eight columns: (vectors of the sample, pull, keep) -> new vectors.
+@vectorized
+def _pair_dot(p: Any, a: Any, b: Any) -> Any:
+    total = f32(0)
+    for c in range(p.size):
+        total += p[c] * (a[c] - b[c])
+    return total
 
 
-def _pull_pair(builder: Any, rows: Sequence[_Value], pull: _Value, keep: _Value) -> list[_Value]:
-    p, a, b = rows
-    lift = builder.fmul(pull, p)
-    return [
-        _fma(builder, pull, builder.fsub(a, b), builder.fmul(keep, p)),
-        _fma(builder, keep, a, lift),
-        _fma(builder, keep, b, builder.fneg(lift)),
-    ]
+@vectorized
+def _pair_update(p: Any, a: Any, b: Any, pull: Any, keep: Any) -> None:
+    for c in range(p.size):
+        x, y, z = p[c], a[c], b[c]
+        p[c] = keep * x + pull * (y - z)
+        a[c] = keep * y + pull * x
+        b[c] = keep * z - pull * x
 
 
-def _pull_point(builder: Any, rows: Sequence[_Value], pull: _Value, keep: _Value) -> list[_Value]:
-    p, a = rows
-    return [
-        _fma(builder, pull, a, builder.fmul(keep, p)),
-        _fma(builder, keep, a, builder.fmul(pull, p)),
-    ]
+@vectorized
+def _pair_same_user(p: Any, a: Any, b: Any, k: Any, o: Any, pull: Any, keep: Any) -> Any:
+    total = f32(0)
+    for c in range(p.size):
+        x, y, z = p[c], a[c], b[c]
+        new = keep * x + pull * (y - z)
+        p[c] = new
+        a[c] = keep * y + pull * x
+        b[c] = keep * z - pull * x
+        total += new * (k[c] - o[c])
+    return total
 
 
-def _generator(size: int, update: Callable[..., list[_Value]] | None, stay: bool = False) -> Callable[..., _Value]:
-    """Code that updates one sample of `size` rows (if told how) and scores the following one."""
-
-    def generate(context: Any, builder: Any, signature: Any, args: Sequence[_Value]) -> _Value:
-        tables = [0] + [1] * (size - 1)
-        count = size if update is None else 2 * size
-        rows = [
-            _row(context, builder, signature.args[tables[n % size]], args[tables[n % size]], row)
-            for n, row in enumerate(args[2 : 2 + count])
-        ]
-        scales = [_splat(builder, scale) for scale in args[2 + count :]]
-        total = cgutils.alloca_once(builder, _VECTOR)
-        builder.store(_ZERO, total)
-        with _sweep(context, builder, signature.args[0], args[0]) as offset:
-            new: list[_Value] = []
-            if update is not None:
-                now = [_load(builder, row, offset) for row in rows[:size]]
-                new = update(builder, now, *scales)
-                for vector, row in zip(new, rows[:size], strict=True):
-                    _store(builder, vector, row, offset)
-            # Loaded after the stores: a row that both samples share is seen with its new values.
-            following = new[:1] if stay else [_load(builder, rows[-size], offset)]
-            following += [_load(builder, row, offset) for row in rows[1 - size :]]
-            builder.store(_dot(builder, following, builder.load(total)), total)
-        return _sum(builder, builder.load(total))
-
-    return generate
+@vectorized
+def _dot(p: Any, a: Any) -> Any:
+    total = f32(0)
+    for c in range(p.size):
+        total += p[c] * a[c]
+    return total
 
 
-def _dot(builder: Any, rows: Sequence[_Value], total: _Value) -> _Value:
-    right = rows[1] if len(rows) == 2 else builder.fsub(rows[1], rows[2])
-    return _fma(builder, rows[0], right, total)
+@vectorized
+def _point_update(p: Any, a: Any, pull: Any, keep: Any) -> None:
+    for c in range(p.size):
+        x, y = p[c], a[c]
+        p[c] = keep * x + pull * y
+        a[c] = keep * y + pull * x
 
 
-def _sum(builder: Any, vector: _Value) -> _Value:
-    for shift in (4, 2, 1):
-        lanes = [(lane + shift) % WIDTH for lane in range(WIDTH)]
-        mask = ir.Constant(ir.VectorType(_LANE, WIDTH), lanes)
-        vector = builder.fadd(vector, builder.shuffle_vector(vector, _UNDEFINED, mask))
-    return builder.extract_element(vector, ir.Constant(_LANE, 0))
-
-
-def _signature(users: Any, items: Any, rows: int, scales: int) -> Any:
-    return types.float32(users, items, *[types.uint64] * rows, *[types.float32] * scales)
-
-
-def _sweep(context: Any, builder: Any, kind: Any, table: _Value) -> Any:
-    columns = cgutils.unpack_tuple(builder, _array(context, builder, kind, table).shape, 2)[1]
-    return _Columns(builder, columns)
-
-
-class _Columns:
-    """A loop over the columns, eight at a time; gives the column it is at."""
-
-    def __init__(self, builder: Any, columns: _Value) -> None:
-        start, step = ir.Constant(_INT, 0), ir.Constant(_INT, WIDTH)
-        self.loop = cgutils.for_range_slice(builder, start, columns, step, _INT)
-
-    def __enter__(self) -> _Value:
-        return self.loop.__enter__()[0]
-
-    def __exit__(self, *error: object) -> None:
-        self.loop.__exit__(*error)
-
-
-def _place(builder: Any, row: _Value, offset: _Value) -> _Value:
-    return builder.bitcast(builder.gep(row, [offset]), _VECTOR.as_pointer())
-
-
-def _load(builder: Any, row: _Value, offset: _Value) -> _Value:
-    return builder.load(_place(builder, row, offset), align=4)
-
-
-def _store(builder: Any, vector: _Value, row: _Value, offset: _Value) -> None:
-    builder.store(vector, _place(builder, row, offset), align=4)
-
-
-def _splat(builder: Any, scalar: _Value) -> _Value:
-    first = builder.insert_element(_UNDEFINED, scalar, ir.Constant(_LANE, 0))
-    mask = ir.Constant(ir.VectorType(_LANE, WIDTH), [0] * WIDTH)
-    return builder.shuffle_vector(first, _UNDEFINED, mask)
+@vectorized
+def _point_same_user(p: Any, a: Any, k: Any, pull: Any, keep: Any) -> Any:
+    total = f32(0)
+    for c in range(p.size):
+        x, y = p[c], a[c]
+        new = keep * x + pull * y
+        p[c] = new
+        a[c] = keep * y + pull * x
+        total += new * k[c]
+    return total

@@ -1,29 +1,34 @@
-"""What a kernel visits: samples, the positives they are planned from, and the baskets negatives avoid."""
+"""What a kernel visits: samples, the positives that a pass is planned from, and the baskets negatives avoid."""
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
+import numpy.typing as npt
 
-Ints = NDArray[np.int32]
-Longs = NDArray[np.int64]
-Floats = NDArray[np.float32]
-Samples = NDArray[Any]  # of SAMPLE
+Ints = npt.NDArray[np.int32]
+Longs = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float32]
+Samples = npt.NDArray[Any]  # of PAIR or POINT
 
-SAMPLE = np.dtype([("user", "i4"), ("item", "i4"), ("other", "i4"), ("weight", "f4")])
-"""A row for a kernel. Pairwise: (u, i, j, signed weight); while planned, `other` is the basket.
-Pointwise: (u, i, the row tied to i, target). One record, so that sorting moves it in one piece."""
+PAIR = np.dtype([("user", "i4"), ("item", "i4"), ("other", "i4"), ("weight", "f4")])
+"""Compare item i with ``other``, j. The sign of the weight says which of the two should rank higher.
+Between the planning of a pass and the draw of its negatives, ``other`` holds the number of the basket."""
+
+POINT = np.dtype([("user", "i4"), ("item", "i4"), ("tied", "i4"), ("target", "f4")])
+"""Move σ(p_u · q_item) toward the target. ``item`` and ``tied`` are rows of the item factors: with two item tables,
+row i + n_items is item i in the second one. ``tied`` is read only where the rows of an item are tied."""
 
 
 class Positives(NamedTuple):
-    """What a pass visits, user by user: user u owns the entries start[u] .. start[u + 1]."""
+    """What a pass visits, user by user: user u owns the entries start[u] … start[u + 1] − 1."""
 
     start: Longs  # users + 1
     item: Ints
     weight: Floats
-    basket: Ints  # which basket the entry lies in, or empty if negatives may be anything
+    in_baskets: bool
+    basket: Ints  # the basket of every entry; of length 0 unless in_baskets
 
 
 class Baskets(NamedTuple):
@@ -31,3 +36,6 @@ class Baskets(NamedTuple):
 
     start: Longs  # baskets + 1
     item: Ints
+
+
+NO_BASKETS = Baskets(np.zeros(1, np.int64), np.zeros(0, np.int32))

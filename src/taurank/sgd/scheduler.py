@@ -1,41 +1,44 @@
 """An epoch of training: the units of a plan, run by any number of threads to the same bits.
 
-Threads take tickets from a shared counter: first to plan the user blocks, then to run the units in
-the schedule's order. A unit starts as soon as its blocks have finished the round before; nobody
-waits for a whole round to end. No two units that run at once share a row, and each one's draws
-and order are its own: which thread runs it, and when, leaves no trace in the factors.
+Threads take tickets from a shared counter in the order of the schedule. A unit starts when its own blocks have
+finished the round before; it does not wait for the whole round. No two units that run at once share a row, and each
+unit has draws and an order of its own, so the factors do not depend on which thread runs a unit, or when.
+Waiting is free of deadlocks because the awaited units have smaller tickets, so each is done or being run.
 """
 
 from __future__ import annotations
 
-import threading
 import time
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from taurank._jit import compiled
 from taurank._random import Stream, stream, stream_key
+from taurank._threads import Flag, run_interruptibly, run_together
 from taurank.errors import InputError
-from taurank.sgd.intrinsics import WIDTH, fetch_add, load_acquire, store_release
-from taurank.sgd.kernels import (
-    Statistics,
-    StepParams,
-    draw_others,
-    draw_outside,
-    run_pairs,
-    run_points,
-)
+from taurank.sgd.intrinsics import LINE, fetch_add, load_acquire, store_release
+from taurank.sgd.kernels import UNIT_STATS, PairRule, PointRule, run_pairs, run_points
 from taurank.sgd.losses import LOGISTIC, f32
-from taurank.sgd.planning import block_offsets, bucket_by_unit, plan_users
-from taurank.sgd.samples import Baskets, Floats, Longs, Positives, Samples
-from taurank.sgd.strata import Cut, Schedule, Strata
+from taurank.sgd.negatives import draw_others, draw_outside
+from taurank.sgd.planning import block_offsets, bucket_pairs, bucket_points, plan_users
+from taurank.sgd.samples import NO_BASKETS, Baskets, Floats, Ints, Longs, Positives, Samples
+from taurank.sgd.strata import Cut, Strata
 
-PATIENCE = 1000  # looks at the board before a waiting thread gives way
+COLUMNS = 8  # the width of a factor table is a multiple of it, so that rows consist of whole vectors
+GUARD = 64  # floats between two tables: rows closer than the longest vector loop might run other instructions
+LOOKS = 1000  # at its blocks, some microseconds, before a waiting thread sleeps and others can use its core
+PAUSE = 5e-5  # seconds
+RISE = 5.0  # times the loss of a model whose scores are all 0: more means divergence
+
+UnitStats = npt.NDArray[Any]  # of UNIT_STATS
+_UNIT = int(Stream.UNIT)
 
 
 class Factors(NamedTuple):
-    """User and item factors, updated in place; make them with `factor_table`."""
+    """User and item factors, updated in place; make them with ``factor_table``."""
 
     users: Floats
     items: Floats
@@ -51,7 +54,7 @@ class Pairwise(NamedTuple):
 
 
 class Pointwise(NamedTuple):
-    """Hyper-parameters of a pointwise epoch; `tie` is lambda_c."""
+    """Hyper-parameters of a pointwise epoch; ``tie`` is λ_c."""
 
     learning_rate: float
     regularization: float
@@ -59,223 +62,272 @@ class Pointwise(NamedTuple):
 
 
 class Stats(NamedTuple):
-    """What an epoch did. `skipped` positives found no item outside their basket in their block."""
+    """What an epoch did.
 
-    loss: float  # mean over the measured updates, without the regularisation
+    ``loss`` is the mean, without regularization, over a sub-sample (about one update in 64), each before its step.
+    ``zero_loss`` is the mean of the absolute loss of the same samples if all scores were 0, as they nearly are
+    before training. ``skipped`` positives found no item outside their basket in their block.
+    """
+
+    loss: float
     updates: int
     skipped: int
     finite: bool
+    zero_loss: float = np.inf
+
+    @property
+    def diverged(self) -> bool:
+        """Scores overflow, or the loss is far above that of an untrained model."""
+        return not (self.finite and self.loss <= RISE * self.zero_loss)
+
+
+NOTHING_DONE = Stats(0.0, 0, 0, True)
 
 
 def factor_table(rows: int, factors: int) -> Floats:
-    """Zeros, rows x (factors rounded up to whole vectors), on a cache line's edge.
+    """Zeros, rows × (factors rounded up to whole vectors), aligned to a cache line.
 
-    Columns beyond `factors` stay zero under every update, so `table[:, :factors]` is the model."""
-    columns = -(-factors // WIDTH) * WIDTH
-    line = 16
-    memory = np.zeros(rows * columns + line, np.float32)
-    skip = -(memory.ctypes.data // memory.itemsize) % line
+    Columns beyond ``factors`` stay zero under every update, so ``table[:, :factors]`` is the model.
+    """
+    columns = -(-factors // COLUMNS) * COLUMNS
+    memory = np.zeros(rows * columns + 2 * GUARD, np.float32)
+    per_line = LINE // memory.itemsize
+    skip = GUARD - per_line + -(memory.ctypes.data // memory.itemsize) % per_line
     return memory[skip : skip + rows * columns].reshape(rows, columns)
 
 
 def run_pairwise_epoch(
-    tables: Factors, positives: Positives, strata: Strata, seed: int, epoch: int,
+    factors: Factors, positives: Positives, strata: Strata, seed: int, epoch: int,
     rule: Pairwise, threads: int = 1, baskets: Baskets | None = None,
 ) -> Stats:  # fmt: skip
     """One pass over the positives, each with a random j of its item block.
 
-    j is uniform over the items other than i or, with `baskets`, over those outside the basket."""
-    _check(tables, strata, 1)
+    j is uniform over the items other than i or, with ``baskets``, over those outside the basket.
+    """
+    _check(factors, strata, 1)
     if strata.n_items == 1:  # no j != i: there is nothing to rank
-        return Stats(0.0, 0, 0, True)
-    cut, schedule = strata.cut(seed, epoch), strata.schedule()
-    begin = np.zeros((2, len(schedule.user)), np.int64)
-    job = _Job(
-        block_offsets(cut, positives.start), begin[0], begin[1], stream(seed, epoch, Stream.NEGATIVES),
-        baskets or Baskets(np.zeros(1, np.int64), np.zeros(0, np.int32)),
-    )  # fmt: skip
-    with strata.room(len(positives.item)) as samples:
-        return _run(tables, positives, cut, schedule, samples, job, _pair_rule(rule), threads)
+        return NOTHING_DONE
+
+    def run(stop: Flag) -> UnitStats:
+        cut, schedule = strata.cut(seed, epoch), strata.schedule()
+        begin, end = np.zeros((2, len(schedule.blocks)), np.int64)
+        key, offsets = stream(seed, epoch, Stream.NEGATIVES), block_offsets(cut, positives.start)
+        with strata.buffer(len(positives.item)) as samples:
+            sizes = (schedule.width, schedule.blocks)
+            job = Pass(positives, cut, *sizes, offsets, samples, begin, end, key, baskets or NO_BASKETS)
+            planned = np.repeat([0, 1], schedule.width)  # the round of the planning has user blocks only
+            return _run(_work_on_pass, factors, job, _pair_rule(rule), planned, threads, stop)
+
+    return _total(run_interruptibly(run))
 
 
 def run_pairwise_samples(
-    tables: Factors, drawn: Samples, strata: Strata, seed: int, epoch: int,
-    rule: Pairwise, threads: int = 1,
-) -> Stats:  # fmt: skip
-    """Run drawn samples (u, i, j, signed weight), each in the unit that holds u, i and j."""
-    _check(tables, strata, 1)
-    cut, schedule = strata.cut_pairs(seed, epoch), strata.schedule_pairs()
-    return _run_drawn(tables, drawn, strata, cut, schedule, _pair_rule(rule), threads)
+    factors: Factors, drawn: Samples, strata: Strata, seed: int, epoch: int, rule: Pairwise, threads: int = 1
+) -> Stats:
+    """Run drawn samples (PAIR), each in the unit that owns u, i and j."""
+    _check(factors, strata, 1)
+
+    def run(stop: Flag) -> UnitStats:
+        cut, schedule = strata.cut_pairs(seed, epoch), strata.schedule_pairs()
+        job = Drawn(*bucket_pairs(strata, cut, schedule, drawn), schedule.width, schedule.blocks)
+        ready = np.zeros(3 * schedule.width, np.int64)
+        return _run(_work_on_pairs, factors, job, _pair_rule(rule), ready, threads, stop)
+
+    return _total(run_interruptibly(run))
 
 
 def run_pointwise_samples(
-    tables: Factors, drawn: Samples, strata: Strata, seed: int, epoch: int,
-    rule: Pointwise, threads: int = 1,
-) -> Stats:  # fmt: skip
-    """Run drawn samples (u, row, tied row, target), each in the unit that holds u and its item.
+    factors: Factors, drawn: Samples, strata: Strata, seed: int, epoch: int, rule: Pointwise, threads: int = 1
+) -> Stats:
+    """Run drawn samples (POINT), each in the unit that owns user and item."""
+    rows = int(drawn["item"].max(initial=0)) + 1
+    _check(factors, strata, 2 if rule.tie or rows > strata.n_items else 1)
 
-    With two item tables, stacked, row i + n_items is item i in the second one; `other` is the
-    row that `tie` draws the sample's row to, and is not looked at where tie = 0."""
-    _check(tables, strata, 2 if rule.tie else 1)
-    cut, schedule = strata.cut(seed, epoch), strata.schedule()
-    return _run_drawn(tables, drawn, strata, cut, schedule, _point_rule(rule), threads)
+    def run(stop: Flag) -> UnitStats:
+        cut, schedule = strata.cut(seed, epoch), strata.schedule()
+        job = Drawn(*bucket_points(strata, cut, schedule, drawn), schedule.width, schedule.blocks)
+        ready = np.zeros(2 * schedule.width, np.int64)
+        return _run(_work_on_points, factors, job, _point_rule(rule), ready, threads, stop)
+
+    return _total(run_interruptibly(run))
 
 
-class _Job(NamedTuple):
-    """What a worker needs besides the samples: where units lie and which draws are theirs."""
+class Pass(NamedTuple):
+    """A pass over positives. Its first round plans the user blocks, the others run the units."""
 
-    offsets: Longs  # per user block, for planning; empty if the samples are dealt already
-    begin: Longs
+    positives: Positives
+    cut: Cut
+    width: int  # units per round
+    blocks: Ints  # of every unit
+    offsets: Longs  # where the samples of each user block begin
+    samples: Samples
+    begin: Longs  # of every unit's samples, written by the planning
     end: Longs
-    key: Any
+    key: np.uint64
     baskets: Baskets
 
 
-class _Board(NamedTuple):
-    """Shared by the workers: the next ticket, and the round that each block has reached."""
+class Drawn(NamedTuple):
+    """Samples that were drawn and sorted by unit."""
 
-    ticket: Longs
-    users: Longs
-    items: Longs
-
-
-def _pair_rule(rule: Pairwise) -> StepParams:
-    rate, omega = rule.learning_rate, rule.steepness
-    return StepParams(False, rule.surrogate, f32(omega), f32(rate), f32(1 - rate * rule.regularization), f32(0))
+    samples: Samples
+    start: Longs  # units + 1
+    width: int  # units per round
+    blocks: Ints  # of every unit
 
 
-def _point_rule(rule: Pointwise) -> StepParams:
-    rate = rule.learning_rate
-    keep, tie = f32(1 - rate * rule.regularization), f32(rate * rule.tie)
-    return StepParams(True, LOGISTIC, f32(1), f32(rate), keep, tie)
+class Progress(NamedTuple):
+    """What the threads share."""
 
-
-def _check(tables: Factors, strata: Strata, item_tables: int) -> None:
-    for name, table, rows in (
-        ("user", tables.users, strata.n_users),
-        ("item", tables.items, strata.n_items * item_tables),
-    ):
-        fits = table.dtype == np.float32 and table.flags.c_contiguous and table.ndim == 2
-        if not fits or table.shape[0] < rows or table.shape[1] % WIDTH:
-            raise InputError(
-                f"The {name} factors are {table.dtype} of shape {table.shape}, not float32 with "
-                f"{rows} rows and columns in multiples of {WIDTH}; make them with factor_table."
-            )
-    if tables.users.shape[1] != tables.items.shape[1]:
-        raise InputError("User and item factors differ in their number of columns.")
-
-
-def _run_drawn(
-    tables: Factors, drawn: Samples, strata: Strata, cut: Cut, schedule: Schedule,
-    rule: StepParams, threads: int,
-) -> Stats:  # fmt: skip
-    if len(drawn) and int(drawn["item"].max()) >= len(tables.items):
-        raise InputError(f"Drawn samples reach item row {drawn['item'].max()} of {len(tables.items)} rows.")
-    samples, start = bucket_by_unit(strata, cut, schedule, drawn)
-    nothing = np.zeros(0, np.int64)
-    none = np.zeros(0, np.int32)
-    positives = Positives(nothing, none, np.zeros(0, np.float32), none)
-    begin, end = start[:-1].copy(), start[1:].copy()
-    job = _Job(nothing, begin, end, np.uint64(0), Baskets(nothing, none))
-    return _run(tables, positives, cut, schedule, samples, job, rule, threads)
+    taken: Longs  # number of tickets
+    reached: Longs  # rounds that each block has finished, user blocks first
+    stop: Flag
 
 
 def _run(
-    tables: Factors, positives: Positives, cut: Cut, schedule: Schedule, samples: Samples,
-    job: _Job, rule: StepParams, threads: int,
-) -> Stats:  # fmt: skip
-    """Let `threads` workers take tickets until none is left; add up in the units' order."""
-    statistics = np.zeros((len(schedule.user), 5))
-    unplanned = -1 if len(job.offsets) else 0
-    board = _Board(
-        np.zeros(1, np.int64),
-        np.full(len(cut.user_start) - 1, unplanned, np.int64),
-        np.zeros(len(cut.item_start) - 1, np.int64),
-    )
-    work = (tables, positives, cut, schedule, samples, job, rule, board, statistics)
-    helpers = [threading.Thread(target=_work, args=work) for _ in range(threads - 1)]
-    for helper in helpers:
-        helper.start()
-    _work(*work)
-    for helper in helpers:
-        helper.join()
-    loss, measured, updates, skipped, diverged = (statistics[:, n].sum() for n in range(5))
-    return Stats(float(loss / max(measured, 1)), int(updates), int(skipped), not diverged)
+    work: Callable[..., int], factors: Factors, job: Any, rule: Any, reached: Longs, threads: int, stop: Flag
+) -> UnitStats:
+    """Let the threads work until no ticket is left."""
+    units = len(job.blocks)
+    stats, progress = np.zeros(units, UNIT_STATS), Progress(np.zeros(1, np.int64), reached, stop)
 
+    def take_tickets() -> None:
+        ticket = work(-1, factors, job, rule, progress, stats)
+        while ticket >= 0:
+            time.sleep(PAUSE)
+            ticket = work(ticket, factors, job, rule, progress, stats)
 
-def _work(*work: Any) -> None:
-    """One thread's part of an epoch; where it must wait for long, others may have the processor."""
-    ticket = _take_tickets(-1, *work)
-    while ticket >= 0:
-        time.sleep(0)
-        ticket = _take_tickets(ticket, *work)
+    run_together(take_tickets, min(threads, job.width), stop)
+    return stats
 
 
 @compiled
-def _take_tickets(
-    ticket: int, tables: Factors, positives: Positives, cut: Cut, schedule: Schedule,
-    samples: Samples, job: _Job, rule: StepParams, board: _Board, statistics: Statistics,
-) -> int:  # fmt: skip
-    """Take tickets: first plan the user blocks, then run the units in the schedule's order.
-
-    A unit waits until its blocks have finished the round before. Whoever it waits for holds an
-    earlier ticket and is at work, so nobody waits for ever. Returns a ticket that waited too
-    long, to be brought back, or -1 when all is done."""
-    planning = max(len(job.offsets) - 1, 0)
+def _work_on_pass(
+    ticket: int, factors: Factors, job: Pass, rule: PairRule, progress: Progress, stats: UnitStats
+) -> int:
+    """Plan and run units until none is left (return −1), or until a ticket waited long (return it, to resume)."""
     while True:
-        if ticket < 0:
-            ticket = fetch_add(board.ticket)
-        unit = ticket - planning
-        if unit >= len(schedule.user):
-            return -1
+        ticket = take_ticket(ticket, job.width + len(stats), progress)
+        unit = ticket - job.width
+        if ticket < 0 or (unit >= 0 and not blocks_ready(job.blocks[unit], 1 + unit // job.width, progress)):
+            return ticket
         if unit < 0:
-            block = unit + planning
-            plan_users(cut, positives, block, job.offsets[block], samples, job.begin, job.end)
-            store_release(board.users, block, 0)
-            ticket = -1
-            continue
-        a, b, c = schedule.user[unit], schedule.first[unit], schedule.second[unit]
-        turn = unit // schedule.width
-        patience = PATIENCE
-        while min(load_acquire(board.users, a), load_acquire(board.items, b), load_acquire(board.items, c)) < turn:
-            patience -= 1
-            if patience == 0:
-                return ticket
-        _run_unit(tables, cut, b, unit, samples, job, rule, statistics[unit])
-        _tell(board, a, b, c, turn + 1)
+            plan_users(job.cut, job.positives, ticket, job.offsets[ticket], job.samples, job.begin, job.end)
+            store_release(progress.reached, ticket, 1)
+        else:
+            _run_planned(factors, job, rule, unit, stats)
+            finish_blocks(job.blocks[unit], 1 + unit // job.width, progress)
         ticket = -1
 
 
 @compiled
-def _tell(board: _Board, a: int, b: int, c: int, turn: int) -> None:
-    """Free a unit's blocks for the next round, each once.
-
-    As soon as a block is free another thread may take it further: a second post of this round
-    would set it back, and all would wait for ever."""
-    store_release(board.users, a, turn)
-    store_release(board.items, b, turn)
-    if c != b:
-        store_release(board.items, c, turn)
+def _work_on_pairs(
+    ticket: int, factors: Factors, job: Drawn, rule: PairRule, progress: Progress, stats: UnitStats
+) -> int:
+    """Run units of drawn pairs; returns as ``_work_on_pass``."""
+    while True:
+        ticket = take_ticket(ticket, len(stats), progress)
+        if ticket < 0 or not blocks_ready(job.blocks[ticket], ticket // job.width, progress):
+            return ticket
+        samples = job.samples[job.start[ticket] : job.start[ticket + 1]]
+        if len(samples):
+            stats[ticket].updates = len(samples)
+            run_pairs(factors.users, factors.items, samples, rule, stats[ticket])
+        finish_blocks(job.blocks[ticket], ticket // job.width, progress)
+        ticket = -1
 
 
 @compiled
-def _run_unit(
-    tables: Factors, cut: Cut, item_block: int, unit: int, samples: Samples,
-    job: _Job, rule: StepParams, statistics: Statistics,
-) -> None:  # fmt: skip
-    """Hand the unit's own slices to its kernel: it sees nothing else."""
-    part = samples[job.begin[unit] : job.end[unit]]
-    if len(part) == 0:
+def _work_on_points(
+    ticket: int, factors: Factors, job: Drawn, rule: PointRule, progress: Progress, stats: UnitStats
+) -> int:
+    """Run units of drawn single items; returns as ``_work_on_pass``."""
+    while True:
+        ticket = take_ticket(ticket, len(stats), progress)
+        if ticket < 0 or not blocks_ready(job.blocks[ticket], ticket // job.width, progress):
+            return ticket
+        samples = job.samples[job.start[ticket] : job.start[ticket + 1]]
+        if len(samples):
+            stats[ticket].updates = len(samples)
+            run_points(factors.users, factors.items, samples, rule, stats[ticket])
+        finish_blocks(job.blocks[ticket], ticket // job.width, progress)
+        ticket = -1
+
+
+@compiled
+def take_ticket(ticket: int, tickets: int, progress: Progress) -> int:
+    """The given ticket or, if it is −1, the next one; −1 if none is left or all must stop."""
+    if load_acquire(progress.stop, 0):
+        return -1
+    if ticket < 0:
+        ticket = fetch_add(progress.taken)
+    return ticket if ticket < tickets else -1
+
+
+@compiled
+def blocks_ready(blocks: Ints, turn: int, progress: Progress) -> bool:
+    """Whether the blocks of a unit have finished all rounds before; looks for a while."""
+    for _ in range(LOOKS):
+        waiting = False
+        for block in blocks:
+            waiting |= load_acquire(progress.reached, np.int64(block)) < turn
+        if not waiting:
+            return True
+    return False
+
+
+@compiled
+def finish_blocks(blocks: Ints, turn: int, progress: Progress) -> None:
+    for block in blocks:
+        store_release(progress.reached, np.int64(block), turn + 1)
+
+
+@compiled
+def _run_planned(factors: Factors, job: Pass, rule: PairRule, unit: int, stats: UnitStats) -> None:
+    samples = job.samples[job.begin[unit] : job.end[unit]]
+    if len(samples) == 0:
         return
-    if len(job.offsets):
-        items = cut.item_order[cut.item_start[item_block] : cut.item_start[item_block + 1]]
-        key = stream_key(job.key, unit, 0)
-        if len(job.baskets.item):
-            statistics[3] = draw_outside(part, job.baskets, items, key)
-        else:
-            draw_others(part, items, key)
-    statistics[2] = len(part) - statistics[3]
-    if rule.pointwise:
-        run_points(tables.users, tables.items, part, rule, statistics)
+    block = job.blocks[unit, 1] - job.width
+    items = job.cut.item_order[job.cut.item_start[block] : job.cut.item_start[block + 1]]
+    key = stream_key(job.key, unit, _UNIT)
+    skipped = 0
+    if job.positives.in_baskets:
+        skipped = draw_outside(samples, job.baskets, items, key)
     else:
-        run_pairs(tables.users, tables.items, part, rule, statistics)
+        draw_others(samples, items, key)
+    stats[unit].skipped = skipped
+    stats[unit].updates = len(samples) - skipped
+    run_pairs(factors.users, factors.items, samples, rule, stats[unit])
+
+
+def _total(stats: UnitStats) -> Stats:
+    """Add up in the order of the units."""
+    measured = max(int(stats["measured"].sum()), 1)
+    loss, zero_loss = (float(stats[name].sum()) / measured for name in ("loss", "zero_loss"))
+    updates, skipped = (int(stats[name].sum()) for name in ("updates", "skipped"))
+    return Stats(loss, updates, skipped, not stats["overflows"].any(), zero_loss)
+
+
+def _pair_rule(rule: Pairwise) -> PairRule:
+    eta, gamma = rule.learning_rate, rule.regularization
+    return PairRule(rule.surrogate, f32(rule.steepness), f32(eta), f32(1 - eta * gamma))
+
+
+def _point_rule(rule: Pointwise) -> PointRule:
+    eta, gamma = rule.learning_rate, rule.regularization
+    return PointRule(f32(eta), f32(1 - eta * gamma), f32(eta * rule.tie))
+
+
+def _check(factors: Factors, strata: Strata, item_tables: int) -> None:
+    for name, table, rows in (
+        ("user", factors.users, strata.n_users),
+        ("item", factors.items, strata.n_items * item_tables),
+    ):
+        fits = table.dtype == np.float32 and table.flags.c_contiguous and table.ndim == 2
+        if not fits or table.shape[0] < rows or table.shape[1] % COLUMNS:
+            raise InputError(
+                f"the {name} factors are {table.dtype} of shape {table.shape}, not float32 with at least "
+                f"{rows} rows and a multiple of {COLUMNS} columns; make them with factor_table."
+            )
+    if factors.users.shape[1] != factors.items.shape[1]:
+        raise InputError("user and item factors differ in their number of columns.")

@@ -1,16 +1,16 @@
-"""The plan of an epoch: which users meet which items, so that no two workers share a row.
+"""The plan of an epoch: which users meet which items, so that no two threads share a row.
 
-Users and items are cut into B random blocks each, anew every epoch. In round s the user block a
-meets the item block (a + s) mod B: the B *units* of a round touch different users and different
-items, so they may run at once, in any order, on any number of threads or machines, and give the
-same bits. After B rounds every user block has met every item block: each positive has had its turn.
+Users and items are each cut into B random blocks, anew every epoch. In round s the user block a meets the item block
+(a + s) mod B. The B *units* of a round have no users and no items in common, so they can run at the same time, in any
+order, on any number of threads or machines, with the same bits. After B rounds every user block has met every item
+block, so every positive has been visited.
 
-A negative item j comes from the block of i. Blocks are random and, up to one item, of equal size,
-so over the epochs j is uniform over all items but i, and a block never holds fewer than two items.
+A negative item j comes from the block of i. Blocks are random and, up to one item, of equal size, so over the epochs
+j is uniform over all items but i, and a block never holds fewer than two items.
 
-Methods that draw whole pairs (u, i, j) need i and j in one unit. For them the items are cut into
-2G blocks that meet two by two, like the teams of a tournament, while G user blocks pass by.
-The numbers of blocks depend on the data alone, never on the number of threads.
+Methods that draw whole pairs (u, i, j) need i and j in one unit. For them the items are cut into 2G blocks that meet
+two by two, like the teams of a tournament, while G user blocks rotate. The numbers of blocks depend on the data,
+never on the number of threads.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ import numpy as np
 from taurank._jit import compiled
 from taurank._random import Stream, below, stream
 from taurank.errors import InputError
-from taurank.sgd.samples import SAMPLE, Ints, Longs, Samples
+from taurank.sgd.samples import PAIR, Ints, Longs, Samples
 
-POSITIVES_PER_UNIT = 1024  # so much work outweighs the cost of starting a unit
+POSITIVES_PER_UNIT = 1024  # minimum work of a unit, outweighs the cost of starting it
 PAIRS_PER_UNIT = 256
 ITEMS_PER_BLOCK = 16  # enough for varied negatives within one epoch
-WORKERS = 16  # so many may always work at once, if the data are large enough
+WORKERS = 16  # units per round, and so the largest useful number of threads, if the dataset is large enough
 MOST_BLOCKS = 64
-POSITIVES_PER_VISIT = 4  # a user's row, once in the cache, should serve so many
+POSITIVES_PER_VISIT = 4  # positives of a user in a unit, on average: they share one load of the user's row
 
 
 class Cut(NamedTuple):
-    """One epoch's random blocks: order lists ids block by block, start says where they begin."""
+    """The random blocks of one epoch: ``order`` lists ids block by block, ``start`` says where each block begins."""
 
     user_order: Ints
     user_start: Longs
@@ -46,25 +46,25 @@ class Cut(NamedTuple):
 
 
 class Schedule(NamedTuple):
-    """The units in their order: round r holds the units r * width .. (r + 1) * width.
+    """The units in their order: round r holds the units r · width … (r + 1) · width − 1.
 
-    A unit owns one user block and one or two item blocks; every block works once a round."""
+    A unit owns one user block and one item block, or two of them for drawn pairs. Blocks are numbered from 0, user
+    blocks first; no two units of a round have a block in common, and every block takes part once per round.
+    """
 
     width: int
-    user: Ints
-    first: Ints
-    second: Ints
-    slots: Ints  # which match of which round joins two item blocks; empty for single items
+    blocks: Ints  # units × 2 or units × 3
 
 
 class Strata:
-    """How many blocks the data are cut into, and the schedules that follow from it.
+    """The number of blocks for a dataset, and the schedules that follow from it.
 
-    `blocks` (B) serves passes over positives and single items, `pair_blocks` (G) drawn pairs."""
+    ``blocks`` (B) is for passes over positives and for single items, ``pair_blocks`` (G) for drawn pairs.
+    """
 
     def __init__(self, n_users: int, n_items: int, n_positives: int) -> None:
         if min(n_users, n_items) < 1:
-            raise InputError(f"Nothing to plan: {n_users} users and {n_items} items; at least one of each.")
+            raise InputError(f"training needs at least one user and one item, got {n_users} and {n_items}.")
         self.n_users, self.n_items, self.n_positives = n_users, n_items, n_positives
         most = max(WORKERS, min(MOST_BLOCKS, n_positives // (POSITIVES_PER_VISIT * n_users)))
         roof = min(n_users, most, max(1, n_items // ITEMS_PER_BLOCK))
@@ -74,13 +74,13 @@ class Strata:
         self._spare: list[Samples] = []
 
     @contextmanager
-    def room(self, count: int) -> Iterator[Samples]:
-        """Memory for the samples of an epoch, kept for the next: new pages cost a third of a plan."""
-        room = self._spare.pop() if self._spare else np.empty(0, SAMPLE)
-        if len(room) != count:
-            room = np.empty(count, SAMPLE)
-        yield room
-        self._spare[:] = [room]
+    def buffer(self, count: int) -> Iterator[Samples]:
+        """Memory for the pairs of an epoch, reused by the next one: new pages cost a third of a plan."""
+        buffer = self._spare.pop() if self._spare else np.empty(0, PAIR)
+        if len(buffer) != count:
+            buffer = np.empty(count, PAIR)
+        yield buffer
+        self._spare[:] = [buffer]
 
     def cut(self, seed: int, epoch: int) -> Cut:
         """The random blocks of an epoch: B of users, B of items."""
@@ -91,38 +91,47 @@ class Strata:
         return self._cut(seed, epoch, self.pair_blocks, self._teams())
 
     def schedule(self) -> Schedule:
-        """Unit s * B + a: user block a meets item block (a + s) mod B."""
-        shift, user = np.divmod(np.arange(self.blocks**2, dtype=np.int32), self.blocks)
-        item = ((user + shift) % self.blocks).astype(np.int32)
-        return Schedule(self.blocks, user.astype(np.int32), item, item, np.zeros((0, 0), np.int32))
+        """Unit s · B + a: user block a meets item block (a + s) mod B."""
+        shift, user = np.divmod(np.arange(self.blocks**2), self.blocks)
+        item = (user + shift) % self.blocks
+        return Schedule(self.blocks, np.column_stack((user, self.blocks + item)).astype(np.int32))
 
     def schedule_pairs(self) -> Schedule:
-        """Unit (s * rounds + r) * G + m: user block (m + s) mod G meets match m of round r."""
+        """Unit (s · rounds + r) · G + m: user block (m + s) mod G meets match m of round r."""
         matches = _tournament(self._teams())
         rounds, width = matches.shape[:2]
-        shift, _, match = np.indices((width, rounds, width), dtype=np.int32).reshape(3, -1)
-        teams = np.tile(matches.reshape(-1, 2), (width, 1)).astype(np.int32)
-        user = ((match + shift) % width).astype(np.int32)
-        first, second = (np.ascontiguousarray(column) for column in teams.T)
-        return Schedule(width, user, first, second, _slots(matches))
+        shift, _, match = np.indices((width, rounds, width)).reshape(3, -1)
+        teams = np.tile(matches.reshape(-1, 2), (width, 1))
+        return Schedule(width, np.column_stack(((match + shift) % width, width + teams)).astype(np.int32))
+
+    def meetings(self) -> Ints:
+        """[b, c]: the number of the match, counted over the rounds, in which the item blocks b and c meet.
+
+        For b = c it is the first match of the block.
+        """
+        matches = _tournament(self._teams())
+        meetings = np.zeros((self._teams(), self._teams()), np.int32)
+        for number, (x, y) in reversed(list(enumerate(matches.reshape(-1, 2)))):
+            meetings[x, y] = meetings[y, x] = meetings[x, x] = meetings[y, y] = number
+        return meetings
 
     def _teams(self) -> int:
         return 2 * self.pair_blocks
 
     def _cut(self, seed: int, epoch: int, user_blocks: int, item_blocks: int) -> Cut:
         users, items = (stream(seed, epoch, purpose) for purpose in (Stream.USER_BLOCKS, Stream.ITEM_BLOCKS))
-        user_order, user_start, user_block = _shuffle(self.n_users, user_blocks, users)
-        item_order, item_start, item_block = _shuffle(self.n_items, item_blocks, items)
+        user_order, user_start, user_block = _cut(self.n_users, user_blocks, users)
+        item_order, item_start, item_block = _cut(self.n_items, item_blocks, items)
         return Cut(user_order, user_start, item_order, item_start, user_block, item_block)
 
 
 def _fit(roof: int, work: float, power: int) -> int:
-    """The most blocks with blocks ** power <= work, at least one and at most `roof`."""
+    """The largest number of blocks with blocks ** power <= work, between one and ``roof``."""
     return max(size for size in range(1, roof + 1) if size == 1 or size**power <= work)
 
 
 def _tournament(teams: int) -> Longs:
-    """Circle method: rounds x matches x 2, so that any two teams meet in exactly one round."""
+    """Circle method: rounds × matches × 2, so that any two teams meet in exactly one round."""
     circle = teams - 1
     matches = np.empty((circle, teams // 2, 2), np.int64)
     for turn in range(circle):
@@ -133,24 +142,20 @@ def _tournament(teams: int) -> Longs:
     return matches
 
 
-def _slots(matches: Longs) -> Ints:
-    """slots[x, y] = round * matches + match in which teams x and y meet.
-
-    A team that needs no partner (x = y) goes with the first match it plays."""
-    teams = len(matches) + 1
-    slots = np.zeros((teams, teams), np.int32)
-    for number, (x, y) in reversed(list(enumerate(matches.reshape(-1, 2)))):
-        slots[x, y] = slots[y, x] = slots[x, x] = slots[y, y] = number
-    return slots
-
-
 @compiled
-def _shuffle(size: int, blocks: int, key: Any) -> tuple[Ints, Longs, Ints]:
-    """A random order of 0 .. size - 1 (Fisher-Yates), cut into blocks of nearly equal size."""
+def shuffle(size: int, key: Any) -> Ints:
+    """A random order of 0 … size − 1 (Fisher-Yates)."""
     order = np.arange(size).astype(np.int32)
     for n in range(size - 1, 0, -1):
         m = below(key, n, n + 1)
         order[n], order[m] = order[m], order[n]
+    return order
+
+
+@compiled
+def _cut(size: int, blocks: int, key: Any) -> tuple[Ints, Longs, Ints]:
+    """A random order, where each block of it begins (their sizes are nearly equal), and the block of every id."""
+    order = shuffle(size, key)
     start = np.arange(blocks + 1) * size // blocks
     block = np.empty(size, np.int32)
     for b in range(blocks):

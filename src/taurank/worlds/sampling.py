@@ -1,23 +1,24 @@
 """Bernoulli draws over users × items × times that never exist at once.
 
 Every draw is a hash of the seed and the number of its cell, so that any block of users, on any thread, gives
-the same result. Cells are walked twice: once to count what will be kept, once to write it in place.
+the same result. Cells are visited twice: once to count what will be stored, once to write it in place.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
 import numpy.typing as npt
 
+from taurank._jit import compiled, inlined
 from taurank._random import uniform
+from taurank._threads import map_blocks
 
 Counts = npt.NDArray[np.int64]
 
 
-@numba.njit(inline="always")
+@inlined
 def _draw(treated_rate: Any, control_rate: Any, propensity: Any, key: Any, cell: Any) -> Any:
     """Y^T, Y^C and Z of one cell."""
     counter = np.uint64(3) * np.uint64(cell)
@@ -27,12 +28,13 @@ def _draw(treated_rate: Any, control_rate: Any, propensity: Any, key: Any, cell:
     return y_treated, y_control, z
 
 
-@numba.njit(parallel=True, cache=True)
+@compiled
 def _count(
-    treated_rate: Any, control_rate: Any, propensity: Any, times: Any, key: Any, rows: Any, effects: Any
-) -> None:
+    treated_rate: Any, control_rate: Any, propensity: Any, times: Any, key: Any, rows: Any, effects: Any,
+    begin: int, end: int,
+) -> None:  # fmt: skip
     n_users, n_items = propensity.shape
-    for user in numba.prange(n_users):
+    for user in range(begin, end):
         for time in range(times):
             n_rows, n_effects = 0, 0
             first = (np.int64(time) * n_users + user) * n_items
@@ -47,15 +49,15 @@ def _count(
             effects[time, user] = n_effects
 
 
-@numba.njit(parallel=True, cache=True)
+@compiled
 def _fill(
     treated_rate: Any, control_rate: Any, propensity: Any, times: Any, key: Any,
-    row_start: Any, effect_start: Any, log: Any, truth: Any,
+    row_start: Any, effect_start: Any, log: Any, truth: Any, begin: int, end: int,
 ) -> None:  # fmt: skip
     log_user, log_item, log_time, log_treated, log_outcome = log
     truth_user, truth_item, truth_time, truth_value = truth
     n_users, n_items = propensity.shape
-    for user in numba.prange(n_users):
+    for user in range(begin, end):
         for time in range(times):
             row, effect = row_start[time, user], effect_start[time, user]
             first = (np.int64(time) * n_users + user) * n_items
@@ -76,25 +78,27 @@ def _fill(
 
 
 def count_cells(
-    treated_rate: Any, control_rate: Any, propensity: Any, times: int, key: np.uint64
+    treated_rate: Any, control_rate: Any, propensity: Any, times: int, key: np.uint64, threads: int | None
 ) -> tuple[Counts, Counts]:
     """How many log rows and how many effects each (time, user) will have."""
     shape = (times, propensity.shape[0])
     rows, effects = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
-    _count(treated_rate, control_rate, propensity, times, key, rows, effects)
+    work = (treated_rate, control_rate, propensity, times, key, rows, effects)
+    map_blocks(lambda begin, end: _count(*work, begin, end), len(propensity), threads)
     return rows, effects
 
 
 def fill_cells(
     treated_rate: Any, control_rate: Any, propensity: Any, times: int, key: np.uint64,
-    row_counts: Counts, effect_counts: Counts,
+    row_counts: Counts, effect_counts: Counts, threads: int | None,
 ) -> tuple[Any, Any]:  # fmt: skip
     """The log's columns (user, item, time, treated, outcome) and the truth's (user, item, time, value)."""
     n_rows, n_effects = int(row_counts.sum()), int(effect_counts.sum())
     log = (*_codes(n_rows), np.empty(n_rows, np.int8), np.empty(n_rows, np.int8))
     truth = (*_codes(n_effects), np.empty(n_effects, np.float64))
     starts = (_starts(row_counts), _starts(effect_counts))
-    _fill(treated_rate, control_rate, propensity, times, key, *starts, log, truth)
+    work = (treated_rate, control_rate, propensity, times, key, *starts, log, truth)
+    map_blocks(lambda begin, end: _fill(*work, begin, end), len(propensity), threads)
     return log, truth
 
 

@@ -18,7 +18,6 @@ import pandas as pd
 from scipy.optimize import brentq
 from scipy.special import expit, logit
 
-from taurank import _threads
 from taurank._validation import RandomState, check_integer, check_number, generator
 from taurank.data import archive
 from taurank.data.ids import Catalogue, Ids, ids_from_bytes, ids_to_bytes
@@ -108,9 +107,8 @@ class World:
         key = np.uint64(generator(random_state).integers(2**63))
         catalogue = Catalogue(self.users, self.items, Ids(np.arange(times), "time"))
         rates = (self.treated_rate, self.control_rate, self.propensity)
-        with _threads.using_threads(threads):
-            log_counts, truth_counts = sampling.count_cells(*rates, times, key)
-            rows, truth = sampling.fill_cells(*rates, times, key, log_counts, truth_counts)
+        log_counts, truth_counts = sampling.count_cells(*rates, times, key, threads)
+        rows, truth = sampling.fill_cells(*rates, times, key, log_counts, truth_counts, threads)
         user, item, time, treated, outcome = rows
         recorded = self.propensity if self.recorded is None else self.recorded
         log = Log(catalogue, user, item, time, treated, outcome, recorded[user, item].astype(np.float64))

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import numba
 import numpy as np
 import numpy.typing as npt
 
-from taurank._threads import using_threads
+from taurank._jit import compiled
+from taurank._threads import map_blocks
 from taurank.data.log import Log
 from taurank.errors import InputError, plural
 from taurank.worlds.world import World
@@ -43,9 +43,13 @@ def ten_weeks_scores(world: World, log: Log, threads: int | None = None) -> Scor
     if world.users != log.users or world.items != log.items:
         raise InputError("the log has other users or items than the world; give a log sampled from this world.")
     scores = np.empty((world.n_items, world.n_users))  # item by item, for a kernel that walks through users
-    rates = (np.ascontiguousarray(rate.T) for rate in (world.treated_rate, world.control_rate))
-    with using_threads(threads):
-        _posterior_means(*rates, _patterns(log), log.n_times, scores)
+    treated, control = (np.ascontiguousarray(rate.T) for rate in (world.treated_rate, world.control_rate))
+    patterns, times = _patterns(log), log.n_times
+    map_blocks(
+        lambda begin, end: _posterior_means(treated, control, patterns, times, scores, begin, end),
+        world.n_items,
+        threads,
+    )
     impossible = int(np.count_nonzero(np.isnan(scores)))
     if impossible:
         raise InputError(
@@ -88,11 +92,13 @@ def _patterns(log: Log) -> npt.NDArray[np.int64]:
     return patterns.reshape(log.n_items, log.n_users)
 
 
-@numba.njit(parallel=True, cache=True)
-def _posterior_means(treated_rate: Any, control_rate: Any, patterns: Any, times: Any, scores: Any) -> None:
-    """All pairs; a posterior is computed once for all users of an item with the same counts."""
+@compiled
+def _posterior_means(
+    treated_rate: Any, control_rate: Any, patterns: Any, times: Any, scores: Any, begin: int, end: int
+) -> None:
+    """All pairs of some items; a posterior is computed once for all users of an item with the same counts."""
     base = times + 1
-    for item in numba.prange(len(patterns)):
+    for item in range(begin, end):
         effect, logs = _effects_and_logs(treated_rate[item], control_rate[item])
         order = np.argsort(patterns[item])
         known, mean = np.int64(-1), 0.0
@@ -107,7 +113,7 @@ def _posterior_means(treated_rate: Any, control_rate: Any, patterns: Any, times:
             scores[item, user] = mean
 
 
-@numba.njit
+@compiled
 def _effects_and_logs(treated_rate: Any, control_rate: Any) -> Any:
     """μ^T − μ^C and log μ^T, log(1−μ^T), log μ^C, log(1−μ^C) of all users of one item."""
     n = len(treated_rate)
@@ -120,7 +126,7 @@ def _effects_and_logs(treated_rate: Any, control_rate: Any) -> Any:
     return effect, logs
 
 
-@numba.njit
+@compiled
 def _posterior_mean(effect: Any, logs: Any, counts: Any) -> Any:
     """Σ effect · L / Σ L with L scaled by its largest; not a number if no user can have these counts."""
     likelihood = np.zeros(len(effect))
