@@ -79,7 +79,7 @@ class FitOptions:
         check_number("checkpoint_minutes", self.checkpoint_minutes, 0)
         if self.checkpoint is not None:
             check_target(self.checkpoint)
-        assert self.formulas  # parsed now, so that a wrong name is refused before the fit
+        _ = self.formulas  # parsed now, so that a wrong name is refused before the fit
 
     @cached_property
     def formulas(self) -> tuple[Formula, ...]:
