@@ -74,7 +74,7 @@ class FactorLearner(Learner):
         state = Training(self, self.prepare(log), options, worker_count(self.threads)).run(log)
         self.with_factors(state.result)
         if options.checkpoint is not None:
-            self._keep_checkpoint(options.checkpoint)
+            self._set_leftover(options.checkpoint)
         return state.history
 
     def initial(self, log: Log, seed: int) -> Factors:
