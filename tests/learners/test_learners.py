@@ -1,4 +1,4 @@
-"""One behavioural suite for every learner, and what is special about some of them."""
+"""What is special about some learners; what all of them promise is in test_testing.py."""
 
 from __future__ import annotations
 
@@ -64,21 +64,6 @@ class TestEveryLearner:
         if name in [*TRAINED, "random"]:
             assert not same(first, make(name, random_state=1, **_quick(name)).fit(log))
 
-    def test_save_and_load(self, name: str, log: Log, tmp_path: Path) -> None:
-        learner = make(name, **_quick(name)).fit(log)
-        learner.save(tmp_path / "model")
-        again = load(tmp_path / "model")
-        assert [path.name for path in tmp_path.iterdir()] == ["model"]
-        assert type(again) is type(learner)
-        assert again.hyper_parameters() == learner.hyper_parameters()
-        assert same(learner, again)
-        pd.testing.assert_frame_equal(again.recommend([3, 1], k=4), learner.recommend([3, 1], k=4))
-
-    def test_refit_forgets(self, name: str, log: Log, world: World) -> None:
-        other = world.sample(2, random_state=9).log
-        learner = make(name, **_quick(name)).fit(other)
-        assert same(learner.fit(log), make(name, **_quick(name)).fit(log))
-
     @pytest.mark.parametrize("shape", [(1, 8), (8, 1), (2, 2)])
     def test_tiny_worlds(self, name: str, shape: tuple[int, int]) -> None:
         flat = np.full(shape, 0.5)
@@ -100,10 +85,6 @@ class TestEveryLearner:
     def test_unknown_hyper_parameter_is_refused(self, name: str) -> None:
         with pytest.raises(TypeError, match="unexpected keyword"):
             LEARNERS[name](**{"factor": 3})
-
-    def test_not_fitted(self, name: str) -> None:
-        with pytest.raises(InputError, match="not fitted yet"):
-            LEARNERS[name]().recommend([1])
 
 
 def _quick(name: str) -> dict[str, Any]:

@@ -86,9 +86,9 @@ class Learner(ABC):
     ) -> Self:
         """Learn from a log.
 
-        ``validation`` are gains (truth or estimate) by which ``metric``, one or several, is measured every
-        ``validate_every`` epochs (None: fifty times in all). The epoch that is best by the first metric is
-        kept, and ``patience`` checks without a better one end the fit (None: never). A check costs as much as
+        ``validation`` are the gains (truth or estimate) used to compute ``metric``, one or several, every
+        ``validate_every`` epochs (None: fifty times in all). The result is the epoch that is best by the first
+        metric; ``patience`` checks without improvement end the fit (None: never). A check costs as much as
         ``taurank.evaluate``; on small logs that can be more than the epochs between two checks.
         ``callback(learner, record)`` is called after every check, also without validation, and the learner
         it gets can be evaluated; whatever it raises ends the fit. ``history_`` is a frame of the epochs.
@@ -257,7 +257,7 @@ class Learner(ABC):
                 raise InputError(f"'{name}' of {type(self).__name__} cannot be stored in a file: {error}.") from error
         return params
 
-    def _keep_checkpoint(self, path: str | os.PathLike[str]) -> None:
+    def _set_leftover(self, path: str | os.PathLike[str]) -> None:
         self._leftover = Leftover.of(path)
 
     def _fitted(self, name: str) -> Any:
