@@ -152,7 +152,7 @@ MISTAKES: dict[str, Callable[[tr.Log], Any]] = {
     "log": lambda log: quick().fit(log.to_frame()),  # type: ignore[arg-type]
     "validation": lambda log: quick().fit(log, log),  # type: ignore[arg-type]
     "gains": lambda log: tr.evaluate(np.zeros((30, 20)), log),  # type: ignore[call-overload]
-    "metrics": lambda log: tr.evaluate(np.zeros((30, 20)), tr.gains.ips(log), None),  # type: ignore[arg-type]
+    "metrics": lambda log: tr.evaluate(np.zeros((30, 20)), tr.gains.ips(log), 5),  # type: ignore[call-overload]
     "pairs": lambda log: tr.Popular().fit(log).score([0, 1, 2], [0, 1]),
     "path": lambda log: tr.Log.read(None),  # type: ignore[arg-type]
     "load": lambda log: tr.load(5),  # type: ignore[arg-type]

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import pickle
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import taurank
 from support.twins import dense
 from taurank import World, compare, evaluate, gains
 from taurank.errors import InputError, OverlapWarning
@@ -130,3 +133,19 @@ def test_odd_levels(level: Any, made: Any, rankers: dict[str, Any]) -> None:
     for ask in (table.to_frame, table["a"].to_frame, table["a"]["CDCG"].interval, pair.interval, pair.winner):
         with pytest.raises(InputError, match="level must be a number between 0 and 1, got"):
             ask(level)
+
+
+def test_the_examples_of_the_metrics_page_run(made: Any, rankers: dict[str, Any]) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert len(blocks) == 2
+    names: dict[str, Any] = {
+        "tr": taurank,
+        "gains": made,
+        "model": rankers["good"],
+        "bpr": rankers["noise"],
+        "dlce": rankers["good"],
+    }
+    for block in blocks:
+        exec(block, names)
+    assert list(names["table"]) == ["BPR", "DLCE"]

@@ -69,7 +69,8 @@ class Comparison:
             f"{self.first.name}: {number(self.first.mean)} against {number(self.second.mean)}, a difference of "
             f"{number(self.difference)} (95 % interval {span(self.interval())}): {verdict}"
         )
-        return "\n".join(wrapped(filter(None, (head, sentence, self.overlap, self.training_log))))
+        warnings = wrapped(filter(None, (self.overlap, self.training_log)))
+        return "\n".join([head, *filter(None, [sentence]), *warnings])
 
 
 @dataclass(frozen=True, eq=False, repr=False)
