@@ -97,7 +97,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(tmp_path: Path, capsys: pytes
     assert out == ""
     assert err.count("\n") == 1
     assert "column 'propensity'" in err
-    assert "1 row, for example '1.0'" in err
+    assert "1 row is not, for example '1.0'" in err
 
 
 def test_usage_errors_are_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
