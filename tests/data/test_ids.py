@@ -77,6 +77,10 @@ def test_a_few_ids_are_found_where_many_are(values: Any) -> None:
     assert ids.encode(pa.array([everything[1], None], ids.values.type)).tolist() == [1, -1]
     assert Ids([1, 2]).encode([3, 2]).tolist() == [-1, 1]
     assert Ids(["a"]).encode([]).tolist() == []
+    with pytest.raises(InputError, match=r"^2 item_ids are not in the catalogue \(1 id\), for example 3; leave"):
+        Ids([1], "item_id").encode_known([1, 3, 4])
+    with pytest.raises(InputError, match=r"^1 row has an item_id that is not in items= \(1 id\), for example 1"):
+        Log.from_frame(table([5, 6]), items=[0])
 
 
 class TestNulls:

@@ -79,14 +79,18 @@ class Ids:
         codes = self.encode(ids)
         unknown = np.flatnonzero(codes < 0)
         if len(unknown):
-            raise self.unknown(len(unknown), to_array(ids, self.column)[int(unknown[0])])
+            example = show(to_array(ids, self.column)[int(unknown[0])])
+            raise InputError(
+                f"{plural(len(unknown), self.column)} {'is' if len(unknown) == 1 else 'are'} not in the catalogue "
+                f"({plural(len(self), 'id')}), for example {example}; leave unknown ids out."
+            )
         return codes
 
     def unknown(self, rows: int, example: Any) -> InputError:
         """The error that says how many rows name something outside the catalogue."""
         source = {"user_id": "users=", "item_id": "items=", "time": "times="}.get(self.column, "the catalogue")
         return InputError(
-            f"{plural(rows, 'row')} {'has' if rows == 1 else 'have'} a {self.column} that is not in {source} "
+            f"{plural(rows, 'row')} {'has' if rows == 1 else 'have'} {_article(self.column)} that is not in {source} "
             f"({plural(len(self), 'id')}), for example {show(example)}; add it there or drop these rows."
         )
 
@@ -97,6 +101,10 @@ class Ids:
     def name(self, code: int) -> str:
         """One id as it is written in a message."""
         return show(self.values[int(code)])
+
+
+def _article(noun: str) -> str:
+    return f"an {noun}" if noun[:1] in "aeio" else f"a {noun}"
 
 
 @dataclass(frozen=True)
