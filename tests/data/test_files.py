@@ -173,10 +173,7 @@ class TestAfterAKill:
 
 def test_a_folder_is_searched_once_by_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[Path] = []
-    entries = temporary._entries
-    monkeypatch.setattr(
-        temporary, "_entries", lambda folder, pattern: calls.append(folder) or entries(folder, pattern)
-    )
+    monkeypatch.setattr(temporary, "remove_stale_files", calls.append)
     for _ in range(3):
         with temporary_file(tmp_path), temporary_file(tmp_path):
             pass

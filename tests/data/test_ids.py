@@ -65,6 +65,24 @@ def test_batches_are_encoded_like_the_slow_twin(batches: list[list[int | None]],
         assert sorted(ids.to_pylist()) == sorted(twin)  # type: ignore[type-var]
 
 
+@pytest.mark.parametrize(
+    "values", [np.arange(100), [f"u{n}" for n in range(100)], [n / 2 for n in range(100)], [True, False]]
+)
+def test_a_few_ids_are_found_where_many_are(values: Any) -> None:
+    ids = Ids(values)
+    everything = list(values)
+    assert ids.encode(everything).tolist() == list(range(len(everything)))
+    for few in (1, 2, 4, 5):
+        assert ids.encode(everything[-few:]).tolist() == list(range(len(everything)))[-few:]
+    assert ids.encode(pa.array([everything[1], None], ids.values.type)).tolist() == [1, -1]
+    assert Ids([1, 2]).encode([3, 2]).tolist() == [-1, 1]
+    assert Ids(["a"]).encode([]).tolist() == []
+    with pytest.raises(InputError, match=r"^2 item_ids are not in the catalogue \(1 id\), for example 3; leave"):
+        Ids([1], "item_id").encode_known([1, 3, 4])
+    with pytest.raises(InputError, match=r"^1 row has an item_id that is not in items= \(1 id\), for example 1"):
+        Log.from_frame(table([5, 6]), items=[0])
+
+
 class TestNulls:
     def test_a_null_in_a_dictionary_is_a_null(self) -> None:
         users = pa.DictionaryArray.from_arrays(pa.array([0, 1, 0]), pa.array(["a", None]))

@@ -52,6 +52,11 @@ class IdColumn:
             self._merge()
         return (codes + first).astype(np.int32)
 
+    @property
+    def max_ids(self) -> int:
+        """At most so many distinct ids have occurred."""
+        return self._n_waiting + (0 if self._ids is None else len(self._ids))
+
     def finish(self) -> tuple[pa.Array, Codes]:
         """All distinct ids, and the position among them of every provisional code."""
         if self._waiting:

@@ -21,6 +21,8 @@ from taurank.errors import InputError, first_line, plural, show
 
 Codes = npt.NDArray[np.int32]
 
+FEW = 4  # ids that are looked up one by one
+
 _PLAIN_KINDS = (
     pa.types.is_boolean,
     pa.types.is_integer,
@@ -66,6 +68,9 @@ class Ids:
     def encode(self, ids: Any) -> Codes:
         """Positions of ``ids`` in the catalogue; −1 where an id is not in it."""
         array = match_type(to_ids(ids, self.column), self)
+        if len(array) <= FEW and array.type == self.values.type and array.type in (pa.int64(), pa.string()):
+            # a scan is cheaper than hashing the whole catalogue
+            return np.array([-1 if not id.is_valid else pc.index(self.values, id).as_py() for id in array], np.int32)
         codes = pc.index_in(array, value_set=self.values).fill_null(-1)
         return np.asarray(codes, dtype=np.int32)
 
@@ -74,14 +79,18 @@ class Ids:
         codes = self.encode(ids)
         unknown = np.flatnonzero(codes < 0)
         if len(unknown):
-            raise self.unknown(len(unknown), to_array(ids, self.column)[int(unknown[0])])
+            example = show(to_array(ids, self.column)[int(unknown[0])])
+            raise InputError(
+                f"{plural(len(unknown), self.column)} {'is' if len(unknown) == 1 else 'are'} not in the catalogue "
+                f"({plural(len(self), 'id')}), for example {example}; leave unknown ids out."
+            )
         return codes
 
     def unknown(self, rows: int, example: Any) -> InputError:
         """The error that says how many rows name something outside the catalogue."""
         source = {"user_id": "users=", "item_id": "items=", "time": "times="}.get(self.column, "the catalogue")
         return InputError(
-            f"{plural(rows, 'row')} {'has' if rows == 1 else 'have'} a {self.column} that is not in {source} "
+            f"{plural(rows, 'row')} {'has' if rows == 1 else 'have'} {_article(self.column)} that is not in {source} "
             f"({plural(len(self), 'id')}), for example {show(example)}; add it there or drop these rows."
         )
 
@@ -92,6 +101,10 @@ class Ids:
     def name(self, code: int) -> str:
         """One id as it is written in a message."""
         return show(self.values[int(code)])
+
+
+def _article(noun: str) -> str:
+    return f"an {noun}" if noun[:1] in "aeio" else f"a {noun}"
 
 
 @dataclass(frozen=True)

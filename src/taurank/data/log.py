@@ -73,8 +73,10 @@ class Log(CellTable):
     ) -> Log:
         """A log from Parquet or CSV: one file, a glob or a folder, in memory bounded by the result.
 
-        A Parquet file written by ``write`` brings its catalogue along. The ids of a CSV are integers if all
-        of them are written as integers, else text; ``id_types={"user_id": "string"}`` decides otherwise.
+        A Parquet file written by ``write`` brings its catalogue along, also after another tool has filtered its
+        rows; ids that occur beyond it follow it. ``users``, ``items`` and ``times`` override it, and are complete.
+        The ids of a CSV are integers if all of them are written as integers, else text;
+        ``id_types={"user_id": "string"}`` decides otherwise.
         """
         return cls._from_source(sources.from_files(path), (users, items, times), id_types or {})
 

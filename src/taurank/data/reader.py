@@ -7,6 +7,7 @@ read before it complains, so that a message can say how many are wrong.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +27,8 @@ from taurank.errors import InputError, first_line, plural
 __all__ = ["Cells", "ColumnRule", "Numbers", "cell_index", "read_cells", "read_ids", "refuse_repeated"]
 
 Given = tuple[Any, Any, Any]
+
+MANY_ROWS = 1 << 24  # up to here all rows are read, and the repeated ones counted
 
 
 @dataclass(frozen=True)
@@ -65,11 +68,22 @@ def read_cells(
             codes[column].append(reader.add(batch.column(names[column])))
         for column, numbers_reader in numbers.items():
             numbers_reader.add(batch.column(names[column]), source.text)
+        _refuse_surplus(source, list(ids.values()))
     wrong_rows.refuse()
     if not codes["user_id"]:
         raise InputError(f"{source.name} has no rows.")
     values = {column: reader.finish() for column, reader in numbers.items()}
     return _assemble(source, ids, codes, values, given, id_types or {})
+
+
+def _refuse_surplus(source: Source, ids: list[IdColumn]) -> None:
+    """More rows than cells must repeat cells: a small file that claims billions of rows is not read to its end."""
+    rows, cells = ids[0].n_rows, math.prod(column.max_ids for column in ids)
+    if rows > max(cells, MANY_ROWS):
+        raise InputError(
+            f"{source.name} has {rows:,} rows or more for {cells:,} combinations of user_id, item_id and time, "
+            "so that most rows repeat an earlier one; keep one of each."
+        )
 
 
 def read_ids(source: Source, column: str) -> pa.Array:

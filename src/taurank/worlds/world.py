@@ -118,7 +118,8 @@ class World:
     def personalized(self, beta: float = 2.0) -> World:
         """Recommend what each user buys anyway: P = min(1, α · rank^−β), Eq. (gen_propensity).
 
-        Items are ranked for each user by μ = P·μ^T + (1−P)·μ^C, ties in catalogue order. α is solved so that
+        ``beta`` is the concentration: 0 recommends all items alike, 2 almost only a user's favorites. Items are
+        ranked for each user by μ = P·μ^T + (1−P)·μ^C, ties in catalogue order. α is solved so that
         the mean propensity, after the clip to [1e-6, 1−1e-6], is that of this world.
         """
         check_number("beta", beta, 0)

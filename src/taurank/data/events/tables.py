@@ -168,9 +168,9 @@ def _refuse_unknown(database: Any, table: EventTable, column: str, ids: Ids, unk
     code = column.replace("_id", "_code")
     known = f"raw_{table.name} JOIN {table.name}_{column} ON {code} = code"
     rows = database.execute(f"SELECT count(*) FROM {known} WHERE position < 0").fetchall()[0][0]
-    given = "users=" if column == "user_id" else "items="
+    given, column = ("users=", "a user_id") if column == "user_id" else ("items=", "an item_id")
     raise InputError(
-        f"{plural(rows, 'row')} of {table.name} {'has' if rows == 1 else 'have'} a {column} that is not in {given} "
+        f"{plural(rows, 'row')} of {table.name} {'has' if rows == 1 else 'have'} {column} that is not in {given} "
         f"({plural(len(ids), 'id')}), for example {show(unknown[0])}; add it there or drop these rows."
     )
 
