@@ -17,6 +17,11 @@ class MissingExtra(InputError):
     """An optional dependency is not installed; the message has the command that installs it."""
 
 
+def missing_extra(module: str, extra: str) -> MissingExtra:
+    """The error to raise when an optional dependency cannot be imported."""
+    return MissingExtra(f"{module} is not installed; pip install 'taurank[{extra}]'")
+
+
 class OverlapWarning(UserWarning):
     """Much of an estimate's weight lies on pairs whose propensity leaves one arm unobserved."""
 

@@ -1,1 +1,1 @@
-"""Pages: one self-contained HTML file with charts as SVG."""
+"""Pages: one self-contained HTML file with charts as SVG (extra ``report``)."""
