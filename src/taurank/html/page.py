@@ -12,17 +12,13 @@ from collections.abc import Collection, Iterable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import jinja2
+from markupsafe import Markup
+
 from taurank.data.files import atomic_path
-from taurank.errors import missing_extra
 from taurank.html import svg
 from taurank.html.svg import CHART_WIDTH as CHART_WIDTH
 from taurank.html.svg import SERIES_COLORS as SERIES_COLORS
-
-try:
-    import jinja2
-    from markupsafe import Markup
-except ModuleNotFoundError as error:
-    raise missing_extra("jinja2", "report") from error
 
 if TYPE_CHECKING:
     import altair as alt
@@ -79,9 +75,9 @@ def tally(before: str, counts: Iterable[tuple[str, str]]) -> Block:
     return _block("tally", [(_known(kind), label) for kind, label in counts], before)
 
 
-def lead(blocks: Iterable[str]) -> Block:
-    """The first screen: the one telling chart and, beside it where there is room, what it means or what to do now."""
-    return _block("group", "lead", _joined(blocks))
+def lead(first: Iterable[str], beside: Iterable[str] = ()) -> Block:
+    """The first screen: one telling chart and, beside it where there is room, what it means and what to do now."""
+    return _block("lead", _joined(first), _joined(beside))
 
 
 def steps(lines: Iterable[str]) -> Block:
@@ -109,9 +105,14 @@ def cards(blocks: Iterable[str]) -> Block:
     return _block("group", "cards", _joined(blocks))
 
 
-def panels(blocks: Iterable[str], kind: str = "panels") -> Block:
-    """Charts (``panels``) or tables (``pairs``) side by side where there is room."""
-    return _block("group", kind, _joined(blocks))
+def panels(blocks: Iterable[str]) -> Block:
+    """Charts side by side where there is room."""
+    return _block("group", "panels", _joined(blocks))
+
+
+def tables(blocks: Iterable[str]) -> Block:
+    """Tables side by side where there is room."""
+    return _block("group", "tables", _joined(blocks))
 
 
 def table(frame: pd.DataFrame, caption: str = "", right: Iterable[str] = ()) -> Block:

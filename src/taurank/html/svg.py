@@ -6,7 +6,7 @@ import re
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from taurank.errors import missing_extra
+import vl_convert
 
 if TYPE_CHECKING:
     import altair as alt
@@ -17,11 +17,6 @@ SERIES_COLORS = ("#2e86c8", "#d9772b", "#3a9d6e", "#a65fb8", "#b58a1b", "#c8506e
 
 def draw(chart: alt.TopLevelMixin, ink: str = "currentColor", background: str = "transparent") -> str:
     """An Altair chart as SVG; a file of its own needs its own colors: ``ink`` and ``background``."""
-    try:
-        import vl_convert
-    except ModuleNotFoundError as error:
-        raise missing_extra("vl-convert-python", "report") from error
-
     spec: dict[str, Any] = chart.to_dict()
     given = spec.get("config", {})
     merged = {name: {**part, **given.get(name, {})} for name, part in _config().items()}
