@@ -17,13 +17,16 @@ class MissingExtra(InputError):
     """An optional dependency is not installed; the message has the command that installs it."""
 
 
-def missing_extra(module: str, extra: str) -> MissingExtra:
-    """The error to raise when an optional dependency cannot be imported."""
-    return MissingExtra(f"{module} is not installed; pip install 'taurank[{extra}]'")
-
-
 class OverlapWarning(UserWarning):
     """Much of an estimate's weight lies on pairs whose propensity leaves one arm unobserved."""
+
+
+def missing_extra(module: str, extra: str, alternative: str = "") -> MissingExtra:
+    """The error for an optional module that is not installed: the commands, and what else would do."""
+    return MissingExtra(
+        f"'{module}' is not installed; run pip install \"taurank[{extra}]\" "
+        f'(from a checkout: pip install ".[{extra}]"){alternative and f", or {alternative}"}.'
+    )
 
 
 def plural(number: int, noun: str) -> str:

@@ -9,7 +9,6 @@ import pandas as pd
 import pytest
 
 from support import paper_tables as made_up
-from taurank.paper.plan import plans
 from taurank.paper.verdicts import claims, comparison, criteria, paper_tables
 from taurank.paper.verdicts.comparison import Score
 
@@ -212,12 +211,6 @@ def test_a_difference_counts_beyond_the_larger_standard_deviation() -> None:
     assert comparison.compare_by("CDCG", Score(0.79, 0.2), base) == -1
     assert comparison.compare_by("CAR", Score(0.79, 0.2), base) == 1  # smaller is better
     assert comparison.compare_by("CP@100", Score(0.0313, 0.0003), Score(0.0310, 0.0002)) == 0
-
-
-def test_names_of_items_and_settings_are_those_of_the_plans() -> None:
-    assert paper_tables.ITEMS is plans.ITEMS
-    assert paper_tables.SETTINGS is plans.SETTINGS
-    assert set(plans.LIMITS) < set(comparison.NAMES)
 
 
 def test_the_rank_correlation_leaves_the_limits_out() -> None:

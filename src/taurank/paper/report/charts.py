@@ -6,7 +6,7 @@ import altair as alt
 import pandas as pd
 
 from taurank.html import page, svg
-from taurank.paper.plan.plans import LIMITS
+from taurank.paper.plan.names import LIMITS
 from taurank.paper.report import styles
 from taurank.paper.report.styles import few_ticks, panel
 from taurank.paper.verdicts import paper_tables

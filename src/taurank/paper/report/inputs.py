@@ -23,7 +23,7 @@ from typing import Any
 import pandas as pd
 
 from taurank.errors import InputError, plural
-from taurank.paper.plan.plans import NAMES
+from taurank.paper.plan.names import KINDS
 from taurank.paper.verdicts.claims import CLAIMS
 
 _SCORES = ("items", "setting", "method", "metric", "mean", "std")
@@ -95,7 +95,7 @@ def read(folder: Path) -> Inputs:
     }
     paths = {name: folder / f"{name}.csv" for name in kinds}
     frames = {name: _read_table(path, COLUMNS[kinds[name]]) for name, path in paths.items() if path.is_file()}
-    return Inputs(frames, record, _read_findings(folder / "findings.toml", [*NAMES, *own]))
+    return Inputs(frames, record, _read_findings(folder / "findings.toml", [*KINDS, *own]))
 
 
 def own_experiments(record: Mapping[str, Any]) -> dict[str, str]:

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from taurank.html.page import Cell
-from taurank.paper.plan.plans import LIMITS
+from taurank.paper.plan.names import ITEMS, LIMITS
 from taurank.paper.report.table import NOTHING, Table
 from taurank.paper.verdicts import paper_tables
 from taurank.paper.verdicts.comparison import (
@@ -42,7 +42,7 @@ _FORMATS = {"users": ",.0f", "items": ",.0f", "treated_rate": ".4f", "control_ra
 def statistics(frame: pd.DataFrame) -> list[Table]:
     """Table 2."""
     present = list(frame["items"].unique())
-    kinds = [items for items in paper_tables.ITEMS if items in present] or present
+    kinds = [items for items in ITEMS if items in present] or present
     sources = ((frame, ""), (paper_tables.statistics(), "quiet"))
     rows = [
         [Cell(label), *(_quantity(source, items, name, kind) for items in kinds for source, kind in sources)]

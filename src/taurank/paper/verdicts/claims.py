@@ -13,11 +13,11 @@ from dataclasses import asdict, dataclass, fields
 
 import pandas as pd
 
+from taurank.paper.plan.names import ASSIGNMENTS, ITEMS
 from taurank.paper.verdicts import criteria, curves, paper_tables
 from taurank.paper.verdicts.comparison import DATASETS, Frames, Outcome
 from taurank.paper.verdicts.criteria import Criterion
 from taurank.paper.verdicts.curves import Curve
-from taurank.paper.verdicts.paper_tables import ITEMS
 
 VERDICTS = {True: "reproduced", False: "not reproduced", None: "inconclusive"}
 NOT_PRINTED = "no figures printed"
@@ -95,7 +95,7 @@ def _one_line(figures: str) -> str:
     return "; ".join(line.strip() for line in figures.splitlines())
 
 
-ORIGINAL, PERSONALIZED = (tuple(each for each in DATASETS if each[1] == s) for s in paper_tables.SETTINGS)
+ORIGINAL, PERSONALIZED = (tuple(each for each in DATASETS if each[1] == setting) for setting in ASSIGNMENTS)
 CATEGORY, PRODUCT = (tuple(each for each in DATASETS if each[0] == items) for items in ITEMS)
 
 _BETTER = "On each dataset, clearly better in more of CP@10, CP@100 and CDCG than clearly worse."

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from taurank.evaluation import formulas
-from taurank.paper.plan.plans import ITEMS, LIMITS, SETTINGS
+from taurank.paper.plan.names import ASSIGNMENTS, ITEMS, LIMITS
 
 Frames = Mapping[str, pd.DataFrame]
 Dataset = tuple[str, str]  # items, setting
@@ -25,7 +25,7 @@ NAMES = {
     "dlto": "DLTO", "blce": "BLCE", "dlce": "DLCE", "countingbayes": "CountingBayes", "truth": "Truth",
     "ten_weeks": "Ten-week limit",
 }  # fmt: skip
-DATASETS: tuple[Dataset, ...] = tuple((items, setting) for items in ITEMS for setting in SETTINGS)
+DATASETS: tuple[Dataset, ...] = tuple((items, setting) for items in ITEMS for setting in ASSIGNMENTS)
 
 
 class Score(NamedTuple):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 import pandas as pd
 
-from taurank.paper.plan.plans import ITEMS, LIMITS, SETTINGS
+from taurank.paper.plan.names import ASSIGNMENTS, ITEMS, LIMITS
 from taurank.paper.verdicts.comparison import (
     DATASETS,
     SIGNS,
@@ -77,7 +77,7 @@ def mostly_outperforms(winner: str, losers: Sequence[str]) -> Criterion:
 
 def lead_larger_in_product(winner: str, losers: Sequence[str]) -> Criterion:
     """The lead, score / best of the others − 1, is larger in product; its noise is the largest std / mean."""
-    return lambda frames: aggregate([_lead_part(frames["comparison"], winner, losers, each) for each in SETTINGS])
+    return lambda frames: aggregate([_lead_part(frames["comparison"], winner, losers, each) for each in ASSIGNMENTS])
 
 
 def _lead_part(frame: pd.DataFrame, winner: str, losers: Sequence[str], setting: str) -> PartialResult:

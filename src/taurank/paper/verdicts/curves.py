@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from taurank.paper.plan.plans import ITEMS
+from taurank.paper.plan.names import ITEMS
 from taurank.paper.verdicts.comparison import (
     Dataset,
     Frames,

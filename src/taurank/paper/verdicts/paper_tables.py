@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from taurank.paper.plan.plans import ITEMS as ITEMS
-from taurank.paper.plan.plans import SETTINGS as SETTINGS
+from taurank.paper.plan.names import ASSIGNMENTS, ITEMS
 
 REFERENCE = (
     "M. Sato, S. Takemori, J. Singh, T. Ohkuma: Unbiased Learning for the Causal Effect of Recommendation. "
@@ -94,7 +93,7 @@ def statistics() -> pd.DataFrame:
 
 def comparison() -> pd.DataFrame:
     """Tables 3 and 4: items, setting, method, metric, mean, std."""
-    columns = [(setting, metric) for setting in SETTINGS for metric in METRICS]
+    columns = [(setting, metric) for setting in ASSIGNMENTS for metric in METRICS]
     rows = []
     for items, table in zip(ITEMS, (_TABLE_3, _TABLE_4), strict=True):
         for method, *values in _lines(table):
@@ -122,7 +121,7 @@ def estimators() -> pd.DataFrame:
 
 
 def _errors(metric: str, method: str, *values: str) -> list[tuple[str, str, str, str, float, float]]:
-    columns = [(setting, cap) for setting in SETTINGS for cap in _CAPS[setting]]
+    columns = [(setting, cap) for setting in ASSIGNMENTS for cap in _CAPS[setting]]
     shown = columns[-len(values) :]  # Table 7 has the personalized setting alone
     return [
         ("category", setting, method, metric, cap, float(value))
