@@ -12,8 +12,8 @@ PACKAGED_WEEKS = 53
 TITLE = "Unbiased Learning for the Causal Effect of Recommendation: replication"
 OPENING = """\
 A recommender can rank items by the purchases they get, or by the purchases that recommending them causes. The
-paper learns the second from logs, without bias, with a method called DLCE. This page repeats its experiments and
-checks each claim of its section 5."""
+paper learns the second from logs, without bias, with a method called DLCE. This page repeats the experiments of its
+section 5."""
 MAIN_CHART = """\
 CP@10, the purchases caused per recommendation in the top 10. Filled dot: this run, with a bar of ± one standard
 deviation over the test weeks. Hollow diamond: the paper."""
