@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import re
-from html.parser import HTMLParser
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,91 +12,113 @@ import altair as alt
 import pandas as pd
 import pytest
 
-from taurank.errors import InputError
+import taurank.html
+from support.html import Reader, assert_links_resolve, assert_self_contained
+from taurank.errors import InputError, MissingExtra
 from taurank.html import page
 
-NASTY = "<script>alert('x')</script> & \"quoted\""
+NASTY = "<script>alert('x')</script> & \"quoted\" onload=\"alert('y')\" </title></style></svg>"
+CELL = page.Cell(NASTY, NASTY)
+
+# every function that makes a block, with text that would break out of it if it were not escaped
+BLOCKS: dict[str, list[str]] = {
+    "heading": [page.heading(NASTY, NASTY)],
+    "contents": [page.contents([("anchor", NASTY)]), page.heading("", "anchor")],
+    "text": [page.text(f"{NASTY}\n\nsecond")],
+    "verdict": [page.verdict("poor", NASTY, NASTY)],
+    "tally": [page.tally(NASTY, [("good", NASTY)])],
+    "lead": [page.lead([NASTY], [NASTY])],
+    "steps": [page.steps([NASTY])],
+    "listed": [page.listed([NASTY, f"  {NASTY}"])],
+    "fold": [page.fold(NASTY, [NASTY])],
+    "card": [page.card("good", NASTY, NASTY, [NASTY], "card")],
+    "cards": [page.cards([NASTY])],
+    "panels": [page.panels([NASTY])],
+    "tables": [page.tables([NASTY])],
+    "table": [page.table(pd.DataFrame({NASTY: [NASTY], "value": [1.5]}), NASTY)],
+    "grid": [page.grid(["", NASTY], [[CELL, CELL]], NASTY, [("", 1), (NASTY, 1)])],
+    "chart": [page.chart(alt.Chart(pd.DataFrame({"x": [NASTY], "y": [1]}), title=NASTY).mark_bar().encode(
+        alt.X("x:N", title=NASTY), alt.Y("y:Q"), alt.Color("x:N")), NASTY)],
+    "plain string": [NASTY],
+}  # fmt: skip
 
 
-class Reader(HTMLParser):
-    """All tags, their attributes, and the text outside of them."""
-
-    def __init__(self, document: str) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, Any]]] = []
-        self.words: list[str] = []
-        self.feed(document)
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_data(self, data: str) -> None:
-        self.words.append(data)
-
-    def attributes(self, name: str) -> list[str]:
-        return [values[name] for _, values in self.tags if name in values]
-
-
-def small_chart(title: str = "y") -> alt.Chart:
+def small_chart() -> alt.Chart:
     frame = pd.DataFrame({"x": [0, 1, 2], "y": [1, 3, 2]})
-    return alt.Chart(frame).mark_line(clip=True).encode(alt.X("x:Q"), alt.Y("y:Q", title=title))
+    return alt.Chart(frame).mark_line(clip=True).encode(alt.X("x:Q"), alt.Y("y:Q"))
 
 
-def whole_page() -> str:
-    frame = pd.DataFrame({"name": [NASTY, "b"], "value": [1.5, float("nan")]})
-    blocks = [
-        page.verdict("poor", NASTY, NASTY),
-        page.heading(NASTY),
-        page.text(f"{NASTY}\n\nsecond"),
-        page.table(frame, NASTY),
-        page.chart(small_chart(NASTY), NASTY),
-        page.chart(small_chart(), "another"),
-    ]
-    return page.render(NASTY, blocks)
-
-
-def test_every_text_is_escaped_and_arrives() -> None:
-    reader = Reader(whole_page())
-    assert not [tag for tag, _ in reader.tags if tag == "script"]
-    assert "".join(reader.words).count(NASTY) >= 8
-    assert NASTY in reader.attributes("aria-label")
-    assert not [name for _, values in reader.tags for name in values if name.startswith("on")]
-
-
-def test_nothing_comes_from_outside() -> None:
-    document = whole_page()
-    addresses = set(re.findall(r"https?://[^\"' <)]+", document))
-    assert all(address.startswith("http://www.w3.org/") for address in addresses)  # names of XML, not fetched
+@pytest.mark.parametrize("name", BLOCKS)
+def test_every_text_is_escaped_and_arrives(name: str) -> None:
+    document = page.render(NASTY, BLOCKS[name])
+    assert_self_contained(document)
+    assert "<script" not in document
     reader = Reader(document)
-    assert not reader.attributes("src")
-    assert not reader.attributes("href")
-    assert "@import" not in document
+    assert "".join(reader.words).count(NASTY) >= 3  # the title twice
+    assert {tag for tag, _ in reader.tags if tag in ("html", "main", "style")} == {"html", "main", "style"}
 
 
-def test_names_inside_charts_do_not_meet() -> None:
-    document = whole_page()
-    names = Reader(document).attributes("id")
-    assert names  # a clipped chart has them
-    assert len(names) == len(set(names))
-    used = set(re.findall(r"url\(#([^)]+)\)", document))
-    assert used
-    assert used <= set(names)
-    assert whole_page() == document  # and do not change from one page to the next
+def test_every_function_that_makes_a_block_is_tried() -> None:
+    made = {
+        name for name, thing in vars(page).items() if getattr(thing, "__annotations__", {}).get("return") == "Block"
+    }
+    assert {name for name in made if not name.startswith("_")} == set(BLOCKS) - {"plain string"}
 
 
-def test_charts_take_the_colour_of_the_page() -> None:
+def test_blocks_are_markup_and_nested_blocks_are_escaped_once() -> None:
+    inner = page.text("a & b")
+    assert isinstance(inner, page.Block)
+    assert "<p>a &amp; b</p>" in page.fold("more", [inner])
+    assert "&lt;p&gt;" in page.fold("more", [str(inner)])  # no longer markup: text
+
+
+def test_ids_inside_charts_are_unique_and_the_page_is_reproducible() -> None:
+    def document() -> str:
+        charts = [page.chart(small_chart(), "one"), page.fold("more", [page.chart(small_chart(), "two")])]
+        return page.render("Title", [page.heading("Charts", "charts"), *charts])
+
+    first = document()
+    assert_links_resolve(first)
+    assert len(set(re.findall(r"url\(#([^)]+)\)", first))) == 2  # a clipped chart refers to its clip path
+    assert "charts" in Reader(first).attributes("id")
+    assert document() == first
+
+
+def test_charts_take_the_color_of_the_page() -> None:
     block = page.chart(small_chart())
     assert 'fill="currentColor"' in block
     assert 'fill="white"' not in block
     assert "#000" not in block
 
 
-def test_a_chart_keeps_its_own_settings() -> None:
-    block = page.chart(small_chart().configure_axis(labelFontSize=17))
-    assert "17px" in block
+def test_a_chart_keeps_its_own_configuration() -> None:
+    assert "17px" in page.chart(small_chart().configure_axis(labelFontSize=17))
 
 
-def test_numbers_stand_right_and_missing_ones_are_empty() -> None:
+def test_charts_and_tables_are_accessible() -> None:
+    document = page.render("Title", [page.chart(small_chart(), "What it shows"), *BLOCKS["grid"]])
+    reader = Reader(document)
+    assert ("img", "What it shows") in [
+        (v.get("role"), v.get("aria-label")) for tag, v in reader.tags if tag == "svg"
+    ]
+    assert {"col", "row"} <= set(reader.attributes("scope"))
+    assert 'lang="en"' in document
+
+
+def test_the_page_follows_light_and_dark_and_the_width() -> None:
+    document = page.render("Title", [], broad=True)
+    style = "".join(Reader(document).style)
+    assert "@media (prefers-color-scheme: dark)" in style
+    light, dark = (dict(re.findall(r"(--\w+): (#\w+)", part)) for part in style.split("@media")[:2])
+    assert set(light) == set(dark)
+    assert not set(light.values()) & set(dark.values())
+    assert '<meta name="color-scheme" content="light dark">' in document
+    assert "width=device-width" in document
+    assert '<main class="broad">' in document
+    assert '<main class="broad">' not in page.render("Title", [])
+
+
+def test_numbers_align_right_and_missing_ones_are_empty() -> None:
     frame = pd.DataFrame({"name": ["a", "b"], "n": [1234567, 2], "x": [0.123456, float("nan")], "t": ["1", "2"]})
     block = page.table(frame, right=["t"])
     assert '<td class="number">1234567</td>' in block
@@ -127,3 +150,10 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
 def test_an_unknown_verdict_is_refused() -> None:
     with pytest.raises(ValueError, match="good, caution or poor"):
         page.verdict("fine", "a", "b")
+
+
+@pytest.mark.parametrize("module", ["jinja2", "altair", "vl_convert"])
+def test_a_missing_extra_names_the_command(monkeypatch: pytest.MonkeyPatch, module: str) -> None:
+    monkeypatch.setitem(sys.modules, module, None)  # as if it were not installed
+    with pytest.raises(MissingExtra, match=rf"{module}.* is not installed.*taurank\[report\]"):
+        importlib.reload(taurank.html)

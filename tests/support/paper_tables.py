@@ -9,11 +9,12 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from taurank.paper.plan.names import ASSIGNMENTS, ITEMS
 from taurank.paper.verdicts import paper_tables
 
 CAPS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 0.5, 0.7)
 BEST_CAP = {"original": 0.01, "personalized": 0.3}
-PLACES = list(itertools.product(paper_tables.ITEMS, paper_tables.SETTINGS))
+PLACES = list(itertools.product(ITEMS, ASSIGNMENTS))
 MIDDLE = {"CP@10": 0.1, "CP@100": 0.03, "CDCG": 1.4, "CAR": 0.7}
 
 
@@ -23,7 +24,7 @@ def frames(seed: int = 0) -> dict[str, pd.DataFrame]:
     return {
         "statistics": _statistics(),
         "statistics_brier": pd.DataFrame(
-            [(i, w / 10, 0.009 + 1e-5 * (w / 10 - 0.7) ** 2) for i in paper_tables.ITEMS for w in range(1, 21)],
+            [(i, w / 10, 0.009 + 1e-5 * (w / 10 - 0.7) ** 2) for i in ITEMS for w in range(1, 21)],
             columns=["items", "prior_weight", "brier"],
         ),
         "statistics_density": _density(),
@@ -50,7 +51,7 @@ def save(tables: dict[str, pd.DataFrame], folder: Path, preset: str = "quick", w
 
 
 def _statistics() -> pd.DataFrame:
-    tuned = pd.DataFrame({"items": paper_tables.ITEMS, "quantity": "tuned_prior_weight", "value": [0.7, 0.8]})
+    tuned = pd.DataFrame({"items": ITEMS, "quantity": "tuned_prior_weight", "value": [0.7, 0.8]})
     return pd.concat([paper_tables.statistics(), tuned])
 
 
@@ -96,7 +97,7 @@ def _unevenness(rng: np.random.Generator) -> pd.DataFrame:
     lift = {"bpr": 0.8, "ulbpr": 0.95, "ulrmf": 0.85, "cause": 0.97, "dlto": 1.12, "blce": 0.9, "dlce": 1.1}
     rows = [
         (items, beta, method, metric, MIDDLE[metric] * by * (1 + 0.2 * beta), 0.02 * MIDDLE[metric])
-        for items in paper_tables.ITEMS
+        for items in ITEMS
         for beta in (0.5, 1.0, 1.5, 2.0, 2.5)
         for method, by in lift.items()
         for metric in paper_tables.METRICS

@@ -1,1 +1,5 @@
-"""The report: tables, charts and texts on one page."""
+"""The report of a run of the paper's experiments: one page, one text, one table of verdicts."""
+
+from taurank import html
+
+html.require()  # before any module here imports altair

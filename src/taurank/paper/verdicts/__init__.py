@@ -1,1 +1,1 @@
-"""The paper's tables, its claims, and how they are judged."""
+"""The paper's tables, its claims, and the criteria by which a run reproduces them or does not."""

@@ -1,8 +1,8 @@
-"""How figures are compared: what counts as a difference, and how many differences make a finding.
+"""How scores are compared: what counts as a difference, and how differences add up to an outcome.
 
-A difference between two figures counts if it is larger than the larger of their two standard deviations over
-the test weeks. That is about two standard errors of a difference between means over ten independent weeks,
-and leaves room for what one model trained with another seed would change. Everything below is "within noise".
+A difference between two scores counts if it is larger than the larger of their two standard deviations over the
+test weeks. That is about two standard errors of a difference between means over ten independent weeks, and leaves
+room for what another training seed would change. Anything smaller is within noise.
 """
 
 from __future__ import annotations
@@ -12,100 +12,135 @@ from typing import NamedTuple
 
 import pandas as pd
 
-Frames = Mapping[str, pd.DataFrame]
+from taurank.evaluation import formulas
+from taurank.paper.plan.names import ASSIGNMENTS, ITEMS, LIMITS
 
-SMALLER_IS_BETTER = ("CAR",)
-THREE_DECIMALS = ("CDCG", "CAR")
+Frames = Mapping[str, pd.DataFrame]
+Dataset = tuple[str, str]  # items, setting
+
 SIGNS = {1: "▲", 0: "≈", -1: "▼"}
-ROUNDING = 1e-9  # 0.0313 − 0.0310 is no more than 0.0003
-LIMITS = ("truth", "ten_weeks")
+ROUNDING = 1e-9  # 0.0313 − 0.0310 is not more than 0.0003
 NAMES = {
     "random": "Random", "popular": "Popular", "bpr": "BPR", "ulbpr": "ULBPR", "ulrmf": "ULRMF", "cause": "CausE",
     "dlto": "DLTO", "blce": "BLCE", "dlce": "DLCE", "countingbayes": "CountingBayes", "truth": "Truth",
-    "ten_weeks": "What ten weeks can tell",
+    "ten_weeks": "Ten-week limit",
 }  # fmt: skip
+DATASETS: tuple[Dataset, ...] = tuple((items, setting) for items in ITEMS for setting in ASSIGNMENTS)
 
 
-class Finding(NamedTuple):
-    """Whether a claim holds (None: cannot be told), the figures, one line per setting, and a remark."""
+class Score(NamedTuple):
+    """A mean over test weeks, its standard deviation, and the method it belongs to."""
 
-    holds: bool | None
+    mean: float
+    std: float
+    method: str = ""
+
+
+class Comparison(NamedTuple):
+    """Two scores by one metric; ``sign`` is 1 if the first is clearly better, -1 if clearly worse, 0 within noise."""
+
+    metric: str
+    first: Score
+    second: Score
+    sign: int
+
+
+class PartialResult(NamedTuple):
+    """What one dataset says about a claim: for it (1), within noise (0), against it (-1), or no scores (None)."""
+
+    label: str
+    sign: int | None
+    figures: str = ""
+
+
+class Outcome(NamedTuple):
+    """Whether a claim is reproduced (None: inconclusive), the figures, one line per dataset, and a remark."""
+
+    reproduced: bool | None
     figures: str = ""
     remark: str = ""
 
 
-class Figure(NamedTuple):
-    """A mean over test weeks and its standard deviation, and whose it is."""
-
-    mean: float
-    std: float
-    owner: str = ""
+def larger_is_better(metric: str) -> bool:
+    return formulas.parse(metric).form != "AR"
 
 
-class SettingResult(NamedTuple):
-    """One setting's share of a finding: for the claim (1), within noise (0), against it (-1), missing (None)."""
-
-    place: str
-    sign: int | None
-    words: str = ""
+def format_score(metric: str, value: float) -> str:
+    """A score with as many decimals as the paper prints."""
+    return f"{value:.4f}" if formulas.parse(metric).form == "P@k" else f"{value:.3f}"
 
 
-def name(key: str) -> str:
-    """A method as people write it."""
+def method_name(key: str) -> str:
+    """A method as people write it; any other label is shown as it is."""
     return NAMES.get(key, key)
 
 
 def methods_of(frame: pd.DataFrame) -> list[str]:
-    """The methods that occur: the paper's in its order, a researcher's own behind them, the limits last."""
-    found = list(frame["method"].unique())
-    own = [key for key in found if key not in NAMES]
-    known = [key for key in NAMES if key in found]
-    return [*(key for key in known if key not in LIMITS), *own, *(key for key in known if key in LIMITS)]
+    """The methods of a frame: the paper's in its order, then all others, the limits last."""
+    present = list(frame["method"].unique())
+    others = [key for key in present if key not in NAMES]
+    known = [key for key in NAMES if key in present]
+    return [*(key for key in known if key not in LIMITS), *others, *(key for key in known if key in LIMITS)]
 
 
-def of_dlce(frame: pd.DataFrame) -> pd.DataFrame:
-    """The rows of DLCE, in a frame that may hold nothing else and then does not say so."""
+def datasets_of(frame: pd.DataFrame) -> list[Dataset]:
+    """The datasets of a frame: the paper's in its order, then any other."""
+    present = list(dict.fromkeys(zip(frame["items"], frame["setting"], strict=True)))
+    return [*(each for each in DATASETS if each in present), *(each for each in present if each not in DATASETS)]
+
+
+def paper_datasets(frame: pd.DataFrame) -> list[Dataset]:
+    """The paper's datasets that a frame has; without any, the first one, which then counts as missing."""
+    return [dataset for dataset in datasets_of(frame) if dataset in DATASETS] or [DATASETS[0]]
+
+
+def rows_of(frame: pd.DataFrame, dataset: Dataset, metric: str | None = None) -> pd.DataFrame:
+    """The rows of one dataset, and of one metric if given."""
+    rows = (frame["items"] == dataset[0]) & (frame["setting"] == dataset[1])
+    return frame[rows if metric is None else rows & (frame["metric"] == metric)]
+
+
+def dlce_rows(frame: pd.DataFrame) -> pd.DataFrame:
+    """The rows of DLCE; a frame without a column ``method`` has no others."""
     return frame[frame["method"] == "dlce"] if "method" in frame else frame
 
 
-def say(metric: str, value: float) -> str:
-    """A figure with as many decimals as the paper prints."""
-    return f"{value:.3f}" if metric in THREE_DECIMALS else f"{value:.4f}"
-
-
-def lookup(frame: pd.DataFrame, owner: str = "", **where: object) -> Figure | None:
-    """The one row of the frame with these values; None if there is none."""
-    fits = frame["mean"].notna().to_numpy()
-    for column, value in where.items():
-        fits = fits & (frame[column].to_numpy() == value)
-    if not fits.any():
+def lookup(frame: pd.DataFrame, method: str = "", **where: object) -> Score | None:
+    """The first row of the frame with these values; None if there is none."""
+    matches = frame["mean"].notna().to_numpy()
+    wanted = {"method": method, **where} if method else where
+    for column, value in wanted.items():
+        matches = matches & (frame[column].to_numpy() == value)
+    if not matches.any():
         return None
-    rows = frame.iloc[[int(fits.argmax())]]
-    spread = rows["std"].iloc[0]
-    return Figure(float(rows["mean"].iloc[0]), 0.0 if pd.isna(spread) else float(spread), owner)
+    row = frame.iloc[int(matches.argmax())]
+    return Score(float(row["mean"]), 0.0 if pd.isna(row["std"]) else float(row["std"]), method)
 
 
-def best(figures: Iterable[Figure | None], metric: str) -> Figure | None:
-    """The best of them; None if one is missing."""
-    found = list(figures)
-    known = [figure for figure in found if figure is not None]
-    if not known or len(known) < len(found):
+def best(scores: Iterable[Score | None], metric: str) -> Score | None:
+    """The best of the scores; None if one is missing."""
+    candidates = list(scores)
+    known = [score for score in candidates if score is not None]
+    if not known or len(known) < len(candidates):
         return None
-    pick: Callable[..., Figure] = min if metric in SMALLER_IS_BETTER else max
-    return pick(known, key=lambda figure: figure.mean)
+    pick: Callable[..., Score] = max if larger_is_better(metric) else min
+    return pick(known, key=lambda score: score.mean)
 
 
-def noise(first: Figure, second: Figure) -> float:
+def noise(first: Score, second: Score) -> float:
     return max(first.std, second.std)
 
 
-def compare(ours: Figure, theirs: Figure, metric: str) -> int:
-    """1 if ours is better by more than the noise, -1 if worse by more, 0 if within it."""
-    gap = ours.mean - theirs.mean
-    if metric in SMALLER_IS_BETTER:
-        gap = -gap
-    within = noise(ours, theirs) * (1 + ROUNDING)
-    return 0 if abs(gap) <= within else 1 if gap > 0 else -1
+def compare(first: Score, second: Score, larger_better: bool = True) -> int:
+    """1 if the first is better by more than the noise, -1 if worse by more, 0 if within it."""
+    gap = first.mean - second.mean
+    if abs(gap) <= noise(first, second) * (1 + ROUNDING):
+        return 0
+    return 1 if (gap > 0) == larger_better else -1
+
+
+def compare_by(metric: str, first: Score, second: Score) -> int:
+    return compare(first, second, larger_is_better(metric))
 
 
 def majority(signs: Sequence[int]) -> int:
@@ -115,46 +150,43 @@ def majority(signs: Sequence[int]) -> int:
 
 
 def compare_methods(
-    frame: pd.DataFrame, ours: Sequence[str], theirs: Sequence[str], metrics: Sequence[str], place: str, **at: object
-) -> SettingResult:
-    """The best of ours against the best of theirs in one place, metric by metric."""
-    met: list[tuple[str, Figure, Figure]] = []
+    frame: pd.DataFrame, first: Sequence[str], second: Sequence[str], metrics: Sequence[str], label: str, **at: object
+) -> PartialResult:
+    """The best of the first methods against the best of the second, metric by metric."""
+    comparisons: list[Comparison] = []
     for metric in metrics:
         one, two = (
-            best((lookup(frame, method, method=method, metric=metric, **at) for method in side), metric)
-            for side in (ours, theirs)
+            best((lookup(frame, method, metric=metric, **at) for method in side), metric) for side in (first, second)
         )
         if one is not None and two is not None:
-            met.append((metric, one, two))
-    signs = [compare(one, two, metric) for metric, one, two in met]
-    return SettingResult(place, majority(signs) if signs else None, _matches(met, signs))
+            comparisons.append(Comparison(metric, one, two, compare_by(metric, one, two)))
+    sign = majority([each.sign for each in comparisons]) if comparisons else None
+    return PartialResult(label, sign, _describe(comparisons))
 
 
-def aggregate(parts: Sequence[SettingResult], remark: str = "") -> Finding:
-    """A claim about several places: against it in one, it does not hold; for it in all, it holds."""
+def aggregate(parts: Sequence[PartialResult]) -> Outcome:
+    """A claim about several datasets: one against it refutes it; all for it reproduce it."""
     known = [part for part in parts if part.sign is not None]
-    missing = [part.place for part in parts if part.sign is None]
-    lines = [f"{part.place}: {part.words}" for part in known]
+    missing = [part.label for part in parts if part.sign is None]
+    noisy = [part.label for part in known if part.sign == 0]
     if any(part.sign == -1 for part in known):
-        holds: bool | None = False
+        reproduced: bool | None = False
     else:
-        holds = None if missing or not known or any(part.sign == 0 for part in known) else True
-    notes = [f"No figures for {', '.join(missing)}." if missing else "", _noisy(known, holds), remark]
-    return Finding(holds, "\n".join(lines), " ".join(note for note in notes if note))
+        reproduced = None if missing or noisy or not known else True
+    notes = [f"No figures for {', '.join(missing)}."] if missing else []
+    if noisy and reproduced is None:
+        notes.append(f"Within noise: {', '.join(noisy)}.")
+    return Outcome(reproduced, "\n".join(f"{part.label}: {part.figures}" for part in known), " ".join(notes))
 
 
-def _noisy(parts: Sequence[SettingResult], holds: bool | None) -> str:
-    """Where a claim stays open although there are figures."""
-    places = [part.place for part in parts if part.sign == 0]
-    return f"Neither way beyond noise: {', '.join(places)}." if places and holds is None else ""
-
-
-def _matches(met: Sequence[tuple[str, Figure, Figure]], signs: Sequence[int]) -> str:
-    """ "DLCE : BLCE CP@10 0.0826 : 0.0374 ▲, …"; the names at each metric only if they change."""
-    owners = [f"{name(one.owner)} : {name(two.owner)}" for _, one, two in met]
-    same = len(set(owners)) == 1
-    words = [
-        f"{'' if same else owner + ' '}{metric} {say(metric, one.mean)} : {say(metric, two.mean)} {SIGNS[sign]}"
-        for owner, (metric, one, two), sign in zip(owners, met, signs, strict=True)
+def _describe(comparisons: Sequence[Comparison]) -> str:
+    """ "DLCE : BLCE, CP@10 0.0826 : 0.0374 ▲, …"; the methods at each metric only if they change."""
+    methods = [f"{method_name(each.first.method)} : {method_name(each.second.method)}" for each in comparisons]
+    figures = [
+        f"{each.metric} {format_score(each.metric, each.first.mean)} : {format_score(each.metric, each.second.mean)} "
+        f"{SIGNS[each.sign]}"
+        for each in comparisons
     ]
-    return (f"{owners[0]}, " if same else "") + ", ".join(words)
+    if len(set(methods)) == 1:
+        return ", ".join([methods[0], *figures])
+    return ", ".join(f"{pair} {figure}" for pair, figure in zip(methods, figures, strict=True))

@@ -1,21 +1,21 @@
 """What the paper prints: Tables 2-7 of Sato et al., "Unbiased Learning for the Causal Effect of Recommendation"
-(RecSys 2020), as frames with the columns of our own.
+(RecSys 2020), as frames with the same columns as the tables of a run.
 
-Figures 2-6 are pictures; the paper gives no numbers for them. Its data are 93 weeks of purchases. The ± is
-the standard deviation over ten test weeks. Random stands once: the truth is the same in both settings.
+Figures 2-6 are plots without printed numbers. The paper's data cover 93 weeks of purchases. The ± is the standard
+deviation over ten test weeks. Random appears once per catalog: the truth is the same in both settings.
 """
 
 from __future__ import annotations
 
 import pandas as pd
 
+from taurank.paper.plan.names import ASSIGNMENTS, ITEMS
+
 REFERENCE = (
     "M. Sato, S. Takemori, J. Singh, T. Ohkuma: Unbiased Learning for the Causal Effect of Recommendation. "
     "RecSys 2020"
 )
 WEEKS = 93
-ITEMS = ("category", "product")
-SETTINGS = ("original", "personalized")
 METRICS = ("CP@10", "CP@100", "CDCG")
 METHODS = ("random", "popular", "bpr", "ulbpr", "ulrmf", "cause", "dlto", "blce", "dlce")
 
@@ -77,7 +77,7 @@ CAR dlce    0.866 0.834 0.537 0.072 0.640
 
 
 def frames() -> dict[str, pd.DataFrame]:
-    """Every table under the name of our experiment, so that one verdict judges the paper's figures and ours."""
+    """Every table under the name of its experiment, so that the same criteria apply to them and to ours."""
     return {"statistics": statistics(), "comparison": comparison(), "car": car(), "estimators": estimators()}
 
 
@@ -93,7 +93,7 @@ def statistics() -> pd.DataFrame:
 
 def comparison() -> pd.DataFrame:
     """Tables 3 and 4: items, setting, method, metric, mean, std."""
-    columns = [(setting, metric) for setting in SETTINGS for metric in METRICS]
+    columns = [(setting, metric) for setting in ASSIGNMENTS for metric in METRICS]
     rows = []
     for items, table in zip(ITEMS, (_TABLE_3, _TABLE_4), strict=True):
         for method, *values in _lines(table):
@@ -112,16 +112,16 @@ def car() -> pd.DataFrame:
 
 
 def estimators() -> pd.DataFrame:
-    """Tables 6 and 7: items, setting, method, metric, cap, mae, and as truth the figure of Tables 3 and 5."""
+    """Tables 6 and 7: items, setting, method, metric, cap, mae, and as truth the value in Tables 3 and 5."""
     rows = [row for table in (_TABLE_6, _TABLE_7) for line in _lines(table) for row in _errors(*line)]
-    found = pd.DataFrame(rows, columns=["items", "setting", "method", "metric", "cap", "mae"])
+    errors = pd.DataFrame(rows, columns=["items", "setting", "method", "metric", "cap", "mae"])
     key = ["items", "setting", "method", "metric"]
     truth = pd.concat([comparison(), car()])[[*key, "mean"]].rename(columns={"mean": "truth"})
-    return found.merge(truth, on=key, how="left")
+    return errors.merge(truth, on=key, how="left")
 
 
 def _errors(metric: str, method: str, *values: str) -> list[tuple[str, str, str, str, float, float]]:
-    columns = [(setting, cap) for setting in SETTINGS for cap in _CAPS[setting]]
+    columns = [(setting, cap) for setting in ASSIGNMENTS for cap in _CAPS[setting]]
     shown = columns[-len(values) :]  # Table 7 has the personalized setting alone
     return [
         ("category", setting, method, metric, cap, float(value))

@@ -1,0 +1,55 @@
+"""The claims in the report: one line of counts, a folded card for each claim, and a list for the text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from taurank.html import page
+from taurank.paper.report.table import escape, wrap
+from taurank.paper.verdicts.claims import VERDICTS, ClaimResult
+
+KINDS = {True: "good", False: "poor", None: "caution"}
+
+
+def tally(results: Sequence[ClaimResult]) -> str:
+    """ "24 claims: 6 reproduced, 11 not reproduced, 7 inconclusive."""
+    return f"{len(results)} claims: {', '.join(label for _, label in _counts(results))}."
+
+
+def tally_block(results: Sequence[ClaimResult]) -> page.Block:
+    return page.tally(f"{len(results)} claims:", _counts(results))
+
+
+def _counts(results: Sequence[ClaimResult]) -> list[tuple[str, str]]:
+    return [
+        (KINDS[key], f"{sum(result.reproduced is key for result in results)} {verdict}")
+        for key, verdict in VERDICTS.items()
+    ]
+
+
+def cards(results: Sequence[ClaimResult]) -> page.Block:
+    """A card for each claim; figures, explanation and criterion open on demand."""
+    return page.cards(_card(result) for result in results)
+
+
+def _card(result: ClaimResult) -> page.Block:
+    blocks = [page.listed(result.figures.splitlines())] if result.figures else []
+    blocks += [page.text(text) for text in (result.remark, result.explanation, *_criterion(result)) if text]
+    return page.card(KINDS[result.reproduced], result.verdict, result.claim, blocks, result.id)
+
+
+def _criterion(result: ClaimResult) -> tuple[str, str]:
+    where = f"In the paper: section {result.where}. Its printed figures by the same criterion: {result.paper}."
+    return f"Criterion: {result.criterion}", where
+
+
+def markdown(results: Sequence[ClaimResult]) -> str:
+    """All claims as a Markdown list; indented figures, which are details, are left out."""
+    lines = []
+    for result in results:
+        source = f"(section {result.where}; the paper's figures: {result.paper})"
+        lines.append(wrap(f"- **{result.verdict}**: {escape(result.claim)} {source}", "  "))
+        figures = [line for line in result.figures.splitlines() if not line.startswith(" ")]
+        texts = [text for text in (*figures, result.remark, result.explanation) if text]
+        lines += [wrap(f"  - {escape(text)}", "    ") for text in texts]
+    return "\n".join(lines)
