@@ -194,8 +194,20 @@ if __name__ == "__main__":
 
 def start(folder: Path) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "program.py"], cwd=folder, stdout=subprocess.PIPE, text=True, start_new_session=True
-    )
+        [sys.executable, "program.py"], cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
+    )  # fmt: skip
+
+
+def size_of(journal: Path) -> int:
+    return journal.stat().st_size if journal.exists() else 0
+
+
+def wait_for_a_trial(journal: Path, size: int) -> None:
+    """Until the journal is longer than ``size`` and its first line."""
+    began = time.monotonic()
+    while size_of(journal) <= max(size, 150) and time.monotonic() - began < 60:
+        time.sleep(0.01)
 
 
 def wait_until_gone(group: int) -> None:
@@ -218,10 +230,9 @@ def test_a_search_killed_at_random_moments_ends_as_if_it_had_not_been(tmp_path: 
     expected, _ = start(whole).communicate(timeout=120)
     draw, journal = random.Random(KILLS), killed / "search.journal"
     for _ in range(KILLS):
-        process, size = start(killed), journal.stat().st_size if journal.exists() else 0
-        began = time.monotonic()
-        while (journal.stat().st_size if journal.exists() else 0) == size and time.monotonic() - began < 30:
-            time.sleep(0.01)  # until it works
+        size = size_of(journal)
+        process = start(killed)
+        wait_for_a_trial(journal, size)
         time.sleep(draw.uniform(0, 0.15))
         process.send_signal(signal.SIGKILL)
         process.communicate()
@@ -229,3 +240,14 @@ def test_a_search_killed_at_random_moments_ends_as_if_it_had_not_been(tmp_path: 
     output, _ = start(killed).communicate(timeout=120)
     assert output == expected
     assert len(expected) > 1000
+
+
+def test_ctrl_c_ends_all_processes_at_once_and_only_one_of_them_speaks(tmp_path: Path) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM.replace("sleep(0.01)", "sleep(1.0)"))
+    process = start(tmp_path)
+    wait_for_a_trial(tmp_path / "search.journal", 0)
+    os.killpg(process.pid, signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    wait_until_gone(process.pid)
+    assert process.returncode != 0
+    assert errors.count("Traceback") == errors.count("KeyboardInterrupt") == 1

@@ -164,9 +164,10 @@ class _LearnerObjective:
         cls, learner: Any, log: Log, validation: Gains, metric: Any, fixed: Mapping[str, Any], seed: int, jobs: int
     ) -> _LearnerObjective:
         kind = learner_class(learner)
-        if jobs > 1:
-            _check_importable(kind)
         metrics = (metric,) if isinstance(metric, (str, Formula)) else tuple(metric)
+        if jobs > 1:
+            for part in (kind, *metrics):
+                _check_importable(part)
         if not metrics:
             raise InputError("metric is empty; name at least one, such as CDCG.")
         return cls(kind, log, validation, metrics, {"random_state": seed, **fixed}, 1 if jobs > 1 else None)
@@ -200,12 +201,13 @@ class _LearnerObjective:
         return f"{facts!r} {fingerprint(self.log, self.validation)}"
 
 
-def _check_importable(kind: type[Learner]) -> None:
+def _check_importable(part: type[Learner] | Formula | str) -> None:
     try:
-        pickle.dumps(kind)
+        pickle.dumps(part)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
+        name = getattr(part, "__name__", None) or getattr(part, "name", part)
         raise InputError(
-            f"{kind.__name__} cannot be sent to other processes; define it at the top of a module, or use jobs=1."
+            f"{name} cannot be sent to other processes; define it at the top of a module, or use jobs=1."
         ) from error
 
 

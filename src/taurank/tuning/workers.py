@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from multiprocessing import get_context
 from multiprocessing.connection import Connection
 from typing import Any, TypeVar
@@ -34,7 +36,8 @@ def run_tasks(
     pool = ProcessPoolExecutor(jobs, context, initializer=_begin, initargs=(alive, work, shared))
     try:
         for batch in batches:
-            running = [pool.submit(_work, *task) for task in batch]
+            with _interrupts_blocked():
+                running = [pool.submit(_work, *task) for task in batch]
             for done in as_completed(running):
                 yield done.result()
     except BrokenProcessPool as error:
@@ -46,6 +49,22 @@ def run_tasks(
         lifeline.close()  # ends the workers at once, also in the middle of a task
         pool.shutdown(wait=True, cancel_futures=True)
         alive.close()
+
+
+@contextmanager
+def _interrupts_blocked() -> Iterator[None]:
+    """Processes that are started here inherit the mask and never see Ctrl-C: the one that started them ends them.
+
+    In this process the signal is not lost but handled after the block.
+    """
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 _task: Callable[..., Any]  # of a worker process
