@@ -14,10 +14,10 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))  # so that "python tests/torture" finds its chapters
 
-from environments import environments, forks, full_disk  # noqa: E402
-from files import archives, catalogues, logs  # noqa: E402
-from processes import interrupts, killed_fits, killed_searches, killed_writes  # noqa: E402
-from tally import Attack, Tally  # noqa: E402
+from environments import environments, forks, full_disk
+from files import archives, catalogues, logs
+from processes import interrupts, killed_fits, killed_searches, killed_writes
+from tally import Attack, Tally
 
 ATTACKS: dict[str, Attack] = {
     "mutated logs": logs,

@@ -136,5 +136,3 @@ def _gone(pid: int, patience: float = PATIENCE) -> bool:
 def _leftovers(folder: Path, where: str) -> list[str]:
     """Temporary files that are still there after a later run has finished."""
     return [f"{where}: {path.name} was left behind" for path in folder.iterdir() if path.name.startswith(".")]
-
-
