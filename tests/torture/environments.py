@@ -53,8 +53,8 @@ def environments(folder: Path, seed: int, seconds: float) -> Tally:
         calm = done.returncode == 0 and "Traceback" not in done.stderr
         tally.note("accepted", calm, f"no cache folder: exit {done.returncode}: {done.stderr.strip()[-200:]}")
     for name, shell in {"full output": "> /dev/full", "closed pipe": "| head -n 1"}.items():
-        command = f"{sys.executable} -m taurank log check {log} {shell}"
-        done = subprocess.run(command, shell=True, env=environment(), capture_output=True, text=True)
+        line = f"{sys.executable} -m taurank log check {log} {shell}"
+        done = subprocess.run(line, shell=True, env=environment(), capture_output=True, text=True)
         tally.note("accepted", "Traceback" not in done.stderr, f"{name}: {done.stderr.strip()[-200:]}")
     return tally
 

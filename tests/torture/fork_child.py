@@ -8,6 +8,7 @@ import threading
 import warnings
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
+from typing import Any
 
 import taurank as tr
 
@@ -17,7 +18,8 @@ NAMES = ("bpr", "ulbpr", "ulrmf", "cause")
 def work(seed: int) -> int:
     sample = tr.World.synthetic(60, 40, random_state=seed).sample(2, random_state=seed)
     for name in NAMES:
-        model = tr.LEARNERS[name](factors=8, epochs=2, random_state=0, threads=2).fit(sample.log)
+        kind: Any = tr.LEARNERS[name]
+        model = kind(factors=8, epochs=2, random_state=0, threads=2).fit(sample.log)
         tr.evaluate(model, sample.truth, "CP@10")
     return seed
 

@@ -6,6 +6,7 @@ import hashlib
 import json
 import sys
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ def data() -> Any:
 
 
 def learner(name: str, epochs: int) -> Any:
-    return tr.LEARNERS[name](factors=16, epochs=epochs, learning_rate=0.003, random_state=0, threads=2)
+    kind: Any = tr.LEARNERS[name]
+    return kind(factors=16, epochs=epochs, learning_rate=0.003, random_state=0, threads=2)
 
 
 def warm_up(name: str, log: tr.Log) -> None:
@@ -70,5 +72,11 @@ def check(folder: str) -> None:
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
-    jobs = {"endless": endless, "fit": fit, "search": search, "write": write, "check": check}
+    jobs: dict[str, Callable[..., None]] = {
+        "endless": endless,
+        "fit": fit,
+        "search": search,
+        "write": write,
+        "check": check,
+    }
     jobs[sys.argv[1]](*sys.argv[2:])
