@@ -12,12 +12,12 @@ import sys
 import tempfile
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))  # so that "python tests/torture" finds its chapters
+sys.path.insert(0, str(Path(__file__).parents[1]))  # "python tests/torture" does not know the folder above
 
-from environments import environments, forks, full_disk
-from files import archives, catalogues, logs
-from processes import interrupts, killed_fits, killed_searches, killed_writes
-from tally import Attack, Tally
+from torture.environments import environments, forks, full_disk
+from torture.files import archives, catalogues, logs
+from torture.processes import interrupts, killed_fits, killed_searches, killed_writes
+from torture.tally import Attack, Tally
 
 ATTACKS: dict[str, Attack] = {
     "mutated logs": logs,

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tally import Tally, environment, python
+from torture.tally import Tally, environment, python
 
 TAURANK = [sys.executable, "-m", "taurank"]
 

@@ -12,7 +12,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from tally import Tally, environment, python
+from torture.tally import Tally, environment, python
 
 
 def logs(folder: Path, seed: int, seconds: float) -> Tally:

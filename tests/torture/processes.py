@@ -8,7 +8,8 @@ import time
 from pathlib import Path
 
 import numpy as np
-from tally import Tally, environment, python
+
+from torture.tally import Tally, environment, python
 
 PATIENCE = 20.0  # seconds that a process may take to end after a signal
 LEARNERS = ("dlce", "bpr", "ulbpr", "cause")

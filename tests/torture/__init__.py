@@ -1,0 +1,1 @@
+"""Attacks on files, processes and environments; ``python tests/torture`` runs them."""
