@@ -5,7 +5,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
 PIP := -m pip install --quiet --disable-pip-version-check
-CORE := tests/data tests/estimation tests/evaluation tests/learners tests/html tests/cli
+CORE := tests/data/test_log.py tests/estimation tests/evaluation/test_evaluate.py tests/learners/test_learners.py tests/cli/test_help.py tests/cli/test_commands.py
 
 .PHONY: demo test lint smoke bounds clean
 
@@ -30,7 +30,7 @@ bounds:
 	@$(PYTHON) -m venv .bounds
 	@$(PYTHON) .ci/lower_bounds.py > .bounds/requirements.txt
 	@.bounds/bin/python $(PIP) --requirement .bounds/requirements.txt
-	@PYTHONPATH=src NUMBA_CACHE_DIR=.bounds/numba .bounds/bin/python -m pytest -n 2 --dist loadfile \
+	@PYTHONPATH=$(CURDIR)/src NUMBA_CACHE_DIR=$(CURDIR)/.bounds/numba .bounds/bin/python -m pytest -n 2 --dist loadfile \
 		-W default -k "not scipys_bca" $(CORE)
 
 clean:

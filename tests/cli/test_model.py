@@ -254,7 +254,7 @@ class TestTune:
         finished = taurank(
             "tune", "dlce", shop / "train.parquet", *measure, "--trials", 3, "--set", "factors=4",
             "--set", "epochs=3", "--search", "cap=0.03,0.3", "--journal", tmp_path / "journal",
-            "--out", best, "--html", page,
+            "--out", best, "--html", page, "--seed", 3,
         )  # fmt: skip
         assert finished.code == 0, finished.err
         assert "best CDCG" in finished.out
@@ -265,6 +265,9 @@ class TestTune:
         assert taurank(*fit, "--set", "epochs=2").code == 0
         params = load(model).get_params()
         assert (params["factors"], params["cap"], params["epochs"]) == (4, written["settings"]["cap"], 2)
+        assert params["random_state"] == 3
+        assert taurank(*fit, "--seed", 7).code == 0
+        assert load(model).get_params()["random_state"] == 7
 
     def test_it_needs_something_to_measure_by(self, taurank: Command, shop: Path) -> None:
         assert taurank("tune", "dlce", shop / "train.parquet").refused_with("--validation LOG or --truth FILE")

@@ -42,10 +42,10 @@ def _import_from_here() -> None:
         sys.path.insert(0, os.getcwd())
 
 
-def make_learner(name: str, settings: dict[str, Any], seed: int, threads: int | None) -> Learner:
+def make_learner(name: str, settings: dict[str, Any], threads: int | None) -> Learner:
     learner = read_learner(name)
     known = learner().get_params()
-    options = {"random_state": seed, **settings}
+    options = dict(settings)
     if threads is not None and "threads" in known:
         options["threads"] = threads
     unknown = [option for option in options if option not in known]

@@ -81,13 +81,16 @@ def fit(
         Path | None, typer.Option(help="Checkpoint file, from which a killed fit resumes."), WRITES
     ] = None,
     checkpoint_minutes: Annotated[float, typer.Option(help="Minutes between checkpoints.", min=0)] = 5.0,
-    seed: Seed = 0,
+    seed: Annotated[int | None, typer.Option(help="Random seed (default: that of --settings, or 0).", min=0)] = None,
     threads: Threads = None,
 ) -> None:
     """Fit a learner to a log and save the model."""
     from taurank.data.log import Log
 
-    model = make_learner(learner, {**read_settings(settings, learner), **read_pairs(set_)}, seed, threads)
+    chosen = {"random_state": 0, **read_settings(settings, learner)}
+    if seed is not None:
+        chosen["random_state"] = seed
+    model = make_learner(learner, {**chosen, **read_pairs(set_)}, threads)
     log = Log.read(path)
     gains = read_gains(read_log(validation), truth, estimator, cap) if validation or truth else None
     model.fit(
