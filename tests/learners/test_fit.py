@@ -162,14 +162,15 @@ class TestDivergence:
         ("losses", "diverged"),
         [
             ([0.7, 0.6, 0.5, 0.9], None),
-            ([0.7, 50.0, 99.0, 98.0], None),
-            ([0.7, 50.0, 101.0], 3),
+            ([0.7, 0.6, 0.5, 11.0, 12.0, 13.0], 6),
+            ([0.7, 0.6, 0.5, 11.0, 12.0, 9.0, 12.0, 12.0], None),
+            ([0.7, 0.6, 0.5, 9e3, 0.7, 0.6, 9e3], None),  # an extreme weight among the measured samples
+            ([19.0, 1e3, 1.8e3, 2e4, 3e4, 5e4], 6),
+            ([0.7, 0.9, 2e4], 3),
             ([0.7, float("nan")], 2),
             ([float("inf")], 1),
-            ([19.0, 1e3, 1.8e3, 2e25], 4),
-            ([1e-6, 50.0, 60.0], None),  # a signed loss may begin near 0
-            ([-0.5, -60.0, -0.1], None),
-            ([5.0, 2000.0, 1000.0, 900.0], 2),
+            ([1e-6, 2.0, 1.0, 5.0, 6.0, 7.0], None),  # a signed loss may begin near 0
+            ([-0.5, -60.0, -0.1, -300.0, 20.0, 30.0], None),
         ],
     )
     def test_the_rule(self, losses: list[float], diverged: int | None, log: Log) -> None:
@@ -191,7 +192,7 @@ class TestDivergence:
         world = World.synthetic(*size, random_state=3, overlap=overlap)
         log = (world if overlap == 0.1 else world.personalized()).sample(6, random_state=4).log
         history = kind(random_state=0, factors=16).fit(log).history_
-        assert history["loss"].max() < 10 * max(1.0, history["loss"][0])  # far from the limit of 100
+        assert history["loss"].max() < 3 * max(1.0, *history["loss"][:3])  # the limit is never near
 
     @pytest.mark.parametrize("loss", ["sigmoid", "hinge"])
     def test_nor_are_those_with_other_losses(self, loss: str, log: Log) -> None:

@@ -88,35 +88,37 @@ def test_a_namesake_is_never_confused_with_ours(log: Log, tmp_path: Path) -> Non
     assert learner_name(_Namesake) == "elsewhere:DLCE"
 
 
+MODULE = (
+    "import pathlib\n"
+    "from taurank.learners import Popular\n"
+    "pathlib.Path(__file__).with_name('imported').touch()\n"
+    "class Mine(Popular):\n"
+    "    class Inner(Popular): pass\n"
+)
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the package and models of its classes, written by another process."""
+    folder = tmp_path_factory.mktemp("written")
+    package = folder / "some_package"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    (package / "methods.py").write_text(MODULE)
+    code = (
+        "import sys, taurank as tr\n"
+        "from some_package.methods import Mine\n"
+        "log = tr.World.synthetic(20, 8, random_state=0).sample(5, random_state=0).log\n"
+        "Mine().fit(log).save('model')\n"
+        "Mine.Inner().fit(log).save('inner')\n"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=folder, check=True)
+    (package / "imported").unlink()
+    return folder
+
+
 class TestTrust:
     """A file that names a class of a module which nobody has imported."""
-
-    MODULE = (
-        "import pathlib\n"
-        "from taurank.learners import Popular\n"
-        "pathlib.Path(__file__).with_name('imported').touch()\n"
-        "class Mine(Popular):\n"
-        "    class Inner(Popular): pass\n"
-    )
-
-    @pytest.fixture(scope="class")
-    def written(self, tmp_path_factory: pytest.TempPathFactory) -> Path:
-        """A folder with the package and models of its classes, written by another process."""
-        folder = tmp_path_factory.mktemp("written")
-        package = folder / "some_package"
-        package.mkdir()
-        (package / "__init__.py").touch()
-        (package / "methods.py").write_text(self.MODULE)
-        code = (
-            "import sys, taurank as tr\n"
-            "from some_package.methods import Mine\n"
-            "log = tr.World.synthetic(20, 8, random_state=0).sample(5, random_state=0).log\n"
-            "Mine().fit(log).save('model')\n"
-            "Mine.Inner().fit(log).save('inner')\n"
-        )
-        subprocess.run([sys.executable, "-c", code], cwd=folder, check=True)
-        (package / "imported").unlink()
-        return folder
 
     @pytest.fixture
     def model(self, written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:

@@ -132,7 +132,7 @@ def test_the_model_names_the_log_it_was_fitted_to(log: Log, tmp_path: Path) -> N
 def test_a_hyper_parameter_that_json_cannot_hold(log: Log, tmp_path: Path) -> None:
     learner = Popular().fit(log)
     learner.random_state = object()  # type: ignore[assignment]
-    with pytest.raises(InputError, match=r"hyper-parameter of Popular cannot be stored as JSON"):
+    with pytest.raises(InputError, match=r"'random_state' of Popular cannot be stored in a file"):
         learner.save(tmp_path / "model")
     assert not (tmp_path / "model").exists()
 

@@ -6,6 +6,7 @@ learned into attributes that end with an underscore, and everything else is here
 
 from __future__ import annotations
 
+import json
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -85,9 +86,9 @@ class Learner(ABC):
     ) -> Self:
         """Learn from a log.
 
-        ``validation`` are gains (truth or estimate) by which ``metric``, one or several, is measured every
-        ``validate_every`` epochs (None: fifty times in all). The epoch that is best by the first metric is
-        kept, and ``patience`` checks without a better one end the fit (None: never). A check costs as much as
+        ``validation`` are the gains (truth or estimate) used to compute ``metric``, one or several, every
+        ``validate_every`` epochs (None: fifty times in all). The result is the epoch that is best by the first
+        metric; ``patience`` checks without improvement end the fit (None: never). A check costs as much as
         ``taurank.evaluate``; on small logs that can be more than the epochs between two checks.
         ``callback(learner, record)`` is called after every check, also without validation, and the learner
         it gets can be evaluated; whatever it raises ends the fit. ``history_`` is a frame of the epochs.
@@ -234,25 +235,29 @@ class Learner(ABC):
         self._fitted("users_")
         arrays = {name: getattr(self, f"{name}_") for name in ("popularity", *self.stored)}
         arrays["ids"] = np.frombuffer(ids_to_bytes(self.users, self.items), np.uint8)
-        hyper = self.hyper_parameters()
-        if isinstance(self.random_state, np.random.Generator):
-            hyper["random_state"] = None
         facts = {
             "learner": learner_name(type(self)),
             "taurank": __version__,
-            "hyper_parameters": hyper,
+            "hyper_parameters": self._storable_parameters(),
             "log_fingerprint": self.log_fingerprint_,
         }
-        try:
-            archive.write(path, "model", facts, arrays)
-        except TypeError as error:
-            raise InputError(
-                f"a hyper-parameter of {type(self).__name__} cannot be stored as JSON: {error}."
-            ) from error
+        archive.write(path, "model", facts, arrays)
         if leftover := self.__dict__.pop("_leftover", None):
             leftover.remove()
 
-    def _keep_checkpoint(self, path: str | os.PathLike[str]) -> None:
+    def _storable_parameters(self) -> dict[str, Any]:
+        """The hyper-parameters as JSON can hold them; a Generator cannot be stored and becomes None."""
+        params = self.hyper_parameters()
+        if isinstance(self.random_state, np.random.Generator):
+            params["random_state"] = None
+        for name, value in params.items():
+            try:
+                json.dumps(value, allow_nan=False)
+            except (TypeError, ValueError) as error:
+                raise InputError(f"'{name}' of {type(self).__name__} cannot be stored in a file: {error}.") from error
+        return params
+
+    def _set_leftover(self, path: str | os.PathLike[str]) -> None:
         self._leftover = Leftover.of(path)
 
     def _fitted(self, name: str) -> Any:

@@ -74,7 +74,7 @@ class FactorLearner(Learner):
         state = Training(self, self.prepare(log), options, worker_count(self.threads)).run(log)
         self.with_factors(state.result)
         if options.checkpoint is not None:
-            self._keep_checkpoint(options.checkpoint)
+            self._set_leftover(options.checkpoint)
         return state.history
 
     def initial(self, log: Log, seed: int) -> Factors:
@@ -105,12 +105,10 @@ def products(users: Floats, items: Floats) -> Floats:
     """
     tile = next((size for size in _TILES if size * items.size > _SMALL), _TILES[-1])
     right = items.T if len(items) > 1 else np.repeat(items, 2, axis=0).T  # one column would be a vector
-    if short := -len(users) % tile:
-        filled = np.concatenate((users, np.zeros((short, users.shape[1]), np.float32)))
-    else:
-        filled = users
+    short = -len(users) % tile
+    filled = np.concatenate((users, np.zeros((short, users.shape[1]), np.float32))) if short else users
     if tile * items.size > _SMALL or len(filled) <= tile:
         scores = filled @ right
     else:
         scores = np.concatenate([part @ right for part in filled.reshape(-1, tile, users.shape[1])])
-    return np.asarray(scores[: len(users), : len(items)])
+    return np.ascontiguousarray(scores[: len(users), : len(items)])

@@ -36,7 +36,8 @@ Metrics = str | Formula | Sequence[str | Formula]
 # one epoch of a method: (factors, seed, number of the epoch, threads) -> its statistics
 Epoch = Callable[[Factors, int, int, int], Stats]
 
-DIVERGED = 100.0  # times the loss of the first epoch; ordinary fits stay below 2
+DIVERGED = 10.0  # times the loss of the first epochs; ordinary fits stay below 2
+ABSURD = 1e4  # times the loss of the first epoch
 
 
 class Trainable(Ranker, Protocol):
@@ -79,7 +80,7 @@ class FitOptions:
         check_number("checkpoint_minutes", self.checkpoint_minutes, 0)
         if self.checkpoint is not None:
             check_target(self.checkpoint)
-        assert self.formulas  # parsed now, so that a wrong name is refused before the fit
+        _ = self.formulas  # parsed now, so that a wrong name is refused before the fit
 
     @cached_property
     def formulas(self) -> tuple[Formula, ...]:
@@ -211,12 +212,16 @@ class Training:
 
 
 def _has_diverged(stats: Stats, history: list[Record]) -> bool:
-    """Not finite, or still rising at a hundred times the first epoch's loss."""
+    """Not finite, absurdly large, or three epochs in a row far above the first three.
+
+    One epoch alone proves little: the loss is measured on some of the samples, and a weight may be extreme.
+    """
     if not (stats.finite and np.isfinite(stats.loss)):
         return True
-    if not history:
-        return False
-    return stats.loss > DIVERGED * max(1.0, abs(history[0].loss)) and stats.loss > history[-1].loss
+    losses = [*(record.loss for record in history), stats.loss]
+    usual = max(1.0, *(abs(loss) for loss in losses[:3]))
+    far_above = len(losses) >= 6 and min(losses[-3:]) > DIVERGED * usual
+    return far_above or stats.loss > ABSURD * max(1.0, abs(losses[0]))
 
 
 def history_frame(records: Sequence[Record], formulas: Sequence[Formula]) -> pd.DataFrame:

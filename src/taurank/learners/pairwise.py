@@ -101,7 +101,6 @@ class DLCE(GainsPass):
     cap_control: float | None = None
 
     needs_propensity: ClassVar[bool] = True
-
     space: ClassVar[Mapping[str, Sequence[float]]] = {"regularization": REGULARIZATION_GRID, "cap": CAP_GRID}
 
     def __post_init__(self) -> None:

@@ -32,7 +32,7 @@ def best(
     """The ``k`` best of each row; a NaN or −∞ is never among them.
 
     ``excluded[start[r] : start[r + 1]]`` are columns that row r must not get; they are overwritten with −∞,
-    so ``scores`` is used up.
+    so ``scores`` is modified in place.
     """
     rows = len(scores)
     columns = np.full((rows, k), -1, np.int32)
