@@ -192,6 +192,12 @@ def test_an_odd_file_is_one_sentence(tmp_path: Path, old: str, new: str, words: 
     assert len(str(refusal.value)) < 400
 
 
+def test_braces_in_the_name_of_a_file(tmp_path: Path) -> None:
+    twice = GOOD.replace('"dlce"}', '"dlce"}, {name = "dlce"}')
+    with pytest.raises(InputError, match="two methods have the label 'dlce'"):
+        reading.load(write(tmp_path, twice, "{mine}.toml"), small())
+
+
 @pytest.mark.parametrize("content", [b"\xff\xfe", b"\x00", b"a = " + b"[" * 5000, b"a = 1\na = 2", b""])
 def test_a_file_that_is_not_toml(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "mine.toml").write_bytes(content)

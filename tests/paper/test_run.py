@@ -94,6 +94,14 @@ def test_run_writes_tables_and_a_record_and_a_second_run_makes_no_fit(tiny: dict
 
 
 @pytest.mark.usefixtures("no_report")
+@pytest.mark.parametrize("record", ["", "[]", "{}", '{"preset": "smoke", "experiments": 3}', "[" * 9999])
+def test_a_damaged_record_of_earlier_runs_is_written_again(tiny: dict[str, str], tmp_path: Path, record: str) -> None:
+    (tmp_path / "run.json").write_text(record)
+    paper.run(tiny["misspecification"], "smoke", out=tmp_path, show_progress=False)
+    assert json.loads((tmp_path / "run.json").read_text())["earlier_starts"] == {}
+
+
+@pytest.mark.usefixtures("no_report")
 def test_same_tables_from_another_folder_and_other_threads(tiny: dict[str, str], tmp_path: Path) -> None:
     for threads in (1, 2):
         paper.run(tiny["comparison"], "smoke", out=tmp_path / str(threads), threads=threads, show_progress=False)

@@ -9,7 +9,7 @@ import json
 import os
 import pickle
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -217,7 +217,7 @@ def _spec(
 ) -> SearchSpec:  # fmt: skip
     name = learner_name(objective.learner)
     declared = objective.learner.space if space is None else space
-    if not declared:
+    if not declared or {field.name for field in fields(objective.learner)} <= {"random_state", "threads"}:
         raise InputError(f"{name} has no hyper-parameters to search; name some with their values in space.")
     searched = {key: _values(key, values) for key, values in declared.items() if key not in objective.fixed}
     if not searched:

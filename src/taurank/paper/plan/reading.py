@@ -232,7 +232,10 @@ def _check(plan: Plan, where: str) -> None:
     if not plan.datasets:
         raise InputError(f"{where}: at least one [[data]] is needed.")
     places = [f"{dataset.items} {dataset.assignment}" for dataset in plan.datasets]
-    _refuse_twice(places, f"{where}: two [[data]] entries are '{{}}', so their rows would look alike; use two files.")
+    if place := _repeated(places):
+        raise InputError(
+            f"{where}: two [[data]] entries are '{place}', so their rows would look alike; use two files."
+        )
     if plan.kind == "statistics":
         return
     if not plan.methods:
@@ -241,7 +244,8 @@ def _check(plan: Plan, where: str) -> None:
         if not plan.metrics_of(dataset):
             raise InputError(f"{where}: metrics is missing; name at least one, such as CDCG.")
     labels = [method.label for method in plan.methods]
-    _refuse_twice(labels, f"{where}: two methods have the label '{{}}'; give one of them another label.")
+    if label := _repeated(labels):
+        raise InputError(f"{where}: two methods have the label '{label}'; give one of them another label.")
     for (items, assignment), by_label in plan.overrides.items():
         own = TomlTable(by_label, f"{where}: settings of {items} {assignment}")
         own.known = labels
@@ -262,13 +266,12 @@ def _check_varied(plan: Plan, where: str) -> None:
 
 
 def _check_distinct(values: Iterable[Any], key: str, where: str) -> None:
-    _refuse_twice([repr(value) for value in values], f"{where}: {key} has the value {{}} twice; remove one.")
+    if value := _repeated([repr(value) for value in values]):
+        raise InputError(f"{where}: {key} has the value {value} twice; remove one.")
 
 
-def _refuse_twice(names: list[str], sentence: str) -> None:
-    for name in names:
-        if names.count(name) > 1:
-            raise InputError(sentence.format(name))
+def _repeated(names: list[str]) -> str | None:
+    return next((name for name in names if names.count(name) > 1), None)
 
 
 def _check_stem(stem: str) -> None:

@@ -1,4 +1,4 @@
-"""Limits beside every method: the truth, what the counts of a log can tell, and what a method aims at.
+"""Limits to compare methods with: the truth, what the counts of a log can tell, and population targets.
 
 They need the world that the log was drawn from, so they are not learners. Their scores are arrays users × items
 for ``taurank.evaluate``.
@@ -19,7 +19,12 @@ from taurank.worlds.world import World
 
 Scores = npt.NDArray[np.float64]
 
-TARGETS = ("bpr", "dlto", "blce", "dlce")  # methods that weigh purchases, so that their aim is a formula
+TARGETS = (
+    "bpr",
+    "dlto",
+    "blce",
+    "dlce",
+)  # methods that weigh purchases, so that their population target is a formula
 
 
 def truth_scores(world: World) -> Scores:
@@ -68,7 +73,7 @@ def target_scores(method: str, world: World, cap: float = 0.0) -> Scores:
         BLCE  as DLCE without cap, with the mean of all P in the denominators
 
     How far this stays behind the truth is the method's bias; how far the method stays behind this is variance
-    and optimisation.
+    and optimization.
     """
     shown = np.asarray(world.propensity, np.float64)
     bought, unshown = shown * world.treated_rate, (1 - shown) * world.control_rate

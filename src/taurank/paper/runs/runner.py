@@ -168,8 +168,9 @@ def _before(folder: Path, preset: str) -> dict[str, Any]:
         if old["preset"] != preset:
             return {}
         this = {old["date"]: {"seconds": old["seconds"], "fits": old["fits"]["done"]}}
-        return {**old, "starts": {**old.get("earlier_starts", {}), **this}}
-    except (OSError, ValueError, KeyError, TypeError):
+        spent = {name: float(seconds) for name, seconds in old["experiments"].items()}
+        return {"experiments": spent, "own": {**old["own"]}, "starts": {**old["earlier_starts"], **this}}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return {}  # no record, or an unreadable one: it is written again
 
 
