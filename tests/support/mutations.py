@@ -1,6 +1,7 @@
 """Damaged and crafted files, by the thousand: python mutations.py KIND SEED COUNT (a process of its own).
 
-``parquet`` changes bytes of a Parquet log, ``catalogue`` changes the stream of ids inside one,
+``parquet`` changes bytes of a Parquet log, ``catalogue`` changes the stream of ids inside one, ``ids`` that
+stream alone,
 ``world`` changes a saved world and signs it again. It prints one line of JSON: how many files were refused, accepted
 with the same content, accepted with another content, and which errors other than InputError escaped.
 """
@@ -24,6 +25,7 @@ import pyarrow.parquet as pq
 
 import taurank as tr
 from taurank.data import metadata
+from taurank.data.packing import unpack
 from taurank.errors import InputError
 
 Mutated = Callable[[np.random.Generator], bytes]
@@ -84,6 +86,11 @@ def catalogue_files(folder: Path) -> Mutated:
     return make
 
 
+def id_streams(folder: Path) -> Mutated:
+    stream = base64.b64decode(some_log().to_arrow().schema.metadata[metadata.CATALOGUE_KEY])
+    return lambda rng: mutate(stream, rng)
+
+
 def world_files(folder: Path) -> Mutated:
     some_world().save(folder / "whole.world")
     content = (folder / "whole.world").read_bytes()[:-32]
@@ -102,6 +109,7 @@ def read_log(path: Path) -> Any:
 KINDS: dict[str, tuple[str, Callable[[Path], Mutated], Callable[[Path], Any]]] = {
     "parquet": ("log.parquet", parquet_files, read_log),
     "catalogue": ("log.parquet", catalogue_files, read_log),
+    "ids": ("ids", id_streams, lambda path: unpack(path.read_bytes())),
     "world": ("a.world", world_files, tr.World.load),
 }
 
@@ -109,6 +117,8 @@ KINDS: dict[str, tuple[str, Callable[[Path], Mutated], Callable[[Path], Any]]] =
 def same(result: Any) -> bool:
     if isinstance(result, tr.Log):
         return result.equals(some_log())
+    if isinstance(result, dict):
+        return list(result.values()) == [ids.values for ids in (some_log().users, some_log().items, some_log().times)]
     return np.array_equal(result.propensity, some_world().propensity)
 
 

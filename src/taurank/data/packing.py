@@ -45,9 +45,8 @@ def unpack(data: bytes) -> dict[str, pa.Array]:
 
 
 def _unpack(data: bytes) -> dict[str, pa.Array]:
-    messages = pa.ipc.MessageReader.open_stream(data)
-    schema = pa.ipc.read_schema(messages.read_next_message())
-    message = messages.read_next_message()
+    reader = pa.ipc.open_stream(data)  # checks the schema; reading it from a message would not
+    schema, message = reader.schema, _second_message(data)
     if message.type != "record batch" or len(set(schema.names)) != len(schema.names):
         raise ValueError("a stream is a schema and one batch of distinct columns")
     if not all(pa.types.is_list(field.type) and field.type.value_type.num_fields == 0 for field in schema):
@@ -56,11 +55,17 @@ def _unpack(data: bytes) -> dict[str, pa.Array]:
         raise TypeError("a list of ids is not a dictionary")
     if _announced(message) > _most(len(data)):
         raise ValueError("the stream announces more than it can contain")
-    batch = pa.ipc.read_record_batch(message, schema)
+    batch = reader.read_next_batch()
     batch.validate(full=True)
     if batch.num_rows != 1 or any(column.null_count for column in batch.columns):
         raise ValueError("a stream has one row, and every list is there")
     return {name: batch.column(name).flatten() for name in schema.names}
+
+
+def _second_message(data: bytes) -> pa.ipc.Message:
+    messages = pa.ipc.MessageReader.open_stream(data)
+    messages.read_next_message()
+    return messages.read_next_message()
 
 
 def _most(size: int) -> int:
