@@ -8,7 +8,7 @@ import numba
 import numpy as np
 import pytest
 
-from taurank import _caching
+from taurank import _jit
 from taurank._validation import check_choice, check_instance, check_integer, check_number, generator
 from taurank.errors import InputError, MissingExtra, missing_extra, show
 
@@ -74,12 +74,12 @@ class TestKernelCache:
     def test_without_a_folder_kernels_are_compiled_in_memory_with_one_warning(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(_caching, "_warned", False)
+        monkeypatch.setattr(_jit, "_warned", False)
         add, same = eval("lambda a, b: a + b"), eval("lambda a: a")  # without a file Numba finds no folder
         with pytest.raises(RuntimeError, match="cannot cache function"):
             numba.njit(cache=True)(add)
         with pytest.warns(RuntimeWarning, match="NUMBA_CACHE_DIR") as caught:
-            compiled = [_caching.cached_njit(function, nogil=True) for function in (add, same)]
+            compiled = [_jit.cached_njit(function) for function in (add, same)]
         assert compiled[0](1, 2) == 3
         assert len(caught) == 1
 
@@ -89,4 +89,4 @@ class TestKernelCache:
 
         monkeypatch.setattr(numba, "njit", fail)
         with pytest.raises(RuntimeError, match="something else"):
-            _caching.cached_njit(lambda: None)
+            _jit.cached_njit(lambda: None)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
-import numba
 import numpy as np
 import numpy.typing as npt
+
+from taurank._jit import cached_njit, compiled
 
 Starts = npt.NDArray[np.int64]
 
@@ -31,7 +33,7 @@ def group(
     return start, grouped
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def _is_grouped(user: Any) -> Any:
     falls = False
     for row in range(1, len(user)):
@@ -39,7 +41,7 @@ def _is_grouped(user: Any) -> Any:
     return not falls
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def _order(user: Any, following: Any, order: Any) -> None:
     """A stable counting sort; ``following[u]`` is where user u's following row goes."""
     for row in range(len(user)):
@@ -47,7 +49,7 @@ def _order(user: Any, following: Any, order: Any) -> None:
         following[user[row]] += 1
 
 
-@numba.njit(nogil=True, cache=True, fastmath={"reassoc"})
+@partial(cached_njit, fastmath={"reassoc"})
 def first_bad(scores: Any) -> Any:
     """Row and column of the first NaN or infinite score, or (−1, −1)."""
     for row in range(scores.shape[0]):

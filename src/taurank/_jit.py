@@ -2,28 +2,52 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
-from numba import njit
+import numba
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 # Sums may be reordered into vectors and products fused with sums. That happens once, when the code is compiled, so
 # all threads run the same instructions; NaN and infinity keep their meaning.
 _REORDERED = {"reassoc", "contract", "nsz", "arcp"}
+_NO_CACHE = (
+    "no folder for compiled code can be written, so taurank compiles its kernels again in every process; "
+    "set NUMBA_CACHE_DIR to a writable folder."
+)
+_warned = False
 
 
 def compiled(function: Function) -> Function:
     """A kernel: machine code cached on disk, releases the GIL, strict floating-point arithmetic."""
-    return cast(Function, njit(cache=True, nogil=True)(function))
+    return cached_njit(function)
 
 
 def inlined(function: Function) -> Function:
     """A part of a kernel, inlined into the loop that calls it."""
-    return cast(Function, njit(cache=True, nogil=True, forceinline=True)(function))
+    return cached_njit(function, forceinline=True)
 
 
 def vectorized(function: Function) -> Function:
     """A loop over a row, inlined like ``inlined``; the compiler may reorder its sums into vectors."""
-    return cast(Function, njit(cache=True, nogil=True, forceinline=True, fastmath=_REORDERED)(function))
+    return cached_njit(function, forceinline=True, fastmath=_REORDERED)
+
+
+def cached_njit(function: Function, **options: Any) -> Function:
+    """Compile with a cache on disk; without a writable cache folder in memory alone, with one warning."""
+    try:
+        return cast(Function, numba.njit(cache=True, nogil=True, **options)(function))
+    except RuntimeError as error:  # Numba: "cannot cache function …: no locator available"
+        if "cannot cache function" not in str(error):
+            raise
+    _warn_once()
+    return cast(Function, numba.njit(nogil=True, **options)(function))
+
+
+def _warn_once() -> None:
+    global _warned
+    if not _warned:
+        _warned = True
+        warnings.warn(_NO_CACHE, RuntimeWarning, stacklevel=3)

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 import taurank.html
-from support.html import Reader, assert_links_resolve, assert_self_contained
+from support.html_reader import Reader, assert_links_resolve, assert_self_contained
 from taurank.errors import InputError, MissingExtra
 from taurank.html import page
 

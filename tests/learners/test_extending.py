@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from taurank.evaluation.formulas import Formula
-
 PAGE = (Path(__file__).parents[2] / "docs" / "extending.md").read_text()
 MODULE = "# my_methods.py\n"
 
@@ -56,7 +54,6 @@ def test_a_learner_is_loaded_by_a_program_that_does_not_know_it(folder: Path) ->
         run(folder, load.format(""))
 
 
-@pytest.mark.skipif(not hasattr(Formula, "larger_is_better"), reason="Formula is not public yet")
 def test_a_metric(folder: Path) -> None:
     shown = run(folder, *LEARNER[1:], *blocks("A metric"), "print(list(model.history_))")
     assert shown.endswith("['epoch', 'loss', 'updates', 'CRR']\n")

@@ -150,33 +150,32 @@ class TestDivergence:
     @pytest.mark.parametrize("rate", [1.0, 30.0])
     def test_a_rate_far_too_large_is_refused(self, kind: Any, rate: float, log: Log) -> None:
         learner = kind(random_state=0, factors=16, learning_rate=rate, epochs=50)
-        with pytest.raises(Diverged, match=rf"diverged in epoch \d+: learning_rate={rate:g} .* try {rate / 3:.2g}"):
+        with pytest.raises(Diverged, match=rf"diverged in epoch \d+: learning_rate={rate:g} .* try {rate / 10:.2g}"):
             learner.fit(log)
 
     def test_it_is_noticed_by_the_loss_long_before_anything_overflows(self, log: Log) -> None:
-        """This fit ended in a loss of 1e16, finite, and was taken for a model."""
+        """This fit went on for many epochs with finite scores, and was taken for a model."""
+        learner = BPR(random_state=0, factors=16, learning_rate=0.6, epochs=50)
+        first = learner.prepare(log)(learner.initial(log, 0), 0, 0, 1)
+        assert first.finite
         with pytest.raises(Diverged):
-            tr.ULBPR(random_state=0, factors=16, learning_rate=0.3, epochs=50).fit(log)
+            learner.fit(log)
 
     @pytest.mark.parametrize(
         ("losses", "diverged"),
         [
             ([0.7, 0.6, 0.5, 0.9], None),
-            ([0.7, 0.6, 0.5, 11.0, 12.0, 13.0], 6),
-            ([0.7, 0.6, 0.5, 11.0, 12.0, 9.0, 12.0, 12.0], None),
-            ([0.7, 0.6, 0.5, 9e3, 0.7, 0.6, 9e3], None),  # an extreme weight among the measured samples
-            ([19.0, 1e3, 1.8e3, 2e4, 3e4, 5e4], 6),
-            ([0.7, 0.9, 2e4], 3),
+            ([0.7, 0.6, 6.9], None),
+            ([0.7, 0.6, 7.1], 3),
             ([0.7, float("nan")], 2),
             ([float("inf")], 1),
-            ([1e-6, 2.0, 1.0, 5.0, 6.0, 7.0], None),  # a signed loss may begin near 0
-            ([-0.5, -60.0, -0.1, -300.0, 20.0, 30.0], None),
+            ([-0.5, -60.0, 0.1], None),  # a signed loss may fall below 0
         ],
     )
     def test_the_rule(self, losses: list[float], diverged: int | None, log: Log) -> None:
         class Scripted(FactorLearner):
             def prepare(self, log: Log) -> Any:
-                return lambda tables, seed, number, threads: Stats(losses[number], 1, 0, True)
+                return lambda tables, seed, number, threads: Stats(losses[number], 1, 0, True, zero_loss=0.7)
 
         learner = Scripted(factors=2, epochs=len(losses))
         if diverged is None:

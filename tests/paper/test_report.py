@@ -11,7 +11,7 @@ import pytest
 
 import taurank
 from support import paper_tables as made_up
-from support.html import Reader, assert_links_resolve, assert_self_contained
+from support.html_reader import Reader, assert_links_resolve, assert_self_contained
 from taurank.errors import InputError
 from taurank.paper.report import charts, claim_list, inputs, page, sections, styles, tables
 from taurank.paper.report.inputs import Inputs

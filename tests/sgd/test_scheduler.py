@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -175,25 +174,6 @@ def test_no_loss_of_an_untrained_model_counts_as_divergence(surrogate: int) -> N
     tables, rule = start_tables(50, 60, 8, scale=0.1), Pairwise(0.01, 0.01, 1.0, surrogate)
     entries, strata = some_positives(50, 60, 4_000), Strata(50, 60, 4_000)
     assert not any(run_pairwise_epoch(tables, entries, strata, 1, n, rule).diverged for n in range(5))
-
-
-def test_full_baskets_are_not_slow() -> None:
-    """Where a basket holds all items there is no negative; finding that out once serves the whole basket."""
-    seconds = {}
-    for share in (0.5, 1.0):
-        bought = np.random.default_rng(0).random((60, 400)) < share
-        user, item = (index.astype(np.int32) for index in np.nonzero(bought))
-        baskets = Baskets(np.concatenate(([0], np.cumsum(bought.sum(axis=1)))), item)
-        entries = by_user(user, item, np.ones(len(user)), 60, 400, basket=user)
-        strata, tables, rule = Strata(60, 400, len(user)), start_tables(60, 400, 8), Pairwise(0.01, 0.01)
-
-        def clock() -> float:
-            began = time.process_time()
-            run_pairwise_epoch(tables, entries, strata, 0, 0, rule, 1, baskets)  # noqa: B023
-            return (time.process_time() - began) / len(user)  # noqa: B023
-
-        seconds[share] = min(clock() for _ in range(5))
-    assert seconds[1.0] < 10 * seconds[0.5]
 
 
 def test_negatives_of_a_nearly_full_basket_are_uniform() -> None:

@@ -21,7 +21,6 @@ from taurank.errors import InputError, first_line, plural, show
 
 Codes = npt.NDArray[np.int32]
 
-FEW = 4  # ids that are looked up one by one
 
 _PLAIN_KINDS = (
     pa.types.is_boolean,
@@ -68,9 +67,6 @@ class Ids:
     def encode(self, ids: Any) -> Codes:
         """Positions of ``ids`` in the catalogue; −1 where an id is not in it."""
         array = match_type(to_ids(ids, self.column), self)
-        if len(array) <= FEW and array.type == self.values.type and array.type in (pa.int64(), pa.string()):
-            # a scan is cheaper than hashing the whole catalogue
-            return np.array([-1 if not id.is_valid else pc.index(self.values, id).as_py() for id in array], np.int32)
         codes = pc.index_in(array, value_set=self.values).fill_null(-1)
         return np.asarray(codes, dtype=np.int32)
 

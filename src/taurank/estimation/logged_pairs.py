@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import numba
 import numpy as np
 import numpy.typing as npt
 
 from taurank._arrays import group
+from taurank._jit import compiled
 from taurank.data.ids import Codes
 
 Starts = npt.NDArray[np.int64]
@@ -40,7 +40,7 @@ class LoggedPairs(NamedTuple):
         return cls(nothing, nothing)
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def _split_pairs(start: Any, item: Any, flag: Any, n_items: Any) -> Any:
     """The distinct pairs among rows grouped by user, in two: where no row has the flag, and where one has it.
 

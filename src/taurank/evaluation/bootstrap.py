@@ -9,11 +9,11 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import numba
 import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtr, ndtri
 
+from taurank._jit import compiled
 from taurank._random import uniform
 from taurank._threads import worker_count
 from taurank.errors import InputError, show
@@ -84,7 +84,7 @@ def _levels(mean: Any, means: Floats, acceleration: float, level: float) -> Floa
     return np.asarray(ndtr(bias + z / (1.0 - acceleration * z)))
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def _resample(values: Any, first: Any, means: Any) -> None:
     n = len(values)
     for m in range(len(means)):

@@ -13,9 +13,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import numba
 import numpy as np
 import numpy.typing as npt
+
+from taurank._jit import compiled
 
 Floats = npt.NDArray[np.float64]
 Starts = npt.NDArray[np.int64]
@@ -69,7 +70,7 @@ def measure(
     return per_time
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def _measure(
     scores: Any, users: Any, column: Any, parts: Any, tables: Any, most: Any, per_user: Any, per_time: Any
 ) -> None:
@@ -99,7 +100,7 @@ def _measure(
             slot[wanted[a]] = -1
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def _collect(user: Any, parts: Any, slot: Any, wanted: Any) -> Any:
     """The distinct items of a user's rows, and the slot of each."""
     n = 0
@@ -113,7 +114,7 @@ def _collect(user: Any, parts: Any, slot: Any, wanted: Any) -> Any:
     return n
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def _weight(tables: Any, metric: Any, above: Any, tied: Any) -> Any:
     """The mean weight over the ranks above + 1 … above + tied."""
     if tied == 1:
@@ -121,7 +122,7 @@ def _weight(tables: Any, metric: Any, above: Any, tied: Any) -> Any:
     return (tables.summed[metric, above + tied] - tables.summed[metric, above]) / tied
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def _add_gains(user: Any, rows: Any, slot: Any, weight: Any, per_time: Any) -> Any:
     """Δ_u = Σ_i weight · gain, Eq. (delta_u_tau), summed over times; each time's part is added to ``per_time``."""
     total = 0.0
@@ -133,7 +134,7 @@ def _add_gains(user: Any, rows: Any, slot: Any, weight: Any, per_time: Any) -> A
     return total
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def _add_auc(
     metric: Any, user: Any, rows: Any, slot: Any, above: Any, tied: Any, n_items: Any,
     total: Any, count: Any, per_user: Any, per_time: Any,
@@ -157,7 +158,7 @@ def _add_auc(
     per_user[metric, user] = summed
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def place(row: Any, at: Any, n_unknown: Any, above: Any, tied: Any, bins: Any) -> None:
     """Rank the items with the columns ``at``; those without one (−1) come below all others, tied."""
     if len(at) < _BINS_PAY or len(row) == 0:
@@ -169,7 +170,7 @@ def place(row: Any, at: Any, n_unknown: Any, above: Any, tied: Any, bins: Any) -
             above[a], tied[a] = len(row), n_unknown
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def new_bins(scores: Any) -> Any:
     """Buffers for the bins of a row, allocated once per block; see ``_use_bins``."""
     n = scores.shape[1]
@@ -178,7 +179,7 @@ def new_bins(scores: Any) -> Any:
     return np.empty(n, np.uint16), begin, cursor, np.empty(n, scores.dtype)
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def _count(row: Any, at: Any, above: Any, tied: Any) -> None:
     """Compare every wanted score with all scores."""
     above[: len(at)] = 0
@@ -192,7 +193,7 @@ def _count(row: Any, at: Any, above: Any, tied: Any) -> None:
                 tied[a] += at_least - higher
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def _sort(row: Any, at: Any, above: Any, tied: Any) -> None:
     """Sort the row and search for the wanted scores."""
     ordered = np.sort(row)
@@ -203,7 +204,7 @@ def _sort(row: Any, at: Any, above: Any, tied: Any) -> None:
             tied[a] = up_to - np.searchsorted(ordered, row[at[a]])
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def _use_bins(
     row: Any, at: Any, above: Any, tied: Any,
     bin_of: Any, begin: Any, cursor: Any, members: Any,
@@ -231,7 +232,7 @@ def _use_bins(
     return True
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def _extent(row: Any) -> Any:
     low, high = row[0], row[0]
     for j in range(len(row)):
@@ -239,7 +240,7 @@ def _extent(row: Any) -> Any:
     return low, high
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def _fill_bins(row: Any, high: Any, scale: Any, bin_of: Any, begin: Any) -> None:
     """Each score's bin; bin b holds the ranks from ``begin[b]`` up to ``begin[b + 1]``."""
     for j in range(len(row)):
@@ -251,7 +252,7 @@ def _fill_bins(row: Any, high: Any, scale: Any, bin_of: Any, begin: Any) -> None
         begin[b + 1] += begin[b]
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def _crowding(at: Any, bin_of: Any, begin: Any) -> Any:
     """The number of comparisons within bins."""
     total = 0
@@ -261,7 +262,7 @@ def _crowding(at: Any, bin_of: Any, begin: Any) -> Any:
     return total
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def _gather(row: Any, at: Any, bin_of: Any, begin: Any, cursor: Any, members: Any) -> None:
     """Gather the scores of wanted bins; ``cursor`` is −1 for the others, and for all on return."""
     for a in range(len(at)):
@@ -277,13 +278,13 @@ def _gather(row: Any, at: Any, bin_of: Any, begin: Any, cursor: Any, members: An
             cursor[bin_of[at[a]]] = -1
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def _compare(scores: Any, score: Any) -> Any:
     """The number of scores higher than ``score``, and at least as high."""
     return _count_narrow(scores, score) if scores.itemsize == 4 else _count_wide(scores, score)
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def _count_narrow(chunk: Any, score: Any) -> Any:
     """Counters as wide as the scores let the compiler compare many at once: 32 bits here."""
     higher, at_least = np.int32(0), np.int32(0)
@@ -293,7 +294,7 @@ def _count_narrow(chunk: Any, score: Any) -> Any:
     return np.int64(higher), np.int64(at_least)
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def _count_wide(chunk: Any, score: Any) -> Any:
     """The same with 64 bits."""
     higher, at_least = np.int64(0), np.int64(0)

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-import numba
 import numpy as np
 
+from taurank._jit import compiled
 from taurank._random import uniform
 from taurank._validation import generator
 from taurank.data.ids import Codes
@@ -32,7 +32,7 @@ class Random(Learner):
         return scores
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def _uniform_scores(key: Any, users: Any, scores: Any) -> None:
     for row in range(len(users)):
         first = np.uint64(users[row]) * np.uint64(scores.shape[1])

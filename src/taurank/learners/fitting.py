@@ -36,9 +36,6 @@ Metrics = str | Formula | Sequence[str | Formula]
 # one epoch of a method: (factors, seed, number of the epoch, threads) -> its statistics
 Epoch = Callable[[Factors, int, int, int], Stats]
 
-DIVERGED = 10.0  # times the loss of the first epochs; ordinary fits stay below 2
-ABSURD = 1e4  # times the loss of the first epoch
-
 
 class Trainable(Ranker, Protocol):
     """What the loop needs of a learner that trains factors."""
@@ -102,16 +99,11 @@ class FitOptions:
     def merit(self, metrics: dict[str, float]) -> float:
         """The first metric, signed so that larger is better."""
         value = metrics[self.formulas[0].name]
-        return value if larger_is_better(self.formulas[0]) else -value
+        return value if self.formulas[0].larger_is_better else -value
 
 
 def _given(metric: Metrics) -> Any:
     return [metric] if isinstance(metric, (str, Formula)) or not isinstance(metric, Iterable) else list(metric)
-
-
-def larger_is_better(formula: Formula) -> bool:
-    """To be replaced by ``formula.larger_is_better`` when the evaluation room has it."""
-    return bool(getattr(formula, "larger_is_better", getattr(formula, "form", "") != "AR"))
 
 
 class Training:
@@ -156,7 +148,7 @@ class Training:
         stats = self.epoch(state.tables, state.seed, state.epoch, self.threads)
         seconds = time.perf_counter() - began
         state.epoch += 1
-        if _has_diverged(stats, state.history):
+        if stats.diverged:
             raise self._diverged(state.epoch)
         due = state.epoch % self.every == 0
         metrics = self._validate(state) if due and self.options.validation is not None else {}
@@ -196,7 +188,7 @@ class Training:
         cap = ", or a larger cap" if hasattr(self.learner, "cap") else ""
         return Diverged(
             f"{name} diverged in epoch {epoch}: learning_rate={rate:g} is too large for this log; "
-            f"try {rate / 3:.2g}{cap}."
+            f"try {rate / 10:.2g}{cap}."
         )
 
     def _checkpoint(self, log: Log) -> Checkpoint | None:
@@ -209,19 +201,6 @@ class Training:
         question = (type(self.learner).__module__, type(self.learner).__qualname__, sorted(hyper.items()), self.every)
         data = [log] if self.options.validation is None else [log, self.options.validation]
         return Checkpoint.of(self.options.checkpoint, (*question, names, self.options.patience), data)
-
-
-def _has_diverged(stats: Stats, history: list[Record]) -> bool:
-    """Not finite, absurdly large, or three epochs in a row far above the first three.
-
-    One epoch alone proves little: the loss is measured on some of the samples, and a weight may be extreme.
-    """
-    if not (stats.finite and np.isfinite(stats.loss)):
-        return True
-    losses = [*(record.loss for record in history), stats.loss]
-    usual = max(1.0, *(abs(loss) for loss in losses[:3]))
-    far_above = len(losses) >= 6 and min(losses[-3:]) > DIVERGED * usual
-    return far_above or stats.loss > ABSURD * max(1.0, abs(losses[0]))
 
 
 def history_frame(records: Sequence[Record], formulas: Sequence[Formula]) -> pd.DataFrame:

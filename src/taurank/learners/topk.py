@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import numba
 import numpy as np
 import numpy.typing as npt
+
+from taurank._jit import compiled
 
 _STRETCH = 64
 
@@ -42,7 +43,7 @@ def best(
     return Top(columns, values, count)
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def _best(scores: Any, start: Any, excluded: Any, columns: Any, values: Any, count: Any) -> None:
     for row in range(scores.shape[0]):
         for position in range(start[row], start[row + 1]):
@@ -50,7 +51,7 @@ def _best(scores: Any, start: Any, excluded: Any, columns: Any, values: Any, cou
         count[row] = _best_of_row(scores[row], columns[row], values[row])
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def _best_of_row(scores: Any, columns: Any, values: Any) -> Any:
     k, n, count = len(values), len(scores), 0
     threshold = np.float32(-np.inf)
@@ -68,7 +69,7 @@ def _best_of_row(scores: Any, columns: Any, values: Any) -> Any:
     return count
 
 
-@numba.njit(nogil=True, cache=True)
+@compiled
 def _insert(score: Any, column: Any, columns: Any, values: Any, count: Any) -> None:
     """Put a score behind all that are at least as high."""
     place = count - 1

@@ -31,7 +31,7 @@ COLUMNS = 8  # the width of a factor table is a multiple of it, so that rows con
 GUARD = 64  # floats between two tables: rows closer than the longest vector loop might run other instructions
 LOOKS = 1000  # at its blocks, some microseconds, before a waiting thread sleeps and others can use its core
 PAUSE = 5e-5  # seconds
-RISE = 5.0  # times the loss of a model whose scores are all 0: more means divergence
+RISE = 10.0  # times the loss of a model whose scores are all 0: more means divergence; ordinary fits stay below 2
 
 UnitStats = npt.NDArray[Any]  # of UNIT_STATS
 _UNIT = int(Stream.UNIT)
@@ -78,7 +78,7 @@ class Stats(NamedTuple):
     @property
     def diverged(self) -> bool:
         """Scores overflow, or the loss is far above that of an untrained model."""
-        return not (self.finite and self.loss <= RISE * self.zero_loss)
+        return not (self.finite and np.isfinite(self.loss) and self.loss <= RISE * self.zero_loss)
 
 
 NOTHING_DONE = Stats(0.0, 0, 0, True)

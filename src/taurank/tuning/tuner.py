@@ -25,7 +25,6 @@ from taurank.estimation.gains import Gains
 from taurank.evaluation.evaluate import evaluate
 from taurank.evaluation.formulas import Formula, parse
 from taurank.learners import Learner, learner_class, learner_name
-from taurank.learners.fitting import larger_is_better
 from taurank.tuning.journal import Trial
 from taurank.tuning.proposals import SAMPLERS, Settings, Space, check_sampler, is_ordered
 from taurank.tuning.search import Report, SearchSpec, best_trial, run_searches
@@ -230,7 +229,7 @@ def _spec(
             objective.make({**{other: searched[other][0] for other in searched}, key: value})
     formula = objective.formulas()[0]
     return SearchSpec(
-        name, objective, searched, formula.name, larger_is_better(formula), trials, sampler, first,
+        name, objective, searched, formula.name, formula.larger_is_better, trials, sampler, first,
         seed=random_state, identity=objective.identity(),
     )  # fmt: skip
 

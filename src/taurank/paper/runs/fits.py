@@ -17,7 +17,6 @@ from taurank.errors import Diverged
 from taurank.evaluation.evaluate import evaluate
 from taurank.evaluation.formulas import parse
 from taurank.learners import Learner, Record, learner_class
-from taurank.learners.fitting import larger_is_better
 from taurank.paper.plan.names import LIMITS, causal
 from taurank.paper.plan.plans import Dataset, Settings
 from taurank.paper.plan.reading import hyper_parameters
@@ -237,4 +236,4 @@ class BestEpochs:
 
 
 def _better(metric: str, value: float, than: float) -> bool:
-    return value > than if larger_is_better(parse(metric)) else value < than
+    return value > than if parse(metric).larger_is_better else value < than

@@ -27,7 +27,6 @@ from taurank.data.files import atomic_path
 from taurank.errors import InputError, first_line
 from taurank.evaluation.formulas import parse
 from taurank.learners import learner_class
-from taurank.learners.fitting import larger_is_better
 from taurank.paper.plan.names import LIMITS, TUNED_METRICS
 from taurank.paper.plan.plans import Dataset, Plan, Preset, Settings, Tuned
 from taurank.paper.plan.reading import hyper_parameters, load, load_preset, load_tuned
@@ -69,7 +68,7 @@ class MethodSearch:
         identity = json.dumps([asdict(self.dataset), self.preset.factors, self.preset.sizes, self.budget["updates"]])
         return SearchSpec(
             f"{self.method} on {self.dataset} for {self.metric}", self, space, self.metric,
-            larger_is_better(parse(self.metric)), int(self.budget["trials"]) * len(space), "walk", start, WARMUP,
+            parse(self.metric).larger_is_better, int(self.budget["trials"]) * len(space), "walk", start, WARMUP,
             seed=zlib.crc32("-".join((*self.place, self.metric)).encode()), identity=identity,
         )  # fmt: skip
 
@@ -175,7 +174,7 @@ def _merged(tuned: Tuned, searches: Iterable[MethodSearch], trials: Iterable[lis
 
 
 def _best(trials: Iterable[Trial], metric: str) -> Trial | None:
-    return best_trial(trials, metric, larger_is_better(parse(metric)))
+    return best_trial(trials, metric, parse(metric).larger_is_better)
 
 
 def _write_costs(folder: Path, costs: pd.DataFrame) -> None:

@@ -62,7 +62,7 @@ class Outcome(NamedTuple):
 
 
 def larger_is_better(metric: str) -> bool:
-    return formulas.parse(metric).form != "AR"
+    return formulas.parse(metric).larger_is_better
 
 
 def format_score(metric: str, value: float) -> str:
