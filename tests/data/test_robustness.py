@@ -44,7 +44,7 @@ class TestFailedFits:
         model = quick().fit(log)
         before = model.score_block(np.arange(30, dtype=np.int32))
         with pytest.raises(KeyboardInterrupt):
-            model.fit(log, tr.gains.ips(log), callback=stop)
+            model.fit(log, callback=stop)
         assert np.array_equal(model.score_block(np.arange(30, dtype=np.int32)), before)
 
     def test_a_checkpoint_of_other_ids_is_refused(self, log: tr.Log, tmp_path: Path) -> None:
@@ -53,10 +53,10 @@ class TestFailedFits:
 
         state = tmp_path / "state"
         with pytest.raises(KeyboardInterrupt):
-            quick().fit(log, tr.gains.ips(log), checkpoint=state, checkpoint_minutes=0, callback=stop)
+            quick().fit(log, checkpoint=state, checkpoint_minutes=0, callback=stop)
         renamed = tr.Log.from_frame(log.to_frame().assign(item_id=lambda rows: "i" + rows["item_id"].astype(str)))
         with pytest.raises(InputError, match="belongs to another fit"):
-            quick().fit(renamed, tr.gains.ips(renamed), checkpoint=state)
+            quick().fit(renamed, checkpoint=state)
 
     def test_a_checkpoint_in_no_folder_is_refused_at_once(self, log: tr.Log, tmp_path: Path) -> None:
         with pytest.raises(InputError, match="does not exist"):

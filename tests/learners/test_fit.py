@@ -214,6 +214,16 @@ class TestDivergence:
         assert learner.user_factors_ is before
 
 
+class TestTrainingLog:
+    def test_validation_on_the_training_log_is_said_once(self, log: Log) -> None:
+        with pytest.warns(tr.TrainingLogWarning, match="come from the training log") as warned:
+            BPR(random_state=0, factors=4, epochs=5).fit(log, tr.gains.ips(log), validate_every=1)
+        assert len(warned) == 1
+
+    def test_another_log_is_fine(self, log: Log, world: World) -> None:
+        BPR(random_state=0, factors=4, epochs=2).fit(log, tr.gains.ips(world.sample(2, random_state=9).log))
+
+
 class TestCheckpoint:
     def test_one_of_another_fit_is_refused(self, log: Log, truth: Gains, tmp_path: Path) -> None:
         path = tmp_path / "state"

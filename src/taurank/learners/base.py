@@ -104,6 +104,7 @@ class Learner(ABC):
         before = dict(self.__dict__)
         try:
             self._set_log(log)
+            options.warn_of_training_log(self.log_fingerprint_)
             self.history_ = history_frame(self._train(log, options), options.formulas)
         except BaseException:  # a fit that fails or is interrupted leaves the learner as it was
             self.__dict__.clear()

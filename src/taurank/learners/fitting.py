@@ -20,7 +20,7 @@ from taurank._progress import Progress
 from taurank._validation import check_instance, check_integer, check_number, generator
 from taurank.data.files import check_target
 from taurank.data.log import Log
-from taurank.errors import Diverged, InputError, OverlapWarning
+from taurank.errors import Diverged, InputError, OverlapWarning, TrainingLogWarning
 from taurank.estimation.gains import Gains
 from taurank.evaluation.evaluate import evaluate
 from taurank.evaluation.formulas import Formula, parse
@@ -92,9 +92,18 @@ class FitOptions:
         if self.validation is None:
             return {}
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", OverlapWarning)  # once per fit would be news, once per check is noise
+            for known in (OverlapWarning, TrainingLogWarning):  # noise once per check; see warn_of_training_log
+                warnings.simplefilter("ignore", known)
             result = evaluate(learner, self.validation, _given(self.metric), threads=threads)
         return {formula.name: float(result[formula.name].mean) for formula in self.formulas}
+
+    def warn_of_training_log(self, fingerprint: str | None) -> None:
+        """Early stopping by the training log itself notices no overfitting."""
+        if self.validation is not None and self.validation.log_fingerprint == fingerprint is not None:
+            message = (
+                "the validation gains come from the training log, so overfitting goes unnoticed; use another log."
+            )
+            warnings.warn(message, TrainingLogWarning, stacklevel=3)
 
     def merit(self, metrics: dict[str, float]) -> float:
         """The first metric, signed so that larger is better."""
