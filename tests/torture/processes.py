@@ -32,7 +32,7 @@ def interrupts(folder: Path, seed: int, seconds: float) -> Tally:
 def killed_fits(folder: Path, seed: int, seconds: float) -> Tally:
     """kill -9 during fits with a checkpoint: the next start goes on to the very bits of an undisturbed fit."""
     tally, rng = Tally(), np.random.default_rng([seed, 2])
-    wanted = {name: _finish(_start("fit", name, str(folder / "plain"))) for name in LEARNERS}
+    wanted = {name: _finish(_start("fit", name, str(folder / f"undisturbed-{name}"))) for name in LEARNERS}
     for number in tally.rounds(seconds):
         name, checkpoint = LEARNERS[number % len(LEARNERS)], folder / f"checkpoint-{number}"
         child = _start("fit", name, str(checkpoint))
