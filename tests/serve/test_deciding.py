@@ -37,7 +37,7 @@ def test_every_decision_can_be_replayed(store: Store) -> None:
     other = Decider(store, SECRET, clock)
     for row in made:
         assert row is not None
-        items, shown = json.loads(row["items"]), json.loads(row["propensities"])
+        items, shown = json.loads(row["shown"]), json.loads(row["propensities"])
         assert other.replay(row) == (items, shown)
         eligible, pi = other.propensities(row)
         if row["arm"] == "holdout":
@@ -50,7 +50,7 @@ def test_every_decision_can_be_replayed(store: Store) -> None:
 def test_another_secret_draws_other_lists(sqlite_store: Store) -> None:
     open_shop(sqlite_store, holdout=0.0)
     one, other = decider(sqlite_store), Decider(sqlite_store, SECRET[::-1], SetClock())
-    lists = [[d.decide("home", str(u)).decision["items"] for u in range(30)] for d in (one, other)]  # type: ignore[index]
+    lists = [[d.decide("home", str(u)).decision["shown"] for u in range(30)] for d in (one, other)]  # type: ignore[index]
     assert lists[0] != lists[1]
 
 
@@ -68,10 +68,10 @@ def test_filters_renormalize(sqlite_store: Store) -> None:
     assert pi.sum() == pytest.approx(4)
     few = made.decide("home", "2", candidates=["4", "5", "4"]).decision
     assert few is not None
-    assert len(json.loads(few["items"])) == 1  # one of two: neither is certain
+    assert len(json.loads(few["shown"])) == 1  # one of two: neither is certain
     none = made.decide("home", "2", candidates=[]).decision
     assert none is not None
-    assert none["items"] == "[]"
+    assert none["shown"] == "[]"
 
 
 def test_arms_are_permanent_and_have_their_shares(sqlite_store: Store) -> None:
@@ -107,7 +107,7 @@ def test_switch_roll_back_and_promotion(sqlite_store: Store) -> None:
     switch(sqlite_store, "home", False, "stop", NOON)
     row = decider(sqlite_store).decide("home", "1").decision
     assert row is not None
-    assert (row["arm"], row["items"]) == ("off", "[]")
+    assert (row["arm"], row["shown"]) == ("off", "[]")
     with pytest.raises(InputError, match="no candidate"):
         demote(sqlite_store, "home", "", NOON)
     with pytest.raises(InputError, match="no model"):
@@ -121,7 +121,7 @@ def test_a_holdout_may_get_a_fixed_model(sqlite_store: Store) -> None:
     rows = [made.decide("home", str(user)).decision for user in range(40)]
     held = [row for row in rows if row is not None and row["arm"] == "holdout"]
     assert held
-    assert all(len(json.loads(row["items"])) == 4 and row["model"] == version for row in held)
+    assert all(len(json.loads(row["shown"])) == 4 and row["model"] == version for row in held)
 
 
 def test_without_a_model(sqlite_store: Store) -> None:

@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 from sqlalchemy import select
 
-from support.shop import NOON, SetClock, decider, fitted, open_shop, small_world
+from support.shop import NOON, SetClock, decider, fitted, open_shop, small_world, visit
 from taurank.serve import tables
-from taurank.serve.deciding import Decider
 from taurank.serve.gate import judge, promote, start_candidate
 from taurank.serve.lift import against_holdout, arm_lift, compare_candidate, read_visits
 from taurank.serve.models import add_model, model_bytes
@@ -20,35 +19,8 @@ from taurank.serve.policy import Policy
 from taurank.serve.recording import Recorder, Request
 from taurank.serve.settling import settle, settle_again
 from taurank.serve.store import Store
-from taurank.worlds.world import World
 
 DAY = 86400.0
-
-
-def visit(made: Decider, clock: SetClock, world: World, recorder: Recorder, random: Any, copies: int = 1) -> float:
-    """One day on which every user visits and shops; returns the caused purchases that the policy expects."""
-    truth = 0.0
-    waiting = []
-    for number in range(world.n_users * copies):
-        code = number % world.n_users
-        request = made.decide("home", f"{code}" if copies == 1 else f"{code}/{number // world.n_users}")
-        waiting.append(recorder.submit(request))
-        row: Any = request.decision
-        shown = np.isin(np.arange(world.n_items), [int(item) for item in json.loads(row["items"])])
-        rate = np.where(shown, world.treated_rate[code], world.control_rate[code])
-        events = [
-            {"event_id": f"{row['id']}/{item}", "user_id": row["user_id"], "item_id": str(item),
-             "time": clock.now + 60, "value": 1.0}
-            for item in np.flatnonzero(random.random(world.n_items) < rate)
-        ]  # fmt: skip
-        waiting.append(recorder.submit(Request(events=events)))
-        items, pi = made.propensities(row)
-        codes = np.array([int(item) for item in items], np.int64)
-        truth += float((pi * (world.treated_rate[code] - world.control_rate[code])[codes]).sum())
-    for future in waiting:
-        future.result()
-    clock.now += DAY
-    return truth
 
 
 def test_lift_of_a_decision_by_hand(store: Store) -> None:
@@ -56,7 +28,7 @@ def test_lift_of_a_decision_by_hand(store: Store) -> None:
     clock = SetClock()
     made, recorder = decider(store, clock), Recorder(store)
     row: Any = recorder.submit(made.decide("home", "3")).result().decision
-    shown = json.loads(row["items"])
+    shown = json.loads(row["shown"])
     items, pi = made.propensities(row)
     other = next(item for item in items if item not in shown)
     events = [(NOON - 1, shown[1]), (NOON + 1, shown[0]), (NOON + 2, shown[0]), (NOON + 3, other), (NOON + 4, "x")]

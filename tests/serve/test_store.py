@@ -20,7 +20,7 @@ from taurank.serve.store import Store, Unavailable
 def decision(key: str, items: str = "[]", chosen: str | None = None) -> dict[str, Any]:
     return {
         "id": key, "surface": "home", "user_id": key, "period": 1, "time": NOON, "arm": "incumbent", "model": "m",
-        "policy": "p", "filter": chosen, "items": items, "propensities": "[]",
+        "policy": "p", "filter": chosen, "shown": items, "propensities": "[]",
     }  # fmt: skip
 
 
@@ -39,7 +39,7 @@ def test_the_first_decision_prevails(store: Store) -> None:
     recorder.close()
     assert (first.repeated, again.repeated) == (False, True)
     assert again.decision is not None
-    assert again.decision["items"] == "[1]"
+    assert again.decision["shown"] == "[1]"
     assert again.decision == {**decision("a", "[1]")}
     assert count(store, tables.decisions) == 1
 

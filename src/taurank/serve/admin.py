@@ -64,7 +64,7 @@ def _reading(service: Service, access: Access) -> APIRouter:
         items, pi = service.decider.propensities(rows[0])
         place = {item: number for number, item in enumerate(items)}
         asked = {item: float(pi[place[item]]) if item in place else 0.0 for item in item_id}
-        shown = {name: json.loads(rows[0][name]) for name in ("items", "propensities")}
+        shown = {name: json.loads(rows[0][name]) for name in ("shown", "propensities")}
         return {**rows[0], **shown, "eligible": len(items), "propensity_of": asked}
 
     return router

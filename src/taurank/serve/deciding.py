@@ -118,7 +118,7 @@ class Decider:
         row = {
             "id": streams.decision_id(name, user, number), "surface": name, "user_id": user, "period": number,
             "time": now, "arm": arm, "model": version, "policy": surface.policy_id, "filter": key,
-            "items": json.dumps(items), "propensities": json.dumps(pi),
+            "shown": json.dumps(items), "propensities": json.dumps(pi),
         }  # fmt: skip
         return Request(decision=row, filter=None if body is None else {"id": key, "body": body})
 
@@ -136,6 +136,11 @@ class Decider:
         options = self._options(decision)
         return options.items, self._policy(decision["policy"]).probabilities(options.scores)
 
+    def propensities_of(self, decision: Row, model: ServedModel, policy: Policy) -> dict[str, float]:
+        """π that another model and policy would have given to the items of a stored decision."""
+        options = eligible(model, decision["user_id"], self._chosen(decision))
+        return dict(zip(options.items, policy.probabilities(options.scores).tolist(), strict=True))
+
     def replay(self, decision: Row) -> tuple[list[str], list[float]]:
         """The list of a stored decision, drawn again."""
         if decision["arm"] == "off" or (decision["arm"] == "holdout" and decision["model"] is None):
@@ -145,8 +150,10 @@ class Decider:
 
     def _options(self, decision: Row) -> Eligible:
         model = None if decision["model"] is None else self.models.get(decision["model"])
-        chosen = None if decision["filter"] is None else self._filter(decision["filter"])
-        return eligible(model, decision["user_id"], chosen)
+        return eligible(model, decision["user_id"], self._chosen(decision))
+
+    def _chosen(self, decision: Row) -> Filter | None:
+        return None if decision["filter"] is None else self._filter(decision["filter"])
 
     def _read_policy(self, key: str) -> Policy:
         body = self.store.rows(select(tables.policies.c.body).where(tables.policies.c.id == key))[0]["body"]

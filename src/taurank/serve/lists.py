@@ -51,7 +51,7 @@ def _recommendation(service: Service, recorded: Recorded) -> Response:
         service.metrics.add("taurank_repeated_total", surface=row["surface"])
     else:
         service.metrics.add("taurank_decisions_total", surface=row["surface"], arm=row["arm"])
-    shown = zip(json.loads(row["items"]), json.loads(row["propensities"]), strict=True) if surface.enabled else ()
+    shown = zip(json.loads(row["shown"]), json.loads(row["propensities"]), strict=True) if surface.enabled else ()
     items = [{"item_id": item, "rank": rank, "propensity": pi} for rank, (item, pi) in enumerate(shown, 1)]
     return _json(
         {

@@ -1,12 +1,22 @@
-"""Routes for machines and browsers: health and metrics."""
+"""Routes for machines and browsers: health, metrics, the log."""
 
 from __future__ import annotations
 
-from fastapi import APIRouter
-from fastapi.responses import JSONResponse, PlainTextResponse, Response
+import shutil
+import tempfile
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Query
+from fastapi.responses import FileResponse, JSONResponse, PlainTextResponse, Response
+from starlette.background import BackgroundTask
 
 from taurank.serve.access import Access, router_with_access
+from taurank.serve.export import export
+from taurank.serve.schemas import Name
 from taurank.serve.service import Service
+
+_PARQUET = "application/vnd.apache.parquet"
+Last = Annotated[int | None, Query(ge=1, le=100_000, description="Only the last so many settled periods.")]
 
 
 def routes(service: Service, access: Access) -> APIRouter:
@@ -30,6 +40,21 @@ def routes(service: Service, access: Access) -> APIRouter:
     async def metrics() -> Response:
         """Counters for Prometheus."""
         return PlainTextResponse(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    @reading.get("/v1/log", response_class=FileResponse, responses={200: {"content": {_PARQUET: {}}}})
+    def log(surface: Name, table: Literal["log", "visits"] = "log", last: Last = None) -> Response:
+        """The settled periods as a log in Parquet, or who visited when."""
+        service.decider.surfaces.refresh()
+        folder = tempfile.mkdtemp(prefix="taurank-")
+        try:
+            paths = export(service.decider, service.decider.surfaces.get(surface), last).write(folder)
+        except BaseException:
+            shutil.rmtree(folder)
+            raise
+        path = paths[0] if table == "log" else paths[1]
+        return FileResponse(
+            path, media_type=_PARQUET, filename=path.name, background=BackgroundTask(shutil.rmtree, folder)
+        )
 
     router.include_router(reading)
     return router

@@ -97,7 +97,7 @@ def _positives(decider: Decider, decision: Row, items: dict[str, float]) -> list
     """One row per bought item that was eligible, shown or not."""
     if not items:
         return []
-    shown = dict(zip(json.loads(decision["items"]), json.loads(decision["propensities"]), strict=True))
+    shown = dict(zip(json.loads(decision["shown"]), json.loads(decision["propensities"]), strict=True))
     known = dict(shown)
     if any(item not in shown for item in items):
         eligible, pi = decider.propensities(decision)

@@ -100,7 +100,7 @@ decisions = Table(
     Column("model", String),
     Column("policy", String, nullable=False),
     Column("filter", String),
-    Column("items", Text, nullable=False),  # JSON list of ids, best first
+    Column("shown", Text, nullable=False),  # JSON list of ids, best first
     Column("propensities", Text, nullable=False),  # JSON list of their π
     Index("decisions_by_period", "surface", "period"),
 )
