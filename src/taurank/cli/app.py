@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from taurank import __version__
+from taurank.cli import serve
 from taurank.cli.arguments import (
     Estimator,
     make_learner,
@@ -45,6 +46,7 @@ propensity = _group("Estimate and examine the probabilities of being recommended
 app.add_typer(data, name="data")
 app.add_typer(log, name="log")
 app.add_typer(propensity, name="propensity")
+app.add_typer(serve.group, name="serve")
 
 
 class Items(StrEnum):

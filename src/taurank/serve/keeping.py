@@ -25,11 +25,18 @@ def keep_once(decider: Decider, grace: float = GRACE_SECONDS) -> dict[str, str]:
     return done
 
 
-def keep(decider: Decider, every: float, say: Say, plan: Plan | None = None, retrain_every: float = 0.0) -> None:
-    """Do so forever; a lost database is waited for."""
+def keep(
+    decider: Decider,
+    every: float,
+    say: Say,
+    plan: Plan | None = None,
+    retrain_every: float = 0.0,
+    while_true: Callable[[], bool] = lambda: True,
+) -> None:
+    """Do so again and again; a lost database is waited for."""
     last: dict[str, str] = {}
     retrained = time.monotonic()
-    while True:
+    while while_true():
         try:
             done = keep_once(decider)
             for name, words in done.items():
