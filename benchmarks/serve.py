@@ -17,8 +17,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,8 @@ from taurank.serve.policy import Policy
 from taurank.serve.store import Store
 from taurank.serve.surfaces import put_surface
 
+Make = Callable[[int], tuple[str, bytes]]
+
 USERS, ITEMS, FACTORS = 100_000, 10_000, 64
 
 
@@ -41,14 +44,19 @@ class Load:
     """What one run measured."""
 
     sent: int
-    failed: int
+    statuses: dict[int, int]
     seconds: float
     latencies: Any
+    cpu: float = 0.0  # seconds that the server computed
 
     def __str__(self) -> str:
         p50, p90, p99 = np.percentile(self.latencies * 1e3, [50, 90, 99])
         rate = self.sent / self.seconds
-        return f"{rate:8.0f} requests/s   p50 {p50:6.1f} ms   p90 {p90:6.1f} ms   p99 {p99:6.1f} ms   {self.failed} failed"
+        failed = self.sent - self.statuses.get(200, 0)
+        return (
+            f"{rate:,.0f} requests/s, p50 {p50:.1f} ms, p90 {p90:.1f} ms, p99 {p99:.1f} ms, "
+            f"server CPU {1e3 * self.cpu / self.sent:.2f} ms per request, {failed} failed"
+        )
 
 
 def main() -> None:
@@ -59,16 +67,21 @@ def main() -> None:
         port = _free_port()
         server = start(address, port, arguments.workers)
         try:
-            _measure(arguments, port, token)
+            _measure(arguments, port, token, server.pid)
         finally:
             server.terminate()
             server.wait(20)
 
 
-def _measure(arguments: argparse.Namespace, port: int, token: str) -> None:
+def _measure(arguments: argparse.Namespace, port: int, token: str, server: int) -> None:
     kind = "PostgreSQL" if arguments.store else "SQLite"
     print(f"{kind}, {arguments.workers} worker(s), {os.cpu_count()} cores, client on the same machine")
-    run = lambda make, rate, seconds: asyncio.run(send(port, token, make, rate, seconds))  # noqa: E731
+
+    def run(make: Make, rate: float, seconds: float) -> Load:
+        before = _cpu_seconds(server)
+        load = asyncio.run(send(port, token, make, rate, seconds))
+        return replace(load, cpu=_cpu_seconds(server) - before)
+
     run(_recommend(1), 100, 3)  # compiled code and caches
     print(f"recommend at {arguments.rate}/s: {run(_recommend(2), arguments.rate, arguments.seconds)}")
     print(f"recommend, repeated:  {run(_recommend(2), arguments.rate, min(5, arguments.seconds))}")
@@ -109,7 +122,7 @@ def start(address: str, port: int, workers: int) -> subprocess.Popen[bytes]:
     raise RuntimeError("the server does not start")
 
 
-def _recommend(seed: int) -> Callable[[int], tuple[str, bytes]]:
+def _recommend(seed: int) -> Make:
     users = np.random.default_rng(seed).permutation(USERS)
 
     def make(number: int) -> tuple[str, bytes]:
@@ -118,7 +131,7 @@ def _recommend(seed: int) -> Callable[[int], tuple[str, bytes]]:
     return make
 
 
-def _outcomes() -> Callable[[int], tuple[str, bytes]]:
+def _outcomes() -> Make:
     def make(number: int) -> tuple[str, bytes]:
         events = [
             {"event_id": f"{number}-{n}", "user_id": (number * 37 + n) % USERS, "item_id": n} for n in range(100)
@@ -128,14 +141,13 @@ def _outcomes() -> Callable[[int], tuple[str, bytes]]:
     return make
 
 
-async def send(port: int, token: str, make: Callable[[int], tuple[str, bytes]], rate: float, seconds: float) -> Load:
+async def send(port: int, token: str, make: Make, rate: float, seconds: float) -> Load:
     """``rate`` requests a second over 64 kept connections."""
     due: asyncio.Queue[tuple[float, int]] = asyncio.Queue()
     latencies: list[float] = []
-    failed = 0
+    statuses: Counter[int] = Counter()
 
     async def worker() -> None:
-        nonlocal failed
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         while True:
             when, number = await due.get()
@@ -143,8 +155,7 @@ async def send(port: int, token: str, make: Callable[[int], tuple[str, bytes]], 
             head = f"POST {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n"
             head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
             writer.write(head.encode() + body)
-            status = await _answer(reader)
-            failed += status != 200
+            statuses[await _answer(reader)] += 1
             latencies.append(time.perf_counter() - when)
             due.task_done()
 
@@ -159,7 +170,7 @@ async def send(port: int, token: str, make: Callable[[int], tuple[str, bytes]], 
     took = time.perf_counter() - began
     for task in workers:
         task.cancel()
-    return Load(len(latencies), failed, took, np.array(latencies))
+    return Load(len(latencies), statuses, took, np.array(latencies))
 
 
 async def _answer(reader: asyncio.StreamReader) -> int:
@@ -168,6 +179,19 @@ async def _answer(reader: asyncio.StreamReader) -> int:
     length = next(int(line.split(":")[1]) for line in lines if line.startswith("content-length:"))
     await reader.readexactly(length)
     return int(lines[0].split()[1])
+
+
+def _cpu_seconds(process: int) -> float:
+    """What a process and its children have computed so far (Linux)."""
+    total = 0.0
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(path.parent.name) == process or int(fields[1]) == process:
+            total += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return total
 
 
 def _free_port() -> int:

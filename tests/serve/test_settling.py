@@ -102,6 +102,30 @@ def test_the_gate_promotes_and_demotes(sqlite_store: Store, better: bool) -> Non
     assert np.isfinite(against_holdout(visits, "incumbent").low[-1])
 
 
+def test_an_undecided_candidate_makes_room(sqlite_store: Store) -> None:
+    open_shop(sqlite_store, holdout=0.0)
+    second = add_model(sqlite_store, model_bytes(fitted("popular")), "", NOON)["version"]
+    start_candidate(sqlite_store, "home", second, 0.5, "", NOON)
+    clock, random = SetClock(), np.random.default_rng(1)
+    made, recorder = decider(sqlite_store, clock), Recorder(sqlite_store)
+    for _ in range(3):
+        visit(made, clock, small_world(), recorder, random)
+    recorder.close()
+    surface = made.surfaces.get("home")
+    assert surface.since == surface.period.number(NOON)  # nobody had a list of that day
+    settle(made, surface, clock.now)
+    assert "between" in judge(sqlite_store, surface, clock.now, patience=4)
+    assert judge(sqlite_store, surface, clock.now, patience=3) == "undecided"
+    made.surfaces.refresh()
+    assert made.surfaces.get("home").candidate is None
+    recorder = Recorder(sqlite_store)
+    recorder.submit(made.decide("home", "1")).result()
+    recorder.close()
+    start_candidate(sqlite_store, "home", second, 0.5, "", clock.now)
+    made.surfaces.refresh()
+    assert made.surfaces.get("home").since == surface.period.number(clock.now) + 1
+
+
 def _by_effect(scores: np.ndarray) -> Any:
     """A model with given scores: CountingBayes holds one score per pair."""
     learner = fitted("counting")

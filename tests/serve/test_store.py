@@ -141,6 +141,20 @@ def test_tokens(store: Store) -> None:
         create_token(store, "king")
 
 
+def test_a_busy_token_is_looked_up_by_one_request_at_a_time(
+    sqlite_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, token = create_token(sqlite_store, "app")
+    guard, header, now = Guard(sqlite_store), f"Bearer {token}", [100.0]
+    monkeypatch.setattr("taurank.serve.auth.time.monotonic", lambda: now[0])
+    assert guard.cached(header) == (False, None)
+    guard.look_up(header)
+    assert guard.cached(header) == (True, (key, "app"))
+    now[0] += 6
+    assert guard.cached(header) == (False, (key, "app"))
+    assert guard.cached(header) == (True, (key, "app"))  # the others do not wait
+
+
 def test_a_later_schema_is_refused(store: Store) -> None:
     with store.write() as connection:
         connection.execute(tables.settings.update().where(tables.settings.c.name == "schema").values(value="99"))

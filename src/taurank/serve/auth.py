@@ -66,12 +66,18 @@ class Guard:
         return found if known else self.look_up(header, allow_basic)
 
     def cached(self, header: str, allow_basic: bool = False) -> tuple[bool, tuple[str, str] | None]:
-        """Whether the answer is known without the database, and the answer."""
+        """Whether the answer needs no look into the database, and the answer as far as it is known."""
         token = _token_in(header, allow_basic)
         if not token:
             return True, None
-        entry = self._cache.get(_digest(token))
-        return (True, entry[1]) if entry is not None and entry[0] > time.monotonic() else (False, None)
+        digest, now = _digest(token), time.monotonic()
+        entry = self._cache.get(digest)
+        if entry is None:
+            return False, None
+        if entry[0] <= now:  # this request looks it up again, the others go on meanwhile
+            self._cache[digest] = (now + 1.0, entry[1])
+            return False, entry[1]
+        return True, entry[1]
 
     def look_up(self, header: str, allow_basic: bool = False) -> tuple[str, str] | None:
         digest = _digest(_token_in(header, allow_basic))

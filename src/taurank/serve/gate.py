@@ -13,8 +13,10 @@ from taurank.serve.lift import compare_candidate
 from taurank.serve.store import Store
 from taurank.serve.surfaces import Surface, note, read_surface
 
+PATIENCE = 28  # settled periods after which an undecided candidate makes room for another
 
-def judge(store: Store, surface: Surface, now: float) -> str:
+
+def judge(store: Store, surface: Surface, now: float, patience: int = PATIENCE) -> str:
     """Promote or demote the candidate if the evidence suffices; returns what was done and why."""
     if surface.candidate is None:
         return "no candidate"
@@ -31,6 +33,10 @@ def judge(store: Store, surface: Surface, now: float) -> str:
         return "promoted"
     if high < 0 and demote(store, surface.name, reason, now, expected=surface.candidate):
         return "demoted"
+    if len(comparison.periods) >= patience:
+        undecided = f"undecided after {len(comparison.periods)} periods; {reason}"
+        demote(store, surface.name, undecided, now, expected=surface.candidate)
+        return "undecided"
     return reason
 
 
@@ -45,7 +51,7 @@ def _alert(store: Store, surface: Surface, words: str, now: float) -> None:
 
 
 def start_candidate(store: Store, surface: str, model: str, share: float, reason: str, now: float) -> None:
-    """Give a model its share of the users that are not held out, from the next period on for measurement."""
+    """Give a model its share of the users that are not held out; it is measured over whole periods."""
     check_number("share", share, 0.01, 0.99)
     with store.write() as connection:
         current = _current(connection, surface, model)
@@ -53,7 +59,7 @@ def start_candidate(store: Store, surface: str, model: str, share: float, reason
             raise InputError(f"surface '{surface}' has no incumbent to compare with; promote a first model.")
         if model == current.incumbent:
             raise InputError(f"model '{model}' is the incumbent of surface '{surface}'.")
-        since = current.period.number(now) + 1  # users who have today's list already would not be split
+        since = _first_whole_period(connection, current, now)
         _change(connection, surface, candidate=model, share=share, since=since)
         note(connection, surface, "candidate", model, reason, now)
 
@@ -106,6 +112,13 @@ def switch(store: Store, surface: str, enabled: bool, reason: str, now: float) -
         read_surface(connection, surface)
         _change(connection, surface, enabled=enabled)
         note(connection, surface, "on" if enabled else "off", None, reason, now)
+
+
+def _first_whole_period(connection: Connection, surface: Surface, now: float) -> int:
+    """This period, or the next if users have lists of this one already: they would not be split."""
+    number, table = surface.period.number(now), tables.decisions
+    begun = (table.c.surface == surface.name) & (table.c.period == number)
+    return number if connection.scalar(select(table.c.id).where(begun).limit(1)) is None else number + 1
 
 
 def _current(connection: Connection, surface: str, model: str) -> Surface:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from taurank.errors import InputError
 from taurank.serve.deciding import Decider
-from taurank.serve.gate import judge
+from taurank.serve.gate import PATIENCE, judge
 from taurank.serve.retraining import Plan, retrain
 from taurank.serve.settling import GRACE_SECONDS, settle
 from taurank.serve.store import Unavailable
@@ -15,13 +15,13 @@ from taurank.serve.store import Unavailable
 Say = Callable[[str], None]
 
 
-def keep_once(decider: Decider, grace: float = GRACE_SECONDS) -> dict[str, str]:
+def keep_once(decider: Decider, grace: float = GRACE_SECONDS, patience: int = PATIENCE) -> dict[str, str]:
     """Settle and judge every surface; returns what was done."""
     done = {}
     for surface in decider.surfaces.all():
         now = decider.clock()
         periods = settle(decider, surface, now, grace)
-        done[surface.name] = f"{periods} settled, {judge(decider.store, surface, now)}"
+        done[surface.name] = f"{periods} settled, {judge(decider.store, surface, now, patience)}"
     return done
 
 

@@ -15,6 +15,8 @@ from taurank.serve.surfaces import Surface
 
 RATIO_ALPHA = 0.001
 
+RECOMMENDED = ("incumbent", "candidate")
+
 Codes = npt.NDArray[np.int64]
 
 
@@ -31,8 +33,8 @@ class Visits:
     lift: npt.NDArray[np.float64]
 
     def means(self, arm: str, column: str, model: str | None = None) -> Means:
-        """Running means of "lift" or "purchases" per visit of an arm."""
-        rows = self.arm == arm
+        """Running means of "lift" or "purchases" per visit of an arm; "recommended" is all that get lists."""
+        rows = np.isin(self.arm, RECOMMENDED) if arm == "recommended" else self.arm == arm
         if model is not None:
             rows &= self.model == model
         values = getattr(self, column)[rows]

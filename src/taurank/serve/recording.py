@@ -20,6 +20,7 @@ from taurank.serve.store import Store, Unavailable, insert_new
 
 LARGEST_GROUP = 400
 LONGEST_QUEUE = 5000
+_IDS_AT_ONCE = 5000
 
 Row = dict[str, Any]
 
@@ -94,59 +95,51 @@ class Recorder:
 
 def record(connection: Connection, group: Sequence[Request]) -> list[Recorded]:
     """Write a group inside a transaction; what is there already stays as it is."""
-    stored, repeated = _record_decisions(connection, group)
+    decisions = _record_decisions(connection, group)
     fresh = _record_events(connection, group)
     answers = []
     for request in group:
         if request.decision is not None:
-            key = request.decision["id"]
-            answers.append(
-                Recorded(decision=stored[key], repeated=key in repeated or stored[key] is not request.decision)
-            )
+            stored = decisions[request.decision["id"]]
+            answers.append(Recorded(decision=stored, repeated=stored is not request.decision))
         else:
             answers.append(Recorded(new_events=sum(fresh.pop(row["event_id"], 0) for row in request.events)))
     return answers
 
 
-def _record_decisions(connection: Connection, group: Sequence[Request]) -> tuple[dict[str, Row], set[str]]:
-    """The decision that counts for each id, and the ids that were there before."""
-    asked: dict[str, Row] = {}
+def _record_decisions(connection: Connection, group: Sequence[Request]) -> dict[str, Row]:
+    """The decision that counts for each id: the first of the group, or an earlier one."""
+    first: dict[str, Row] = {}
+    filters: dict[str, Row] = {}
     for request in group:
         if request.decision is not None:
-            asked.setdefault(request.decision["id"], request.decision)
-    if not asked:
-        return {}, set()
-    stored = _stored(connection, list(asked))
-    fresh = sorted((row for key, row in asked.items() if key not in stored), key=lambda row: str(row["id"]))
-    used = {row["filter"] for row in fresh}
-    filters = {r.filter["id"]: r.filter for r in group if r.filter is not None and r.filter["id"] in used}
-    insert_new(connection, tables.filters, sorted(filters.values(), key=lambda row: str(row["id"])))
-    insert_new(connection, tables.decisions, fresh)
-    repeated = set(stored)
-    if connection.dialect.name == "postgresql":  # another process may have been first
-        for key, row in _stored(connection, [row["id"] for row in fresh]).items():
-            if row != asked[key]:
-                stored[key] = row
-                repeated.add(key)
-    return {**asked, **stored}, repeated
+            first.setdefault(request.decision["id"], request.decision)
+        if request.filter is not None:
+            filters[request.filter["id"]] = request.filter
+    insert_new(connection, tables.filters, _by_key(filters))
+    if insert_new(connection, tables.decisions, _by_key(first)) == len(first):
+        return first
+    table = tables.decisions
+    stored = connection.execute(select(table).where(table.c.id.in_(first))).mappings()
+    return {row["id"]: _kept(first[row["id"]], dict(row)) for row in stored}
 
 
-def _stored(connection: Connection, ids: list[str]) -> dict[str, Row]:
-    if not ids:
-        return {}
-    found = connection.execute(select(tables.decisions).where(tables.decisions.c.id.in_(ids))).mappings()
-    return {row["id"]: dict(row) for row in found}
+def _kept(asked: Row, stored: Row) -> Row:
+    return asked if asked == stored else stored
+
+
+def _by_key(rows: dict[str, Row]) -> list[Row]:
+    """In one order for all processes: two transactions that insert the same keys do not deadlock."""
+    return [rows[key] for key in sorted(rows)]
 
 
 def _record_events(connection: Connection, group: Sequence[Request]) -> dict[str, int]:
     """1 for every event id that is new."""
     events = {row["event_id"]: row for request in reversed(group) for row in reversed(request.events)}
-    ids = sorted(events)
     known: set[str] = set()
-    for first in range(0, len(ids), 5000):
-        part = ids[first : first + 5000]
-        known.update(
-            connection.scalars(select(tables.outcomes.c.event_id).where(tables.outcomes.c.event_id.in_(part)))
-        )
-    insert_new(connection, tables.outcomes, [events[key] for key in ids if key not in known])
+    ids, table = sorted(events), tables.outcomes
+    for start in range(0, len(ids), _IDS_AT_ONCE):
+        part = ids[start : start + _IDS_AT_ONCE]
+        known.update(connection.scalars(select(table.c.event_id).where(table.c.event_id.in_(part))))
+    insert_new(connection, table, [events[key] for key in ids if key not in known])
     return {key: 1 for key in ids if key not in known}

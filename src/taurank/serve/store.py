@@ -10,6 +10,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -84,11 +85,17 @@ def setting(connection: Connection, name: str) -> str | None:
     return value
 
 
-def insert_new(connection: Connection, table: Table, rows: Sequence[dict[str, Any]]) -> None:
-    """Insert the rows whose primary key is not there yet."""
-    if rows:
-        dialect = postgresql if connection.dialect.name == "postgresql" else sqlite
-        connection.execute(dialect.insert(table).on_conflict_do_nothing(), list(rows))  # type: ignore[attr-defined]
+def insert_new(connection: Connection, table: Table, rows: Sequence[dict[str, Any]]) -> int:
+    """Insert the rows whose primary key is not there yet; returns how many these were."""
+    if not rows:
+        return 0
+    return connection.execute(_insert_or_skip(connection.dialect.name, table), list(rows)).rowcount
+
+
+@cache
+def _insert_or_skip(dialect: str, table: Table) -> Any:
+    kind: Any = postgresql if dialect == "postgresql" else sqlite
+    return kind.insert(table).on_conflict_do_nothing()
 
 
 @contextmanager
