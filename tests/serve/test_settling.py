@@ -28,7 +28,7 @@ def test_lift_of_a_decision_by_hand(store: Store) -> None:
     clock = SetClock()
     made, recorder = decider(store, clock), Recorder(store)
     row: Any = recorder.submit(made.decide("home", "3")).result().decision
-    shown = json.loads(row["shown"])
+    shown, shown_pi = json.loads(row["shown"]), json.loads(row["propensities"])
     items, pi = made.propensities(row)
     other = next(item for item in items if item not in shown)
     events = [(NOON - 1, shown[1]), (NOON + 1, shown[0]), (NOON + 2, shown[0]), (NOON + 3, other), (NOON + 4, "x")]
@@ -45,6 +45,10 @@ def test_lift_of_a_decision_by_hand(store: Store) -> None:
     p = pi[list(items).index(other)]
     assert result["purchases"] == 3  # the purchase before the decision does not count
     assert result["lift"] == pytest.approx(1 - p / (1 - p))
+    best = sorted(pi)[-4:]
+    chosen = [(1 / shown_pi[0], shown_pi[0]), (-1 / (1 - p), p)]
+    assert result["greedy"] == pytest.approx(sum(effect for effect, q in chosen if q >= best[0]))
+    assert result["explored"] == pytest.approx(1 - sum(best) / 4)
     values = {(r["item_id"], r["treated"]): r["value"] for r in store.rows(select(tables.positives))}
     assert values == {(shown[0], 1): 4.0, (other, 0): 2.0}
     late = {"event_id": "late", "user_id": "3", "item_id": shown[2], "time": NOON + 5, "value": 1.0}
@@ -146,7 +150,7 @@ def test_a_sample_ratio_mismatch_stops_the_gate(sqlite_store: Store) -> None:
     surface = made.surfaces.get("home")
     rows = [
         {"decision": f"{arm}{n}", "surface": "home", "period": surface.since, "user_id": f"{arm}{n}", "arm": arm,
-         "model": model, "purchases": 1.0, "lift": float(n % 2) + extra}
+         "model": model, "purchases": 1.0, "lift": float(n % 2) + extra, "greedy": 0.0, "explored": None}
         for arm, model, size, extra in (
             ("holdout", None, 100, 0.0), ("incumbent", surface.incumbent, 450, 0.0), ("candidate", second, 250, 5.0))
         for n in range(size)

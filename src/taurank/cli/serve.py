@@ -212,6 +212,46 @@ def keep(store: Store = DEFAULT_STORE) -> None:
         typer.echo(f"{name}: {words}")
 
 
+@group.command("simulate")
+def simulate(
+    users: Annotated[int, typer.Option(help="Users of the simulated world.", min=200)] = 1500,
+    periods: Annotated[int, typer.Option(help="Days to simulate.", min=1)] = 20,
+    seed: Annotated[int, typer.Option(help="Same seed, same run.", min=0)] = 0,
+    port: Annotated[int, typer.Option(help="Port of the server; 0 takes a free one.", min=0, max=65535)] = 0,
+    stay: Annotated[bool, typer.Option("--stay", help="Keep the dashboard open at the end.")] = False,
+) -> None:
+    """Let a world with known effects shop at a real server, and compare what it says with the truth."""
+    _need_extra()
+    import tempfile
+
+    from taurank.serve.demo import simulate as apply
+    from taurank.serve.simulate import Scenario
+
+    def ready(address: str) -> None:
+        typer.echo(f"dashboard: {address}\n")
+        typer.echo("day  incumbent  candidate   true lift  so far   estimate (95 %)         against the hold-out")
+
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            reports = apply(folder, Scenario(users, periods=periods, seed=seed), port, _show, ready, stay)
+        except KeyboardInterrupt:
+            return
+    covered = sum(report.covered for report in reports)
+    typer.echo(
+        f"\nTrue lift per visit: {reports[0].truth:.3f} on the first day, {reports[-1].truth:.3f} on the last."
+    )
+    typer.echo(f"The interval covered the truth on {covered} of {len(reports)} days.")
+
+
+def _show(report: Any) -> None:
+    done = "" if report.action.startswith("caused") else report.action.partition(";")[0]
+    typer.echo(
+        f"{report.period:3d}  {report.incumbent[:8]:9s}  {(report.candidate or '–')[:8]:9s}  {report.truth:9.3f}"
+        f"  {report.running_truth:6.3f}   {report.estimate:.3f} ({report.low:.3f} to {report.high:.3f})"
+        f"  {report.holdout_low:6.2f} to {report.holdout_high:.2f}  {done}"
+    )
+
+
 def _store(address: str) -> Database:
     _need_extra()
     from taurank.serve.store import Store as Opened

@@ -31,6 +31,8 @@ class Visits:
     model: npt.NDArray[np.str_]
     purchases: npt.NDArray[np.float64]
     lift: npt.NDArray[np.float64]
+    greedy: npt.NDArray[np.float64]
+    explored: npt.NDArray[np.float64]  # NaN where it was not measured
 
     def means(self, arm: str, column: str, model: str | None = None) -> Means:
         """Running means of "lift" or "purchases" per visit of an arm; "recommended" is all that get lists."""
@@ -50,7 +52,7 @@ def read_visits(store: Store, surface: str, since: int | None = None, last: int 
     mine = table.c.surface == surface
     if since is not None:
         mine &= table.c.period >= since
-    names = ("period", "user_id", "arm", "model", "purchases", "lift")
+    names = ("period", "user_id", "arm", "model", "purchases", "lift", "greedy", "explored")
     query = select(*(table.c[name] for name in names)).where(mine)
     if last is not None:
         kept = select(tables.settled.c.period).where(tables.settled.c.surface == surface)
@@ -62,7 +64,7 @@ def read_visits(store: Store, surface: str, since: int | None = None, last: int 
     _, user = np.unique(columns[1].astype(np.str_), return_inverse=True)
     return Visits(
         periods.tolist(), period.astype(np.int64), user.astype(np.int64), columns[2].astype(np.str_),
-        columns[3].astype(np.str_), columns[4].astype(np.float64), columns[5].astype(np.float64),
+        columns[3].astype(np.str_), *(column.astype(np.float64) for column in columns[4:]),
     )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Routes for machines and browsers: health, metrics, the log."""
+"""Routes for machines and browsers: the dashboard, health, metrics, the log."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ import tempfile
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query
-from fastapi.responses import FileResponse, JSONResponse, PlainTextResponse, Response
+from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, PlainTextResponse, Response
 from starlette.background import BackgroundTask
 
 from taurank.serve.access import Access, router_with_access
+from taurank.serve.dashboard import render
 from taurank.serve.export import export
+from taurank.serve.figures import gather
 from taurank.serve.schemas import Name
 from taurank.serve.service import Service
 
@@ -40,6 +42,14 @@ def routes(service: Service, access: Access) -> APIRouter:
     async def metrics() -> Response:
         """Counters for Prometheus."""
         return PlainTextResponse(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    @reading.get("/", response_class=HTMLResponse, include_in_schema=False)
+    def page(surface: Name | None = None) -> Response:
+        """The dashboard."""
+        surfaces = service.decider.surfaces.all()
+        chosen = service.decider.surfaces.get(surface) if surface else next(iter(surfaces), None)
+        figures = None if chosen is None else gather(service.store, chosen)
+        return HTMLResponse(render(figures, surfaces, service.clock()))
 
     @reading.get("/v1/log", response_class=FileResponse, responses={200: {"content": {_PARQUET: {}}}})
     def log(surface: Name, table: Literal["log", "visits"] = "log", last: Last = None) -> Response:

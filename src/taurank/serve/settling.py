@@ -5,16 +5,19 @@ Item i bought after a decision counts Y_i = 1. With Z_i = 1 if it was shown,
     lift = Σ_i [Z_i Y_i − (1 − Z_i) Y_i · π_i / (1 − π_i)]
 
 has the expectation Σ_i π_i (μ^T_i − μ^C_i): the purchases that the list caused. Items that were *not* shown are
-the control arm, and only bought items matter, so π is replayed for those alone. This assumes that showing one
-item does not change the purchases of another; the hold-out, which does not assume it, is the check.
+the control arm, and only bought items matter, so π is replayed only where something was bought. This assumes
+that showing one item does not change the purchases of another; the hold-out, which does not assume it, is the
+check.
 """
 
 from __future__ import annotations
 
 import json
 from collections import defaultdict
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 from sqlalchemy import Connection, delete, insert, select
 
 from taurank.serve import tables
@@ -23,6 +26,7 @@ from taurank.serve.recording import Row
 from taurank.serve.surfaces import Surface
 
 GRACE_SECONDS = 300.0  # outcomes may arrive late by this much
+SAMPLE = 200  # decisions per period whose exploration is measured
 
 Bought = dict[str, list[tuple[float, str, float]]]  # user → (time, item, value)
 
@@ -53,15 +57,15 @@ def settle_again(decider: Decider, surface: Surface, number: int, now: float) ->
 
 def _settle_period(decider: Decider, surface: Surface, number: int, now: float) -> None:
     table = tables.decisions
-    decisions = decider.store.rows(
-        select(table).where((table.c.surface == surface.name) & (table.c.period == number))
-    )
+    mine = (table.c.surface == surface.name) & (table.c.period == number)
+    decisions = decider.store.rows(select(table).where(mine).order_by(table.c.id))
     bought = _bought(decider, surface.period.start(number), surface.period.end(number))
     results, positives = [], []
-    for decision in decisions:
+    for place, decision in enumerate(decisions):  # ids are hashes: the first ones are a random sample
         items = _items_after(decision["time"], bought.get(decision["user_id"], ()))
-        rows = _positives(decider, decision, items)
-        results.append(_result(decision, len(items), rows))
+        replay = _Replay.of(decider, decision) if items or place < SAMPLE else _NOTHING
+        rows = _positives(decision, items, replay)
+        results.append(_result(decision, len(items), rows, replay, place < SAMPLE))
         positives += rows
     with decider.store.write() as connection:
         if not _is_settled(connection, surface.name, number):  # another process may have been faster
@@ -69,6 +73,27 @@ def _settle_period(decider: Decider, surface: Surface, number: int, now: float) 
             for target, rows in ((tables.results, results), (tables.positives, positives)):
                 if rows:
                     connection.execute(insert(target), rows)
+
+
+@dataclass(frozen=True)
+class _Replay:
+    """π of all eligible items of a decision, and the π from which on an item is among the best."""
+
+    propensity: dict[str, float]
+    best_from: float
+    explored: float  # expected share of the slots that are not given to the best items
+
+    @classmethod
+    def of(cls, decider: Decider, decision: Row) -> _Replay:
+        items, pi = decider.propensities(decision)
+        slots = len(json.loads(decision["shown"]))
+        if slots == 0:
+            return _NOTHING
+        best = np.partition(pi, len(pi) - slots)[len(pi) - slots :]
+        return cls(dict(zip(items, pi.tolist(), strict=True)), float(best[0]), 1.0 - float(best.sum()) / slots)
+
+
+_NOTHING = _Replay({}, 1.0, 0.0)
 
 
 def _is_settled(connection: Connection, surface: str, number: int) -> bool:
@@ -93,24 +118,24 @@ def _items_after(time: float, events: Any) -> dict[str, float]:
     return items
 
 
-def _positives(decider: Decider, decision: Row, items: dict[str, float]) -> list[Row]:
+def _positives(decision: Row, items: dict[str, float], replay: _Replay) -> list[Row]:
     """One row per bought item that was eligible, shown or not."""
-    if not items:
-        return []
-    shown = dict(zip(json.loads(decision["shown"]), json.loads(decision["propensities"]), strict=True))
-    known = dict(shown)
-    if any(item not in shown for item in items):
-        eligible, pi = decider.propensities(decision)
-        known |= {item: float(p) for item, p in zip(eligible, pi, strict=True) if item in items and p > 0}
+    shown = set(json.loads(decision["shown"]))
     return [
-        {"decision": decision["id"], "item_id": item, "treated": int(item in shown), "propensity": known[item],
-         "value": value}
+        {"decision": decision["id"], "item_id": item, "treated": int(item in shown),
+         "propensity": replay.propensity[item], "value": value}
         for item, value in items.items()
-        if item in known
+        if item in replay.propensity
     ]  # fmt: skip
 
 
-def _result(decision: Row, purchases: int, rows: list[Row]) -> Row:
-    lift = sum(1.0 if row["treated"] else -row["propensity"] / (1.0 - row["propensity"]) for row in rows)
+def _result(decision: Row, purchases: int, rows: list[Row], replay: _Replay, sampled: bool) -> Row:
+    lift = greedy = 0.0
+    for row in rows:
+        effect = 1 / row["propensity"] if row["treated"] else -1 / (1 - row["propensity"])  # unbiased for τ
+        lift += row["propensity"] * effect
+        greedy += effect if row["propensity"] >= replay.best_from else 0.0
     same = {name: decision[name] for name in ("surface", "period", "user_id", "arm", "model")}
-    return {"decision": decision["id"], **same, "purchases": float(purchases), "lift": float(lift)}
+    explored = replay.explored if sampled and replay.propensity else None
+    figures = {"purchases": float(purchases), "lift": lift, "greedy": greedy, "explored": explored}
+    return {"decision": decision["id"], **same, **figures}

@@ -135,6 +135,8 @@ results = Table(  # one row per decision of a settled period
     Column("model", String),
     Column("purchases", Double, nullable=False),  # items bought after the decision within the period
     Column("lift", Double, nullable=False),  # unbiased for the purchases that the list caused
+    Column("greedy", Double, nullable=False),  # the same for a list of the best items, without exploration
+    Column("explored", Double),  # expected share of slots not given to the best items; known for a sample
     Index("results_by_period", "surface", "period"),
 )
 
