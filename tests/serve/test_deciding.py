@@ -14,8 +14,8 @@ from taurank.serve.gate import demote, promote, roll_back, start_candidate, swit
 from taurank.serve.models import add_model, check_model, model_bytes
 from taurank.serve.policy import Policy
 from taurank.serve.recording import Recorder
-from taurank.serve.store import Store
-from taurank.serve.surfaces import UnknownSurface, put_surface
+from taurank.serve.store import NotFound, Store
+from taurank.serve.surfaces import put_surface
 
 DAY = 86400.0
 
@@ -132,7 +132,7 @@ def test_without_a_model(sqlite_store: Store) -> None:
     row = made.decide("mail", "u", candidates=["a", "b", "c", "d"]).decision
     assert row is not None
     assert json.loads(row["propensities"]) == pytest.approx([0.5, 0.5])
-    with pytest.raises(UnknownSurface):
+    with pytest.raises(NotFound):
         made.decide("nowhere", "u")
     with pytest.raises(InputError, match="cannot change"):
         put_surface(sqlite_store, "mail", Policy(), "day", 0.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -58,7 +59,7 @@ def test_the_exported_log_is_what_happened(store: Store, tmp_path: Path) -> None
         for item, p in zip(items, pi, strict=True):  # every eligible cell, in the log or absent
             cell = (decision["user_id"], item, period.name(decision["period"]))
             if item in shown or cell in bought:
-                row = frame.loc[cell]
+                row: Any = frame.loc[cell, :]  # type: ignore[index]
                 assert (row["treated"], row["outcome"]) == (item in shown, cell in bought)
                 assert row["propensity"] == pytest.approx(p, rel=1e-12)
                 rows += 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,7 +27,7 @@ def twin_probabilities(chosen: Policy, scores: np.ndarray) -> np.ndarray:
     z = scores / scores.std() / chosen.temperature
 
     def pi(theta: float) -> np.ndarray:
-        return floor + (chosen.ceiling - floor) * expit(z - theta)
+        return np.asarray(floor + (chosen.ceiling - floor) * expit(z - theta))
 
     theta = brentq(lambda value: pi(value).sum() - slots, z.min() - 60, z.max() + 60, xtol=1e-14, rtol=1e-15)
     assert n > slots
@@ -76,7 +77,7 @@ def test_few_items(n: int, slots: int) -> None:
 
 
 @compiled
-def _counts(pi, slots, keys, single, pairs):  # type: ignore[no-untyped-def]
+def _counts(pi: Any, slots: Any, keys: Any, single: Any, pairs: Any) -> None:
     for key in keys:
         shown = policy.draw(pi, slots, key)
         for a in range(slots):

@@ -68,8 +68,8 @@ def test_coverage_with_returning_users_and_two_arms() -> None:
     for _ in range(runs):
         rates = random.gamma(0.5, 0.8, 2 * users)  # mean 0.4
         values = random.poisson(rates[:, None], (2 * users, periods)).astype(np.float64)
-        arms = [_means(values[:users]), _means(values[users:])]
-        both, one = difference(*arms), one_arm(arms[0])
+        first, second = _means(values[:users]), _means(values[users:])
+        both, one = difference(first, second), one_arm(first)
         covered += bool(((both.low <= 0) & (both.high >= 0)).all())
         one_covered += bool(((one.low <= 0.4) & (one.high >= 0.4)).all())
     assert covered / runs >= 0.95

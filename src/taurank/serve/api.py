@@ -18,8 +18,7 @@ from taurank.serve.access import Access
 from taurank.serve.deciding import NoModel
 from taurank.serve.limits import Shield
 from taurank.serve.service import Service, secret_for
-from taurank.serve.store import Store, Unavailable
-from taurank.serve.surfaces import UnknownSurface
+from taurank.serve.store import NotFound, Store, Unavailable
 
 
 def create_app(service: Service) -> FastAPI:
@@ -65,7 +64,7 @@ def _add_errors(app: FastAPI) -> None:
         return JSONResponse({"detail": "; ".join(parts).encode("utf-8", "replace").decode()}, 422)
 
     app.add_exception_handler(RequestValidationError, invalid)
-    app.add_exception_handler(UnknownSurface, answer(404))
+    app.add_exception_handler(NotFound, answer(404))
     app.add_exception_handler(NoModel, answer(409))
     app.add_exception_handler(InputError, answer(422))
     app.add_exception_handler(Unavailable, answer(503, {"Retry-After": "1"}))

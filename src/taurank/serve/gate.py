@@ -10,7 +10,7 @@ from taurank._validation import check_number
 from taurank.errors import InputError
 from taurank.serve import tables
 from taurank.serve.lift import compare_candidate
-from taurank.serve.store import Store
+from taurank.serve.store import NotFound, Store
 from taurank.serve.surfaces import Surface, note, read_surface
 
 PATIENCE = 28  # settled periods after which an undecided candidate makes room for another
@@ -124,7 +124,7 @@ def _first_whole_period(connection: Connection, surface: Surface, now: float) ->
 def _current(connection: Connection, surface: str, model: str) -> Surface:
     current = read_surface(connection, surface)
     if connection.scalar(select(tables.models.c.version).where(tables.models.c.version == model)) is None:
-        raise InputError(f"there is no model '{model[:60]}'.")
+        raise NotFound(f"there is no model '{model[:60]}'.")
     return current
 
 

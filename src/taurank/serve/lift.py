@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -89,7 +90,7 @@ class Comparison:
 
     @property
     def mismatch(self) -> bool:
-        return self.evidence > -np.log(RATIO_ALPHA)
+        return self.evidence > -math.log(RATIO_ALPHA)
 
     @property
     def bounds(self) -> tuple[float, float]:

@@ -22,7 +22,7 @@ from taurank._arrays import first_bad
 from taurank.errors import InputError, first_line
 from taurank.learners import Learner, load
 from taurank.serve import tables
-from taurank.serve.store import Store, insert_new
+from taurank.serve.store import NotFound, Store, insert_new
 
 _LOADED_AT_ONCE = 4
 
@@ -81,7 +81,7 @@ class Registry:
         query = select(tables.model_files.c.content).where(tables.model_files.c.version == version)
         rows = self._store.rows(query)
         if not rows:
-            raise InputError(f"there is no model '{version}'.")
+            raise NotFound(f"there is no model '{version}'.")
         model = ServedModel(version, _read(rows[0]["content"]))
         _ = model.item_code, model.user_code
         while len(self._loaded) >= _LOADED_AT_ONCE:

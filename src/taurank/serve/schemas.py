@@ -10,6 +10,7 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
+    StrictBool,
     StringConstraints,
     WithJsonSchema,
     field_validator,
@@ -47,7 +48,7 @@ class RecommendRequest(Body):
     """Who asks, and where. ``candidates`` are the only items to choose from, ``exclude`` are never shown."""
 
     user_id: Id
-    surface: Name
+    surface: Annotated[Name, Field(examples=["home"])]
     candidates: Items | None = None
     exclude: Items = []
 
@@ -129,7 +130,7 @@ class ReasonBody(Body):
 
 
 class SwitchBody(Body):
-    enabled: bool
+    enabled: StrictBool
     reason: Reason = ""
 
 

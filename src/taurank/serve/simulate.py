@@ -167,7 +167,8 @@ class Truth:
     def add(self, period: int) -> None:
         """Replay the decisions of a period."""
         table = tables.decisions
-        rows = self._decider.store.rows(select(table).where((table.c.period == period) & (table.c.shown != "[]")))
+        drawn = (table.c.period == period) & (table.c.shown != "[]")
+        rows = self._decider.store.rows(select(table).where(drawn).order_by(table.c.id))
         self.by_period.append((sum(self._of(row) for row in rows), len(rows)))
 
     def _of(self, decision: Row) -> float:

@@ -29,6 +29,10 @@ class Unavailable(Exception):
     """The database cannot answer now; the same request may succeed later."""
 
 
+class NotFound(InputError):
+    """A surface or a model that does not exist."""
+
+
 class Store:
     """Transactions on one database. ``address`` is a folder (SQLite) or ``postgresql://…``."""
 

@@ -18,7 +18,7 @@ from taurank.errors import InputError
 from taurank.serve import streams, tables
 from taurank.serve.periods import Period
 from taurank.serve.policy import Policy
-from taurank.serve.store import Store, insert_new, setting
+from taurank.serve.store import NotFound, Store, insert_new, setting
 
 _CACHE_SECONDS = 1.0
 
@@ -90,7 +90,7 @@ class Surfaces:
             self.refresh()
         surface = self._surfaces.get(name)
         if surface is None:
-            raise UnknownSurface(f"there is no surface '{name[:60]}'.")
+            raise NotFound(f"there is no surface '{name[:60]}'.")
         return surface
 
     def refresh(self) -> None:
@@ -102,10 +102,6 @@ class Surfaces:
     def all(self) -> list[Surface]:
         self.refresh()
         return list(self._surfaces.values())
-
-
-class UnknownSurface(InputError):
-    """A surface that does not exist."""
 
 
 def read_surfaces(connection: Connection) -> list[Surface]:
@@ -124,7 +120,7 @@ def read_surface(connection: Connection, name: str) -> Surface:
     for surface in read_surfaces(connection):
         if surface.name == name:
             return surface
-    raise UnknownSurface(f"there is no surface '{name[:60]}'.")
+    raise NotFound(f"there is no surface '{name[:60]}'.")
 
 
 def put_surface(
