@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import os
 import socket
 import subprocess
@@ -28,13 +27,17 @@ import numpy as np
 from taurank.data.ids import Ids
 from taurank.learners import BPR
 from taurank.serve.auth import create_token
+from taurank.serve.client import Client
+from taurank.serve.demo import free_port
 from taurank.serve.gate import promote
 from taurank.serve.models import add_model, model_bytes
 from taurank.serve.policy import Policy
+from taurank.serve.retraining import Plan
+from taurank.serve.simulate import Scenario, simulate_directly
 from taurank.serve.store import Store
 from taurank.serve.surfaces import put_surface
 
-Make = Callable[[int], tuple[str, bytes]]
+Make = Callable[[int], tuple[str, dict[str, Any]]]
 
 USERS, ITEMS, FACTORS = 100_000, 10_000, 64
 
@@ -59,12 +62,19 @@ class Load:
         )
 
 
+def say(words: str) -> None:
+    print(words, flush=True)
+
+
 def main() -> None:
     arguments = _arguments()
+    if arguments.coverage:
+        coverage(arguments.coverage)
+        return
     with tempfile.TemporaryDirectory() as folder:
         address = arguments.store or str(Path(folder) / "state")
         token = prepare(address)
-        port = _free_port()
+        port = free_port()
         server = start(address, port, arguments.workers)
         try:
             _measure(arguments, port, token, server.pid)
@@ -75,7 +85,7 @@ def main() -> None:
 
 def _measure(arguments: argparse.Namespace, port: int, token: str, server: int) -> None:
     kind = "PostgreSQL" if arguments.store else "SQLite"
-    print(f"{kind}, {arguments.workers} worker(s), {os.cpu_count()} cores, client on the same machine")
+    say(f"{kind}, {arguments.workers} worker(s), {os.cpu_count()} cores, client on the same machine")
 
     def run(make: Make, rate: float, seconds: float) -> Load:
         before = _cpu_seconds(server)
@@ -83,15 +93,25 @@ def _measure(arguments: argparse.Namespace, port: int, token: str, server: int) 
         return replace(load, cpu=_cpu_seconds(server) - before)
 
     run(_recommend(1), 100, 3)  # compiled code and caches
-    print(f"recommend at {arguments.rate}/s: {run(_recommend(2), arguments.rate, arguments.seconds)}")
-    print(f"recommend, repeated:  {run(_recommend(2), arguments.rate, min(5, arguments.seconds))}")
+    say(f"recommend at {arguments.rate}/s: {run(_recommend(2), arguments.rate, arguments.seconds)}")
+    say(f"recommend, repeated:  {run(_recommend(2), arguments.rate, min(5, arguments.seconds))}")
     outcomes = run(_outcomes(), 50, arguments.seconds)
-    print(f"outcomes, batches of 100: {100 * outcomes.sent / outcomes.seconds:,.0f} events/s; {outcomes}")
-    for rate in (1200, 1600, 2000):
-        load = run(_recommend(rate), rate, 6)
-        print(f"recommend at {rate}/s: {load}")
-        if np.percentile(load.latencies, 99) > 0.1:
-            break
+    say(f"outcomes, batches of 100: {100 * outcomes.sent / outcomes.seconds:,.0f} events/s; {outcomes}")
+    for rate in arguments.more:
+        say(f"recommend at {rate}/s: {run(_recommend(int(rate)), rate, arguments.seconds)}")
+
+
+def coverage(runs: int) -> None:
+    """How often the intervals of a whole simulated run, all of its periods at once, cover the truth."""
+    plan, policy = Plan("countingbayes", {"weight": 3.0}), Policy(k=4, floor=0.04, ceiling=0.8, temperature=0.4)
+    covered = holdout = 0
+    for seed in range(runs):
+        scenario = Scenario(300, 25, 20, 0.9, 0.4, 0.5, seed, policy, plan)
+        with tempfile.TemporaryDirectory() as folder:
+            reports = simulate_directly(folder, scenario)
+        covered += all(report.covered for report in reports)
+        holdout += all(report.holdout_covered for report in reports)
+    say(f"{runs} runs of 20 periods: all intervals of the lift cover in {covered}, against the hold-out in {holdout}")
 
 
 def prepare(address: str) -> str:
@@ -125,60 +145,43 @@ def start(address: str, port: int, workers: int) -> subprocess.Popen[bytes]:
 def _recommend(seed: int) -> Make:
     users = np.random.default_rng(seed).permutation(USERS)
 
-    def make(number: int) -> tuple[str, bytes]:
-        return "/v1/recommend", json.dumps({"user_id": int(users[number % USERS]), "surface": "home"}).encode()
+    def make(number: int) -> tuple[str, dict[str, Any]]:
+        return "/v1/recommend", {"user_id": int(users[number % USERS]), "surface": "home"}
 
     return make
 
 
 def _outcomes() -> Make:
-    def make(number: int) -> tuple[str, bytes]:
+    def make(number: int) -> tuple[str, dict[str, Any]]:
         events = [
             {"event_id": f"{number}-{n}", "user_id": (number * 37 + n) % USERS, "item_id": n} for n in range(100)
         ]
-        return "/v1/outcomes", json.dumps({"events": events}).encode()
+        return "/v1/outcomes", {"events": events}
 
     return make
 
 
 async def send(port: int, token: str, make: Make, rate: float, seconds: float) -> Load:
     """``rate`` requests a second over 64 kept connections."""
-    due: asyncio.Queue[tuple[float, int]] = asyncio.Queue()
     latencies: list[float] = []
     statuses: Counter[int] = Counter()
 
-    async def worker() -> None:
-        reader, writer = await asyncio.open_connection("127.0.0.1", port)
-        while True:
-            when, number = await due.get()
-            path, body = make(number)
-            head = f"POST {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {token}\r\n"
-            head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-            writer.write(head.encode() + body)
-            statuses[await _answer(reader)] += 1
-            latencies.append(time.perf_counter() - when)
-            due.task_done()
+    async def one(client: Client, when: float, number: int) -> None:
+        status, _ = await client.post(*make(number))
+        statuses[status] += 1
+        latencies.append(time.perf_counter() - when)
 
-    workers = [asyncio.create_task(worker()) for _ in range(64)]
-    began = time.perf_counter()
-    for number in range(int(rate * seconds)):
-        when = began + number / rate
-        if (wait := when - time.perf_counter()) > 0:
-            await asyncio.sleep(wait)
-        due.put_nowait((when, number))
-    await due.join()
-    took = time.perf_counter() - began
-    for task in workers:
-        task.cancel()
+    async with Client(port, token, connections=64) as client:
+        began = time.perf_counter()
+        tasks = []
+        for number in range(int(rate * seconds)):
+            when = began + number / rate
+            if (wait := when - time.perf_counter()) > 0:
+                await asyncio.sleep(wait)
+            tasks.append(asyncio.create_task(one(client, when, number)))
+        await asyncio.gather(*tasks)
+        took = time.perf_counter() - began
     return Load(len(latencies), statuses, took, np.array(latencies))
-
-
-async def _answer(reader: asyncio.StreamReader) -> int:
-    head = await reader.readuntil(b"\r\n\r\n")
-    lines = head.decode().lower().split("\r\n")
-    length = next(int(line.split(":")[1]) for line in lines if line.startswith("content-length:"))
-    await reader.readexactly(length)
-    return int(lines[0].split()[1])
 
 
 def _cpu_seconds(process: int) -> float:
@@ -194,18 +197,14 @@ def _cpu_seconds(process: int) -> float:
     return total
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--store", default="", help="an address postgresql://…; SQLite in a new folder without it")
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--rate", type=float, default=800.0)
+    parser.add_argument("--coverage", type=int, default=0, help="instead: simulate this many runs")
+    parser.add_argument("--more", type=float, nargs="*", default=(), help="further rates to try")
     return parser.parse_args()
 
 

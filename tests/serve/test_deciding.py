@@ -145,6 +145,13 @@ def test_models_are_checked(store: Store) -> None:
     assert (row["learner"], row["users"], row["items"]) == ("Popular", 40, 30)
     altered = bytearray(content)
     altered[len(content) // 2] ^= 1
+    broken = fitted()
+    broken.popularity_ = np.full(30, np.nan)
+    with pytest.raises(InputError, match="not finite"):
+        check_model(model_bytes(broken))
+    broken.popularity_ = np.ones(7)
+    with pytest.raises(InputError, match=r"do not fit|cannot be used"):
+        check_model(model_bytes(broken))
     for wrong in (b"", b"not a model", bytes(altered), content[:-5]):
         with pytest.raises(InputError) as error:
             check_model(wrong)

@@ -7,26 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from taurank.serve.deciding import Decider
 from taurank.serve.demo import simulate
 from taurank.serve.policy import Policy
-from taurank.serve.recording import Recorder
 from taurank.serve.retraining import Plan
-from taurank.serve.simulate import DirectShop, Report, Scenario, SimulatedClock, run
-from taurank.serve.store import Store
+from taurank.serve.simulate import Scenario, simulate_directly
 
 SMALL = Policy(k=4, floor=0.04, ceiling=0.8, temperature=0.4)
 COUNTING = Plan("countingbayes", {"weight": 3.0})
-
-
-def run_directly(scenario: Scenario, folder: Path) -> list[Report]:
-    store, clock = Store(str(folder)), SimulatedClock()
-    decider, recorder = Decider(store, scenario.seed.to_bytes(32, "big"), clock), Recorder(store)
-    try:
-        return run(decider, clock, DirectShop(decider, recorder), scenario, lambda _: None)
-    finally:
-        recorder.close()
-        store.close()
 
 
 def test_the_loop_learns(tmp_path: Path) -> None:
@@ -48,7 +35,7 @@ def test_intervals_cover_in_most_runs(tmp_path: Path) -> None:
     runs = 25
     for seed in range(runs):
         scenario = Scenario(300, 25, 6, 0.9, 0.4, 0.5, seed, SMALL, COUNTING)
-        reports = run_directly(scenario, tmp_path / str(seed))
+        reports = simulate_directly(str(tmp_path / str(seed)), scenario)
         assert np.isfinite(reports[-1].high)
         covered += all(report.covered for report in reports)
         holdout += all(report.holdout_covered for report in reports)

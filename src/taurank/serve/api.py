@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
@@ -46,6 +47,8 @@ def create_app(service: Service) -> FastAPI:
 
 def from_environment() -> FastAPI:
     """The application of a worker process: settings come from environment variables."""
+    # the recorder needs the GIL a few times per transaction, and would wait 5 ms for it each time
+    sys.setswitchinterval(0.0005)
     store = Store(os.environ["TAURANK_STORE"])
     rate = float(os.environ.get("TAURANK_RATE", "5000"))
     return create_app(Service(store, secret_for(store.address), rate=rate))

@@ -18,7 +18,6 @@ import numpy as np
 import numpy.typing as npt
 from sqlalchemy import select
 
-from taurank._arrays import first_bad
 from taurank.errors import InputError, first_line
 from taurank.learners import Learner, load
 from taurank.serve import tables
@@ -115,13 +114,18 @@ def check_model(content: bytes) -> Learner:
         wrong_shape = scores.shape != (min(len(codes), len(learner.users)), len(learner.items))
         if wrong_shape or len(learner.popularity_) != len(learner.items):
             raise InputError("the arrays of the model do not fit together.")
-        if first_bad(np.ascontiguousarray(scores))[0] >= 0:
-            raise InputError("the model has scores that are not finite.")
+        if not np.isfinite(scores).all() or not _finite_arrays(learner):
+            raise InputError("the model has numbers that are not finite.")
     except InputError:
         raise
     except Exception as error:  # a file with a valid checksum can still hold arrays of any shape
         raise InputError(f"the model cannot be used: {first_line(error)}.") from error
     return learner
+
+
+def _finite_arrays(learner: Learner) -> bool:
+    arrays = [getattr(learner, f"{name}_") for name in ("popularity", *learner.stored)]
+    return all(np.isfinite(array).all() for array in arrays if array.dtype.kind in "fiu")
 
 
 def model_bytes(learner: Learner) -> bytes:

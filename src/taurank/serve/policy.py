@@ -25,7 +25,6 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-from taurank._jit import compiled
 from taurank._random import below, uniform
 from taurank._validation import check_integer, check_number
 from taurank.errors import InputError
@@ -36,9 +35,14 @@ _LOWEST = -600.0  # exponents are clipped here; items that far below the best on
 _NEWTON_STEPS = 200  # bisection alone needs about 70
 
 
+def kernel(function: Any) -> Any:
+    """Compiled, and holding the GIL: a server that released it for 0.1 ms might wait longer to get it back."""
+    return numba.njit(cache=True)(function)
+
+
 def summing(function: Any) -> Any:
     """A kernel whose sums may be reordered, so that they run in vector registers."""
-    return numba.njit(cache=True, nogil=True, fastmath={"reassoc"})(function)
+    return numba.njit(cache=True, fastmath={"reassoc"})(function)
 
 
 @dataclass(frozen=True)
@@ -93,7 +97,7 @@ class Policy:
         return asdict(self)
 
 
-@compiled
+@kernel
 def solve(scores: Any, slots: Any, floor: Any, ceiling: Any, temperature: Any) -> Any:
     """π of the policy: θ solved so that Σπ = slots."""
     n = len(scores)
@@ -128,7 +132,7 @@ def _weights(scores: Any, temperature: Any) -> Any:
     return weight
 
 
-@compiled
+@kernel
 def _threshold(weight: Any, target: Any) -> Any:
     """log t with Σ w_i / (w_i + t) = target: Newton's method, bisection where a step leaves the bracket."""
     n = len(weight)
@@ -174,7 +178,7 @@ def _sum_and_slope(weight: Any, t: Any) -> Any:
     return total, total - squares
 
 
-@compiled
+@kernel
 def draw(pi: Any, slots: Any, key: Any) -> Any:
     """Systematic sampling in random order: ``slots`` positions, each item with probability π_i."""
     n = len(pi)

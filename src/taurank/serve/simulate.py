@@ -28,6 +28,7 @@ from taurank.serve.models import add_model, model_bytes
 from taurank.serve.policy import Policy
 from taurank.serve.recording import Recorder, Request, Row
 from taurank.serve.retraining import Plan, retrain
+from taurank.serve.store import Store
 from taurank.serve.surfaces import put_surface
 from taurank.worlds.world import World
 
@@ -224,6 +225,17 @@ class DirectShop:
         ]
         for future in futures:
             future.result()
+
+
+def simulate_directly(folder: str, scenario: Scenario) -> list[Report]:
+    """A simulation within the process."""
+    store, clock = Store(folder), SimulatedClock()
+    decider, recorder = Decider(store, scenario.seed.to_bytes(32, "big"), clock), Recorder(store)
+    try:
+        return run(decider, clock, DirectShop(decider, recorder), scenario, lambda _: None)
+    finally:
+        recorder.close()
+        store.close()
 
 
 def batches(events: list[Event], size: int) -> Iterator[list[Event]]:

@@ -93,7 +93,18 @@ def insert_new(connection: Connection, table: Table, rows: Sequence[dict[str, An
     """Insert the rows whose primary key is not there yet; returns how many these were."""
     if not rows:
         return 0
+    if connection.dialect.name == "sqlite" and len(rows) > 1:
+        return sum(_insert_at_once(connection, table, rows[n : n + 500]) for n in range(0, len(rows), 500))
     return connection.execute(_insert_or_skip(connection.dialect.name, table), list(rows)).rowcount
+
+
+def _insert_at_once(connection: Connection, table: Table, rows: Sequence[dict[str, Any]]) -> int:
+    """One statement for all rows: the driver releases the GIL once instead of once per row."""
+    names = list(rows[0])
+    one = f"({','.join('?' * len(names))})"
+    columns = ",".join(f'"{name}"' for name in names)
+    text = f'INSERT INTO "{table.name}" ({columns}) VALUES {",".join([one] * len(rows))} ON CONFLICT DO NOTHING'
+    return connection.exec_driver_sql(text, tuple(row[name] for row in rows for name in names)).rowcount
 
 
 @cache
