@@ -22,7 +22,7 @@ def routes(service: Service, access: Access) -> APIRouter:
         """A list for a user; asked again within the period, the same list."""
         await service.prepare(body.surface)
         made = service.decider.decide(body.surface, body.user_id, body.candidates, body.exclude)
-        recorded = await service.record(made)
+        recorded = await service.recorder.record(made)
         assert recorded.decision is not None
         return _recommendation(service, recorded)
 
@@ -35,7 +35,7 @@ def routes(service: Service, access: Access) -> APIRouter:
              "time": now if event.time is None else event.time.timestamp()}
             for event in body.events
         ]  # fmt: skip
-        recorded = await service.record(Request(events=rows))
+        recorded = await service.recorder.record(Request(events=rows))
         duplicates = len(rows) - recorded.new_events
         service.metrics.add("taurank_outcomes_total", recorded.new_events, kind="new")
         service.metrics.add("taurank_outcomes_total", duplicates, kind="duplicate")

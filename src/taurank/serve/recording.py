@@ -6,8 +6,10 @@ together. A caller gets its answer after the commit and never before it.
 
 from __future__ import annotations
 
+import asyncio
 import queue
 import threading
+import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -20,6 +22,7 @@ from taurank.serve.store import Store, Unavailable, insert_new
 
 LARGEST_GROUP = 400
 LONGEST_QUEUE = 5000
+LINGER_SECONDS = 0.004
 _IDS_AT_ONCE = 5000
 
 Row = dict[str, Any]
@@ -42,6 +45,7 @@ class Request:
     filter: Row | None = None
     events: Sequence[Row] = ()
     future: Future[Recorded] = field(default_factory=Future)
+    waiter: asyncio.Future[Recorded] | None = None  # used instead of ``future`` by an event loop
 
 
 class Recorder:
@@ -59,21 +63,29 @@ class Recorder:
         self._queue.put(request)
         return request.future
 
+    async def record(self, request: Request) -> Recorded:
+        """Write a request from an event loop."""
+        request.waiter = asyncio.get_running_loop().create_future()
+        self.submit(request)
+        return await request.waiter
+
     def close(self) -> None:
         """Write what waits, and stop."""
         self._queue.put(None)
         self._thread.join()
 
     def _run(self) -> None:
+        busy = False
         while (first := self._queue.get()) is not None:
+            if busy:  # more are on their way, and a transaction costs as much for ten as for one
+                time.sleep(LINGER_SECONDS)
             group = [first]
             ended = False
-            while len(group) < LARGEST_GROUP and not self._queue.empty():
+            while len(group) < LARGEST_GROUP and not self._queue.empty() and not ended:
                 following = self._queue.get()
                 ended = following is None
-                if following is None:
-                    break
-                group.append(following)
+                group += [] if following is None else [following]
+            busy = len(group) > 1
             self._commit(group)
             if ended:
                 return
@@ -83,14 +95,35 @@ class Recorder:
             with self._store.write() as connection:
                 answers = record(connection, group)
         except Exception as error:
-            if len(group) == 1:
-                group[0].future.set_exception(error)
-            else:  # one request must not fail the others
+            if len(group) > 1:  # one request must not fail the others
                 for request in group:
                     self._commit([request])
+            else:
+                _deliver(group, [error])
         else:
-            for request, answer in zip(group, answers, strict=True):
-                request.future.set_result(answer)
+            _deliver(group, answers)
+
+
+def _deliver(group: list[Request], answers: Sequence[Recorded | Exception]) -> None:
+    """Answer the group; each event loop is woken up once, not once per request."""
+    loops: dict[asyncio.AbstractEventLoop, list[tuple[Any, Any]]] = {}
+    for request, answer in zip(group, answers, strict=True):
+        if request.waiter is None:
+            _resolve([(request.future, answer)])
+        else:
+            loops.setdefault(request.waiter.get_loop(), []).append((request.waiter, answer))
+    for loop, pairs in loops.items():
+        loop.call_soon_threadsafe(_resolve, pairs)
+
+
+def _resolve(pairs: list[tuple[Any, Any]]) -> None:
+    for future, answer in pairs:
+        if future.done():  # the client has gone
+            continue
+        if isinstance(answer, Exception):
+            future.set_exception(answer)
+        else:
+            future.set_result(answer)
 
 
 def record(connection: Connection, group: Sequence[Request]) -> list[Recorded]:

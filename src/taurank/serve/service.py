@@ -15,7 +15,7 @@ from taurank.serve.auth import Guard
 from taurank.serve.deciding import Clock, Decider
 from taurank.serve.limits import RateLimit
 from taurank.serve.metrics import Metrics
-from taurank.serve.recording import Recorded, Recorder, Request
+from taurank.serve.recording import Recorder
 from taurank.serve.store import Store, Unavailable
 from taurank.serve.streams import parse_secret, read_secret
 
@@ -38,9 +38,6 @@ class Service:
         self.limit = RateLimit(self.rate, 2 * self.rate)
         self.failures = RateLimit(5.0, 20.0)
         self.recorder = Recorder(self.store)
-
-    async def record(self, request: Request) -> Recorded:
-        return await asyncio.wrap_future(self.recorder.submit(request))
 
     async def prepare(self, surface: str) -> None:
         """Read settings and load models on another thread, so that nobody waits for them."""
