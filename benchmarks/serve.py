@@ -92,7 +92,7 @@ def _measure(arguments: argparse.Namespace, port: int, token: str, server: int) 
         load = asyncio.run(send(port, token, make, rate, seconds))
         return replace(load, cpu=_cpu_seconds(server) - before)
 
-    run(_recommend(1), 100, 3)  # compiled code and caches
+    run(_recommend(1), 200, 10)  # compiled code, caches, and the keeper has started
     say(f"recommend at {arguments.rate}/s: {run(_recommend(2), arguments.rate, arguments.seconds)}")
     say(f"recommend, repeated:  {run(_recommend(2), arguments.rate, min(5, arguments.seconds))}")
     outcomes = run(_outcomes(), 50, arguments.seconds)

@@ -38,6 +38,11 @@ def test_from_nothing_to_a_model(tmp_path: Path) -> None:
         call("retrain", "popular", "--surface=mail", store)
     with pytest.raises(InputError, match="no earlier incumbent"):
         call("rollback", "--surface=mail", store)
+    assert "again" in call("settle", "2026-01-07", "--surface=mail", store)
+    with pytest.raises(InputError, match="not ended yet"):
+        call("settle", "2999-01-07", "--surface=mail", store)
+    with pytest.raises(InputError, match="not a date"):
+        call("settle", "tomorrow", "--surface=mail", store)
     with pytest.raises(InputError, match="on or off"):
         call("switch", "maybe", "--surface=mail", store)
     with pytest.raises(InputError, match="no file"):

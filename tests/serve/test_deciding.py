@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -145,7 +146,7 @@ def test_models_are_checked(store: Store) -> None:
     assert (row["learner"], row["users"], row["items"]) == ("Popular", 40, 30)
     altered = bytearray(content)
     altered[len(content) // 2] ^= 1
-    broken = fitted()
+    broken: Any = fitted()
     broken.popularity_ = np.full(30, np.nan)
     with pytest.raises(InputError, match="not finite"):
         check_model(model_bytes(broken))

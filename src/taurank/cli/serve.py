@@ -212,6 +212,28 @@ def keep(store: Store = DEFAULT_STORE) -> None:
         typer.echo(f"{name}: {words}")
 
 
+@group.command("settle")
+def settle(
+    date: Annotated[str, typer.Argument(metavar="TIME", help="A time in the period, for example 2026-11-16.")],
+    surface: Surface = "home",
+    store: Store = DEFAULT_STORE,
+) -> None:
+    """Settle a period again, for events that arrived too late."""
+    from datetime import UTC, datetime
+
+    decider = _decider(store)
+    from taurank.serve.settling import settle_again
+
+    try:
+        when = datetime.fromisoformat(date)
+    except ValueError as error:
+        raise InputError(f"'{date}' is not a date such as 2026-11-16.") from error
+    chosen = decider.surfaces.get(surface)
+    number = chosen.period.number((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp())
+    _guarded(settle_again, decider, chosen, number, time.time())
+    typer.echo(f"Settled {chosen.period.name(number)} of {surface} again.")
+
+
 @group.command("simulate")
 def simulate(
     users: Annotated[int, typer.Option(help="Users of the simulated world.", min=200)] = 1500,
@@ -224,16 +246,19 @@ def simulate(
     _need_extra()
     import tempfile
 
+    from taurank.serve.demo import HEADING, line
     from taurank.serve.demo import simulate as apply
     from taurank.serve.simulate import Scenario
 
     def ready(address: str) -> None:
         typer.echo(f"dashboard: {address}\n")
-        typer.echo("day  incumbent  candidate   true lift  so far   estimate (95 %)         against the hold-out")
+        typer.echo(HEADING)
 
     with tempfile.TemporaryDirectory() as folder:
         try:
-            reports = apply(folder, Scenario(users, periods=periods, seed=seed), port, _show, ready, stay)
+            reports = apply(
+                folder, Scenario(users, periods=periods, seed=seed), port, lambda r: typer.echo(line(r)), ready, stay
+            )
         except KeyboardInterrupt:
             return
     covered = sum(report.covered for report in reports)
@@ -241,15 +266,6 @@ def simulate(
         f"\nTrue lift per visit: {reports[0].truth:.3f} on the first day, {reports[-1].truth:.3f} on the last."
     )
     typer.echo(f"The interval covered the truth on {covered} of {len(reports)} days.")
-
-
-def _show(report: Any) -> None:
-    done = "" if report.action.startswith("caused") else report.action.partition(";")[0]
-    typer.echo(
-        f"{report.period:3d}  {report.incumbent[:8]:9s}  {(report.candidate or '–')[:8]:9s}  {report.truth:9.3f}"
-        f"  {report.running_truth:6.3f}   {report.estimate:.3f} ({report.low:.3f} to {report.high:.3f})"
-        f"  {report.holdout_low:6.2f} to {report.holdout_high:.2f}  {done}"
-    )
 
 
 def _store(address: str) -> Database:

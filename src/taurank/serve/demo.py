@@ -20,6 +20,7 @@ from taurank.serve.service import Service
 from taurank.serve.simulate import SURFACE, Event, Report, Scenario, SimulatedClock, batches, run
 from taurank.serve.store import Store
 
+HEADING = "day  incumbent  candidate  true lift  so far   estimate (95 %)          against the hold-out"
 _EVENTS = 100  # per request
 
 
@@ -71,6 +72,16 @@ def simulate(
         server.should_exit = True
         thread.join(20)
     return reports
+
+
+def line(report: Report) -> str:
+    """A period as a line under ``HEADING``."""
+    done = "" if report.action.startswith("caused") else report.action.partition(";")[0]
+    return (
+        f"{report.period:3d}  {report.incumbent[:8]:9s}  {(report.candidate or '–')[:8]:9s}  {report.truth:9.3f}"
+        f"  {report.running_truth:6.3f}   {report.estimate:.3f} ({report.low:.3f} to {report.high:.3f})"
+        f"  {report.holdout_low:6.2f} to {report.holdout_high:.2f}  {done}"
+    )
 
 
 def _fix_arms(store: Store, seed: int) -> None:

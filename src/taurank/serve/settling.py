@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from sqlalchemy import Connection, delete, insert, select
 
+from taurank.errors import InputError
 from taurank.serve import tables
 from taurank.serve.deciding import Decider
 from taurank.serve.recording import Row
@@ -45,6 +46,8 @@ def settle(decider: Decider, surface: Surface, now: float, grace: float = GRACE_
 
 def settle_again(decider: Decider, surface: Surface, number: int, now: float) -> None:
     """Settle a period anew, for outcomes that arrived after its settlement."""
+    if surface.period.end(number) > now:
+        raise InputError(f"the period {surface.period.name(number)} has not ended yet.")
     of_period = (tables.decisions.c.surface == surface.name) & (tables.decisions.c.period == number)
     ids = select(tables.decisions.c.id).where(of_period)
     with decider.store.write() as connection:
