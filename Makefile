@@ -1,14 +1,14 @@
 # make demo    the main job on shopping data      make test    the tests
 # make lint    style, types and import order      make smoke   the paper's experiments on tiny synthetic data
 # make bounds  the lowest allowed dependencies    make torture damaged files, kills, full disks (100 s)
-# make clean   remove the environments
+# make serve-demo a world shops at the service  make clean   remove the environments
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
 PIP := -m pip install --quiet --disable-pip-version-check
 CORE := tests/data/test_log.py tests/estimation tests/evaluation/test_evaluate.py tests/learners/test_learners.py tests/cli/test_help.py tests/cli/test_commands.py
 
-.PHONY: demo test lint smoke bounds torture clean
+.PHONY: demo test lint smoke bounds torture serve-demo clean
 
 demo: $(READY)
 	@$(BIN)/taurank demo
@@ -25,6 +25,9 @@ lint: $(READY)
 smoke: $(READY)
 	@rm -rf out/smoke
 	@$(BIN)/taurank paper --preset smoke --out out/smoke
+
+serve-demo: $(READY)
+	@$(BIN)/taurank serve simulate --port 8000 --stay
 
 torture: $(READY)
 	@$(BIN)/python tests/torture --seconds 100

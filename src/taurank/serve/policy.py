@@ -1,0 +1,200 @@
+"""The policy: from scores to inclusion probabilities, and from those to one list of fixed size.
+
+Item i of n eligible ones is shown with probability
+
+    π_i = floor + (ceiling − floor) · σ((s_i / spread − θ) / temperature),    Σ π_i = slots,
+
+where σ is the logistic function and ``spread`` the standard deviation of the eligible scores, so that a
+temperature means the same for every model. θ is the one unknown, and the sum falls strictly with θ: Newton's
+method inside a bracket solves it to machine precision.
+
+The list is drawn by systematic sampling in random order: a random permutation lays the π_i end to end on
+[0, slots], and the items at u, u + 1, … (u uniform in [0, 1)) are shown. A point falls into an interval of
+length π_i ≤ 1 with probability exactly π_i, and exactly ``slots`` items are shown. In a *fixed* order
+neighbors would never be shown together; the random order gives every pair a positive joint probability as soon
+as there are two slots (the sequential pivotal method lacks this too).
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numba
+import numpy as np
+import numpy.typing as npt
+
+from taurank._random import below, uniform
+from taurank._validation import check_integer, check_number
+from taurank.errors import InputError
+
+Floats = npt.NDArray[np.float64]
+
+_LOWEST = -600.0  # exponents are clipped here; items that far below the best one have equal weight
+_NEWTON_STEPS = 200  # bisection alone needs about 70
+
+
+def kernel(function: Any) -> Any:
+    """Compiled, and holding the GIL: a server that released it for 0.1 ms might wait longer to get it back."""
+    return numba.njit(cache=True)(function)
+
+
+def summing(function: Any) -> Any:
+    """A kernel whose sums may be reordered, so that they run in vector registers."""
+    return numba.njit(cache=True, fastmath={"reassoc"})(function)
+
+
+@dataclass(frozen=True)
+class Policy:
+    """How a surface turns scores into lists: ``k`` slots, and how much it explores.
+
+    ``floor`` and ``ceiling`` bound every π; the ceiling is at most 1 − floor. A low ``temperature`` shows the
+    best items nearly always, a high one shows everything equally.
+    """
+
+    k: int = 10
+    floor: float = 0.001
+    ceiling: float = 0.9
+    temperature: float = 0.2
+
+    def __post_init__(self) -> None:
+        check_integer("k", self.k)
+        check_number("temperature", self.temperature, 1e-3, 1e6)
+        check_number("floor", self.floor, 0, 0.5)
+        check_number("ceiling", self.ceiling, 0, 1)
+        if not 0 < self.floor < self.ceiling <= 1 - self.floor:
+            raise InputError(
+                f"a policy needs 0 < floor < ceiling ≤ 1 − floor, got floor {self.floor} and ceiling {self.ceiling}."
+            )
+
+    def slots(self, n: int) -> int:
+        """How many of n eligible items are shown: at most k, and so few that no π exceeds the ceiling."""
+        return min(self.k, math.floor(n * self.ceiling + 1e-9))
+
+    def floor_for(self, n: int) -> float:
+        """The floor among n eligible items: uniform exploration takes at most half of the slots."""
+        return min(self.floor, self.slots(n) / (2 * n)) if n else self.floor
+
+    def probabilities(self, scores: npt.ArrayLike) -> Floats:
+        """π of every eligible item, in the order of the scores; all 0 if there are too few items for a slot."""
+        values = np.ascontiguousarray(scores, dtype=np.float64)
+        if not np.isfinite(values).all():
+            raise InputError("scores must be finite numbers.")
+        n = len(values)
+        slots = self.slots(n)
+        if slots == 0:
+            return np.zeros(n)
+        pi: Floats = solve(values, slots, self.floor_for(n), self.ceiling, self.temperature)
+        return pi
+
+    def draw(self, probabilities: Floats, key: np.uint64) -> npt.NDArray[np.int64]:
+        """Positions of the shown items, in increasing order; the same key draws the same list."""
+        chosen: npt.NDArray[np.int64] = draw(probabilities, self.slots(len(probabilities)), key)
+        return chosen
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@kernel
+def solve(scores: Any, slots: Any, floor: Any, ceiling: Any, temperature: Any) -> Any:
+    """π of the policy: θ solved so that Σπ = slots."""
+    n = len(scores)
+    target = (slots - n * floor) / (ceiling - floor)  # Σσ
+    if target >= n * (1.0 - 1e-12):
+        return np.full(n, slots / n)
+    weight = _weights(scores, temperature)
+    log_t = _threshold(weight, target)
+    pi = np.empty(n)
+    t = np.exp(log_t)
+    for i in range(n):
+        pi[i] = min(max(floor + (ceiling - floor) * (weight[i] / (weight[i] + t)), floor), ceiling)
+    return pi
+
+
+@summing
+def _weights(scores: Any, temperature: Any) -> Any:
+    """exp((s_i − max s) / (spread · temperature)); all 1 where the scores do not differ."""
+    n = len(scores)
+    highest, total = scores[0], 0.0
+    for i in range(n):
+        total += scores[i]
+        highest = max(highest, scores[i])
+    mean, square = total / n, 0.0
+    for i in range(n):
+        square += (scores[i] - mean) * (scores[i] - mean)
+    scale = np.sqrt(square / n) * temperature
+    weight = np.ones(n)
+    if scale > 0.0:
+        for i in range(n):
+            weight[i] = np.exp(max((scores[i] - highest) / scale, _LOWEST))
+    return weight
+
+
+@kernel
+def _threshold(weight: Any, target: Any) -> Any:
+    """log t with Σ w_i / (w_i + t) = target: Newton's method, bisection where a step leaves the bracket."""
+    n = len(weight)
+    lowest = highest = weight[0]
+    for i in range(n):
+        lowest, highest = min(lowest, weight[i]), max(highest, weight[i])
+    # if all weights were equal to w, t would be w (n − target) / target
+    offset = np.log((n - target) / target)
+    low, high = np.log(lowest) + offset, np.log(highest) + offset
+    log_t = min(max(np.log(_total(weight) / target), low), high)  # near the root where most weights are small
+    for _ in range(_NEWTON_STEPS):
+        value, slope = _sum_and_slope(weight, np.exp(log_t))
+        if value > target:
+            low = log_t
+        else:
+            high = log_t
+        step = (value - target) / slope if slope > 0.0 else np.inf
+        if abs(step) <= 1e-15 * max(1.0, abs(log_t)) or high - low <= 1e-15 * max(1.0, abs(log_t)):
+            break
+        inside = low < log_t + step < high
+        log_t = log_t + step if inside else 0.5 * (low + high)
+        if inside and abs(step) <= 1e-8:  # the next error is of the order of its square
+            break
+    return log_t
+
+
+@summing
+def _total(weight: Any) -> Any:
+    total = 0.0
+    for i in range(len(weight)):
+        total += weight[i]
+    return total
+
+
+@summing
+def _sum_and_slope(weight: Any, t: Any) -> Any:
+    """Σσ_i and Σσ_i(1 − σ_i): the slope is −∂Σσ/∂log t."""
+    total = squares = 0.0
+    for i in range(len(weight)):
+        share = weight[i] / (weight[i] + t)
+        total += share
+        squares += share * share
+    return total, total - squares
+
+
+@kernel
+def draw(pi: Any, slots: Any, key: Any) -> Any:
+    """Systematic sampling in random order: ``slots`` positions, each item with probability π_i."""
+    n = len(pi)
+    chosen = np.empty(slots, np.int64)
+    if slots == 0:
+        return chosen
+    order = np.arange(n)
+    for i in range(n - 1):  # Fisher-Yates; number 0 of the stream is u
+        j = i + np.int64(below(key, i + 1, n - i))
+        order[i], order[j] = order[j], order[i]
+    following, edge, count = uniform(key, 0), 0.0, 0
+    for i in range(n):
+        edge += pi[order[i]]
+        # the last item reaches the end even where the rounded sum stays below it
+        if count < slots and (edge > following or n - i == slots - count):
+            chosen[count] = order[i]
+            count += 1
+            following += 1.0
+    return np.sort(chosen)

@@ -1,0 +1,153 @@
+"""Learning from the service's own log: export, ask whether the log can tell, fit, estimate, register.
+
+A new model becomes a candidate, never the incumbent: traffic is earned at the gate. Before that it must not
+look worse than the incumbent by the estimate
+
+    v(π′) = mean over decisions of Σ_i π′_i [Z_i Y_i / π_i − (1 − Z_i) Y_i / (1 − π_i)],
+
+the purchases that lists drawn with π′ would have caused in the last period, which the model has not seen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from taurank.data.log import Log
+from taurank.errors import InputError
+from taurank.estimation.overlap.diagnosis import diagnose
+from taurank.learners import LEARNERS, Learner
+from taurank.serve.deciding import Decider
+from taurank.serve.export import drawn_decisions, export, settled_periods
+from taurank.serve.gate import start_candidate
+from taurank.serve.models import ServedModel, add_model, model_bytes
+from taurank.serve.settling import settle
+from taurank.serve.surfaces import Surface, note
+
+FEWEST_EFFECTIVE = 50.0  # purchases in each arm, after weighting (Kish)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How to retrain: a learner by name with its settings, on the ``last`` periods, for a ``share`` of users."""
+
+    learner: str = "dlce"
+    settings: dict[str, Any] = field(default_factory=dict)
+    share: float = 0.3
+    last: int | None = None
+
+    def make(self) -> Learner:
+        if self.learner.lower() not in LEARNERS:
+            raise InputError(f"there is no learner '{self.learner}'; known are {', '.join(LEARNERS)}.")
+        try:
+            return LEARNERS[self.learner.lower()](**self.settings)
+        except TypeError as error:
+            raise InputError(f"{self.learner} does not take the settings {', '.join(self.settings)}.") from error
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Caused purchases per decision, new model minus incumbent, with a 95 % interval."""
+
+    difference: float
+    low: float
+    high: float
+    decisions: int
+
+
+@dataclass(frozen=True)
+class Retrained:
+    """What came of it: a candidate, or the reason why not."""
+
+    version: str | None
+    words: str
+    estimate: Estimate | None = None
+
+
+def retrain(decider: Decider, name: str, plan: Plan, grace: float | None = None) -> Retrained:
+    """One round of learning for a surface."""
+    plan.make()  # a mistake in the plan shows before the work
+    now = decider.clock()
+    decider.surfaces.refresh()
+    surface = decider.surfaces.get(name)
+    if surface.incumbent is None:
+        raise InputError(f"surface '{name}' has no incumbent; promote a first model, for example popular.")
+    settle(decider, surface, now) if grace is None else settle(decider, surface, now, grace)
+    periods = settled_periods(decider, surface, plan.last)
+    log = export(decider, surface, plan.last).log
+    doubt = cannot_tell(log)
+    if doubt:
+        return _refused(decider, surface, doubt, now)
+    earlier = plan.make().fit(_without_last_time(log))
+    estimate = compare_offline(decider, surface, earlier, periods[-1])
+    if estimate.high < 0:
+        words = f"it looks worse than the incumbent in the last period ({_interval(estimate)})"
+        return _refused(decider, surface, words, now, estimate)
+    row = add_model(decider.store, model_bytes(plan.make().fit(log)), f"{plan.learner}, {log.n_times} periods", now)
+    return _register(decider, surface, row["version"], plan.share, estimate, now)
+
+
+def cannot_tell(log: Log) -> str:
+    """Why effects cannot be learned from this log; empty if they can."""
+    if log.n_times < 2:
+        return "the log has fewer than two settled periods"
+    diagnosis = diagnose(log)
+    for arm in (diagnosis.treated, diagnosis.control):
+        if arm.effective < FEWEST_EFFECTIVE:
+            effective = f"{arm.effective:.0f} after weighting, {FEWEST_EFFECTIVE:.0f} are needed"
+            return f"the {arm.name} arm has too few purchases: {effective}"
+    return ""
+
+
+def compare_offline(decider: Decider, surface: Surface, learner: Learner, period: int) -> Estimate:
+    """The new model against the incumbent, on the decisions of one period."""
+    model = ServedModel("new", learner)
+    incumbent = decider.models.get(surface.incumbent or "")
+    differences = []
+    for decision, positives in drawn_decisions(decider, surface, [period]):
+        value = 0.0
+        if positives:
+            new = decider.propensities_of(decision, model, surface.policy)
+            old = decider.propensities_of(decision, incumbent, surface.policy)
+            for row in positives:
+                weight = 1 / row["propensity"] if row["treated"] else -1 / (1 - row["propensity"])
+                value += weight * (new.get(row["item_id"], 0.0) - old.get(row["item_id"], 0.0))
+        differences.append(value)
+    values = np.array(differences)
+    error = 1.96 * float(values.std(ddof=1)) / np.sqrt(len(values)) if len(values) > 1 else np.inf
+    mean = float(values.mean()) if len(values) else 0.0
+    return Estimate(mean, mean - error, mean + error, len(values))
+
+
+def _without_last_time(log: Log) -> Log:
+    keep = log.time < log.n_times - 1
+    frame = log.to_arrow().filter(keep)
+    return Log.from_frame(frame, log.users.values, log.items.values, log.times.values[:-1])
+
+
+def _register(
+    decider: Decider, surface: Surface, version: str, share: float, estimate: Estimate, now: float
+) -> Retrained:
+    words = f"estimated against the incumbent: {_interval(estimate)}"
+    if surface.candidate is not None:
+        return Retrained(version, f"stored, but '{surface.candidate}' is still the candidate; {words}", estimate)
+    if version == surface.incumbent:
+        return Retrained(version, "the same model as the incumbent", estimate)
+    start_candidate(decider.store, surface.name, version, share, words, now)
+    return Retrained(version, f"candidate with {share:.0%} of the users; {words}", estimate)
+
+
+def _refused(
+    decider: Decider, surface: Surface, words: str, now: float, estimate: Estimate | None = None
+) -> Retrained:
+    with decider.store.write() as connection:
+        note(connection, surface.name, "not retrained", None, words, now)
+    return Retrained(None, words, estimate)
+
+
+def _interval(estimate: Estimate) -> str:
+    return (
+        f"{estimate.difference:+.4f} caused purchases per decision, 95 % {estimate.low:+.4f} to {estimate.high:+.4f}"
+    )

@@ -1,0 +1,140 @@
+"""The bodies of requests and answers; FastAPI checks them and writes the OpenAPI description from them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import (
+    AwareDatetime,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StringConstraints,
+    WithJsonSchema,
+    field_validator,
+)
+
+from taurank.serve.periods import check_time
+
+_PRINTABLE = r"^[^\x00-\x1f\x7f]+$"
+
+
+def _as_text(value: Any) -> Any:
+    """Ids are text inside; integers are welcome."""
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
+Id = Annotated[
+    str,
+    StringConstraints(min_length=1, max_length=200, pattern=_PRINTABLE),
+    BeforeValidator(_as_text),
+    WithJsonSchema(
+        {"anyOf": [{"type": "string", "minLength": 1, "maxLength": 200, "pattern": _PRINTABLE}, {"type": "integer"}]}
+    ),
+]
+Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.-]{1,60}$")]
+Version = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{16}$")]
+Reason = Annotated[str, StringConstraints(max_length=500, pattern=r"^[^\x00]*$")]
+Items = Annotated[list[Id], Field(max_length=50_000)]
+
+
+class Body(BaseModel):
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+
+class RecommendRequest(Body):
+    """Who asks, and where. ``candidates`` are the only items to choose from, ``exclude`` are never shown."""
+
+    user_id: Id
+    surface: Annotated[Name, Field(examples=["home"])]
+    candidates: Items | None = None
+    exclude: Items = []
+
+
+class RecommendedItem(Body):
+    item_id: str
+    rank: int
+    propensity: float
+
+
+class Recommendation(Body):
+    """``repeated`` is true if the list was decided earlier in the period."""
+
+    decision_id: str
+    surface: str
+    user_id: str
+    period: str
+    arm: Literal["holdout", "incumbent", "candidate", "off"]
+    model: str | None
+    repeated: bool
+    items: list[RecommendedItem]
+
+
+class Event(Body):
+    """Something bought (clicked, read, …). ``event_id`` makes a repeated report harmless."""
+
+    event_id: Id
+    user_id: Id
+    item_id: Id
+    time: AwareDatetime | None = None
+    value: Annotated[float, Field(ge=-1e15, le=1e15)] = 1.0
+
+    @field_validator("time")
+    @classmethod
+    def _within_range(cls, time: Any) -> Any:
+        if time is not None:
+            check_time(time.timestamp())
+        return time
+
+
+class OutcomesRequest(Body):
+    events: Annotated[list[Event], Field(min_length=1, max_length=1000)]
+
+
+class OutcomesAnswer(Body):
+    accepted: int
+    duplicates: int
+
+
+class PolicyBody(Body):
+    k: Annotated[int, Field(ge=1, le=1000)] = 10
+    floor: Annotated[float, Field(gt=0, lt=0.5)] = 0.001
+    ceiling: Annotated[float, Field(gt=0, lt=1)] = 0.9
+    temperature: Annotated[float, Field(ge=1e-3, le=1e6)] = 0.2
+
+
+class SurfaceBody(Body):
+    """``holdout`` is the share of users without recommendations, or with the lists of ``holdout_model``."""
+
+    period: Annotated[str, StringConstraints(pattern=r"^(hour|day|week|[1-9][0-9]{0,7})$")] = "day"
+    policy: PolicyBody = PolicyBody()
+    holdout: Annotated[float, Field(ge=0, le=0.9)] = 0.05
+    holdout_model: Version | None = None
+
+
+class CandidateBody(Body):
+    model: Version
+    share: Annotated[float, Field(ge=0.01, le=0.99)] = 0.2
+    reason: Reason = ""
+
+
+class PromoteBody(Body):
+    model: Version
+    reason: Reason = ""
+
+
+class ReasonBody(Body):
+    reason: Reason = ""
+
+
+class SwitchBody(Body):
+    enabled: StrictBool
+    reason: Reason = ""
+
+
+class Problem(BaseModel):
+    """What was wrong, in one sentence."""
+
+    detail: str

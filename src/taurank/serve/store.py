@@ -1,0 +1,155 @@
+"""The database: SQLite in a folder by default, PostgreSQL by address.
+
+SQLite runs in WAL mode with full synchronization, and every writer starts with BEGIN IMMEDIATE, so that two
+processes never deadlock on a lock upgrade. Whatever the database cannot do right now (lost connection, full
+disk, lock timeout) becomes ``Unavailable``.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, Engine, Table, create_engine, event, select
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
+
+from taurank.errors import InputError, first_line
+from taurank.serve import tables
+
+BUSY_SECONDS = 5.0
+
+
+class Unavailable(Exception):
+    """The database cannot answer now; the same request may succeed later."""
+
+
+class NotFound(InputError):
+    """A surface or a model that does not exist."""
+
+
+class Store:
+    """Transactions on one database. ``address`` is a folder (SQLite) or ``postgresql://…``."""
+
+    def __init__(self, address: str, create: bool = True) -> None:
+        self.address = address
+        self.engine = _engine(address, create)
+        self.postgresql = self.engine.dialect.name == "postgresql"
+        try:
+            with self.write() as connection:
+                tables.metadata.create_all(connection)
+                self._first_settings(connection)
+        except BaseException:
+            self.close()
+            raise
+
+    def _first_settings(self, connection: Connection) -> None:
+        rows = [
+            {"name": "schema", "value": tables.SCHEMA_VERSION},
+            {"name": "salt", "value": secrets.token_hex(32)},  # of the arms; outlives a rotation of the secret
+        ]
+        insert_new(connection, tables.settings, rows)
+        version = setting(connection, "schema")
+        if version != tables.SCHEMA_VERSION:
+            raise InputError(
+                f"the database has schema {version}, this version of taurank needs {tables.SCHEMA_VERSION}; "
+                "use the version of taurank that made it."
+            )
+
+    @contextmanager
+    def write(self) -> Iterator[Connection]:
+        """A transaction that may write; committed at the end of the block, or not at all."""
+        with _unavailable(), self.engine.connect() as plain:
+            connection = plain.execution_options(immediate=True)
+            with connection.begin():
+                yield connection
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        """A consistent view of the database."""
+        with _unavailable(), self.engine.connect() as connection, connection.begin():
+            yield connection
+
+    def rows(self, statement: Any) -> list[dict[str, Any]]:
+        """The rows of one query."""
+        with self.read() as connection:
+            return [dict(row) for row in connection.execute(statement).mappings()]
+
+    def close(self) -> None:
+        self.engine.dispose()
+
+
+def setting(connection: Connection, name: str) -> str | None:
+    value: str | None = connection.scalar(select(tables.settings.c.value).where(tables.settings.c.name == name))
+    return value
+
+
+def insert_new(connection: Connection, table: Table, rows: Sequence[dict[str, Any]]) -> int:
+    """Insert the rows whose primary key is not there yet; returns how many these were."""
+    if not rows:
+        return 0
+    if connection.dialect.name == "sqlite" and len(rows) > 1:
+        return sum(_insert_at_once(connection, table, rows[n : n + 500]) for n in range(0, len(rows), 500))
+    return connection.execute(_insert_or_skip(connection.dialect.name, table), list(rows)).rowcount
+
+
+def _insert_at_once(connection: Connection, table: Table, rows: Sequence[dict[str, Any]]) -> int:
+    """One statement for all rows: the driver releases the GIL once instead of once per row."""
+    names = list(rows[0])
+    one = f"({','.join('?' * len(names))})"
+    columns = ",".join(f'"{name}"' for name in names)
+    text = f'INSERT INTO "{table.name}" ({columns}) VALUES {",".join([one] * len(rows))} ON CONFLICT DO NOTHING'
+    return connection.exec_driver_sql(text, tuple(row[name] for row in rows for name in names)).rowcount
+
+
+@cache
+def _insert_or_skip(dialect: str, table: Table) -> Any:
+    kind: Any = postgresql if dialect == "postgresql" else sqlite
+    return kind.insert(table).on_conflict_do_nothing()
+
+
+@contextmanager
+def _unavailable() -> Iterator[None]:
+    try:
+        yield
+    except (DBAPIError, PoolTimeout) as error:
+        raise Unavailable(first_line(getattr(error, "orig", None) or error)) from error
+
+
+def _engine(address: str, create: bool) -> Engine:
+    if "://" not in address:
+        folder = Path(address)
+        if create:
+            folder.mkdir(parents=True, exist_ok=True)
+        if not folder.is_dir():
+            raise InputError(f"the folder '{address}' does not exist; create it with `taurank serve init`.")
+        return _sqlite(folder / "taurank.db")
+    if not address.startswith(("postgresql://", "postgresql+psycopg://")):
+        raise InputError(f"'{address}' is not a folder or an address such as postgresql://user@host/name.")
+    url = address.replace("postgresql://", "postgresql+psycopg://", 1)
+    try:
+        return create_engine(url, pool_pre_ping=True, pool_timeout=5, connect_args={"connect_timeout": 3})
+    except (SQLAlchemyError, ImportError, ValueError) as error:
+        raise InputError(f"the address of the database cannot be used: {first_line(error)}.") from error
+
+
+def _sqlite(path: Path) -> Engine:
+    engine = create_engine(f"sqlite:///{path}", connect_args={"timeout": BUSY_SECONDS}, pool_timeout=5)
+
+    @event.listens_for(engine, "connect")
+    def configure(connection: Any, _: Any) -> None:
+        connection.isolation_level = None  # transactions are begun below, not by the driver
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("PRAGMA synchronous=FULL")
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: Connection) -> None:
+        immediate = connection.get_execution_options().get("immediate", False)
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if immediate else "BEGIN")
+
+    return engine

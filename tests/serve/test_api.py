@@ -1,0 +1,202 @@
+"""The HTTP API: roles, limits, errors, and that the same question gets the same list."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from sqlalchemy import select
+from starlette.testclient import TestClient
+
+from support.shop import NOON, SECRET, SetClock, fitted, open_shop
+from taurank.serve import tables
+from taurank.serve.api import create_app
+from taurank.serve.auth import create_token
+from taurank.serve.models import model_bytes
+from taurank.serve.service import Service
+from taurank.serve.store import Store
+
+DAY = 86400.0
+
+
+class Shop:
+    """A running application and a client for each role."""
+
+    def __init__(self, store: Store, client: TestClient, clock: SetClock, version: str) -> None:
+        self.store, self.client, self.clock, self.version = store, client, clock, version
+        self.tokens = {role: create_token(store, role)[1] for role in ("app", "analyst", "admin")}
+
+    def call(self, role: str, method: str, path: str, **rest: Any) -> Any:
+        headers = {"Authorization": f"Bearer {self.tokens[role]}", **rest.pop("headers", {})}
+        return self.client.request(method, path, headers=headers, **rest)
+
+    def ask(self, user: Any, **rest: Any) -> Any:
+        return self.call("app", "POST", "/v1/recommend", json={"user_id": user, "surface": "home", **rest})
+
+
+@pytest.fixture
+def shop(store: Store, clock: SetClock) -> Iterator[Shop]:
+    version = open_shop(store)
+    service = Service(store, SECRET, clock, body_limit=20_000)
+    with TestClient(create_app(service), raise_server_exceptions=False) as client:
+        yield Shop(store, client, clock, version)
+
+
+def test_the_same_question_gets_the_same_list(shop: Shop) -> None:
+    users = [str(n) for n in range(30)]
+    first = {user: shop.ask(user).json() for user in users}
+    shop.clock.now += 3600
+    for user in users:
+        again = shop.ask(int(user), exclude=["1"]).json()
+        assert again == {**first[user], "repeated": True}
+        assert not first[user]["repeated"]
+    shop.clock.now += DAY
+    following = {user: shop.ask(user).json() for user in users}
+    assert any(following[user]["items"] != first[user]["items"] for user in users)
+    arms = {answer["arm"] for answer in first.values()}
+    assert arms <= {"incumbent", "holdout"}
+    for answer in first.values():
+        assert [item["rank"] for item in answer["items"]] == list(range(1, len(answer["items"]) + 1))
+        assert len(answer["items"]) == (0 if answer["arm"] == "holdout" else 4)
+    stored = {row["id"] for row in shop.store.rows(select(tables.decisions.c.id))}
+    assert {answer["decision_id"] for answer in [*first.values(), *following.values()]} == stored
+
+
+def test_outcomes(shop: Shop) -> None:
+    event = {"event_id": "e1", "user_id": 5, "item_id": "7", "time": "2023-11-15T13:00:00+01:00", "value": 2.5}
+    body = {"events": [event, {"event_id": "e2", "user_id": "5", "item_id": 8}]}
+    assert shop.call("app", "POST", "/v1/outcomes", json=body).json() == {"accepted": 2, "duplicates": 0}
+    assert shop.call("app", "POST", "/v1/outcomes", json=body).json() == {"accepted": 0, "duplicates": 2}
+    rows = {row["event_id"]: row for row in shop.store.rows(select(tables.outcomes))}
+    assert rows["e1"] == {"event_id": "e1", "user_id": "5", "item_id": "7", "time": NOON, "value": 2.5}
+    assert rows["e2"]["time"] == shop.clock.now
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"user_id": "", "surface": "home"},
+        {"user_id": "a\x00b", "surface": "home"},
+        {"user_id": True, "surface": "home"},
+        {"user_id": "u"},
+        {"user_id": "u", "surface": "home", "candidates": "abc"},
+        {"user_id": "u", "surface": "home", "other": 1},
+        {"user_id": "x" * 300, "surface": "home"},
+        [],
+    ],
+)
+def test_bad_bodies_are_422(shop: Shop, body: Any) -> None:
+    answer = shop.call("app", "POST", "/v1/recommend", json=body)
+    assert answer.status_code == 422
+    assert answer.json()["detail"]
+
+
+def test_lone_surrogates_are_422(shop: Shop) -> None:
+    raw = b'{"user_id": "\\ud800", "surface": "home"}'
+    answer = shop.call("app", "POST", "/v1/recommend", content=raw, headers={"Content-Type": "application/json"})
+    assert answer.status_code == 422
+
+
+def test_unknown_surface_and_missing_model(shop: Shop) -> None:
+    answer = shop.call("app", "POST", "/v1/recommend", json={"user_id": "u", "surface": "nowhere"})
+    assert (answer.status_code, answer.json()["detail"]) == (404, "there is no surface 'nowhere'.")
+    shop.call("admin", "PUT", "/v1/surfaces/mail", json={"period": "week", "holdout": 0.0})
+    answer = shop.call("app", "POST", "/v1/recommend", json={"user_id": "u", "surface": "mail"})
+    assert answer.status_code == 409
+
+
+def test_roles(shop: Shop) -> None:
+    assert shop.client.get("/v1/surfaces").status_code == 401
+    assert shop.call("app", "GET", "/v1/surfaces").status_code == 403
+    assert shop.call("analyst", "GET", "/v1/surfaces").status_code == 200
+    assert shop.call("analyst", "POST", "/v1/surfaces/home/switch", json={"enabled": False}).status_code == 403
+    assert shop.call("analyst", "POST", "/v1/recommend", json={}).status_code == 403
+    password = base64.b64encode(f"me:{shop.tokens['admin']}".encode()).decode()
+    basic = {"Authorization": f"Basic {password}"}
+    assert shop.client.get("/v1/surfaces", headers=basic).status_code == 200
+    # a browser repeats a password on requests of foreign pages, so it must not change anything
+    switched = shop.client.post("/v1/surfaces/home/switch", headers=basic, json={"enabled": False})
+    assert switched.status_code == 401
+
+
+def test_models_and_arms(shop: Shop) -> None:
+    content = model_bytes(fitted("popular"))
+    row = shop.call("admin", "POST", "/v1/models?note=popular", content=content).json()
+    assert row["learner"] == "Popular"
+    assert shop.call("admin", "POST", "/v1/models", content=b"junk").status_code == 422
+    assert len(shop.call("analyst", "GET", "/v1/models").json()) == 2
+    started = shop.call("admin", "POST", "/v1/surfaces/home/candidate", json={"model": row["version"], "share": 0.5})
+    assert started.json()["candidate"] == row["version"]
+    arms = [shop.ask(str(user)).json()["arm"] for user in range(60)]
+    assert set(arms) == {"candidate", "incumbent", "holdout"}
+    promoted = shop.call("admin", "POST", "/v1/surfaces/home/promote", json={"model": row["version"]}).json()
+    assert (promoted["incumbent"], promoted["candidate"]) == (row["version"], None)
+    back = shop.call("admin", "POST", "/v1/surfaces/home/rollback", json={}).json()
+    assert back["incumbent"] == shop.version
+    events = [line["event"] for line in shop.call("analyst", "GET", "/v1/history").json()]
+    assert events[:3] == ["rolled back", "promoted", "candidate"]
+
+
+def test_the_switch(shop: Shop) -> None:
+    users = [str(n) for n in range(10)]
+    before = {user: shop.ask(user).json() for user in users}
+    shop.call("admin", "POST", "/v1/surfaces/home/switch", json={"enabled": False, "reason": "complaints"})
+    for user in [*users, "late"]:
+        answer = shop.ask(user).json()
+        assert (answer["arm"], answer["items"]) == ("off", [])
+    shop.call("admin", "POST", "/v1/surfaces/home/switch", json={"enabled": True})
+    assert shop.ask("1").json()["items"] == before["1"]["items"]
+    assert shop.ask("late").json()["items"] == []  # decided while it was off
+
+
+def test_any_propensity_can_be_asked_for(shop: Shop) -> None:
+    answer = next(a for a in (shop.ask(str(u)).json() for u in range(10)) if a["items"])
+    path = f"/v1/decisions/{answer['decision_id']}"
+    items = [str(n) for n in range(30)]
+    row = shop.call("analyst", "GET", path, params={"item_id": [*items, "unknown"]}).json()
+    shown = {item["item_id"]: item["propensity"] for item in answer["items"]}
+    assert {item: row["propensity_of"][item] for item in shown} == shown
+    assert sum(row["propensity_of"].values()) == pytest.approx(4)
+    assert row["propensity_of"]["unknown"] == 0
+    assert shop.call("analyst", "GET", "/v1/decisions/" + "0" * 32).status_code == 404
+
+
+def test_body_limit(shop: Shop) -> None:
+    large = {"user_id": "u", "surface": "home", "exclude": ["x" * 100] * 300}
+    assert shop.call("app", "POST", "/v1/recommend", json=large).status_code == 413
+
+    def pieces() -> Iterator[bytes]:
+        for _ in range(30):
+            yield b" " * 1000
+
+    headers = {"Content-Type": "application/json"}
+    assert shop.call("app", "POST", "/v1/recommend", content=pieces(), headers=headers).status_code == 413
+
+
+def test_rate_limit(sqlite_store: Store, clock: SetClock) -> None:
+    open_shop(sqlite_store)
+    token = create_token(sqlite_store, "app")[1]
+    service = Service(sqlite_store, SECRET, clock, rate=2.0)
+    with TestClient(create_app(service)) as client:
+        body = {"user_id": "u", "surface": "home"}
+        headers = {"Authorization": f"Bearer {token}"}
+        codes = [client.post("/v1/recommend", json=body, headers=headers).status_code for _ in range(8)]
+        assert codes[0] == 200
+        assert 429 in codes
+        guesses = [client.get("/v1/models", headers={"Authorization": f"Bearer {n}"}).status_code for n in range(40)]
+        assert set(guesses) == {401, 429}
+
+
+def test_headers_health_and_metrics(shop: Shop) -> None:
+    shop.ask("1")
+    answer = shop.client.get("/health/live")
+    assert answer.headers["content-security-policy"].startswith("default-src 'none'")
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert shop.client.get("/health/ready").json() == {"status": "ok"}
+    assert shop.client.get("/nowhere").headers["x-frame-options"] == "DENY"
+    text = shop.call("analyst", "GET", "/metrics").text
+    assert 'taurank_requests_total{route="/v1/recommend",status="200"' in text
+    assert 'taurank_request_seconds_bucket{route="/v1/recommend",le="+Inf"' in text
+    assert shop.client.get("/openapi.json").json()["info"]["title"] == "taurank"

@@ -1,0 +1,138 @@
+"""The dashboard: right figures, nothing unescaped, and a page that fits wide and narrow screens in Chromium."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from starlette.testclient import TestClient
+
+from support.shop import NOON, SECRET, SetClock, decider, fitted, open_shop, small_world, visit
+from taurank.serve.api import create_app
+from taurank.serve.auth import create_token
+from taurank.serve.charts import Line, band_chart, bar_chart
+from taurank.serve.dashboard import number, render, signed
+from taurank.serve.figures import gather
+from taurank.serve.gate import start_candidate, switch
+from taurank.serve.models import add_model, model_bytes
+from taurank.serve.policy import Policy
+from taurank.serve.recording import Recorder
+from taurank.serve.service import Service
+from taurank.serve.settling import settle
+from taurank.serve.store import Store
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+
+
+@pytest.fixture
+def page(store: Store, clock: SetClock) -> str:
+    """The page of a shop with three settled days, a candidate and a hostile name."""
+    open_shop(store, Policy(k=4, floor=0.03, temperature=0.5), holdout=0.3)
+    second = add_model(store, model_bytes(fitted("popular")), "", NOON)["version"]
+    start_candidate(store, "home", second, 0.5, "<script>alert(1)</script>", NOON)
+    made, recorder = decider(store, clock), Recorder(store)
+    for _ in range(3):
+        visit(made, clock, small_world(), recorder, np.random.default_rng(0), copies=15)
+    recorder.close()
+    settle(made, made.surfaces.get("home"), clock.now)
+    figures = gather(store, made.surfaces.get("home"))
+    assert figures.visits == sum(row["visits"] for row in figures.arms if row["arm"] != "holdout")
+    assert figures.extra[0] == pytest.approx(figures.lift.estimate[-1] * figures.visits)
+    assert 0 < figures.explored < 1
+    assert figures.working[0]["low"] > 0
+    assert all(row["low"] <= 0 for row in figures.anyway)
+    assert [sum(counts) for _, _, _, counts in figures.overlap] == [
+        purchases for _, purchases, _, _ in figures.overlap
+    ]
+    assert all(0 < effective <= purchases for _, purchases, effective, _ in figures.overlap)
+    return render(figures, made.surfaces.all(), clock.now)
+
+
+def test_the_page_is_whole_and_escaped(page: str) -> None:
+    assert "<script" not in page
+    assert "&lt;script&gt;" in page
+    assert page.count("<svg") == 3
+    assert not re.search(r'(src|href)="(?!/)', page)  # nothing from elsewhere
+    assert "nan" not in re.sub(r"<[^>]*>", "", page).lower().split()
+    for words in ("Extra purchases so far", "They sell anyway", "Candidate − incumbent", "Overlap", "History"):
+        assert words in page
+
+
+def test_before_anything_happened(sqlite_store: Store, clock: SetClock) -> None:
+    token = create_token(sqlite_store, "analyst")[1]
+    with TestClient(create_app(Service(sqlite_store, SECRET, clock))) as client:
+        headers = {"Authorization": f"Bearer {token}"}
+        assert "There is no surface yet" in client.get("/", headers=headers).text
+        open_shop(sqlite_store)
+        switch(sqlite_store, "home", False, "", NOON)
+        text = client.get("/?surface=home", headers=headers).text
+        assert "Recommendations are switched off" in text
+        assert "No period has been settled yet" in text
+        assert client.get("/?surface=other", headers=headers).status_code == 404
+        assert client.get("/").headers["www-authenticate"].startswith("Basic")
+
+
+def measure(page: str, folder: Path, width: int, dark: bool) -> dict[str, Any]:
+    """Chromium lays the page out in a frame of this width and says what it sees."""
+    script = """
+      const inside = document.querySelector("iframe").contentDocument;
+      const root = inside.documentElement;
+      const small = [...inside.querySelectorAll("td, p, b")].filter(e => e.getClientRects().length
+        && parseFloat(getComputedStyle(e).fontSize) < 11).length;
+      document.title = JSON.stringify({scroll: root.scrollWidth, client: root.clientWidth, height: root.scrollHeight,
+        paper: getComputedStyle(inside.body).backgroundColor, ink: getComputedStyle(inside.body).color, small: small,
+        charts: [...inside.querySelectorAll("svg")].map(e => e.getBoundingClientRect().width)});"""
+    frame = f'<iframe width="{width}" height="900" srcdoc="{html.escape(page, quote=True)}"></iframe>'
+    file = folder / "frame.html"
+    file.write_text(f"<title></title>{frame}<script>window.onload = () => {{{script}}}</script>", encoding="utf-8")
+    options = ["--headless=new", "--no-sandbox", "--disable-gpu", f"--user-data-dir={folder}/profile", "--dump-dom"]
+    options += [f"--blink-settings=preferredColorScheme={0 if dark else 1}", "--window-size=1600,1000"]
+    answer = subprocess.run([str(CHROMIUM), *options, file.as_uri()], capture_output=True, text=True, timeout=120)
+    title = re.search(r"<title>(.*?)</title>", answer.stdout)
+    assert title is not None
+    seen: dict[str, Any] = json.loads(html.unescape(title.group(1)))
+    return seen
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed; the page is not looked at")
+def test_in_chromium(page: str, tmp_path: Path) -> None:
+    wide, narrow = measure(page, tmp_path, 1280, False), measure(page, tmp_path, 360, True)
+    for seen in (wide, narrow):
+        assert seen["scroll"] <= seen["client"]  # nothing sticks out to the right
+        assert seen["small"] == 0
+        assert len(seen["charts"]) == 3
+        assert max(seen["charts"]) <= seen["client"]
+    assert narrow["height"] > wide["height"]
+    assert wide["paper"] == "rgb(255, 255, 255)"
+    assert narrow["paper"] == "rgb(20, 24, 29)"
+
+
+def test_charts() -> None:
+    values = np.array([0.1, 0.2, 0.3])
+    line = Line("a", "one", values, np.array([-np.inf, 0.1, 0.2]), np.array([np.inf, 0.3, 0.4]))
+    svg = band_chart(["x", "<y>", "z"], [line], "a 'chart'")
+    assert "inf" not in svg
+    assert "&lt;y&gt;" in svg
+    band = re.search(r'polygon class="band one" points="([^"]*)"', svg)
+    assert band is not None
+    assert len(band.group(1).split()) == 4  # two periods have bounds
+    heights = [
+        float(h)
+        for h in re.findall(r'<rect [^>]*height="([0-9.]+)"', bar_chart(["a", "b"], [("n", "one", [1, 3])], ""))
+    ]
+    assert heights[1] == pytest.approx(3 * heights[0], rel=0.01)
+    assert "nan" not in band_chart([], [], "")
+
+
+def test_numbers() -> None:
+    assert [number(v) for v in (0.0, 0.012345, 1.5, 123.4, 45678.0, float("nan"), float("inf"))] == [
+        "0", "0.0123", "1.50", "123", "45,678", "–", "–",
+    ]  # fmt: skip
+    assert [signed(v) for v in (1.0, -1.0, float("inf"))] == ["+1.00", "-1.00", "–"]

@@ -1,0 +1,159 @@
+"""Decisions: once per user and period, replayed to the bit, filters renormalize π."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from support.shop import NOON, SECRET, SetClock, decider, fitted, open_shop
+from taurank.errors import InputError
+from taurank.serve.deciding import Decider, NoModel
+from taurank.serve.gate import demote, promote, roll_back, start_candidate, switch
+from taurank.serve.models import add_model, check_model, model_bytes
+from taurank.serve.policy import Policy
+from taurank.serve.recording import Recorder
+from taurank.serve.store import NotFound, Store
+from taurank.serve.surfaces import put_surface
+
+DAY = 86400.0
+
+
+def test_every_decision_can_be_replayed(store: Store) -> None:
+    open_shop(store)
+    made, clock = [], SetClock()
+    recorder = Recorder(store)
+    first = decider(store, clock)
+    for day in range(3):
+        clock.now = NOON + day * DAY
+        for user in range(45):  # five users are unknown to the model
+            exclude = ["1", "2"] if user % 3 == 0 else []
+            candidates = ["7", "3", "new", "5", "9"] if user % 5 == 0 else None
+            made.append(recorder.submit(first.decide("home", str(user), candidates, exclude)).result().decision)
+    recorder.close()
+    clock.now = NOON + 100 * DAY
+    store.close()  # connections are made anew
+    other = Decider(store, SECRET, clock)
+    for row in made:
+        assert row is not None
+        items, shown = json.loads(row["shown"]), json.loads(row["propensities"])
+        assert other.replay(row) == (items, shown)
+        eligible, pi = other.propensities(row)
+        if row["arm"] == "holdout":
+            assert items == []
+            continue
+        assert pi.sum() == pytest.approx(len(items))
+        assert shown == [pi[list(eligible).index(item)] for item in items]
+
+
+def test_another_secret_draws_other_lists(sqlite_store: Store) -> None:
+    open_shop(sqlite_store, holdout=0.0)
+    one, other = decider(sqlite_store), Decider(sqlite_store, SECRET[::-1], SetClock())
+    lists = [[d.decide("home", str(u)).decision["shown"] for u in range(30)] for d in (one, other)]  # type: ignore[index]
+    assert lists[0] != lists[1]
+
+
+def test_filters_renormalize(sqlite_store: Store) -> None:
+    open_shop(sqlite_store, holdout=0.0)
+    made = decider(sqlite_store)
+    row = made.decide("home", "1", exclude=["0", "1", "nobody"]).decision
+    assert row is not None
+    recorder = Recorder(sqlite_store)
+    recorder.submit(made.decide("home", "1", exclude=["0", "1", "nobody"])).result()
+    recorder.close()
+    items, pi = made.propensities(row)
+    assert len(items) == 28
+    assert not {"0", "1"} & set(items)
+    assert pi.sum() == pytest.approx(4)
+    few = made.decide("home", "2", candidates=["4", "5", "4"]).decision
+    assert few is not None
+    assert len(json.loads(few["shown"])) == 1  # one of two: neither is certain
+    none = made.decide("home", "2", candidates=[]).decision
+    assert none is not None
+    assert none["shown"] == "[]"
+
+
+def test_arms_are_permanent_and_have_their_shares(sqlite_store: Store) -> None:
+    first = open_shop(sqlite_store, holdout=0.2)
+    second = add_model(sqlite_store, model_bytes(fitted("popular")), "", NOON)["version"]
+    start_candidate(sqlite_store, "home", second, 0.5, "try", NOON)
+    surface = decider(sqlite_store).surfaces
+    surface.refresh()
+    arms = np.array([surface.get("home").arm(surface.salt, str(u)) for u in range(20_000)])
+    shares = surface.get("home").shares()
+    assert shares == pytest.approx({"holdout": 0.2, "incumbent": 0.4, "candidate": 0.4})
+    for arm, share in shares.items():
+        assert abs((arms == arm).mean() - share) < 4.5 * np.sqrt(share * (1 - share) / 20_000)
+    demote(sqlite_store, "home", "", NOON)
+    surface.refresh()
+    after = np.array([surface.get("home").arm(surface.salt, str(u)) for u in range(20_000)])
+    assert np.array_equal(after == "holdout", arms == "holdout")
+    start_candidate(sqlite_store, "home", second, 0.5, "again", NOON + 5 * DAY)
+    surface.refresh()
+    anew = np.array([surface.get("home").arm(surface.salt, str(u)) for u in range(20_000)])
+    assert 0.45 < (anew[arms == "candidate"] == "candidate").mean() < 0.55  # split anew
+    assert surface.get("home").model("incumbent") == first
+
+
+def test_switch_roll_back_and_promotion(sqlite_store: Store) -> None:
+    first = open_shop(sqlite_store, holdout=0.0)
+    second = add_model(sqlite_store, model_bytes(fitted("popular")), "", NOON)["version"]
+    start_candidate(sqlite_store, "home", second, 0.5, "", NOON)
+    assert not promote(sqlite_store, "home", second, "", NOON, expected="other")
+    assert promote(sqlite_store, "home", second, "", NOON, expected=second)
+    assert decider(sqlite_store).surfaces.get("home").incumbent == second
+    assert roll_back(sqlite_store, "home", "worse", NOON) == first
+    switch(sqlite_store, "home", False, "stop", NOON)
+    row = decider(sqlite_store).decide("home", "1").decision
+    assert row is not None
+    assert (row["arm"], row["shown"]) == ("off", "[]")
+    with pytest.raises(InputError, match="no candidate"):
+        demote(sqlite_store, "home", "", NOON)
+    with pytest.raises(InputError, match="no model"):
+        promote(sqlite_store, "home", "missing", "", NOON)
+
+
+def test_a_holdout_may_get_a_fixed_model(sqlite_store: Store) -> None:
+    version = open_shop(sqlite_store, holdout=0.0)
+    put_surface(sqlite_store, "home", Policy(k=4, floor=0.01), "day", 0.9, version)
+    made = decider(sqlite_store)
+    rows = [made.decide("home", str(user)).decision for user in range(40)]
+    held = [row for row in rows if row is not None and row["arm"] == "holdout"]
+    assert held
+    assert all(len(json.loads(row["shown"])) == 4 and row["model"] == version for row in held)
+
+
+def test_without_a_model(sqlite_store: Store) -> None:
+    put_surface(sqlite_store, "mail", Policy(k=2, floor=0.01), "week", 0.0)
+    made = decider(sqlite_store)
+    with pytest.raises(NoModel):
+        made.decide("mail", "u")
+    row = made.decide("mail", "u", candidates=["a", "b", "c", "d"]).decision
+    assert row is not None
+    assert json.loads(row["propensities"]) == pytest.approx([0.5, 0.5])
+    with pytest.raises(NotFound):
+        made.decide("nowhere", "u")
+    with pytest.raises(InputError, match="cannot change"):
+        put_surface(sqlite_store, "mail", Policy(), "day", 0.0)
+
+
+def test_models_are_checked(store: Store) -> None:
+    content = model_bytes(fitted())
+    row = add_model(store, content, "a note", NOON)
+    assert row == add_model(store, content, "another note", NOON + 1)
+    assert (row["learner"], row["users"], row["items"]) == ("Popular", 40, 30)
+    altered = bytearray(content)
+    altered[len(content) // 2] ^= 1
+    broken: Any = fitted()
+    broken.popularity_ = np.full(30, np.nan)
+    with pytest.raises(InputError, match="not a consistent Popular model"):
+        check_model(model_bytes(broken))
+    broken.popularity_ = np.ones(7, np.int64)
+    with pytest.raises(InputError, match="not a consistent Popular model"):
+        check_model(model_bytes(broken))
+    for wrong in (b"", b"not a model", bytes(altered), content[:-5]):
+        with pytest.raises(InputError) as error:
+            check_model(wrong)
+        assert "/tmp" not in str(error.value)

@@ -1,0 +1,131 @@
+"""Export and retraining: the log is exact, and only a log that can tell makes a candidate."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from sqlalchemy import select
+
+from support.shop import NOON, SetClock, decider, fitted, open_shop, small_world, visit
+from taurank.data.log import Log
+from taurank.errors import InputError
+from taurank.serve import tables
+from taurank.serve.deciding import Decider
+from taurank.serve.export import export
+from taurank.serve.keeping import keep_once
+from taurank.serve.models import add_model, model_bytes
+from taurank.serve.policy import Policy
+from taurank.serve.recording import Recorder
+from taurank.serve.retraining import Plan, cannot_tell, compare_offline, retrain
+from taurank.serve.settling import settle
+from taurank.serve.store import Store
+
+
+def shop_for_days(store: Store, days: int, copies: int = 1, seed: int = 0) -> tuple[Decider, SetClock]:
+    open_shop(store, Policy(k=4, floor=0.05, temperature=0.5), holdout=0.1)
+    clock, random = SetClock(), np.random.default_rng(seed)
+    made, recorder = decider(store, clock), Recorder(store)
+    for _ in range(days):
+        visit(made, clock, small_world(), recorder, random, copies)
+    recorder.close()
+    settle(made, made.surfaces.get("home"), clock.now)
+    return made, clock
+
+
+def test_the_exported_log_is_what_happened(store: Store, tmp_path: Path) -> None:
+    made, _ = shop_for_days(store, 3)
+    paths = export(made, made.surfaces.get("home")).write(tmp_path / "out")
+    log, visits = Log.read(paths[0]), pd.read_parquet(paths[1])
+    frame = log.to_frame().set_index(["user_id", "item_id", "time"])
+    period = made.surfaces.get("home").period
+    decisions = store.rows(select(tables.decisions))
+    drawn = [row for row in decisions if row["shown"] != "[]"]
+    assert set(zip(visits["user_id"], visits["time"], strict=True)) == {
+        (row["user_id"], period.name(row["period"])) for row in drawn
+    }
+    bought = {
+        (r["user_id"], r["item_id"], period.name(period.number(r["time"])))
+        for r in store.rows(select(tables.outcomes))
+    }
+    rows = 0
+    for decision in drawn:
+        items, pi = made.propensities(decision)
+        shown = json.loads(decision["shown"])
+        for item, p in zip(items, pi, strict=True):  # every eligible cell, in the log or absent
+            cell = (decision["user_id"], item, period.name(decision["period"]))
+            if item in shown or cell in bought:
+                row: Any = frame.loc[cell, :]  # type: ignore[index]
+                assert (row["treated"], row["outcome"]) == (item in shown, cell in bought)
+                assert row["propensity"] == pytest.approx(p, rel=1e-12)
+                rows += 1
+    assert rows == len(log)
+    assert log.n_items == 30
+    assert export(made, made.surfaces.get("home"), last=1).log.n_times == 1
+
+
+def test_an_empty_shop_has_no_log(sqlite_store: Store) -> None:
+    open_shop(sqlite_store)
+    made = decider(sqlite_store)
+    with pytest.raises(InputError, match="no settled period"):
+        export(made, made.surfaces.get("home"))
+
+
+def test_retraining_makes_a_candidate(sqlite_store: Store) -> None:
+    made, clock = shop_for_days(sqlite_store, 6, copies=3)
+    result = retrain(made, "home", Plan("countingbayes", {"weight": 2.0}, share=0.4))
+    assert result.version is not None
+    assert result.estimate is not None
+    assert result.estimate.low < result.estimate.difference < result.estimate.high
+    made.surfaces.refresh()
+    surface = made.surfaces.get("home")
+    assert (surface.candidate, surface.share) == (result.version, 0.4)
+    assert surface.since == surface.period.number(clock.now)
+    again = retrain(made, "home", Plan("countingbayes", {"weight": 3.0}))
+    assert "still the candidate" in again.words
+    assert "home" in keep_once(made)
+
+
+def test_offline_estimate_is_right(sqlite_store: Store) -> None:
+    """The mean over many days is the true difference between the two models."""
+    made, _ = shop_for_days(sqlite_store, 30)
+    surface, world = made.surfaces.get("home"), small_world()
+    rival = add_model(sqlite_store, model_bytes(fitted("popular")), "", NOON)["version"]
+    model = made.models.get(rival)
+    truths = []
+    periods = [row["period"] for row in sqlite_store.rows(select(tables.settled))]
+    estimates = [compare_offline(made, surface, model.learner, period) for period in periods]
+    incumbent = made.models.get(surface.incumbent or "")
+    effect = world.treated_rate - world.control_rate
+    for decision in sqlite_store.rows(select(tables.decisions).where(tables.decisions.c.shown != "[]")):
+        pis = [made.propensities_of(decision, m, surface.policy) for m in (model, incumbent)]
+        new, old = (np.array([pi[str(item)] for item in range(world.n_items)]) for pi in pis)
+        truths.append(float(((new - old) * effect[int(decision["user_id"])]).sum()))
+    values = np.array([estimate.difference for estimate in estimates])
+    assert abs(values.mean() - np.mean(truths)) < 4 * values.std(ddof=1) / np.sqrt(len(values))
+    inside = [estimate.low <= np.mean(truths) <= estimate.high for estimate in estimates]
+    assert np.mean(inside) >= 0.8
+
+
+def test_a_log_that_cannot_tell_is_refused(sqlite_store: Store) -> None:
+    made, _ = shop_for_days(sqlite_store, 2)
+    thin = export(made, made.surfaces.get("home"), last=1).log
+    assert "fewer than two" in cannot_tell(thin)
+    result = retrain(made, "home", Plan("popular", last=1))
+    assert result.version is None
+    lines = sqlite_store.rows(select(tables.history).where(tables.history.c.event == "not retrained"))
+    assert [line["reason"] for line in lines] == [result.words]
+    with pytest.raises(InputError, match="no learner"):
+        retrain(made, "home", Plan("nothing"))
+
+
+def test_few_purchases_are_refused(sqlite_store: Store) -> None:
+    made, _ = shop_for_days(sqlite_store, 2)
+    log = export(made, made.surfaces.get("home")).log
+    few = log.to_frame()
+    few.loc[few.index[30:], "outcome"] = 0
+    assert "after weighting" in cannot_tell(Log.from_frame(few[few.treated.eq(1) | few.outcome.eq(1)]))

@@ -1,0 +1,105 @@
+"""Confidence sequences cover at all times at once; the sample-ratio test rarely cries wolf and finds a mismatch."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from taurank.serve.sequences import (
+    FEWEST_ACTIVE,
+    FEWEST_USERS,
+    Means,
+    difference,
+    from_variance,
+    one_arm,
+    ratio_evidence,
+    running_means,
+)
+
+
+def slow_mean(user: np.ndarray, period: np.ndarray, value: np.ndarray, last: int) -> tuple[float, float]:
+    keep = period <= last
+    users = np.unique(user[keep])
+    sums = np.array([value[keep & (user == u)].sum() for u in users])
+    visits = np.array([np.count_nonzero(keep & (user == u)) for u in users])
+    mean = sums.sum() / visits.sum()
+    variance = ((sums - mean * visits) ** 2).sum() / visits.sum() ** 2 * len(users) / (len(users) - 1)
+    return float(mean), float(variance)
+
+
+def test_running_means_equal_their_slow_twin() -> None:
+    random = np.random.default_rng(0)
+    user, period = random.integers(0, 30, 400), random.integers(0, 6, 400)
+    value = random.poisson(0.4, 400).astype(np.float64)
+    means = running_means(user, period, value, 6)
+    for last in range(6):
+        mean, variance = slow_mean(user, period, value, last)
+        assert means.mean[last] == pytest.approx(mean)
+        assert means.variance[last] == pytest.approx(variance)
+        assert means.users[last] == len(np.unique(user[period <= last]))
+        assert means.active[last] == len(np.unique(user[(period <= last) & (value != 0)]))
+    assert running_means(user[:0], period[:0], value[:0], 2).users.tolist() == [0, 0]
+
+
+def test_coverage_under_continuous_peeking() -> None:
+    """Skewed outcomes, a look after every single observation: all intervals of a run must cover at once."""
+    random = np.random.default_rng(1)
+    runs, n, rate = 1500, 3000, 0.3
+    x = random.poisson(rate, (runs, n)) * random.exponential(1.0, (runs, n))
+    t = np.arange(1, n + 1)
+    mean = np.cumsum(x, axis=1) / t
+    variance = (np.cumsum(x**2, axis=1) / t - mean**2) / np.maximum(t - 1, 1)
+    covered = fixed = 0
+    for run in range(runs):
+        enough = (t >= FEWEST_USERS) & (np.cumsum(x[run] != 0) >= FEWEST_ACTIVE)
+        sequence = from_variance(mean[run], np.maximum(variance[run], 0), enough)
+        covered += bool(((sequence.low <= rate) & (rate <= sequence.high)).all())
+        naive = 1.96 * np.sqrt(np.maximum(variance[run], 0))[enough]
+        fixed += bool((np.abs(mean[run] - rate)[enough] <= naive).all())
+    assert covered / runs >= 0.95
+    assert fixed / runs < 0.75  # what peeking does to an ordinary interval
+
+
+def test_coverage_with_returning_users_and_two_arms() -> None:
+    """The same users come back in 25 periods with tastes of their own; a look after every period."""
+    random = np.random.default_rng(2)
+    runs, users, periods = 1000, 200, 25
+    covered = one_covered = 0
+    for _ in range(runs):
+        rates = random.gamma(0.5, 0.8, 2 * users)  # mean 0.4
+        values = random.poisson(rates[:, None], (2 * users, periods)).astype(np.float64)
+        first, second = _means(values[:users]), _means(values[users:])
+        both, one = difference(first, second), one_arm(first)
+        covered += bool(((both.low <= 0) & (both.high >= 0)).all())
+        one_covered += bool(((one.low <= 0.4) & (one.high >= 0.4)).all())
+    assert covered / runs >= 0.95
+    assert one_covered / runs >= 0.95
+
+
+def _means(values: np.ndarray) -> Means:
+    users, periods = values.shape
+    user, period = np.repeat(np.arange(users), periods), np.tile(np.arange(periods), users)
+    return running_means(user, period, values.ravel(), periods)
+
+
+def test_intervals_shrink_and_wait_for_enough_users() -> None:
+    random = np.random.default_rng(3)
+    values = random.poisson(0.3, (400, 12)).astype(np.float64)
+    sequence = one_arm(_means(values))
+    width = sequence.high - sequence.low
+    assert (np.diff(width) < 0).all()
+    few = one_arm(_means(values[:20]))
+    assert np.isinf(few.high).all()
+
+
+def test_sample_ratio() -> None:
+    random = np.random.default_rng(4)
+    shares = np.array([0.1, 0.6, 0.3])
+    alarms = 0
+    for _ in range(500):
+        counts = np.cumsum(random.multinomial(50, shares, 60), axis=0)
+        alarms += any(ratio_evidence(row, shares) > np.log(1 / 0.05) for row in counts)
+    assert alarms / 500 <= 0.05
+    wrong = random.multinomial(20_000, [0.1, 0.57, 0.33])
+    assert ratio_evidence(wrong, shares) > np.log(1000)
+    assert ratio_evidence([0, 0, 0], shares) == pytest.approx(0)

@@ -1,0 +1,168 @@
+"""Settled periods: the lift is unbiased for what the lists cause, and the gate acts on it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+from sqlalchemy import select
+
+from support.shop import NOON, SetClock, decider, fitted, open_shop, small_world, visit
+from taurank.serve import tables
+from taurank.serve.gate import judge, promote, start_candidate
+from taurank.serve.lift import against_holdout, arm_lift, compare_candidate, read_visits
+from taurank.serve.models import add_model, model_bytes
+from taurank.serve.policy import Policy
+from taurank.serve.recording import Recorder, Request
+from taurank.serve.settling import settle, settle_again
+from taurank.serve.store import Store
+
+DAY = 86400.0
+
+
+def test_lift_of_a_decision_by_hand(store: Store) -> None:
+    open_shop(store, holdout=0.0)
+    clock = SetClock()
+    made, recorder = decider(store, clock), Recorder(store)
+    row: Any = recorder.submit(made.decide("home", "3")).result().decision
+    shown, shown_pi = json.loads(row["shown"]), json.loads(row["propensities"])
+    items, pi = made.propensities(row)
+    other = next(item for item in items if item not in shown)
+    events = [(NOON - 1, shown[1]), (NOON + 1, shown[0]), (NOON + 2, shown[0]), (NOON + 3, other), (NOON + 4, "x")]
+    rows = [
+        {"event_id": str(n), "user_id": "3", "item_id": item, "time": when, "value": 2.0}
+        for n, (when, item) in enumerate(events)
+    ]
+    recorder.submit(Request(events=rows)).result()
+    surface = made.surfaces.get("home")
+    assert settle(made, surface, clock.now) == 0  # the day has not ended
+    assert settle(made, surface, clock.now + DAY) == 1
+    assert settle(made, surface, clock.now + DAY) == 0
+    result = store.rows(select(tables.results))[0]
+    p = pi[list(items).index(other)]
+    assert result["purchases"] == 3  # the purchase before the decision does not count
+    assert result["lift"] == pytest.approx(1 - p / (1 - p))
+    best = sorted(pi)[-4:]
+    chosen = [(1 / shown_pi[0], shown_pi[0]), (-1 / (1 - p), p)]
+    assert result["greedy"] == pytest.approx(sum(effect for effect, q in chosen if q >= best[0]))
+    assert result["explored"] == pytest.approx(1 - sum(best) / 4)
+    values = {(r["item_id"], r["treated"]): r["value"] for r in store.rows(select(tables.positives))}
+    assert values == {(shown[0], 1): 4.0, (other, 0): 2.0}
+    late = {"event_id": "late", "user_id": "3", "item_id": shown[2], "time": NOON + 5, "value": 1.0}
+    recorder.submit(Request(events=[late])).result()
+    settle_again(made, surface, row["period"], clock.now + DAY)
+    assert store.rows(select(tables.results))[0]["lift"] == pytest.approx(2 - p / (1 - p))
+    recorder.close()
+
+
+def test_lift_is_unbiased(sqlite_store: Store) -> None:
+    world = small_world()
+    open_shop(sqlite_store, Policy(k=4, floor=0.02, temperature=0.5), holdout=0.0)
+    clock, random = SetClock(), np.random.default_rng(0)
+    made, recorder = decider(sqlite_store, clock), Recorder(sqlite_store)
+    truth = np.mean([visit(made, clock, world, recorder, random) for _ in range(40)]) / world.n_users
+    recorder.close()
+    settle(made, made.surfaces.get("home"), clock.now + DAY)
+    lift = np.array([row["lift"] for row in sqlite_store.rows(select(tables.results))])
+    assert len(lift) == 40 * 40
+    assert abs(lift.mean() - truth) < 4 * lift.std() / np.sqrt(len(lift))
+    assert truth > 3 * lift.std() / np.sqrt(len(lift))  # the test could see a difference
+    naive = np.array([row["treated"] for row in sqlite_store.rows(select(tables.positives))]).sum() / len(lift)
+    assert naive > truth + 4 * lift.std() / np.sqrt(len(lift))  # shown purchases alone say too much
+
+
+@pytest.mark.parametrize("better", [True, False])
+def test_the_gate_promotes_and_demotes(sqlite_store: Store, better: bool) -> None:
+    world = small_world()
+    effect = world.treated_rate - world.control_rate
+    good, bad = (_by_effect(sign * effect) for sign in (1, -1))
+    first = add_model(sqlite_store, model_bytes(bad if better else good), "", NOON)["version"]
+    second = add_model(sqlite_store, model_bytes(good if better else bad), "", NOON)["version"]
+    open_shop(sqlite_store, Policy(k=4, floor=0.02, temperature=0.3), holdout=0.3)
+    promote(sqlite_store, "home", first, "", NOON)
+    start_candidate(sqlite_store, "home", second, 0.5, "", NOON)
+    clock, random = SetClock(NOON + DAY), np.random.default_rng(1)
+    made, recorder = decider(sqlite_store, clock), Recorder(sqlite_store)
+    acts = []
+    for _ in range(15):
+        visit(made, clock, world, recorder, random, copies=20)
+        made.surfaces.refresh()
+        surface = made.surfaces.get("home")
+        settle(made, surface, clock.now)
+        acts.append(judge(sqlite_store, surface, clock.now))
+        if acts[-1] in ("promoted", "demoted"):
+            break
+    recorder.close()
+    assert acts[-1] == ("promoted" if better else "demoted")
+    made.surfaces.refresh()
+    after = made.surfaces.get("home")
+    assert (after.incumbent, after.candidate) == (second if better else first, None)
+    visits = read_visits(sqlite_store, "home")
+    if better:
+        assert arm_lift(visits, "candidate").low[-1] > 0
+    assert np.isfinite(against_holdout(visits, "incumbent").low[-1])
+
+
+def test_an_undecided_candidate_makes_room(sqlite_store: Store) -> None:
+    open_shop(sqlite_store, holdout=0.0)
+    second = add_model(sqlite_store, model_bytes(fitted("popular")), "", NOON)["version"]
+    start_candidate(sqlite_store, "home", second, 0.5, "", NOON)
+    clock, random = SetClock(), np.random.default_rng(1)
+    made, recorder = decider(sqlite_store, clock), Recorder(sqlite_store)
+    for _ in range(3):
+        visit(made, clock, small_world(), recorder, random)
+    recorder.close()
+    surface = made.surfaces.get("home")
+    assert surface.since == surface.period.number(NOON)  # nobody had a list of that day
+    settle(made, surface, clock.now)
+    assert "between" in judge(sqlite_store, surface, clock.now, patience=4)
+    assert judge(sqlite_store, surface, clock.now, patience=3) == "undecided"
+    made.surfaces.refresh()
+    assert made.surfaces.get("home").candidate is None
+    recorder = Recorder(sqlite_store)
+    recorder.submit(made.decide("home", "1")).result()
+    recorder.close()
+    start_candidate(sqlite_store, "home", second, 0.5, "", clock.now)
+    made.surfaces.refresh()
+    assert made.surfaces.get("home").since == surface.period.number(clock.now) + 1
+
+
+def _by_effect(scores: np.ndarray) -> Any:
+    """A model with given scores: CountingBayes holds one score per pair."""
+    learner = fitted("counting")
+    users, items = scores.shape
+    learner.pair_start_ = np.arange(users + 1, dtype=np.int64) * items  # type: ignore[attr-defined]
+    learner.pair_item_ = np.tile(np.arange(items, dtype=np.int32), users)  # type: ignore[attr-defined]
+    learner.pair_score_ = scores.astype(np.float32).ravel()  # type: ignore[attr-defined]
+    learner.unseen_ = scores.mean(axis=0).astype(np.float32)  # type: ignore[attr-defined]
+    learner.popularity_ = np.zeros(scores.shape[1], np.int64)
+    return learner
+
+
+def test_a_sample_ratio_mismatch_stops_the_gate(sqlite_store: Store) -> None:
+    open_shop(sqlite_store, holdout=0.1)
+    second = add_model(sqlite_store, model_bytes(fitted("popular")), "", NOON)["version"]
+    start_candidate(sqlite_store, "home", second, 0.5, "", NOON)
+    made = decider(sqlite_store)
+    surface = made.surfaces.get("home")
+    rows = [
+        {"decision": f"{arm}{n}", "surface": "home", "period": surface.since, "user_id": f"{arm}{n}", "arm": arm,
+         "model": model, "purchases": 1.0, "lift": float(n % 2) + extra, "greedy": 0.0, "explored": None}
+        for arm, model, size, extra in (
+            ("holdout", None, 100, 0.0), ("incumbent", surface.incumbent, 450, 0.0), ("candidate", second, 250, 5.0))
+        for n in range(size)
+    ]  # fmt: skip
+    with sqlite_store.write() as connection:
+        connection.execute(tables.results.insert(), rows)
+    comparison = compare_candidate(sqlite_store, surface)
+    assert comparison.mismatch
+    assert comparison.bounds[0] > 0  # it would have been promoted
+    assert judge(sqlite_store, surface, NOON) == "sample-ratio mismatch"
+    assert judge(sqlite_store, surface, NOON) == "sample-ratio mismatch"
+    alerts = sqlite_store.rows(select(tables.history).where(tables.history.c.event == "alert"))
+    assert len(alerts) == 1
+    assert "candidate 250" in alerts[0]["reason"]
+    assert judge(sqlite_store, dataclasses.replace(surface, candidate=None), NOON) == "no candidate"

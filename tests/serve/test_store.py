@@ -1,0 +1,169 @@
+"""The store on SQLite and PostgreSQL: first write wins, nothing is lost, errors become Unavailable."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sqlalchemy import event, func, select, text
+
+from support.shop import NOON
+from taurank.errors import InputError
+from taurank.serve import tables
+from taurank.serve.auth import Guard, create_token, list_tokens, revoke_token
+from taurank.serve.recording import Recorder, Request
+from taurank.serve.store import Store, Unavailable
+
+
+def decision(key: str, items: str = "[]", chosen: str | None = None) -> dict[str, Any]:
+    return {
+        "id": key, "surface": "home", "user_id": key, "period": 1, "time": NOON, "arm": "incumbent", "model": "m",
+        "policy": "p", "filter": chosen, "shown": items, "propensities": "[]",
+    }  # fmt: skip
+
+
+def outcome(key: str, value: float = 1.0) -> dict[str, Any]:
+    return {"event_id": key, "user_id": "u", "item_id": "i", "time": NOON, "value": value}
+
+
+def count(store: Store, table: Any) -> int:
+    return int(store.rows(select(func.count().label("n")).select_from(table))[0]["n"])
+
+
+def test_the_first_decision_prevails(store: Store) -> None:
+    recorder = Recorder(store)
+    first = recorder.submit(Request(decision("a", "[1]"), {"id": "f", "body": "{}"})).result()
+    again = recorder.submit(Request(decision("a", "[2]"))).result()
+    recorder.close()
+    assert (first.repeated, again.repeated) == (False, True)
+    assert again.decision is not None
+    assert again.decision["shown"] == "[1]"
+    assert again.decision == {**decision("a", "[1]")}
+    assert count(store, tables.decisions) == 1
+
+
+def test_two_processes_agree_on_one_decision(store: Store) -> None:
+    """Two recorders stand for two processes: each has its own thread and connection."""
+    other = Store(store.address)
+    recorders = [Recorder(store), Recorder(other)]
+    futures = [
+        [recorder.submit(Request(decision(f"u{n}", f"[{place}]"))) for n in range(300)]
+        for place, recorder in enumerate(recorders)
+    ]
+    answers = [[future.result().decision for future in part] for part in futures]
+    for recorder in recorders:
+        recorder.close()
+    other.close()
+    assert answers[0] == answers[1]
+    assert count(store, tables.decisions) == 300
+
+
+def test_events_are_idempotent(store: Store) -> None:
+    recorder = Recorder(store)
+    first = recorder.submit(Request(events=[outcome("a", 1.0), outcome("b"), outcome("a", 9.0)])).result()
+    again = recorder.submit(Request(events=[outcome("a", 5.0), outcome("c")])).result()
+    recorder.close()
+    assert (first.new_events, again.new_events) == (2, 1)
+    values = {row["event_id"]: row["value"] for row in store.rows(select(tables.outcomes))}
+    assert values == {"a": 1.0, "b": 1.0, "c": 1.0}
+
+
+def test_one_bad_request_does_not_fail_its_neighbors(store: Store) -> None:
+    recorder = Recorder(store)
+    gate = threading.Event()
+    original = recorder._commit
+
+    def waiting(group: list[Request]) -> None:
+        gate.wait(5)
+        original(group)
+
+    recorder._commit = waiting  # type: ignore[method-assign]
+    requests = [Request(events=[outcome("a")]), Request(events=[{"event_id": "b"}]), Request(events=[outcome("c")])]
+    futures = [recorder.submit(request) for request in requests]
+    gate.set()
+    assert futures[0].result().new_events == 1
+    assert futures[2].result().new_events == 1
+    with pytest.raises(Exception, match=r"user_id|NOT NULL|null value|required"):
+        futures[1].result()
+    recorder.close()
+
+
+def test_full_disk_is_unavailable_and_recovers(sqlite_store: Store) -> None:
+    pages = {"limit": 1 << 30}
+
+    @event.listens_for(sqlite_store.engine, "begin")
+    def limit(connection: Any) -> None:
+        connection.exec_driver_sql(f"PRAGMA max_page_count={pages['limit']}")
+
+    recorder = Recorder(sqlite_store)
+    recorder.submit(Request(decision("a"))).result()
+    pages["limit"] = 1  # SQLite takes the present size: no further page can be had
+    large = [Request(decision(f"x{n}", "[" + "1," * 2000 + "1]")) for n in range(100)]
+    answers = [recorder.submit(request).exception() for request in large]
+    assert isinstance(answers[-1], Unavailable)
+    assert "full" in str(answers[-1])
+    stored = count(sqlite_store, tables.decisions)
+    pages["limit"] = 1 << 30
+    recorder.submit(Request(decision("b"))).result()
+    recorder.close()
+    assert count(sqlite_store, tables.decisions) == stored + 1
+
+
+def test_writers_of_sqlite_take_the_lock_at_once(sqlite_store: Store) -> None:
+    begun: list[str] = []
+
+    @event.listens_for(sqlite_store.engine, "before_cursor_execute")
+    def see(_: Any, __: Any, statement: str, *rest: Any) -> None:
+        begun.append(statement)
+
+    with sqlite_store.write() as connection:
+        connection.execute(text("SELECT 1"))
+    assert begun[0] == "BEGIN IMMEDIATE"
+    rows = sqlite_store.rows(text("PRAGMA journal_mode"))
+    assert rows[0]["journal_mode"] == "wal"
+
+
+def test_tokens(store: Store) -> None:
+    key, token = create_token(store, "analyst", "Ann")
+    guard = Guard(store)
+    assert guard.identify(f"Bearer {token}") == (key, "analyst")
+    assert guard.identify("Bearer wrong") is None
+    assert guard.identify(token) is None
+    assert token not in str(store.rows(select(tables.tokens)))
+    revoke_token(store, key)
+    assert Guard(store).identify(f"Bearer {token}") is None
+    assert list_tokens(store)[0]["revoked"] is not None
+    with pytest.raises(InputError, match="no valid token"):
+        revoke_token(store, key)
+    with pytest.raises(InputError, match="role"):
+        create_token(store, "king")
+
+
+def test_a_busy_token_is_looked_up_by_one_request_at_a_time(
+    sqlite_store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    key, token = create_token(sqlite_store, "app")
+    guard, header, now = Guard(sqlite_store), f"Bearer {token}", [100.0]
+    monkeypatch.setattr("taurank.serve.auth.time.monotonic", lambda: now[0])
+    assert guard.cached(header) == (False, None)
+    guard.look_up(header)
+    assert guard.cached(header) == (True, (key, "app"))
+    now[0] += 6
+    assert guard.cached(header) == (False, (key, "app"))
+    assert guard.cached(header) == (True, (key, "app"))  # the others do not wait
+
+
+def test_a_later_schema_is_refused(store: Store) -> None:
+    with store.write() as connection:
+        connection.execute(tables.settings.update().where(tables.settings.c.name == "schema").values(value="99"))
+    with pytest.raises(InputError, match="schema 99"):
+        Store(store.address)
+
+
+def test_bad_addresses(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="not a folder or an address"):
+        Store("mysql://x")
+    with pytest.raises(InputError, match="does not exist"):
+        Store(str(tmp_path / "nowhere"), create=False)
