@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import taurank as tr
-from taurank.errors import InputError
+from taurank.errors import InputError, MissingExtra
 from taurank.estimation.overlap import diagnosis, findings
 from taurank.estimation.overlap.diagnosis import diagnose
 
@@ -319,7 +320,7 @@ def test_frame_and_dict_say_the_same() -> None:
     assert plain["verdict"] == d.verdict
 
 
-def test_the_page_begins_with_the_verdict_what_to_do_and_the_telling_chart(tmp_path: Path) -> None:
+def test_the_page_begins_with_the_verdict_the_telling_chart_and_what_to_do(tmp_path: Path) -> None:
     frame = cells_frame()
     sparse, known = tmp_path / "sparse.html", tmp_path / "known.html"
     d = diagnose(to_log(frame))
@@ -328,16 +329,25 @@ def test_the_page_begins_with_the_verdict_what_to_do_and_the_telling_chart(tmp_p
     text = sparse.read_text(encoding="utf-8")
     order = [
         "Overlap is good",
+        "<svg",
         "What to do now",
         d.findings[0].advice,
-        "<svg",
         "<table",
         "Not identifiable from this log",
     ]
-    places = [text.index(part) for part in order]
-    assert places == sorted(places)
+    offsets = [text.index(part) for part in order]
+    assert offsets == sorted(offsets)
     assert text.count("<svg") == 2
     assert known.read_text(encoding="utf-8").count("<svg") == 3
+
+
+def test_a_page_without_the_extra_names_the_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "altair", None)  # as if it were not installed
+    for module in [name for name in sys.modules if name.startswith("taurank.estimation.overlap.")]:
+        if module.endswith((".page", ".charts")):
+            monkeypatch.delitem(sys.modules, module)
+    with pytest.raises(MissingExtra, match=r"altair.*taurank\[report\]"):
+        diagnose(to_log(cells_frame())).write_html(tmp_path / "page.html")
 
 
 @pytest.mark.parametrize("log", [None, pd.DataFrame(), "log.parquet"])

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Block = Markup
-SERIES_COLOURS = SERIES_COLORS
 KINDS = ("good", "caution", "poor")
 
 
@@ -136,7 +135,7 @@ def grid(
 
     The rows whose numbers are in ``ruled`` get a line above them.
     """
-    numbers = [place > 0 for place in range(len(columns))]
+    numbers = [column > 0 for column in range(len(columns))]
     return _block("table", [Cell(name) for name in columns], list(rows), numbers, caption, groups, ruled, True)
 
 

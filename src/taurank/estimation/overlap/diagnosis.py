@@ -81,6 +81,9 @@ class Diagnosis(Figures):
 
     def write_html(self, path: str | os.PathLike[str]) -> None:
         """One page: the verdict, what to do now, charts, figures and what they mean; works offline."""
+        from taurank import html
+
+        html.require()
         from taurank.estimation.overlap.page import write_html
 
         write_html(self, self.findings, path)
