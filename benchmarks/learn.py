@@ -190,10 +190,10 @@ def epochs_of(engines: list[Any]) -> dict[str, Callable[..., Callable[[], float]
         user, item, filled, number = data(count, users, items, factors, 1)
         strata = engine.Strata(users, items, count)
         by_user = importlib.import_module(engine.__package__ + ".planning").by_user
-        positives, rule = by_user(user, item, np.ones(count), users, items), engine.Pairwise(0.01, 0.01)
+        positives, params = by_user(user, item, np.ones(count), users, items), engine.Pairwise(0.01, 0.01)
         tables = engine.Factors(*filled)
         return timed(
-            lambda: engine.run_pairwise_epoch(tables, positives, strata, 0, next(number), rule, threads),
+            lambda: engine.run_pairwise_epoch(tables, positives, strata, 0, next(number), params, threads),
             time.process_time,
         )
 
@@ -202,9 +202,9 @@ def epochs_of(engines: list[Any]) -> dict[str, Callable[..., Callable[[], float]
         strata, drawn = engine.Strata(users, items, count), np.zeros(count, POINT)
         drawn["user"], drawn["item"] = np.sort(user), item
         drawn["tied"], drawn["target"] = item + items, item % 2
-        tables, rule = engine.Factors(*filled), engine.Pointwise(0.01, 0.01, 0.1)
+        tables, params = engine.Factors(*filled), engine.Pointwise(0.01, 0.01, 0.1)
         return timed(
-            lambda: engine.run_pointwise_samples(tables, drawn, strata, 0, next(number), rule, threads),
+            lambda: engine.run_pointwise_samples(tables, drawn, strata, 0, next(number), params, threads),
             time.process_time,
         )
 

@@ -49,9 +49,9 @@ def temporary_file(folder: Path, mode: int | None = None) -> Iterator[Path]:
 @contextmanager
 def temporary_folder(parent: str | os.PathLike[str] | None = None) -> Iterator[Path]:
     """A folder for intermediate results, in ``parent`` or where the system keeps such folders."""
-    place = Path(parent if parent is not None else tempfile.gettempdir())
-    _once(place, remove_stale_folders)
-    folder = place / f"taurank-{uuid.uuid4().hex}"
+    root = Path(parent if parent is not None else tempfile.gettempdir())
+    _once(root, remove_stale_folders)
+    folder = root / f"taurank-{uuid.uuid4().hex}"
     folder.mkdir(mode=0o700)
     descriptor = _create_locked(folder / _LOCK)
     try:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from taurank.estimation.gains import Gains
 
-Floats = npt.NDArray[np.float32]
+Float32s = npt.NDArray[np.float32]
 RandomState = int | np.random.Generator | None
 
 _SCORED_AT_ONCE = 256  # users
@@ -64,7 +64,7 @@ class Learner(ABC):
         raise NotImplementedError(f"{type(self).__name__} must implement learn(log).")
 
     @abstractmethod
-    def score_block(self, user_codes: Codes) -> Floats:
+    def score_block(self, user_codes: Codes) -> Float32s:
         """A fresh array (len(user_codes), n_items) with the scores of all items, in catalogue order."""
 
     def updates_per_epoch(self, log: Log) -> int:
@@ -149,7 +149,7 @@ class Learner(ABC):
             self._lookup = Lookup(self.users)
         return self._lookup
 
-    def score(self, users: Any, items: Any) -> Floats:
+    def score(self, users: Any, items: Any) -> Float32s:
         """The score of each pair (users[n], items[n]); one user or one item goes with all of the other."""
         pairs = (self.users.encode_known(users), self.items.encode_known(items))
         if len({len(codes) for codes in pairs} - {1}) > 1:
@@ -236,13 +236,13 @@ class Learner(ABC):
         self._fitted("users_")
         arrays = {name: getattr(self, f"{name}_") for name in ("popularity", *self.stored)}
         arrays["ids"] = np.frombuffer(ids_to_bytes(self.users, self.items), np.uint8)
-        facts = {
+        metadata = {
             "learner": learner_name(type(self)),
             "taurank": __version__,
             "hyper_parameters": self._storable_parameters(),
             "log_fingerprint": self.log_fingerprint_,
         }
-        archive.write(path, "model", facts, arrays)
+        archive.write(path, "model", metadata, arrays)
         if leftover := self.__dict__.pop("_leftover", None):
             leftover.remove()
 

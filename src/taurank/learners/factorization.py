@@ -19,7 +19,7 @@ from taurank._validation import check_number
 from taurank.data.ids import Codes
 from taurank.data.log import Log
 from taurank.errors import InputError
-from taurank.learners.base import Floats, Learner
+from taurank.learners.base import Float32s, Learner
 from taurank.learners.checkpoints import Record
 from taurank.learners.fitting import Epoch as Epoch
 from taurank.learners.fitting import FitOptions, Training
@@ -93,11 +93,11 @@ class FactorLearner(Learner):
         self.item_factors_ = tables.items[:, : self.factors].copy()
         return self
 
-    def score_block(self, user_codes: Codes) -> Floats:
+    def score_block(self, user_codes: Codes) -> Float32s:
         return products(self._fitted("user_factors_")[user_codes], self.item_factors_)
 
 
-def products(users: Floats, items: Floats) -> Floats:
+def products(users: Float32s, items: Float32s) -> Float32s:
     """users · itemsᵀ, to bits that do not depend on which users are asked for together.
 
     BLAS rounds differently in its kernels for vectors, for small matrices and for odd rows at the end. So users

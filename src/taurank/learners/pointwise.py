@@ -16,7 +16,7 @@ from scipy.special import expit
 from taurank._validation import check_number
 from taurank.data.ids import Codes
 from taurank.errors import InputError
-from taurank.learners.base import Floats
+from taurank.learners.base import Float32s
 from taurank.learners.drawn import DrawnLearner
 from taurank.learners.factorization import REGULARIZATION_GRID, FactorLearner, products
 from taurank.learners.schema import ITEM_FACTORS, Array
@@ -49,7 +49,7 @@ class ULRMF(DrawnLearner):
         check_number("positive_share", self.positive_share, 0, maximum=1)
         check_number("positives", self.positives, 0, maximum=1)
 
-    def rule(self) -> Pointwise:
+    def step_params(self) -> Pointwise:
         return Pointwise(self.learning_rate, self.regularization)
 
     def sampler(self, cells: Cells) -> samplers.Sampler:
@@ -88,7 +88,7 @@ class CausE(DrawnLearner):
         super().__post_init__()
         check_number("tie", self.tie, 0)
 
-    def rule(self) -> Pointwise:
+    def step_params(self) -> Pointwise:
         return Pointwise(self.learning_rate, self.regularization, self.tie)
 
     def sampler(self, cells: Cells) -> samplers.Sampler:
@@ -106,7 +106,7 @@ class CausE(DrawnLearner):
         self.control_item_factors_ = tables.items[half:, : self.factors].copy()
         return self
 
-    def score_block(self, user_codes: Codes) -> Floats:
+    def score_block(self, user_codes: Codes) -> Float32s:
         users = self._fitted("user_factors_")[user_codes]
         return np.asarray(
             expit(products(users, self.item_factors_)) - expit(products(users, self.control_item_factors_))

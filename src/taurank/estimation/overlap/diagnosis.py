@@ -164,8 +164,8 @@ def _concentration(weight: Floats) -> tuple[float, ...]:
     if not len(weight):
         return ()
     heaviest = np.concatenate([[0.0], np.cumsum(np.sort(weight)[::-1])])
-    places = np.linspace(0, len(weight), CURVE_POINTS)
-    shares = np.interp(places, np.arange(len(heaviest)), heaviest) / heaviest[-1]
+    at = np.linspace(0, len(weight), CURVE_POINTS)
+    shares = np.interp(at, np.arange(len(heaviest)), heaviest) / heaviest[-1]
     return tuple(shares.tolist())
 
 

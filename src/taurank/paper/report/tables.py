@@ -211,14 +211,14 @@ def misspecification(frame: pd.DataFrame) -> list[Table]:
     return [*tables, Table("Without misspecification", ["", "propensity", HERE], rows)] if rows else tables
 
 
-def record(facts: Mapping[str, Any]) -> Table:
-    """What is known about the run, nested facts in one list."""
-    return Table("This run", ["", "value"], [[Cell(key), Cell(value)] for key, value in _flat(facts)])
+def record(entries: Mapping[str, Any]) -> Table:
+    """What is known about the run, nested entries in one list."""
+    return Table("This run", ["", "value"], [[Cell(key), Cell(value)] for key, value in _flat(entries)])
 
 
-def _flat(facts: Mapping[str, Any], before: str = "") -> list[tuple[str, str]]:
+def _flat(entries: Mapping[str, Any], before: str = "") -> list[tuple[str, str]]:
     rows = []
-    for key, value in facts.items():
+    for key, value in entries.items():
         label = f"{before} {key}".strip().replace("_", " ")
         if isinstance(value, Mapping):
             rows += _flat(value, label)
