@@ -112,7 +112,7 @@ def _step_point(builder: Any, rows: Sequence[_Value], eta_g: _Value, shrink: _Va
 
 
 def _generator(size: int, update: Callable[..., list[_Value]] | None, stay: bool = False) -> Callable[..., _Value]:
-    """Code that updates one sample of `size` rows (if told how) and scores the following one."""
+    """Code that updates one sample of `size` rows (if a step is given) and scores the following one."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Sequence[_Value]) -> _Value:
         tables = [0] + [1] * (size - 1)
@@ -163,7 +163,7 @@ def _sweep(context: Any, builder: Any, kind: Any, table: _Value) -> Any:
 
 
 class _Columns:
-    """A loop over the columns, eight at a time; gives the column it is at."""
+    """A loop over the columns, eight at a time; yields the column it is at."""
 
     def __init__(self, builder: Any, columns: _Value) -> None:
         start, step = ir.Constant(_INT, 0), ir.Constant(_INT, WIDTH)

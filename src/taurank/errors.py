@@ -57,7 +57,7 @@ def show(scalar: Any) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of another library's error, short enough to stand inside a sentence."""
+    """The first line of another library's error, short enough to fit inside a sentence."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return lines[0].rstrip(".")[:160]
 

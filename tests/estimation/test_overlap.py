@@ -179,8 +179,8 @@ def test_a_quarter_always_shown_is_said_in_words() -> None:
     d = diagnose(log)
     assert d.always_share == 0.25
     assert d.level == "poor"
-    words = "A quarter of the purchases were of items this user is always shown (propensity 0.999 or more)"
-    assert words in d.verdict
+    sentence = "A quarter of the purchases were of items this user is always shown (propensity 0.999 or more)"
+    assert sentence in d.verdict
     assert "effects there cannot be estimated from this log" in d.verdict
 
 

@@ -41,7 +41,7 @@ def draw(shape: tuple[int, int, int], seed: int, base: float = -1.0, spread: flo
 
 
 def dense_fit(treated: Any, seen: Any, ridge: float) -> Any:
-    """The objective of ``fit`` written out over all cells and given to a general optimiser."""
+    """The objective of ``fit`` written out over all cells and given to a general optimizer."""
     n_users, n_items, n_times = treated.shape
     sizes = [1, n_users, n_items, n_times]
     free = np.repeat([True, n_users > 1, n_items > 1, n_times > 1], sizes)  # a single one has no effect

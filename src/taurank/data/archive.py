@@ -90,7 +90,7 @@ def _read(stream: BinaryIO, name: str, kind: str) -> tuple[dict[str, Any], Array
 
 
 def _check_digest(stream: BinaryIO, name: str, size: int) -> None:
-    """The checksum is compared before anything in the file is believed."""
+    """The checksum is compared before anything in the file is used."""
     if stream.read(len(MAGIC)) != MAGIC:
         raise InputError(f"'{name}' is not a taurank file.")
     stream.seek(0)

@@ -54,7 +54,7 @@ class IdColumn:
 
     @property
     def max_ids(self) -> int:
-        """At most so many distinct ids have occurred."""
+        """An upper bound of the number of distinct ids so far."""
         return self._n_waiting + (0 if self._ids is None else len(self._ids))
 
     def finish(self) -> tuple[pa.Array, Codes]:

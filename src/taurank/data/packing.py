@@ -1,4 +1,4 @@
-"""Lists of ids as bytes: one Arrow stream that may come from anywhere and is believed only after a check.
+"""Lists of ids as bytes: one Arrow stream that may come from anywhere and is used only after a check.
 
 A stream is a schema and one batch with one row: each list is a column of its own, since they differ in length
 and type. Its buffers are compressed. A compressed buffer announces its size, and Arrow allocates that much
@@ -22,7 +22,7 @@ _RECORD_BATCH = 3  # Message.header_type
 
 
 def pack(lists: Mapping[str, pa.Array]) -> bytes:
-    """The lists as one stream, compressed unless they shrink more than ``unpack`` would believe."""
+    """The lists as one stream, compressed unless they shrink more than ``unpack`` accepts."""
     columns = [pa.ListArray.from_arrays(pa.array([0, len(ids)], pa.int32()), ids) for ids in lists.values()]
     batch = pa.record_batch(columns, names=list(lists))
     data = _stream(batch, "zstd")

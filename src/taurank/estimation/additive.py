@@ -150,13 +150,13 @@ class LogisticSum:
 
     def __init__(self, others: list[tuple[Axis, Floats]], folds: int, fold: int, intercept: float) -> None:
         low, counts = _sums_by_residue(others, folds)
-        kept = [counts.sum(axis=0) - counts[(fold - group) % folds] for group in range(folds)]
+        others = [counts.sum(axis=0) - counts[(fold - group) % folds] for group in range(folds)]
         self.low = -int(BOUND / STEP) - 2
         points = 2 * int(BOUND / STEP) + 5
         grid = (self.low + low + np.arange(points + counts.shape[1] - 1)) * STEP + intercept
         kernel = _one_cell(grid)
         self.value, self.slope = (
-            np.array([np.correlate(function, cells, "valid") for cells in kept]) for function in kernel
+            np.array([np.correlate(function, cells, "valid") for cells in others]) for function in kernel
         )
 
     def evaluate(self, x: Floats, group: Longs) -> tuple[Floats, Floats]:

@@ -115,9 +115,9 @@ class LearnerRanking:
         item_at = _positions(learner.items, items)
         known = item_at >= 0
         self.column = np.where(known, np.cumsum(known) - 1, -1).astype(np.int32)
-        kept = item_at[known]
-        whole = len(kept) == len(learner.items) and bool((kept == np.arange(len(kept))).all())
-        self.kept = None if whole else kept
+        columns = item_at[known]
+        whole = len(columns) == len(learner.items) and bool((columns == np.arange(len(columns))).all())
+        self.columns = None if whole else columns
         self.unknown_users = int(np.count_nonzero(self.user_at < 0))
         self.unknown_items = int(np.count_nonzero(~known))
 
@@ -137,7 +137,7 @@ class LearnerRanking:
                 f"the learner returned scores of shape {scores.shape} and type {scores.dtype}, expected numbers "
                 f"of shape {shape}."
             )
-        scores = scores if self.kept is None else np.take(scores, self.kept, axis=1)
+        scores = scores if self.columns is None else np.take(scores, self.columns, axis=1)
         return _checked(_as_floats(scores), block, self.users, self.items)
 
 

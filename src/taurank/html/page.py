@@ -59,14 +59,14 @@ def contents(entries: Iterable[tuple[str, str]]) -> Block:
     return _block("contents", list(entries))
 
 
-def text(words: str) -> Block:
+def text(content: str) -> Block:
     """Paragraphs; an empty line starts a new one."""
-    return _block("text", [part.strip() for part in words.split("\n\n") if part.strip()])
+    return _block("text", [part.strip() for part in content.split("\n\n") if part.strip()])
 
 
-def verdict(kind: str, label: str, words: str) -> Block:
+def verdict(kind: str, label: str, content: str) -> Block:
     """A framed statement; ``kind`` is "good", "caution" or "poor"."""
-    return _block("verdict", _known(kind), label, text(words))
+    return _block("verdict", _known(kind), label, text(content))
 
 
 def tally(before: str, counts: Iterable[tuple[str, str]]) -> Block:
@@ -85,7 +85,7 @@ def steps(lines: Iterable[str]) -> Block:
 
 
 def listed(lines: Iterable[str]) -> Block:
-    """Figures in words, one per line; a line that begins with a space belongs to the one above."""
+    """Figures as sentences, one per line; a line that begins with a space belongs to the one above."""
     return _block("listed", list(lines))
 
 

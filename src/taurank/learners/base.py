@@ -181,7 +181,7 @@ class Learner(ABC):
 
         ``users`` are ids (None: all). ``candidates`` are the only items to choose from. ``exclude`` is a log
         (what a user bought there), or a frame with ``user_id`` and ``item_id``, or with ``item_id`` alone
-        (out of stock for everybody); what is excluded is never returned, so a user may get fewer than ``k``
+        (out of stock); what is excluded is never returned, so a user may get fewer than ``k``
         rows. A user that was not in the log is an error ("raise"), is left out with a warning ("warn"), or
         gets the most popular items ("popular"). A candidate that was not in the log is an error ("raise"),
         is left out with a warning ("warn"), or without one ("drop").

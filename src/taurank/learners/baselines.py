@@ -1,4 +1,4 @@
-"""The two baselines that learn nothing about users: chance, and what everybody buys."""
+"""The two baselines that learn nothing about users: random order, and popularity."""
 
 from __future__ import annotations
 

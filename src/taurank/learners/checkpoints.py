@@ -1,4 +1,4 @@
-"""The state of a fit, and the file it is kept in while the fit runs."""
+"""The state of a fit, and the file that stores it while the fit runs."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 No factors and nothing shared between items: a pair that was often treated and often bought then, and seldom
 bought otherwise, goes up. It is strong where pairs repeat themselves (a household and its groceries), and it
-cannot help where a pair has no counts of its own: such pairs stand in the same order for every user.
+cannot help where a pair has no counts of its own: such pairs have the same order for every user.
 """
 
 from __future__ import annotations

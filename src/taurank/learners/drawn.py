@@ -21,7 +21,7 @@ from taurank.sgd.strata import Strata
 
 @dataclass(kw_only=True, eq=False)
 class DrawnLearner(FactorLearner):
-    """An epoch draws as many samples as the log has positives, anew every time."""
+    """An epoch draws as many new samples as the log has positives."""
 
     run_samples: ClassVar[Callable[..., Stats]]  # run_pairwise_samples or run_pointwise_samples
 

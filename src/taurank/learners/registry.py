@@ -1,4 +1,4 @@
-"""Learners by name: ours by a short one, everybody's by "module:Class", and the model files that name them."""
+"""Learners by name: ours by a short one, any class by "module:Class", and the model files that name them."""
 
 from __future__ import annotations
 

@@ -256,7 +256,7 @@ def hyperparameters(frame: pd.DataFrame) -> list[Table]:
     """The hyperparameters of each method, its updates and its time."""
     if "settings" not in frame:
         return []
-    shown = frame["settings"].notna() & ~frame["method"].isin(LIMITS) & frame["metric"].isin(paper_tables.METRICS)
+    tuned = frame["settings"].notna() & ~frame["method"].isin(LIMITS) & frame["metric"].isin(paper_tables.METRICS)
     rows = [
         [
             Cell(f"{row['items']}, {row['setting']}: {method_name(row['method'])}, {row['metric']}"),
@@ -264,7 +264,7 @@ def hyperparameters(frame: pd.DataFrame) -> list[Table]:
             Cell(_in_units(row.get("updates"), 1e6, "M")),
             Cell(_in_units(row.get("seconds"), 1, "s")),
         ]
-        for row in frame[shown].to_dict("records")
+        for row in frame[tuned].to_dict("records")
     ]
     return [Table("Hyperparameters", ["", "values", "updates", "time"], rows)] if rows else []
 

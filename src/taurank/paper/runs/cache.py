@@ -1,4 +1,4 @@
-"""The cache of results: what was measured is a small file named by a hash of everything that decides it.
+"""The cache of results: what was measured is a small file named by a hash of everything it depends on.
 
 So a fit that two experiments share is made once, and a killed run continues where it stopped.
 """
@@ -61,7 +61,7 @@ class ResultCache:
         return load(self._model_path(spec), trust=[learner_class(spec.method).__module__])
 
     def key(self, spec: FitSpec, *more: Any) -> str:
-        """A hash of everything that decides the result; threads and folders do not."""
+        """A hash of everything the result depends on; threads and folders are not among it."""
         settings = asdict(spec)
         del settings["keep_model"]
         world = self.splits.fingerprint(spec.dataset.items)

@@ -87,7 +87,7 @@ def _run_all(plans: list[Plan], cache: ResultCache, folder: Path, progress: Prog
 
 
 def _missing(fits: list[FitSpec], cache: ResultCache) -> list[FitSpec]:
-    """The fits not on disk yet, each once; a model is stored if any of the experiments wants it."""
+    """The fits not on disk yet, each once; a model is stored if any of the experiments needs it."""
     keep = {fit for fit in fits if fit.keep_model}
     distinct = [replace(fit, keep_model=fit in keep) for fit in dict.fromkeys(fits)]
     return [fit for fit in distinct if cache.find(fit) is None]

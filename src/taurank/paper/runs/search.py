@@ -62,7 +62,7 @@ class MethodSearch:
         return self.dataset.items, self.dataset.assignment, self.method
 
     def spec(self) -> SearchSpec:
-        """As the library's tuner wants it, with as many trials for each hyper-parameter as the budget has."""
+        """The search for the library's tuner, with as many trials for each hyper-parameter as the budget has."""
         space = self.space()
         start = ({name: self.start[name] for name in space},) if set(space) <= set(self.start) else ()
         identity = json.dumps([asdict(self.dataset), self.preset.factors, self.preset.sizes, self.budget["updates"]])
