@@ -22,12 +22,12 @@ from taurank.data import archive
 from taurank.data.fingerprint import fingerprint
 from taurank.data.ids import Codes, Ids, ids_to_bytes
 from taurank.data.log import Log
+from taurank.data.schema import Array
 from taurank.errors import InputError
 from taurank.learners.checkpoints import Leftover, Record
 from taurank.learners.fitting import FitOptions, Metrics, history_frame
 from taurank.learners.lookup import Lookup
 from taurank.learners.recommend import OnUnknown, OnUnknownItem, Question
-from taurank.learners.schema import Array
 
 if TYPE_CHECKING:
     import pandas as pd

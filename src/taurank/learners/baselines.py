@@ -13,8 +13,8 @@ from taurank._random import uniform
 from taurank._validation import generator
 from taurank.data.ids import Codes
 from taurank.data.log import Log
+from taurank.data.schema import Array
 from taurank.learners.base import Float32s, Learner
-from taurank.learners.schema import Array
 
 
 @dataclass(kw_only=True, eq=False)

@@ -17,8 +17,8 @@ from taurank.data import archive
 from taurank.data.cell_table import CellTable
 from taurank.data.files import check_target
 from taurank.data.fingerprint import fingerprint
+from taurank.data.schema import Array, check_arrays
 from taurank.errors import InputError, first_line, show
-from taurank.learners.schema import Array, check_arrays
 from taurank.sgd.scheduler import Factors, factor_table
 
 Float32s = npt.NDArray[np.float32]

@@ -18,9 +18,9 @@ from scipy.sparse import coo_array
 from taurank._validation import check_number
 from taurank.data.ids import Codes
 from taurank.data.log import Log
+from taurank.data.schema import Array
 from taurank.errors import InputError
 from taurank.learners.base import Float32s, Learner
-from taurank.learners.schema import Array
 
 Floats = npt.NDArray[np.float64]
 

@@ -18,13 +18,13 @@ from taurank._threads import worker_count
 from taurank._validation import check_number
 from taurank.data.ids import Codes
 from taurank.data.log import Log
+from taurank.data.schema import Array
 from taurank.errors import InputError
 from taurank.learners.base import Float32s, Learner
 from taurank.learners.checkpoints import Record
 from taurank.learners.fitting import Epoch as Epoch
 from taurank.learners.fitting import FitOptions, Training
 from taurank.learners.recommend import MOST_THREADS
-from taurank.learners.schema import ITEM_FACTORS, USER_FACTORS, Array
 from taurank.sgd.scheduler import Factors, factor_table
 
 REGULARIZATION_GRID = (0.3, 0.1, 0.03, 0.01, 0.003, 0.001, 0.0003, 0.0001)
@@ -48,7 +48,10 @@ class FactorLearner(Learner):
     epochs: int = 100
     threads: int | None = None
 
-    stored: ClassVar[Mapping[str, Array]] = {"user_factors": USER_FACTORS, "item_factors": ITEM_FACTORS}
+    stored: ClassVar[Mapping[str, Array]] = {
+        "user_factors": Array("float32", ("users", "factors")),
+        "item_factors": Array("float32", ("items", "factors")),
+    }
     item_tables: ClassVar[int] = 1
     space: ClassVar[Mapping[str, Sequence[Any]]] = {"regularization": REGULARIZATION_GRID}
 

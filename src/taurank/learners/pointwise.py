@@ -15,11 +15,11 @@ from scipy.special import expit
 
 from taurank._validation import check_number
 from taurank.data.ids import Codes
+from taurank.data.schema import Array
 from taurank.errors import InputError
 from taurank.learners.base import Float32s
 from taurank.learners.drawn import DrawnLearner
 from taurank.learners.factorization import REGULARIZATION_GRID, FactorLearner, products
-from taurank.learners.schema import ITEM_FACTORS, Array
 from taurank.sgd import samplers
 from taurank.sgd.samples import POINT
 from taurank.sgd.scheduler import Factors, Pointwise, run_pointwise_samples
@@ -76,7 +76,10 @@ class CausE(DrawnLearner):
     epochs: int = 200
     tie: float = 0.001
 
-    stored: ClassVar[Mapping[str, Array]] = {**FactorLearner.stored, "control_item_factors": ITEM_FACTORS}
+    stored: ClassVar[Mapping[str, Array]] = {
+        **FactorLearner.stored,
+        "control_item_factors": FactorLearner.stored["item_factors"],
+    }
     item_tables: ClassVar[int] = 2
     run_samples = staticmethod(run_pointwise_samples)
     space: ClassVar[Mapping[str, Sequence[float]]] = {

@@ -10,13 +10,13 @@ from typing import Any
 
 from taurank.data import archive
 from taurank.data.ids import Ids, ids_from_bytes
+from taurank.data.schema import Array, check_arrays
 from taurank.errors import InputError, first_line
 from taurank.learners.base import Learner, class_path
 from taurank.learners.baselines import Popular, Random
 from taurank.learners.counting import CountingBayes
 from taurank.learners.pairwise import BLCE, BPR, DLCE, DLTO, ULBPR
 from taurank.learners.pointwise import ULRMF, CausE
-from taurank.learners.schema import Array, check_arrays
 
 LEARNERS: dict[str, type[Learner]] = {
     learner.__name__.lower(): learner

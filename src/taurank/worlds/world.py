@@ -22,14 +22,14 @@ from taurank._validation import RandomState, check_integer, check_number, genera
 from taurank.data import archive
 from taurank.data.ids import Catalogue, Ids, ids_from_bytes, ids_to_bytes
 from taurank.data.log import Log
-from taurank.data.schema import ArraySpec, check_arrays
+from taurank.data.schema import Array, check_arrays
 from taurank.errors import InputError, plural
 from taurank.estimation.gains import Gains
 from taurank.worlds import sampling
 
 Rates = npt.NDArray[np.float32]
 
-_RATE = ArraySpec(np.float32, ("users", "items"), minimum=0.0, maximum=1.0)
+_RATE = Array("float32", ("users", "items"), minimum=0.0, maximum=1.0)
 _STORED = {
     "treated_rate": _RATE,
     "control_rate": _RATE,
@@ -215,7 +215,10 @@ class World:
         if not isinstance(origin, dict):
             raise InputError(f"'{os.fsdecode(path)}' is not a valid taurank file: it has no origin; save it again.")
         users, items = ids_from_bytes(ids.tobytes())
-        check_arrays(path, arrays, _STORED, {"users": len(users), "items": len(items)})
+        try:
+            check_arrays(arrays, _STORED, {"users": len(users), "items": len(items)})
+        except ValueError as error:
+            raise InputError(f"'{os.fsdecode(path)}' is not a valid taurank file: {error}; save it again.") from error
         for rates in arrays.values():
             rates.flags.writeable = False  # no other reference exists, so no copy is needed
         return cls(users=users, items=items, origin=origin, **arrays)
