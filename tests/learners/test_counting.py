@@ -12,6 +12,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from support.builders import dense_log
 from taurank import CountingBayes, Log, World, evaluate, load, tune
 from taurank.errors import InputError
 from taurank.learners import Popular
@@ -33,14 +34,6 @@ def oracle(treated: Any, outcome: Any, weight: float) -> Dense:
                 a, b = outcome[u, i][inside[u, i]].sum(), inside[u, i].sum()
                 scores[u, i] += sign * (a + weight * mean) / (b + weight)
     return scores
-
-
-def dense_log(treated: Any, outcome: Any) -> Log:
-    """The log of dense Z and Y: absent where both are 0."""
-    user, item, time = np.nonzero(treated | outcome)
-    z, y = treated[user, item, time], outcome[user, item, time]
-    frame = pd.DataFrame({"user_id": user, "item_id": item, "time": time, "treated": z, "outcome": y})
-    return Log.from_frame(frame, *map(range, treated.shape))
 
 
 def scores_of(learner: CountingBayes) -> npt.NDArray[np.float32]:
