@@ -42,7 +42,7 @@ from taurank import gains  # noqa: E402
 from taurank.data.ids import Catalogue, Ids  # noqa: E402
 from taurank.data.log import Log  # noqa: E402
 from taurank.evaluation.evaluate import evaluate  # noqa: E402
-from taurank.learners.factorization import Epoch  # noqa: E402
+from taurank.learners.fitting import Epoch  # noqa: E402
 from taurank.sgd.samples import POINT  # noqa: E402
 from taurank.sgd.scheduler import Factors, factor_table  # noqa: E402
 from touch import Touch  # noqa: E402

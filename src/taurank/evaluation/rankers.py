@@ -18,8 +18,7 @@ from taurank._arrays import first_bad
 from taurank._validation import check_instance
 from taurank.data.ids import Codes, Ids
 from taurank.errors import InputError, first_line
-from taurank.evaluation.ranking_tables import TableRanker as TableRanker
-from taurank.evaluation.ranking_tables import is_table
+from taurank.evaluation.ranking_tables import TableRanker, is_table
 
 Scores = npt.NDArray[Any]
 

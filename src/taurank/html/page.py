@@ -17,8 +17,6 @@ from markupsafe import Markup
 
 from taurank.data.files import atomic_path
 from taurank.html import svg
-from taurank.html.svg import CHART_WIDTH as CHART_WIDTH
-from taurank.html.svg import SERIES_COLORS as SERIES_COLORS
 
 if TYPE_CHECKING:
     import altair as alt

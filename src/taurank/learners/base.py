@@ -27,7 +27,7 @@ from taurank.errors import InputError
 from taurank.learners.checkpoints import Leftover, Record
 from taurank.learners.fitting import FitOptions, Metrics, history_frame
 from taurank.learners.lookup import Lookup
-from taurank.learners.recommend import OnUnknown, OnUnknownItem, Question
+from taurank.learners.recommend import OnUnknown, OnUnknownItem, Request
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -186,8 +186,8 @@ class Learner(ABC):
         gets the most popular items ("popular"). A candidate that was not in the log is an error ("raise"),
         is left out with a warning ("warn"), or without one ("drop").
         """
-        question = Question(self, k, candidates, exclude, on_unknown, on_unknown_item, threads)
-        return question.frame(users)
+        request = Request(self, k, candidates, exclude, on_unknown, on_unknown_item, threads)
+        return request.frame(users)
 
     def write_recommendations(
         self,
@@ -202,8 +202,8 @@ class Learner(ABC):
         on_unknown_item: OnUnknownItem = "raise",
     ) -> int:
         """``recommend`` straight into a Parquet or CSV file, in bounded memory; returns the number of rows."""
-        question = Question(self, k, candidates, exclude, on_unknown, on_unknown_item, threads)
-        return question.write(path, users)
+        request = Request(self, k, candidates, exclude, on_unknown, on_unknown_item, threads)
+        return request.write(path, users)
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """The constructor's arguments, as scikit-learn's ``clone`` expects them."""

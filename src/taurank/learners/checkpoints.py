@@ -61,9 +61,9 @@ class Checkpoint:
     fingerprint: str
 
     @classmethod
-    def of(cls, path: str | os.PathLike[str], question: object, data: Sequence[CellTable]) -> Checkpoint:
+    def of(cls, path: str | os.PathLike[str], identity: object, data: Sequence[CellTable]) -> Checkpoint:
         target = check_target(path)
-        return cls(target, hashlib.blake2b(f"{question!r} {fingerprint(*data)}".encode(), digest_size=16).hexdigest())
+        return cls(target, hashlib.blake2b(f"{identity!r} {fingerprint(*data)}".encode(), digest_size=16).hexdigest())
 
     def write(self, state: State) -> None:
         arrays = {"users": state.tables.users, "items": state.tables.items}

@@ -12,7 +12,8 @@ import numpy as np
 from taurank._random import Stream, stream
 from taurank.data.log import Log
 from taurank.errors import InputError
-from taurank.learners.factorization import Epoch, FactorLearner
+from taurank.learners.factorization import FactorLearner
+from taurank.learners.fitting import Epoch
 from taurank.sgd.samplers import Sampler, draw
 from taurank.sgd.scheduler import Factors, Pairwise, Pointwise, Stats
 from taurank.sgd.slots import Cells

@@ -22,8 +22,7 @@ from taurank.data.schema import Array
 from taurank.errors import InputError
 from taurank.learners.base import Float32s, Learner
 from taurank.learners.checkpoints import Record
-from taurank.learners.fitting import Epoch as Epoch
-from taurank.learners.fitting import FitOptions, Training
+from taurank.learners.fitting import Epoch, FitOptions, Training
 from taurank.learners.recommend import MOST_THREADS
 from taurank.sgd.scheduler import Factors, factor_table
 

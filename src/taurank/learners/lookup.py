@@ -1,4 +1,4 @@
-"""Positions of a few ids among many: the index is built once, then a question costs microseconds."""
+"""Positions of a few ids among many: the index is built once, then a lookup costs microseconds."""
 
 from __future__ import annotations
 

@@ -20,7 +20,8 @@ from taurank.errors import InputError
 from taurank.estimation import gains
 from taurank.estimation.gains import Gains
 from taurank.learners.drawn import DrawnLearner
-from taurank.learners.factorization import CAP_GRID, REGULARIZATION_GRID, Epoch, FactorLearner
+from taurank.learners.factorization import CAP_GRID, REGULARIZATION_GRID, FactorLearner
+from taurank.learners.fitting import Epoch
 from taurank.sgd import samplers
 from taurank.sgd.losses import SURROGATES
 from taurank.sgd.planning import by_user

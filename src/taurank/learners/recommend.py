@@ -95,8 +95,8 @@ class Exclusion:
 
 
 @dataclass(frozen=True)
-class Question:
-    """One question to a fitted learner: how many items, from which, without which, and what if an id is unknown."""
+class Request:
+    """One request to a fitted learner: how many items, from which, without which, and what if an id is unknown."""
 
     learner: Fitted
     k: int
