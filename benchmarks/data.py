@@ -43,14 +43,14 @@ def dunnhumby() -> None:
         check_same(*(Path(folder) / f"{job}.npz" for job in jobs))
     for job in jobs:
         peak = max(result["peak"] for result in results[job]) / GB
-        shown = ", ".join(f"{r['seconds']:.1f} s (CPU {r['cpu']:.1f} s)" for r in results[job])
-        print(f"  {job:14s} {shown}; peak memory {peak:.2f} GB")
+        text = ", ".join(f"{r['seconds']:.1f} s (CPU {r['cpu']:.1f} s)" for r in results[job])
+        print(f"  {job:14s} {text}; peak memory {peak:.2f} GB")
     for clock in ("seconds", "cpu"):
         fast, slow = ([result[clock] for result in results[job]] for job in jobs)
         ratios = [b / a for a, b in zip(fast, slow, strict=True)]
-        shown = ", ".join(f"{ratio:.1f}" for ratio in ratios)
-        print(f"  pandas / taurank, {clock}: {shown}; median {statistics.median(ratios):.1f} (wanted: 3)")
-    print("  peak memory of taurank wanted: under 1.5 GB; the two give the same arrays")
+        text = ", ".join(f"{ratio:.1f}" for ratio in ratios)
+        print(f"  pandas / taurank, {clock}: {text}; median {statistics.median(ratios):.1f} (wanted: 3)")
+    print("  peak memory of taurank wanted: under 1.5 GB; the two return the same arrays")
 
 
 def sample() -> None:
@@ -226,7 +226,7 @@ def timed(job: Callable[[], Any]) -> tuple[Any, dict[str, Any]]:
 
 
 def reset_peak() -> int:
-    """Forget the peak so far; gives the resident size now."""
+    """Reset the peak; return the resident size now."""
     Path("/proc/self/clear_refs").write_text("5")
     return memory("VmRSS")
 

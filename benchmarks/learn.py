@@ -42,7 +42,7 @@ from taurank import gains  # noqa: E402
 from taurank.data.ids import Catalogue, Ids  # noqa: E402
 from taurank.data.log import Log  # noqa: E402
 from taurank.evaluation.evaluate import evaluate  # noqa: E402
-from taurank.learners.factorization import Epoch  # noqa: E402
+from taurank.learners.fitting import Epoch  # noqa: E402
 from taurank.sgd.samples import POINT  # noqa: E402
 from taurank.sgd.scheduler import Factors, factor_table  # noqa: E402
 from touch import Touch  # noqa: E402
@@ -97,7 +97,7 @@ def speed(quick: bool) -> bool:
 
 
 def racers(log: Log, cells: gains.Gains, factors: int, threads: int, epochs: int) -> list[Callable[[], float]]:
-    """DLCE, implicit's BPR and the touch: each runs some epochs and gives the seconds of one."""
+    """DLCE, implicit's BPR and the touch: each runs some epochs and returns the seconds of one."""
     learner = tr.DLCE(**RULE, factors=factors, random_state=0)
     epoch, tables, passed = learner.prepare(log), learner.initial(log, 0), iter(range(10**9))
     touch, matrix = Touch(cells, learner.initial(log, 0), threads), rows_of(cells)
@@ -121,7 +121,7 @@ def racers(log: Log, cells: gains.Gains, factors: int, threads: int, epochs: int
 
 
 def rows_of(cells: gains.Gains) -> Any:
-    """The positives as implicit wants them; an item bought twice stays twice, as it does for us."""
+    """The positives as implicit expects them; an item bought twice is there twice, as in taurank."""
     import scipy.sparse as sparse
 
     order = np.lexsort((cells.item, cells.user))
@@ -144,7 +144,7 @@ def rows(quick: bool) -> bool:
         for (kind, run), (count, users, items), factors, threads in itertools.product(
             epochs_of(engines).items(), [near] if quick else [near, far], (64, 200, 400), (1, 2)
         ):
-            order = [engines[n] for n in (0, 1, 1, 0)]  # whoever comes first has an advantage with two threads
+            order = [engines[n] for n in (0, 1, 1, 0)]  # the first has an advantage with two threads
             contestants = [run(engine, count, users, items, factors, threads) for engine in order]
             seconds = take_turns(contestants, 2 if quick else TURNS)
             seconds = (seconds[:, :2] + seconds[:, :1:-1]) / 2
@@ -190,10 +190,10 @@ def epochs_of(engines: list[Any]) -> dict[str, Callable[..., Callable[[], float]
         user, item, filled, number = data(count, users, items, factors, 1)
         strata = engine.Strata(users, items, count)
         by_user = importlib.import_module(engine.__package__ + ".planning").by_user
-        positives, rule = by_user(user, item, np.ones(count), users, items), engine.Pairwise(0.01, 0.01)
+        positives, params = by_user(user, item, np.ones(count), users, items), engine.Pairwise(0.01, 0.01)
         tables = engine.Factors(*filled)
         return timed(
-            lambda: engine.run_pairwise_epoch(tables, positives, strata, 0, next(number), rule, threads),
+            lambda: engine.run_pairwise_epoch(tables, positives, strata, 0, next(number), params, threads),
             time.process_time,
         )
 
@@ -202,9 +202,9 @@ def epochs_of(engines: list[Any]) -> dict[str, Callable[..., Callable[[], float]
         strata, drawn = engine.Strata(users, items, count), np.zeros(count, POINT)
         drawn["user"], drawn["item"] = np.sort(user), item
         drawn["tied"], drawn["target"] = item + items, item % 2
-        tables, rule = engine.Factors(*filled), engine.Pointwise(0.01, 0.01, 0.1)
+        tables, params = engine.Factors(*filled), engine.Pointwise(0.01, 0.01, 0.1)
         return timed(
-            lambda: engine.run_pointwise_samples(tables, drawn, strata, 0, next(number), rule, threads),
+            lambda: engine.run_pointwise_samples(tables, drawn, strata, 0, next(number), params, threads),
             time.process_time,
         )
 
@@ -244,7 +244,7 @@ def topk(quick: bool) -> bool:
     learner = tr.DLCE(factors=200, epochs=2, random_state=0).fit(world.sample(1, random_state=0).log)
     print(f"topk: {len(learner.users):,} users, {len(learner.items):,} items, d = 200, 10 best; load {load()}")
     print("  threads  taurank  implicit  implicit / taurank")
-    good, everybody = True, np.arange(len(learner.users))
+    good, all_users = True, np.arange(len(learner.users))
     for threads in (1, 2):
         model = BayesianPersonalizedRanking(factors=199, num_threads=threads)  # and one for the bias
         model.user_factors, model.item_factors = learner.user_factors_, learner.item_factors_
@@ -252,7 +252,7 @@ def topk(quick: bool) -> bool:
         def ours(threads: int = threads) -> Any:
             return learner.recommend(k=10, threads=threads)
 
-        def theirs(model: Any = model, users: Any = everybody) -> Any:
+        def theirs(model: Any = model, users: Any = all_users) -> Any:
             return model.recommend(users, None, N=10, filter_already_liked_items=False)
 
         check_same(ours(), theirs())
@@ -295,10 +295,10 @@ def scale(quick: bool) -> bool:
 def grow(positives: int) -> dict[str, float]:
     """One fit; memory in MB above what Python and the compiled kernels take."""
     Clocked(factors=64, epochs=1).fit(synthetic(1000))
-    forget_peak()
+    reset_peak()
     before = peak()
     log = synthetic(positives)
-    forget_peak()
+    reset_peak()
     learner = Clocked(factors=64, epochs=max(3, 30_000_000 // positives), threads=2, random_state=0)
     began = time.perf_counter()
     learner.fit(log)
@@ -341,12 +341,12 @@ def synthetic(positives: int) -> Log:
     return Log(catalogue, user, item, time_of, treated, np.ones(len(user), np.int8), propensity)
 
 
-def forget_peak() -> None:
+def reset_peak() -> None:
     Path("/proc/self/clear_refs").write_text("5")
 
 
 def peak() -> float:
-    """The peak of this process since it was last forgotten, in MB."""
+    """The peak of this process since it was last reset, in MB."""
     status = Path("/proc/self/status").read_text()
     line = next(line for line in status.splitlines() if line.startswith("VmHWM"))
     return int(line.split()[1]) * 1024 / 1e6
@@ -356,7 +356,7 @@ def peak() -> float:
 
 
 def quality(quick: bool) -> bool:
-    """Early stopping by the truth of one week; the judge is the truth of ten other weeks."""
+    """Early stopping by the truth of one week; the truth of ten other weeks measures."""
     training, validation, test = category(0, 10), category(1, 1), category(2, 10)
     print("quality: Category-Original, d = 200, at most 400 epochs")
     print("  method  seed  " + "  ".join(f"{name:>7s}" for name in GOALS) + "   epochs")
@@ -384,7 +384,7 @@ def category(seed: int, weeks: int) -> Any:
 
 
 def take_turns(contestants: Sequence[Callable[[], float]], turns: int) -> Any:
-    """Seconds, turns × contestants; before that everybody runs once to warm up."""
+    """Seconds, turns × contestants; before that each runs once to warm up."""
     for contestant in contestants:
         contestant()
     return np.array([[contestant() for contestant in contestants] for _ in range(turns)])

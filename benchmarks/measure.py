@@ -88,7 +88,7 @@ def check_agreement(contestants: dict[str, Callable[[], Any]]) -> None:
 
 
 def take_turns(contestants: dict[str, Callable[[], Any]], runs: dict[str, int]) -> dict[str, float]:
-    """Median seconds of each; a round gives each contestant its share of runs."""
+    """Median seconds of each; a round runs each contestant its share of times."""
     rounds = min(runs.values())
     taken: dict[str, list[float]] = {name: [] for name in contestants}
     for _ in range(rounds):

@@ -17,7 +17,7 @@ from taurank._threads import run_together
 from taurank.estimation.gains import Gains
 from taurank.sgd.negatives import draw_others
 from taurank.sgd.planning import block_offsets, by_user, plan_users
-from taurank.sgd.samples import PAIR, Floats, Longs, Samples
+from taurank.sgd.samples import PAIR, Float32s, Longs, Samples
 from taurank.sgd.scheduler import Factors, Progress, blocks_ready, finish_blocks, take_ticket
 from taurank.sgd.strata import Cut, Schedule, Strata
 
@@ -66,7 +66,7 @@ def _draw(cut: Cut, schedule: Schedule, samples: Samples, begin: Longs, end: Lon
 
 @compiled
 def _touch_units(
-    unit: int, users: Floats, items: Floats, schedule: Schedule, samples: Samples, begin: Longs, end: Longs,
+    unit: int, users: Float32s, items: Float32s, schedule: Schedule, samples: Samples, begin: Longs, end: Longs,
     progress: Progress,
 ) -> int:  # fmt: skip
     """Run units in the order of the schedule, each when its blocks are free; as in training."""
@@ -80,7 +80,7 @@ def _touch_units(
 
 
 @compiled
-def _touch(users: Floats, items: Floats, samples: Samples) -> None:
+def _touch(users: Float32s, items: Float32s, samples: Samples) -> None:
     little = np.float32(1e-9)
     for n in range(len(samples)):
         u, i, j = np.uint64(samples[n].user), np.uint64(samples[n].item), np.uint64(samples[n].other)

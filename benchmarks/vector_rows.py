@@ -29,11 +29,11 @@ _Value = Any  # an LLVM value; llvmlite has no type hints
 
 
 @inlined
-def pair_step(users: Any, items: Any, u: Any, i: Any, j: Any, v: Any, k: Any, o: Any, pull: Any, keep: Any) -> Any:
+def pair_step(users: Any, items: Any, u: Any, i: Any, j: Any, v: Any, k: Any, o: Any, eta_g: Any, shrink: Any) -> Any:
     """Update rows u, i, j; return s_vko."""
     if u == v:
-        return _pair_same_user(users, items, u, i, j, v, k, o, pull, keep)
-    return _pair_other_user(users, items, u, i, j, v, k, o, pull, keep)
+        return _pair_same_user(users, items, u, i, j, v, k, o, eta_g, shrink)
+    return _pair_other_user(users, items, u, i, j, v, k, o, eta_g, shrink)
 
 
 @intrinsic  # type: ignore[untyped-decorator]
@@ -45,19 +45,19 @@ def pair_score(context: Any, users: Any, items: Any, u: Any, i: Any, j: Any) -> 
 @intrinsic  # type: ignore[untyped-decorator]
 def _pair_other_user(
     context: Any, users: Any, items: Any, u: Any, i: Any, j: Any,
-    v: Any, k: Any, o: Any, pull: Any, keep: Any,
+    v: Any, k: Any, o: Any, eta_g: Any, shrink: Any,
 ) -> Any:  # fmt: skip
-    """Update rows u, i, j; return s_vko. pull = eta * (-dloss/ds), keep = 1 - eta * gamma."""
-    return _signature(users, items, 6, 2), _generator(3, _pull_pair)
+    """Update rows u, i, j; return s_vko. eta_g = eta * (-dloss/ds), shrink = 1 - eta * gamma."""
+    return _signature(users, items, 6, 2), _generator(3, _step_pair)
 
 
 @intrinsic  # type: ignore[untyped-decorator]
 def _pair_same_user(
     context: Any, users: Any, items: Any, u: Any, i: Any, j: Any,
-    v: Any, k: Any, o: Any, pull: Any, keep: Any,
+    v: Any, k: Any, o: Any, eta_g: Any, shrink: Any,
 ) -> Any:  # fmt: skip
     """The same for v = u: the user's new row is scored from the register it was made in."""
-    return _signature(users, items, 6, 2), _generator(3, _pull_pair, stay=True)
+    return _signature(users, items, 6, 2), _generator(3, _step_pair, stay=True)
 
 
 @intrinsic  # type: ignore[untyped-decorator]
@@ -67,9 +67,9 @@ def point_score(context: Any, users: Any, items: Any, u: Any, i: Any) -> Any:
 
 
 @intrinsic  # type: ignore[untyped-decorator]
-def point_step(context: Any, users: Any, items: Any, u: Any, i: Any, v: Any, k: Any, pull: Any, keep: Any) -> Any:
+def point_step(context: Any, users: Any, items: Any, u: Any, i: Any, v: Any, k: Any, eta_g: Any, shrink: Any) -> Any:
     """Update rows u and i; return s_vk."""
-    return _signature(users, items, 4, 2), _generator(2, _pull_point)
+    return _signature(users, items, 4, 2), _generator(2, _step_point)
 
 
 @intrinsic  # type: ignore[untyped-decorator]
@@ -90,29 +90,29 @@ def tie_step(context: Any, items: Any, i: Any, o: Any, tie: Any) -> Any:
     return types.none(items, types.uint64, types.uint64, types.float32), generate
 
 
-# What a step does to eight columns: (vectors of the sample, pull, keep) -> new vectors.
+# What a step does to eight columns: (vectors of the sample, eta_g, shrink) -> new vectors.
 
 
-def _pull_pair(builder: Any, rows: Sequence[_Value], pull: _Value, keep: _Value) -> list[_Value]:
+def _step_pair(builder: Any, rows: Sequence[_Value], eta_g: _Value, shrink: _Value) -> list[_Value]:
     p, a, b = rows
-    lift = builder.fmul(pull, p)
+    lift = builder.fmul(eta_g, p)
     return [
-        _fma(builder, pull, builder.fsub(a, b), builder.fmul(keep, p)),
-        _fma(builder, keep, a, lift),
-        _fma(builder, keep, b, builder.fneg(lift)),
+        _fma(builder, eta_g, builder.fsub(a, b), builder.fmul(shrink, p)),
+        _fma(builder, shrink, a, lift),
+        _fma(builder, shrink, b, builder.fneg(lift)),
     ]
 
 
-def _pull_point(builder: Any, rows: Sequence[_Value], pull: _Value, keep: _Value) -> list[_Value]:
+def _step_point(builder: Any, rows: Sequence[_Value], eta_g: _Value, shrink: _Value) -> list[_Value]:
     p, a = rows
     return [
-        _fma(builder, pull, a, builder.fmul(keep, p)),
-        _fma(builder, keep, a, builder.fmul(pull, p)),
+        _fma(builder, eta_g, a, builder.fmul(shrink, p)),
+        _fma(builder, shrink, a, builder.fmul(eta_g, p)),
     ]
 
 
 def _generator(size: int, update: Callable[..., list[_Value]] | None, stay: bool = False) -> Callable[..., _Value]:
-    """Code that updates one sample of `size` rows (if told how) and scores the following one."""
+    """Code that updates one sample of `size` rows (if a step is given) and scores the following one."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Sequence[_Value]) -> _Value:
         tables = [0] + [1] * (size - 1)
@@ -163,7 +163,7 @@ def _sweep(context: Any, builder: Any, kind: Any, table: _Value) -> Any:
 
 
 class _Columns:
-    """A loop over the columns, eight at a time; gives the column it is at."""
+    """A loop over the columns, eight at a time; yields the column it is at."""
 
     def __init__(self, builder: Any, columns: _Value) -> None:
         start, step = ir.Constant(_INT, 0), ir.Constant(_INT, WIDTH)

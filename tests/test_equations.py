@@ -59,13 +59,13 @@ def resolve(name: str) -> Any:
 def names_in(file: str) -> set[str]:
     """All tests of a file as ``name`` or ``Class::name``."""
     tree = ast.parse((ROOT / "tests" / file).read_text(encoding="utf-8"))
-    found = set()
+    names = set()
     for node in tree.body:
         if isinstance(node, ast.ClassDef):
-            found |= {f"{node.name}::{part.name}" for part in node.body if isinstance(part, ast.FunctionDef)}
+            names |= {f"{node.name}::{part.name}" for part in node.body if isinstance(part, ast.FunctionDef)}
         elif isinstance(node, ast.FunctionDef):
-            found.add(node.name)
-    return found
+            names.add(node.name)
+    return names
 
 
 @pytest.mark.parametrize("name", sorted(set(re.findall(r"`(taurank\.[\w.]+)`", TEXT))))
@@ -90,7 +90,7 @@ def test_every_equation_has_its_code_and_its_test(section: str) -> None:
         assert "test_" in test or test in PENDING
 
 
-def test_every_labelled_equation_has_a_row() -> None:
+def test_every_labeled_equation_has_a_row() -> None:
     named = {row[0].strip("()") for section in PER_SECTION for row in rows(section)}
     assert set(LABELS) <= named
 

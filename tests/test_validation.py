@@ -58,7 +58,7 @@ def test_an_instance_of_another_type_says_how_to_make_one() -> None:
 
 
 def test_no_message_carries_control_characters() -> None:
-    assert str(InputError("column 'a\x1b[31m\x07b'")) == r"column 'a\x1b[31m\x07b'"
+    assert str(InputError("column 'a\x1b[31m\x07b'")) == r"column 'a\u001b[31m\u0007b'"
     assert "\x9b" not in show("\x9b")
 
 

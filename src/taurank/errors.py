@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
+import json
+import unicodedata
 from typing import Any
-
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # everything but tab and newline
 
 
 class InputError(ValueError):
@@ -58,11 +57,20 @@ def show(scalar: Any) -> str:
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of another library's error, short enough to stand inside a sentence."""
+    """The first line of another library's error, short enough to fit inside a sentence."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return lines[0].rstrip(".")[:160]
 
 
-def printable(text: str) -> str:
-    """Text without control characters: they are written as escapes."""
-    return _CONTROL.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
+def printable(text: str, allowed: str = "\n\t") -> str:
+    """``text`` without control characters: a column name must not move the cursor or color the terminal."""
+    return "".join(char if char in allowed or not _is_control(char) else _escaped(char) for char in text)
+
+
+def _is_control(char: str) -> bool:
+    """Cc: control characters; Cf: invisible ones, which include those that reverse text; Cs: lone surrogates."""
+    return unicodedata.category(char) in ("Cc", "Cf", "Cs", "Zl", "Zp")
+
+
+def _escaped(char: str) -> str:
+    return "\\u007f" if char == "\x7f" else json.dumps(char)[1:-1]  # so that escaped JSON remains JSON

@@ -19,7 +19,7 @@ OWN = """
 from dataclasses import dataclass
 import numpy as np
 from taurank import Learner
-from taurank.learners.schema import Array
+from taurank.learners import Array
 
 @dataclass(kw_only=True, eq=False)
 class Coffee(Learner):

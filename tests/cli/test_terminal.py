@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 
 from support.command_line import Command
 from taurank.cli import app, terminal
+from taurank.errors import printable
 
 FULL = Path("/dev/full")
 needs_linux = pytest.mark.skipif(not FULL.exists(), reason="needs /dev/full and /sys")
@@ -160,14 +161,14 @@ def test_control_characters_of_a_file_do_not_reach_the_terminal(taurank: Command
 
 @given(st.text())
 def test_escaping_leaves_only_printable_characters(text: str) -> None:
-    assert all(mark == "\n" or mark == "\t" or ord(mark) >= 32 for mark in terminal.printable(text))
-    assert terminal.printable(terminal.printable(text)) == terminal.printable(text)
-    assert terminal.printable("τ – naïve, 東京 🍵") == "τ – naïve, 東京 🍵"
-    assert terminal.printable("\x1b[2J\x7f\x9b\u202e") == r"\u001b[2J\u007f\u009b\u202e"
+    assert all(mark == "\n" or mark == "\t" or ord(mark) >= 32 for mark in printable(text))
+    assert printable(printable(text)) == printable(text)
+    assert printable("τ – naïve, 東京 🍵") == "τ – naïve, 東京 🍵"
+    assert printable("\x1b[2J\x7f\x9b\u202e") == r"\u001b[2J\u007f\u009b\u202e"
 
 
 def test_escaped_json_is_json() -> None:
-    text = terminal.printable(json.dumps({"a": "\x9b\u202e\x7f"}, ensure_ascii=False))
+    text = printable(json.dumps({"a": "\x9b\u202e\x7f"}, ensure_ascii=False))
     assert json.loads(text) == {"a": "\x9b\u202e\x7f"}
 
 

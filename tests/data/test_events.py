@@ -346,7 +346,7 @@ def test_no_control_rows_need_no_propensity_of_outcomes() -> None:
     assert log.propensity is not None
 
 
-def test_summary_reads_and_serialises() -> None:
+def test_summary_reads_and_serializes() -> None:
     impressions, outcomes = small_tables()
     summary = Log.from_events(impressions, outcomes, window=timedelta(days=1, hours=6)).summary
     assert summary is not None

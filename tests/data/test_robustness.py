@@ -127,7 +127,7 @@ def test_tiny_propensities_do_not_break_the_figures(log: tr.Log) -> None:
         tr.gains.ips(log.with_propensity(np.full(len(log), 5e-324)))
 
 
-def test_steep_personalisation(log: tr.Log) -> None:
+def test_steep_personalization(log: tr.Log) -> None:
     world = tr.World.synthetic(5, 8, random_state=0)
     assert world.personalized(1000.0).propensity.mean() == pytest.approx(world.propensity.mean(), abs=1e-5)
 

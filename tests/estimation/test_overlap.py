@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,34 +16,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import taurank as tr
-from taurank.errors import InputError
+from support.builders import cells_frame, purchases_log, sparse_log
+from taurank.errors import InputError, MissingExtra
 from taurank.estimation.overlap import diagnosis, findings
 from taurank.estimation.overlap.diagnosis import diagnose
 
 N_USERS, N_ITEMS, N_TIMES = 60, 40, 3
-
-
-def cells_frame(seed: int = 0) -> pd.DataFrame:
-    """Every cell of a small world with its propensity, treatment and outcome."""
-    rng = np.random.default_rng(seed)
-    user, item, time = (axis.ravel() for axis in np.indices((N_USERS, N_ITEMS, N_TIMES)))
-    propensity = rng.uniform(0.1, 0.8, (N_USERS, N_ITEMS))[user, item]
-    treated = (rng.random(len(user)) < propensity).astype(int)
-    outcome = (rng.random(len(user)) < 0.1 + 0.2 * treated).astype(int)
-    columns = {"user_id": user, "item_id": item, "time": time, "treated": treated, "outcome": outcome}
-    return pd.DataFrame({**columns, "propensity": propensity})
-
-
-def to_log(frame: pd.DataFrame) -> tr.Log:
-    sparse = frame[(frame["treated"] == 1) | (frame["outcome"] == 1)]
-    return tr.Log.from_frame(sparse, range(N_USERS), range(N_ITEMS), range(N_TIMES))
-
-
-def purchases(propensities: list[float], treated: list[int]) -> tr.Log:
-    """A log of nothing but purchases of one user each, the sum of weights left aside."""
-    n = len(propensities)
-    frame = pd.DataFrame({"user_id": range(n), "item_id": 0, "treated": treated, "outcome": 1})
-    return tr.Log.from_frame(frame.assign(propensity=propensities))
 
 
 def slow_sums(frame: pd.DataFrame) -> dict[str, float]:
@@ -64,7 +43,7 @@ def slow_sums(frame: pd.DataFrame) -> dict[str, float]:
 def test_the_sums_are_the_formulas() -> None:
     frame = cells_frame()
     expected = slow_sums(frame)
-    d = diagnose(to_log(frame))
+    d = diagnose(sparse_log(frame))
     assert d.n_cells == N_USERS * N_ITEMS * N_TIMES
     assert d.treated_total.ratio == pytest.approx(expected["ratio"], rel=1e-12)
     assert d.treated_total.error == pytest.approx(expected["error"], rel=1e-12)
@@ -77,9 +56,9 @@ def test_the_sums_are_the_formulas() -> None:
 
 def test_blocks_do_not_change_the_sums(monkeypatch: pytest.MonkeyPatch) -> None:
     frame = cells_frame()
-    whole = diagnose(to_log(frame), cells=frame).to_dict()
+    whole = diagnose(sparse_log(frame), cells=frame).to_dict()
     monkeypatch.setattr(diagnosis, "BLOCK_ROWS", 101)
-    parts = diagnose(to_log(frame), cells=frame).to_dict()
+    parts = diagnose(sparse_log(frame), cells=frame).to_dict()
     assert parts["users"] == whole["users"]
     assert parts["items"] == whole["items"]
     for name in ("treated_total", "control_total"):
@@ -91,10 +70,10 @@ def test_blocks_do_not_change_the_sums(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_ratio_is_1_on_average_and_its_error_is_its_spread() -> None:
     treated, control = [], []
     for seed in range(150):
-        frame = cells_frame(0)
+        frame = cells_frame()
         rng = np.random.default_rng(seed)
         frame["treated"] = (rng.random(len(frame)) < frame["propensity"]).astype(int)
-        d = diagnose(to_log(frame), cells=frame)
+        d = diagnose(sparse_log(frame), cells=frame)
         assert d.control_total is not None
         treated.append(d.treated_total.z)
         control.append(d.control_total.z)
@@ -105,14 +84,14 @@ def test_the_ratio_is_1_on_average_and_its_error_is_its_spread() -> None:
 
 def test_absent_cells_are_not_identifiable_unless_known(tmp_path: Path) -> None:
     frame = cells_frame()
-    sparse = diagnose(to_log(frame))
+    sparse = diagnose(sparse_log(frame))
     assert sparse.control_total is None
     assert sparse.bins is None
     assert str(sparse).count("not identifiable from this log") == 2
     full = diagnose(tr.Log.from_frame(frame))
     frame.to_csv(tmp_path / "cells.csv", index=False)
-    given_frame = diagnose(to_log(frame), cells=frame.sample(frac=1, random_state=1))
-    given_file = diagnose(to_log(frame), cells=tmp_path / "cells.csv")
+    given_frame = diagnose(sparse_log(frame), cells=frame.sample(frac=1, random_state=1))
+    given_file = diagnose(sparse_log(frame), cells=tmp_path / "cells.csv")
     for known in (full, given_frame, given_file):
         assert "not identifiable" not in str(known)
         assert known.control_total is not None
@@ -148,7 +127,7 @@ def test_one_propensity_for_all_is_one_bin() -> None:
 def test_a_sample_of_the_cells_checks_the_sample() -> None:
     frame = cells_frame()
     some = frame.sample(500, random_state=0)
-    d = diagnose(to_log(frame), cells=some.drop(columns=["treated", "outcome"]))
+    d = diagnose(sparse_log(frame), cells=some.drop(columns=["treated", "outcome"]))
     assert d.control_total is not None
     assert d.control_total.cells == 500
     assert d.bins is not None
@@ -158,7 +137,7 @@ def test_a_sample_of_the_cells_checks_the_sample() -> None:
 
 def test_cells_that_do_not_belong_to_the_log_are_refused() -> None:
     frame = cells_frame()
-    log = to_log(frame)
+    log = sparse_log(frame)
     with pytest.raises(InputError, match=r"3,\d+ given cells differ from the propensity in the log"):
         diagnose(log, cells=frame.assign(propensity=frame["propensity"] * 0.9))
     with pytest.raises(InputError, match=r"have a user_id that is not in users="):
@@ -174,12 +153,12 @@ def test_cells_that_do_not_belong_to_the_log_are_refused() -> None:
 
 
 def test_a_quarter_always_shown_is_said_in_words() -> None:
-    log = purchases([0.9999] * 100 + [0.5] * 300, [1] * 100 + [1, 0] * 150)
+    log = purchases_log([0.9999] * 100 + [0.5] * 300, [1] * 100 + [1, 0] * 150)
     d = diagnose(log)
     assert d.always_share == 0.25
     assert d.level == "poor"
-    words = "A quarter of the purchases were of items this user is always shown (propensity 0.999 or more)"
-    assert words in d.verdict
+    sentence = "A quarter of the purchases were of items this user is always shown (propensity 0.999 or more)"
+    assert sentence in d.verdict
     assert "effects there cannot be estimated from this log" in d.verdict
 
 
@@ -188,7 +167,7 @@ def test_a_quarter_always_shown_is_said_in_words() -> None:
     [(0.9991, 1, 0), (0.999, 1, 0), (0.9989, 0, 0), (0.0009, 0, 1), (0.001, 0, 1), (0.0011, 0, 0)],
 )
 def test_near_is_within_a_thousandth(propensity: float, always: int, never: int) -> None:
-    arm = diagnose(purchases([propensity, 0.5, 0.5], [1, 1, 0])).treated
+    arm = diagnose(purchases_log([propensity, 0.5, 0.5], [1, 1, 0])).treated
     assert (arm.always, arm.never) == (always, never)
     assert arm.near_share == (always + never) / 2
     assert arm.near_weight == pytest.approx((always + never) / propensity / (1 / propensity + 2))
@@ -225,11 +204,11 @@ def test_wrong_propensities_are_noticed() -> None:
 
 def test_few_or_no_purchases_are_said() -> None:
     frame = cells_frame()
-    none = diagnose(to_log(frame.assign(outcome=0)))
+    none = diagnose(sparse_log(frame.assign(outcome=0)))
     assert "There is no treated purchase" in none.verdict
     assert none.treated.effective == 0.0
     few = frame.assign(outcome=np.where(frame["user_id"] < 2, frame["outcome"], 0))
-    assert "treated purchases are few" in diagnose(to_log(few)).verdict
+    assert "treated purchases are few" in diagnose(sparse_log(few)).verdict
 
 
 @pytest.mark.parametrize("tiny", [5e-324, 1e-300, 1e-200, 1e-100, 1e-20])
@@ -249,7 +228,7 @@ def test_one_tiny_propensity_does_not_silence_the_check(tiny: float) -> None:
 
 def test_small_propensities_that_are_right_raise_few_alarms() -> None:
     """All cells have a propensity of 0.002 / cells: one is treated, and then reported, in 0.2 % of the logs."""
-    figures, rng = diagnose(to_log(cells_frame())), np.random.default_rng(0)
+    figures, rng = diagnose(sparse_log(cells_frame())), np.random.default_rng(0)
     trials, propensity = 20_000, 0.002 / figures.n_cells
     seen = rng.binomial(figures.n_cells, propensity, trials) > 0
     reported = [
@@ -262,9 +241,9 @@ def test_small_propensities_that_are_right_raise_few_alarms() -> None:
 def test_no_line_is_wider_than_the_terminal_and_no_word_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
     frame = cells_frame()
     logs = [
-        to_log(frame),
+        sparse_log(frame),
         tr.Log.from_frame(frame),
-        purchases([0.9999] * 100 + [0.5] * 300, [1] * 100 + [1, 0] * 150),
+        purchases_log([0.9999] * 100 + [0.5] * 300, [1] * 100 + [1, 0] * 150),
     ]
     for width in (60, 80, 120):
         monkeypatch.setenv("COLUMNS", str(width))
@@ -277,7 +256,7 @@ def test_no_line_is_wider_than_the_terminal_and_no_word_is_broken(monkeypatch: p
 
 
 def test_findings_are_made_once_and_stored() -> None:
-    d = diagnose(to_log(cells_frame()))
+    d = diagnose(sparse_log(cells_frame()))
     assert d.findings[0].level == d.level
     assert d.verdict == " ".join(finding.sentence for finding in d.findings)
     assert d.findings[0].advice in str(d).replace("\n  ", " ")
@@ -287,7 +266,7 @@ def test_findings_are_made_once_and_stored() -> None:
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.tuples(st.floats(1e-6, 1 - 1e-6), st.integers(0, 1)), min_size=1, max_size=60))
 def test_kish_lies_between_one_and_all(rows: list[tuple[float, int]]) -> None:
-    d = diagnose(purchases([p for p, _ in rows], [z for _, z in rows]))
+    d = diagnose(purchases_log([p for p, _ in rows], [z for _, z in rows]))
     for arm in (d.treated, d.control):
         if arm.purchases:
             assert 1 - 1e-9 <= arm.effective <= arm.purchases * (1 + 1e-9)
@@ -300,14 +279,14 @@ def test_kish_lies_between_one_and_all(rows: list[tuple[float, int]]) -> None:
 
 
 def test_equal_weights_are_worth_their_number() -> None:
-    d = diagnose(purchases([0.25] * 40 + [0.6] * 30, [1] * 40 + [0] * 30))
+    d = diagnose(purchases_log([0.25] * 40 + [0.6] * 30, [1] * 40 + [0] * 30))
     assert d.treated.effective == pytest.approx(40)
     assert d.control.effective == pytest.approx(30)
 
 
 def test_frame_and_dict_say_the_same() -> None:
     frame = cells_frame()
-    d = diagnose(to_log(frame))
+    d = diagnose(sparse_log(frame))
     table = d.to_frame()
     assert list(table.columns) == ["check", "value", "expected", "reading"]
     values = table.set_index("check")["value"]
@@ -319,25 +298,34 @@ def test_frame_and_dict_say_the_same() -> None:
     assert plain["verdict"] == d.verdict
 
 
-def test_the_page_begins_with_the_verdict_what_to_do_and_the_telling_chart(tmp_path: Path) -> None:
+def test_the_page_begins_with_the_verdict_the_telling_chart_and_what_to_do(tmp_path: Path) -> None:
     frame = cells_frame()
     sparse, known = tmp_path / "sparse.html", tmp_path / "known.html"
-    d = diagnose(to_log(frame))
+    d = diagnose(sparse_log(frame))
     d.write_html(sparse)
-    diagnose(to_log(frame), cells=frame).write_html(known)
+    diagnose(sparse_log(frame), cells=frame).write_html(known)
     text = sparse.read_text(encoding="utf-8")
     order = [
         "Overlap is good",
+        "<svg",
         "What to do now",
         d.findings[0].advice,
-        "<svg",
         "<table",
         "Not identifiable from this log",
     ]
-    places = [text.index(part) for part in order]
-    assert places == sorted(places)
+    offsets = [text.index(part) for part in order]
+    assert offsets == sorted(offsets)
     assert text.count("<svg") == 2
     assert known.read_text(encoding="utf-8").count("<svg") == 3
+
+
+def test_a_page_without_the_extra_names_the_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setitem(sys.modules, "altair", None)  # as if it were not installed
+    for module in [name for name in sys.modules if name.startswith("taurank.estimation.overlap.")]:
+        if module.endswith((".page", ".charts")):
+            monkeypatch.delitem(sys.modules, module)
+    with pytest.raises(MissingExtra, match=r"altair.*taurank\[report\]"):
+        diagnose(sparse_log(cells_frame())).write_html(tmp_path / "page.html")
 
 
 @pytest.mark.parametrize("log", [None, pd.DataFrame(), "log.parquet"])

@@ -16,21 +16,12 @@ from scipy.optimize import minimize
 from scipy.special import expit
 
 import taurank as tr
+from support.builders import dense_log
 from taurank import propensity
 from taurank.data.ids import Catalogue, Ids
 from taurank.data.log import Log
 from taurank.errors import InputError
 from taurank.estimation import additive
-
-
-def make_log(treated: Any, rows: Any = None) -> Log:
-    """A log from a dense array of treatments users × items × times; rows where ``rows``, else where treated."""
-    kept = np.asarray(treated if rows is None else rows, dtype=bool)
-    user, item, time = (axis.astype(np.int32) for axis in np.nonzero(kept))
-    names = ("user_id", "item_id", "time")
-    catalogue = Catalogue(*(Ids(np.arange(n), name) for n, name in zip(kept.shape, names, strict=True)))
-    flags = np.asarray(treated)[kept].astype(np.int8)
-    return Log(catalogue, user, item, time, flags, np.zeros(len(user), np.int8), None)
 
 
 def draw(shape: tuple[int, int, int], seed: int, base: float = -1.0, spread: float = 1.0) -> Any:
@@ -41,7 +32,7 @@ def draw(shape: tuple[int, int, int], seed: int, base: float = -1.0, spread: flo
 
 
 def dense_fit(treated: Any, seen: Any, ridge: float) -> Any:
-    """The objective of ``fit`` written out over all cells and given to a general optimiser."""
+    """The objective of ``fit`` written out over all cells and given to a general optimizer."""
     n_users, n_items, n_times = treated.shape
     sizes = [1, n_users, n_items, n_times]
     free = np.repeat([True, n_users > 1, n_items > 1, n_times > 1], sizes)  # a single one has no effect
@@ -64,7 +55,7 @@ def dense_fit(treated: Any, seen: Any, ridge: float) -> Any:
 @pytest.mark.parametrize(("shape", "folds"), [((12, 9, 4), 5), ((7, 11, 1), 3), ((40, 2, 3), 2)])
 def test_agrees_with_the_dense_fit(shape: tuple[int, int, int], folds: int, ridge: float) -> None:
     treated = draw(shape, seed=3)
-    model = propensity.fit(make_log(treated), random_state=0, folds=folds, regularization=ridge)
+    model = propensity.fit(dense_log(treated), random_state=0, folds=folds, regularization=ridge)
     fold = model.fold(*np.indices(shape))
     for k in range(folds):
         effects = np.concatenate([model.user_effect[k], model.item_effect[k], model.time_effect[k]])
@@ -107,13 +98,13 @@ def test_in_every_decile_the_mean_estimate_is_the_share_treated() -> None:
 def test_its_own_treatment_does_not_touch_a_cells_propensity() -> None:
     treated = draw((30, 20, 5), seed=1)
     rows = treated | (np.random.default_rng(2).random(treated.shape) < 0.3)
-    before = propensity.estimate(make_log(treated, rows), random_state=7)
+    before = propensity.estimate(dense_log(treated, rows=rows), random_state=7)
     assert before.propensity is not None
     for row in (0, 100, 500, len(before) - 1):
         cell = (before.user[row], before.item[row], before.time[row])
         flipped = treated.copy()
         flipped[cell] = ~flipped[cell]
-        after = propensity.estimate(make_log(flipped, rows), random_state=7)
+        after = propensity.estimate(dense_log(flipped, rows=rows), random_state=7)
         assert after.propensity is not None
         assert after.propensity[row] == before.propensity[row]
         assert (after.propensity != before.propensity).mean() > 0.5  # the other folds have seen it
@@ -121,8 +112,8 @@ def test_its_own_treatment_does_not_touch_a_cells_propensity() -> None:
 
 def test_absent_rows_are_untreated_rows_and_order_does_not_matter() -> None:
     treated = draw((25, 16, 4), seed=5)
-    sparse = propensity.fit(make_log(treated), random_state=3)
-    full = make_log(treated, np.ones_like(treated))
+    sparse = propensity.fit(dense_log(treated), random_state=3)
+    full = dense_log(treated, rows=np.ones_like(treated))
     dense = propensity.fit(full, random_state=3)
     cells = np.indices(treated.shape)
     np.testing.assert_array_equal(sparse.at(*cells), dense.at(*cells))
@@ -139,7 +130,7 @@ def test_follows_users_items_and_times() -> None:
     a, c, d = rng.normal(0, 1, 300), rng.normal(0, 1, 200), np.array([-1.5, 0.0, 1.0])
     truth = expit(-2.0 + a[:, None, None] + c[None, :, None] + d)
     treated = rng.random(shape) < truth
-    estimate = propensity.fit(make_log(treated), random_state=0).at(*np.indices(shape))
+    estimate = propensity.fit(dense_log(treated), random_state=0).at(*np.indices(shape))
     log_odds_error = np.log(estimate / (1 - estimate)) - np.log(truth / (1 - truth))
     assert np.sqrt((log_odds_error**2).mean()) < 0.25
     np.testing.assert_allclose(estimate.mean((0, 1)), treated.mean((0, 1)), atol=0.003)
@@ -147,16 +138,16 @@ def test_follows_users_items_and_times() -> None:
 
 def test_folds_are_equal_random_shares_of_the_cells() -> None:
     treated = draw((50, 40, 10), seed=1)
-    model = propensity.fit(make_log(treated), random_state=0, folds=5)
+    model = propensity.fit(dense_log(treated), random_state=0, folds=5)
     fold = model.fold(*np.indices(treated.shape))
     np.testing.assert_array_equal(np.bincount(fold.ravel()), np.full(5, treated.size // 5))
-    other = propensity.fit(make_log(treated), random_state=1, folds=5)
+    other = propensity.fit(dense_log(treated), random_state=1, folds=5)
     assert (other.fold(*np.indices(treated.shape)) != fold).mean() > 0.5
 
 
 def test_strong_regularization_leaves_the_share_treated() -> None:
     treated = draw((60, 50, 2), seed=8)
-    model = propensity.fit(make_log(treated), random_state=0, regularization=1e6)
+    model = propensity.fit(dense_log(treated), random_state=0, regularization=1e6)
     estimate = model.at(*np.indices(treated.shape))
     np.testing.assert_allclose(estimate, treated.mean(), atol=0.02)
 
@@ -164,7 +155,7 @@ def test_strong_regularization_leaves_the_share_treated() -> None:
 def test_estimates_stay_inside_their_bounds() -> None:
     treated = np.zeros((400, 300, 2), bool)
     treated[:3] = True  # three users are shown everything, the others nothing
-    estimate = propensity.fit(make_log(treated), random_state=0, regularization=0.01).at(*np.indices(treated.shape))
+    estimate = propensity.fit(dense_log(treated), random_state=0, regularization=0.01).at(*np.indices(treated.shape))
     assert propensity.BOUND <= estimate.min() < 1e-4
     assert 0.99 < estimate.max() <= 1 - propensity.BOUND
 
@@ -173,7 +164,7 @@ def test_estimates_stay_inside_their_bounds() -> None:
 def test_one_treated_cell_is_enough(shape: tuple[int, int, int]) -> None:
     treated = np.zeros(shape, bool)
     treated[0, 0, 0] = True
-    estimate = propensity.fit(make_log(treated), random_state=0).at(*np.indices(shape))
+    estimate = propensity.fit(dense_log(treated), random_state=0).at(*np.indices(shape))
     assert ((estimate > 0) & (estimate < 0.6)).all()
 
 
@@ -217,7 +208,7 @@ def test_same_seed_same_bits_for_any_number_of_threads() -> None:
 
 def test_sample_cells_are_distinct_cells_with_their_propensities() -> None:
     treated = draw((20, 10, 3), seed=1)
-    model = propensity.fit(make_log(treated), random_state=0)
+    model = propensity.fit(dense_log(treated), random_state=0)
     for wanted in (1, 100, 599, 600, 5000):
         frame = model.sample_cells(wanted, random_state=0)
         assert len(frame) == min(wanted, 600)
@@ -230,11 +221,11 @@ def test_sample_cells_are_distinct_cells_with_their_propensities() -> None:
 
 def test_bad_input_is_refused_with_a_sentence() -> None:
     treated = draw((5, 4, 2), seed=0)
-    log = make_log(treated)
+    log = dense_log(treated)
     with pytest.raises(InputError, match="'treated' is 0 in all 40 rows"):
-        propensity.estimate(make_log(np.zeros_like(treated), np.ones_like(treated)), random_state=0)
+        propensity.estimate(dense_log(np.zeros_like(treated), rows=np.ones_like(treated)), random_state=0)
     with pytest.raises(InputError, match="'treated' is 1 in all 40 cells"):
-        propensity.estimate(make_log(np.ones_like(treated)), random_state=0)
+        propensity.estimate(dense_log(np.ones_like(treated)), random_state=0)
     odd: list[Any] = [1, 0, 21, None, 2.0, "5", True, 10**400]
     for folds in odd:
         with pytest.raises(InputError, match="folds"):

@@ -195,7 +195,7 @@ def test_crowded_bins_are_left_to_the_sort() -> None:
     at = np.arange(5000, dtype=np.int32)
     got = np.zeros(5000, np.int64), np.zeros(5000, np.int64)
     assert not rank_kernels._use_bins(row, at, *got, *rank_kernels.new_bins(row[None]))
-    rank_kernels.place(row, at, 0, *got, rank_kernels.new_bins(row[None]))
+    rank_kernels.rank_items(row, at, 0, *got, rank_kernels.new_bins(row[None]))
     assert np.array_equal(got[0], np.argsort(np.argsort(-row)))
 
 

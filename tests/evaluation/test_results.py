@@ -167,10 +167,10 @@ def test_the_personalized_setting_is_called_out() -> None:
     log = sample.log
     assert log.propensity is not None
     extreme[log.user, log.item] = (log.propensity <= 1e-3) | (log.propensity >= 1 - 1e-3)
-    shown = np.zeros((60, 80), bool)
-    shown[log.user, log.item] = True
+    is_logged = np.zeros((60, 80), bool)
+    is_logged[log.user, log.item] = True
     weight = position_weights(scores, "CP@10")
-    assert result["CP@10"].overlap_share == pytest.approx(weight[extreme].sum() / weight[shown].sum())
+    assert result["CP@10"].overlap_share == pytest.approx(weight[extreme].sum() / weight[is_logged].sum())
 
 
 def test_the_share_is_that_of_two_more_gains() -> None:

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from support.builders import dense_log
 from taurank import CountingBayes, Log, World, evaluate, load, tune
 from taurank.errors import InputError
 from taurank.learners import Popular
@@ -33,14 +34,6 @@ def oracle(treated: Any, outcome: Any, weight: float) -> Dense:
                 a, b = outcome[u, i][inside[u, i]].sum(), inside[u, i].sum()
                 scores[u, i] += sign * (a + weight * mean) / (b + weight)
     return scores
-
-
-def dense_log(treated: Any, outcome: Any) -> Log:
-    """The log of dense Z and Y: absent where both are 0."""
-    user, item, time = np.nonzero(treated | outcome)
-    z, y = treated[user, item, time], outcome[user, item, time]
-    frame = pd.DataFrame({"user_id": user, "item_id": item, "time": time, "treated": z, "outcome": y})
-    return Log.from_frame(frame, *map(range, treated.shape))
 
 
 def scores_of(learner: CountingBayes) -> npt.NDArray[np.float32]:
@@ -127,17 +120,17 @@ class TestTune:
     def test_finds_the_best_weight(self) -> None:
         world = World.synthetic(80, 30, random_state=0)
         log, truth = world.sample(5, random_state=1).log, world.sample(2, random_state=2).truth
-        found = tune("countingbayes", log, truth, metric="CP@10", trials=12, space={"weight": [0.1, 3.0, 50.0]})
+        tuning = tune("countingbayes", log, truth, metric="CP@10", trials=12, space={"weight": [0.1, 3.0, 50.0]})
         by_hand = {w: evaluate(CountingBayes(weight=w).fit(log), truth, "CP@10")["CP@10"].mean for w in (0.1, 3, 50)}
-        assert found.value == max(by_hand.values())
-        assert by_hand[found.best["weight"]] == found.value
-        assert isinstance(found.learner(), CountingBayes)
+        assert tuning.value == max(by_hand.values())
+        assert by_hand[tuning.best["weight"]] == tuning.value
+        assert isinstance(tuning.learner(), CountingBayes)
 
     def test_its_own_space_and_several_processes(self) -> None:
         world = World.synthetic(20, 10, random_state=0)
         log, truth = world.sample(5, random_state=1).log, world.sample(2, random_state=2).truth
-        found = tune(CountingBayes, log, truth, trials=2, jobs=2)
-        assert found.best["weight"] in CountingBayes.space["weight"]
+        tuning = tune(CountingBayes, log, truth, trials=2, jobs=2)
+        assert tuning.best["weight"] in CountingBayes.space["weight"]
 
     def test_a_learner_without_hyper_parameters_is_refused(self) -> None:
         sample = World.synthetic(5, 5, random_state=0).sample(1, random_state=1)

@@ -26,16 +26,6 @@ ONE_PASS = [kind for kind in LEARNERS.values() if not issubclass(kind, FactorLea
 
 
 @pytest.fixture(scope="module")
-def world() -> World:
-    return World.synthetic(300, 60, random_state=0, effect_spread=1.0)
-
-
-@pytest.fixture(scope="module")
-def log(world: World) -> Log:
-    return world.sample(10, random_state=1).log
-
-
-@pytest.fixture(scope="module")
 def truth(world: World) -> Gains:
     return world.sample(3, random_state=5).truth
 

@@ -24,16 +24,6 @@ def make(name: str, **options: Any) -> Learner:
     return LEARNERS[name](**{"random_state": 0, **settings})
 
 
-@pytest.fixture(scope="module")
-def world() -> World:
-    return World.synthetic(300, 60, random_state=0, effect_spread=1.0)
-
-
-@pytest.fixture(scope="module")
-def log(world: World) -> Log:
-    return world.sample(10, random_state=1).log
-
-
 def same(a: Learner, b: Learner) -> bool:
     """Bit-identical scores for all users."""
     users = np.arange(len(a.users), dtype=np.int32)

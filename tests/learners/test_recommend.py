@@ -12,16 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taurank import Log, World
+from taurank import Log
 from taurank.data.ids import Ids
 from taurank.errors import InputError
 from taurank.learners import BPR, LEARNERS, Learner, Popular
 from taurank.learners.lookup import Lookup
-
-
-@pytest.fixture(scope="module")
-def log() -> Log:
-    return World.synthetic(300, 60, random_state=0, effect_spread=1.0).sample(10, random_state=1).log
 
 
 @pytest.fixture(scope="module")

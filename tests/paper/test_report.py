@@ -83,13 +83,13 @@ def test_claims_are_folded_cards(document: str) -> None:
 
 
 def test_the_page_says_every_claim_and_how_the_data_differ(document: str) -> None:
-    words = Reader(document).text
+    report = Reader(document).text
     for result in claims.check(made_up.frames()):
-        assert f"{result.verdict} {result.claim}" in words
-        assert result.criterion in words
-    assert words.count("93 weeks") == 1
-    assert "those here of 53" in words
-    assert "Missing" not in words
+        assert f"{result.verdict} {result.claim}" in report
+        assert result.criterion in report
+    assert report.count("93 weeks") == 1
+    assert "those here of 53" in report
+    assert "Missing" not in report
 
 
 def test_the_text_has_80_columns(text: str) -> None:
@@ -99,9 +99,9 @@ def test_the_text_has_80_columns(text: str) -> None:
 
 
 def test_the_report_is_in_american_plain_english(document: str, text: str) -> None:
-    for words in (Reader(document).text, text):
-        assert not re.findall(r"\b\w*(?:isation|ised|ising|colour|behaviour|centre)\b", words)
-        assert not re.findall(r"is over|is under|cannot be told|does not hold|aims? at", words)
+    for report in (Reader(document).text, text):
+        assert not re.findall(r"\b\w*(?:isation|ised|ising|colour|behaviour|centre)\b", report)
+        assert not re.findall(r"is over|is under|cannot be told|does not hold|aims? at", report)
 
 
 def test_the_papers_figures_are_beside_ours(document: str, text: str) -> None:
@@ -155,7 +155,7 @@ def test_the_search_is_shown_with_what_it_cost(tmp_path: Path) -> None:
     rows = [{**line, **one, **two} for one, two in zip(cost, found, strict=True)]
     pd.DataFrame(rows).to_csv(folder / "search.csv", index=False)
     page.write(folder)
-    words = Reader((folder / "report.html").read_text(encoding="utf-8")).text
+    report = Reader((folder / "report.html").read_text(encoding="utf-8")).text
     for expected in (
         "category, original: DLCE, CAR",
         "cap 0.3",
@@ -165,7 +165,7 @@ def test_the_search_is_shown_with_what_it_cost(tmp_path: Path) -> None:
         "2.2 min",
         "3 min",
     ):
-        assert expected in words
+        assert expected in report
 
 
 @pytest.mark.parametrize("kept", [(), ("car",), ("statistics", "losses")])
@@ -174,10 +174,10 @@ def test_what_is_missing_is_said(tmp_path: Path, kept: tuple[str, ...]) -> None:
     made_up.save({name: frames[name] for name in kept}, tmp_path)
     page.write(tmp_path)
     missing = [section.name for section in sections.SECTIONS if section.name not in kept]
-    words = Reader((tmp_path / "report.html").read_text(encoding="utf-8")).text
+    report = Reader((tmp_path / "report.html").read_text(encoding="utf-8")).text
     line = f"Missing experiments: {', '.join(missing)}."
-    assert line in words
-    assert words.count("This experiment was not run") == len(missing)
+    assert line in report
+    assert report.count("This experiment was not run") == len(missing)
     assert line in " ".join((tmp_path / "report.md").read_text(encoding="utf-8").split())
 
 
@@ -205,11 +205,11 @@ def test_a_smoke_run_gets_no_verdicts(tmp_path: Path) -> None:
     page.write(tmp_path)
     document = (tmp_path / "report.html").read_text(encoding="utf-8")
     text = " ".join((tmp_path / "report.md").read_text(encoding="utf-8").split())
-    for words in (Reader(document).text, text):
-        assert "so no claim is checked" in words
-        assert "reproduced" not in words
-        assert "93 weeks" not in words
-        assert "found on real data" not in words
+    for report in (Reader(document).text, text):
+        assert "so no claim is checked" in report
+        assert "reproduced" not in report
+        assert "93 weeks" not in report
+        assert "found on real data" not in report
     assert 'class="card' not in document
     assert_links_resolve(document)
     assert json.loads((tmp_path / "verdicts.json").read_text()) == []
@@ -238,10 +238,10 @@ def test_findings_are_read_from_the_folder_of_the_run(tmp_path: Path) -> None:
     (tmp_path / "findings.toml").write_text(FINDINGS)
     page.write(tmp_path)
     document, text = ((tmp_path / name).read_text(encoding="utf-8") for name in ("report.html", "report.md"))
-    for words in (Reader(document).text, " ".join(text.split())):
-        assert "First paragraph. Second one." in words
-        assert "About CAR." in words
-        assert "not shown" not in words
+    for report in (Reader(document).text, " ".join(text.split())):
+        assert "First paragraph. Second one." in report
+        assert "About CAR." in report
+        assert "not shown" not in report
     assert "Trained too briefly <script>." in Reader(document).text
     assert document.index("Trained too briefly") < document.index("<nav")
     assert "Trained too briefly &lt;script>." in text

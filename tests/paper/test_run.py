@@ -152,10 +152,10 @@ def test_each_metric_is_of_its_own_best_epoch(tmp_path: Path) -> None:
         assert rest == 0
         model = tr.DLCE(**result.settings, epochs=epochs, random_state=splits.fit_seed(data), threads=1)
         gains = split.outcome if metric == "P@10" else split.truth
-        found = tr.evaluate(model.fit(split.train, show_progress=False), gains, metric)[metric]
-        assert value.weeks == tuple(found.per_time)
-        assert value.mean == pytest.approx(found.mean)
-        assert value.std == pytest.approx(found.std)
+        measured = tr.evaluate(model.fit(split.train, show_progress=False), gains, metric)[metric]
+        assert value.weeks == tuple(measured.per_time)
+        assert value.mean == pytest.approx(measured.mean)
+        assert value.std == pytest.approx(measured.std)
 
 
 def test_no_look_at_the_validation_is_better_than_the_chosen_one(tmp_path: Path) -> None:
@@ -202,8 +202,8 @@ def test_a_model_that_is_wanted_later_is_fitted_again_to_the_same(tmp_path: Path
     kept = FitSpec.of(Dataset("category"), "dlce", {"factors": 4}, 3000, 3, keep_model=True)
     assert cache.result(fit).values == cache.result(kept).values
     assert cache.done == 2
-    found = tr.evaluate(cache.model(kept), cache.splits.split(fit.dataset).truth, "CDCG")["CDCG"]
-    assert tuple(found.per_time) == cache.result(kept).values["CDCG"].weeks
+    measured = tr.evaluate(cache.model(kept), cache.splits.split(fit.dataset).truth, "CDCG")["CDCG"]
+    assert tuple(measured.per_time) == cache.result(kept).values["CDCG"].weeks
 
 
 def test_a_fit_that_diverges_is_made_with_a_smaller_learning_rate(tmp_path: Path) -> None:

@@ -71,14 +71,14 @@ def slow_units(entries: Positives, strata: Strata, seed: int, epoch: int) -> Ite
         yield samples
 
 
-def pull(score: float, weight: float, rule: Pairwise) -> Any:
-    x = rule.steepness * score
+def gradient(score: float, weight: float, params: Pairwise) -> Any:
+    x = params.steepness * score
     sign = 1 if weight > 0 else -1
-    if rule.surrogate == LOGISTIC:
-        return weight * rule.steepness / (1 + np.exp(sign * x))
-    if rule.surrogate == SIGMOID:
-        return weight * rule.steepness * np.exp(x) / (1 + np.exp(x)) ** 2
-    return weight * rule.steepness * float(sign * x < 1)
+    if params.surrogate == LOGISTIC:
+        return weight * params.steepness / (1 + np.exp(sign * x))
+    if params.surrogate == SIGMOID:
+        return weight * params.steepness * np.exp(x) / (1 + np.exp(x)) ** 2
+    return weight * params.steepness * float(sign * x < 1)
 
 
 def walk(samples: list, score: Callable, step: Callable) -> None:  # type: ignore[type-arg]
@@ -94,7 +94,7 @@ def walk(samples: list, score: Callable, step: Callable) -> None:  # type: ignor
                 scores[chain] = score(samples[min(here + 1, len(samples) - 1)])
 
 
-def slow_pairs(tables: Factors, samples: list, rule: Pairwise) -> None:  # type: ignore[type-arg]
+def slow_pairs(tables: Factors, samples: list, params: Pairwise) -> None:  # type: ignore[type-arg]
     p, q = tables
 
     def score(sample):  # type: ignore[no-untyped-def]
@@ -103,7 +103,7 @@ def slow_pairs(tables: Factors, samples: list, rule: Pairwise) -> None:  # type:
 
     def step(sample, s):  # type: ignore[no-untyped-def]
         u, i, j, weight = sample
-        g, eta, gamma = pull(s, weight, rule), rule.learning_rate, rule.regularization
+        g, eta, gamma = gradient(s, weight, params), params.learning_rate, params.regularization
         changes = g * (q[i] - q[j]) - gamma * p[u], g * p[u] - gamma * q[i], -g * p[u] - gamma * q[j]
         for table, row, change in zip((p, q, q), (u, i, j), changes, strict=True):
             table[row] += eta * change
@@ -111,9 +111,9 @@ def slow_pairs(tables: Factors, samples: list, rule: Pairwise) -> None:  # type:
     walk(samples, score, step)
 
 
-def slow_points(tables: Factors, samples: list, rule: Pointwise) -> None:  # type: ignore[type-arg]
+def slow_points(tables: Factors, samples: list, params: Pointwise) -> None:  # type: ignore[type-arg]
     p, q = tables
-    eta, gamma = rule.learning_rate, rule.regularization
+    eta, gamma = params.learning_rate, params.regularization
     pending: list[tuple[int, int]] = []
 
     def score(sample):  # type: ignore[no-untyped-def]
@@ -121,8 +121,8 @@ def slow_points(tables: Factors, samples: list, rule: Pointwise) -> None:  # typ
         while pending:  # the tie follows the step and the score taken with it
             i, o = pending.pop()
             apart = q[i] - q[o]
-            q[i] -= eta * rule.tie * apart
-            q[o] += eta * rule.tie * apart
+            q[i] -= eta * params.tie * apart
+            q[o] += eta * params.tie * apart
         return s
 
     def step(sample, s):  # type: ignore[no-untyped-def]
@@ -148,12 +148,12 @@ def assert_close(fast: Factors, slow: Factors, tolerance: float = 2e-5) -> None:
 @pytest.mark.parametrize("surrogate", [LOGISTIC, SIGMOID, HINGE])
 def test_a_pass_equals_its_twin(surrogate: int) -> None:
     entries, strata = some_positives(30, 64, 9_000), Strata(30, 64, 9_000)
-    rule = Pairwise(0.01, 0.02, 1.5, surrogate)
+    params = Pairwise(0.01, 0.02, 1.5, surrogate)
     fast = start_tables(30, 64, 12)
     slow = float64(fast)
-    stats = run_pairwise_epoch(fast, entries, strata, 5, 2, rule)
+    stats = run_pairwise_epoch(fast, entries, strata, 5, 2, params)
     for samples in slow_units(entries, strata, 5, 2):
-        slow_pairs(slow, samples, rule)
+        slow_pairs(slow, samples, params)
     assert strata.blocks > 1
     assert stats.updates == 9_000
     assert stats.finite
@@ -162,12 +162,12 @@ def test_a_pass_equals_its_twin(surrogate: int) -> None:
 
 def test_drawn_pairs_equal_their_twin() -> None:
     strata, drawn = Strata(30, 64, 9_000), some_pairs(30, 64, 9_000)
-    rule, fast = Pairwise(0.01, 0.02, 1.5), start_tables(30, 64, 12)
+    params, fast = Pairwise(0.01, 0.02, 1.5), start_tables(30, 64, 12)
     slow = float64(fast)
-    stats = run_pairwise_samples(fast, drawn, strata, 5, 2, rule)
+    stats = run_pairwise_samples(fast, drawn, strata, 5, 2, params)
     dealt, start = bucket_pairs(strata, strata.cut_pairs(5, 2), strata.schedule_pairs(), drawn)
     for a, b in itertools.pairwise(start):
-        slow_pairs(slow, [tuple(sample) for sample in dealt[a:b].tolist()], rule)
+        slow_pairs(slow, [tuple(sample) for sample in dealt[a:b].tolist()], params)
     assert strata.pair_blocks > 1
     assert stats.updates == 9_000
     assert_close(fast, slow, 5e-5)
@@ -176,22 +176,22 @@ def test_drawn_pairs_equal_their_twin() -> None:
 @pytest.mark.parametrize("tie", [0.0, 0.3])
 def test_drawn_points_equal_their_twin(tie: float) -> None:
     strata, drawn = Strata(30, 64, 9_000), some_points(30, 64, 9_000)
-    rule, fast = Pointwise(0.01, 0.02, tie), start_tables(30, 128, 12)
+    params, fast = Pointwise(0.01, 0.02, tie), start_tables(30, 128, 12)
     slow = float64(fast)
-    stats = run_pointwise_samples(fast, drawn, strata, 5, 2, rule)
+    stats = run_pointwise_samples(fast, drawn, strata, 5, 2, params)
     dealt, start = bucket_points(strata, strata.cut(5, 2), strata.schedule(), drawn)
     for a, b in itertools.pairwise(start):
-        slow_points(slow, [tuple(sample) for sample in dealt[a:b].tolist()], rule)
+        slow_points(slow, [tuple(sample) for sample in dealt[a:b].tolist()], params)
     assert strata.blocks > 1
     assert stats.updates == 9_000
     assert_close(fast, slow, 5e-5)
 
 
-def one_step(sample: tuple, point: bool, rule: Pairwise | Pointwise) -> tuple[Factors, Factors]:  # type: ignore[type-arg]
+def one_step(sample: tuple, point: bool, params: Pairwise | Pointwise) -> tuple[Factors, Factors]:  # type: ignore[type-arg]
     before = start_tables(2, 6, 8)
     after, drawn = copied(before), np.array([sample], POINT if point else PAIR)
     run = run_pointwise_samples if point else run_pairwise_samples
-    run(after, drawn, Strata(2, 3 if point else 6, 1), 0, 0, rule)  # type: ignore[arg-type]
+    run(after, drawn, Strata(2, 3 if point else 6, 1), 0, 0, params)  # type: ignore[arg-type]
     return float64(before), float64(after)
 
 
@@ -200,12 +200,12 @@ def descent(tables: Factors, objective: Callable[[Factors], float], eta: float) 
     moved = Factors(*(table.copy() for table in tables))
     for table, target in zip(tables, moved, strict=True):
         for cell in np.ndindex(table.shape):
-            keep, h = table[cell], 1e-5
-            table[cell] = keep + h
+            before, h = table[cell], 1e-5
+            table[cell] = before + h
             high = objective(tables)
-            table[cell] = keep - h
+            table[cell] = before - h
             low = objective(tables)
-            table[cell] = keep
+            table[cell] = before
             target[cell] -= eta * (high - low) / (2 * h)
     return moved
 
@@ -213,37 +213,37 @@ def descent(tables: Factors, objective: Callable[[Factors], float], eta: float) 
 @pytest.mark.parametrize("weight", [2.5, -1.5])
 @pytest.mark.parametrize("surrogate", [LOGISTIC, SIGMOID, HINGE])
 def test_a_pairwise_step_descends_its_loss(surrogate: int, weight: float) -> None:
-    rule, (u, i, j) = Pairwise(0.1, 0.3, 1.7, surrogate), (1, 4, 2)
+    params, (u, i, j) = Pairwise(0.1, 0.3, 1.7, surrogate), (1, 4, 2)
 
     def objective(tables: Factors) -> float:
         p, a, b = tables.users[u], tables.items[i], tables.items[j]
         size = sum(float(row @ row) for row in (p, a, b))
-        x = rule.steepness * p @ (a - b)
+        x = params.steepness * p @ (a - b)
         loss = {
             LOGISTIC: abs(weight) * np.log1p(np.exp(-np.sign(weight) * x)),
             SIGMOID: weight / (1 + np.exp(x)),
             HINGE: abs(weight) * max(0.0, 1 - np.sign(weight) * x),
         }[surrogate]
-        return float(loss) + rule.regularization / 2 * size
+        return float(loss) + params.regularization / 2 * size
 
-    before, after = one_step((u, i, j, weight), False, rule)
-    assert_close(after, descent(before, objective, rule.learning_rate), 2e-6)
+    before, after = one_step((u, i, j, weight), False, params)
+    assert_close(after, descent(before, objective, params.learning_rate), 2e-6)
 
 
 @pytest.mark.parametrize("target", [0, 1])
 def test_a_pointwise_step_descends_its_loss(target: int) -> None:
     # One step of the loss, then one of the tie: together the gradient, to the order of eta^2.
-    rule, (u, i, o) = Pointwise(1e-3, 0.3, 0.4), (1, 4, 1)
+    params, (u, i, o) = Pointwise(1e-3, 0.3, 0.4), (1, 4, 1)
 
     def objective(tables: Factors) -> float:
         p, a, b = tables.users[u], tables.items[i], tables.items[o]
         log_loss = -np.log(1 / (1 + np.exp(-(2 * target - 1) * p @ a)))
         size = float(p @ p + a @ a)
         tie = float((a - b) @ (a - b))
-        return float(log_loss) + rule.regularization / 2 * size + rule.tie / 2 * tie
+        return float(log_loss) + params.regularization / 2 * size + params.tie / 2 * tie
 
-    before, after = one_step((u, i, o, target), True, rule)
-    want = descent(before, objective, rule.learning_rate)
+    before, after = one_step((u, i, o, target), True, params)
+    want = descent(before, objective, params.learning_rate)
     assert_close(after, want, 2e-6)
     assert abs(want.items[o] - before.items[o]).max() > 1e-4
 

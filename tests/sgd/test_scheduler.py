@@ -12,7 +12,7 @@ from support.factors import copied, some_pairs, some_points, some_positives, sta
 from taurank import BPR, ULBPR, ULRMF, World
 from taurank.errors import InputError
 from taurank.learners.factorization import FactorLearner
-from taurank.sgd.kernels import NEAR
+from taurank.sgd.kernels import CACHED_FACTORS
 from taurank.sgd.losses import SURROGATES
 from taurank.sgd.planning import by_user
 from taurank.sgd.samples import Baskets
@@ -34,11 +34,11 @@ Run = Callable[[Factors, int], Stats]
 def runs() -> dict[str, Run]:
     strata, positives = Strata(200, 150, 40_000), some_positives(200, 150, 40_000)
     pairs, points = (make(200, 150, 40_000) for make in (some_pairs, some_points))
-    rule, point_rule = Pairwise(0.02, 0.01), Pointwise(0.02, 0.01, 0.1)
+    params, point_params = Pairwise(0.02, 0.01), Pointwise(0.02, 0.01, 0.1)
     return {
-        "pass": lambda t, n: run_pairwise_epoch(t, positives, strata, 3, 1, rule, n),
-        "pairs": lambda t, n: run_pairwise_samples(t, pairs, strata, 3, 1, rule, n),
-        "points": lambda t, n: run_pointwise_samples(t, points, strata, 3, 1, point_rule, n),
+        "pass": lambda t, n: run_pairwise_epoch(t, positives, strata, 3, 1, params, n),
+        "pairs": lambda t, n: run_pairwise_samples(t, pairs, strata, 3, 1, params, n),
+        "points": lambda t, n: run_pointwise_samples(t, points, strata, 3, 1, point_params, n),
     }
 
 
@@ -57,7 +57,7 @@ def test_bits_do_not_depend_on_threads(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["pass", "points"])
 def test_rows_fetched_ahead_leave_no_trace(kind: str) -> None:
     run, near = runs()[kind], start_tables(200, 300, 8)
-    far = Factors(near.users, factor_table(NEAR // 8 + 1, 8))
+    far = Factors(near.users, factor_table(CACHED_FACTORS // 8 + 1, 8))
     far.items[:300] = near.items
     far = far._replace(users=copied(near).users)
     assert run(near, 1) == run(far, 1)
@@ -66,13 +66,13 @@ def test_rows_fetched_ahead_leave_no_trace(kind: str) -> None:
 
 
 def test_an_epoch_leaves_nothing_behind_for_the_next() -> None:
-    positives, rule = some_positives(50, 60, 4_000), Pairwise(0.02, 0.01)
+    positives, params = some_positives(50, 60, 4_000), Pairwise(0.02, 0.01)
     kept, ends = Strata(50, 60, 4_000), []
     for again in (True, False):
         tables = start_tables(50, 60, 8)
         for epoch in range(3):
             strata = kept if again else Strata(50, 60, 4_000)
-            run_pairwise_epoch(tables, positives, strata, 1, epoch, rule)
+            run_pairwise_epoch(tables, positives, strata, 1, epoch, params)
         ends.append(tables.items.tobytes())
     assert ends[0] == ends[1]
 
@@ -122,8 +122,8 @@ def test_negatives_avoid_the_basket() -> None:
         for epoch in range(60):
             tables = start_tables(1, n_items, 8)
             before = tables.items.copy()
-            rule = Pairwise(0.1, 0.0)
-            stats = run_pairwise_epoch(tables, entries, strata, 0, epoch, rule, 1, baskets)
+            params = Pairwise(0.1, 0.0)
+            stats = run_pairwise_epoch(tables, entries, strata, 0, epoch, params, 1, baskets)
             assert (stats.updates, stats.skipped) == (2 - skipped, skipped)
             moved |= (tables.items != before).any(axis=1)
         outside = [] if skipped else [0, 2, 3, 4, 6]
@@ -171,9 +171,9 @@ def test_a_learning_rate_that_is_too_large_shows_in_the_first_epochs(learner: Fa
 
 @pytest.mark.parametrize("surrogate", SURROGATES.values())
 def test_no_loss_of_an_untrained_model_counts_as_divergence(surrogate: int) -> None:
-    tables, rule = start_tables(50, 60, 8, scale=0.1), Pairwise(0.01, 0.01, 1.0, surrogate)
+    tables, params = start_tables(50, 60, 8, scale=0.1), Pairwise(0.01, 0.01, 1.0, surrogate)
     entries, strata = some_positives(50, 60, 4_000), Strata(50, 60, 4_000)
-    assert not any(run_pairwise_epoch(tables, entries, strata, 1, n, rule).diverged for n in range(5))
+    assert not any(run_pairwise_epoch(tables, entries, strata, 1, n, params).diverged for n in range(5))
 
 
 def test_negatives_of_a_nearly_full_basket_are_uniform() -> None:
@@ -220,8 +220,8 @@ def test_the_reported_loss_falls_while_learning() -> None:
     user, item = np.divmod(np.arange(60 * 80), 80)
     weight = np.where(user % 2 == item % 2, 1.0, -1.0)
     strata, entries = Strata(60, 80, len(user)), by_user(user, item, weight, 60, 80)
-    tables, rule = start_tables(60, 80, 16, scale=0.2), Pairwise(0.05, 0.0)
-    losses = [run_pairwise_epoch(tables, entries, strata, 1, e, rule).loss for e in range(20)]
+    tables, params = start_tables(60, 80, 16, scale=0.2), Pairwise(0.05, 0.0)
+    losses = [run_pairwise_epoch(tables, entries, strata, 1, e, params).loss for e in range(20)]
     assert losses[0] == pytest.approx(np.log(2), rel=0.1)
     assert np.mean(losses[-5:]) < 0.7 * np.log(2)
 

@@ -1,4 +1,4 @@
-"""The plan of an epoch: everything has its turn once, and nobody shares a row."""
+"""The plan of an epoch: everything has its turn once, and no two units of a round share a row."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from support.factors import some_points
+from support.factors import some_pairs, some_points
 from taurank.errors import InputError
 from taurank.sgd.planning import block_offsets, bucket_pairs, bucket_points, by_user, plan_users
 from taurank.sgd.samples import PAIR, Positives
@@ -74,18 +74,9 @@ def test_every_user_block_meets_every_pair_of_item_blocks_once() -> None:
     assert len(met) == len(set(met)) == schedule.width * teams * (teams - 1) // 2
 
 
-def drawn_pairs(n_users: int, n_items: int, count: int) -> np.ndarray:
-    random = np.random.default_rng(3)
-    drawn = np.zeros(count, PAIR)
-    drawn["user"] = random.integers(0, n_users, count)
-    drawn["item"] = random.integers(0, n_items, count)
-    drawn["other"] = (drawn["item"] + random.integers(1, n_items, count)) % n_items
-    drawn["weight"] = np.arange(count)
-    return drawn
-
-
 def test_drawn_pairs_go_to_the_unit_that_holds_them_in_their_order() -> None:
-    strata, drawn = Strata(300, 400, 30_000), drawn_pairs(300, 400, 30_000)
+    strata, drawn = Strata(300, 400, 30_000), some_pairs(300, 400, 30_000)
+    drawn["weight"] = np.arange(30_000)  # their order
     cut, schedule = strata.cut_pairs(1, 2), strata.schedule_pairs()
     dealt, start = bucket_pairs(strata, cut, schedule, drawn)
     assert schedule.width > 1
@@ -214,11 +205,11 @@ def test_bad_pairs_are_refused() -> None:
     strata = Strata(30, 40, 1_000)
     cut, schedule = strata.cut_pairs(1, 2), strata.schedule_pairs()
     for column, value in (("user", 30), ("item", -1), ("other", 40), ("weight", np.inf)):
-        drawn = drawn_pairs(30, 40, 10)
+        drawn = some_pairs(30, 40, 10)
         drawn[column][4] = value
         with pytest.raises(InputError, match=column):
             bucket_pairs(strata, cut, schedule, drawn)
-    drawn = drawn_pairs(30, 40, 10)
+    drawn = some_pairs(30, 40, 10)
     drawn["other"][4] = drawn["item"][4]
     with pytest.raises(InputError, match="itself"):
         bucket_pairs(strata, cut, schedule, drawn)

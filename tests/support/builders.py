@@ -33,11 +33,15 @@ def sparse_log(frame: pd.DataFrame) -> tr.Log:
 
 
 def dense_log(
-    treated: npt.NDArray[Any], outcome: npt.NDArray[Any] | None = None, propensity: npt.NDArray[Any] | None = None
+    treated: npt.NDArray[Any],
+    outcome: npt.NDArray[Any] | None = None,
+    propensity: npt.NDArray[Any] | None = None,
+    rows: npt.NDArray[Any] | None = None,
 ) -> tr.Log:
-    """The log of arrays users × items × times, with a row for every cell that is not all zero."""
+    """The log of arrays users × items × times, with the cells in ``rows``, else with those that are not all zero."""
     outcome = np.zeros_like(treated) if outcome is None else outcome
-    user, item, time = (axis.astype(np.int32) for axis in np.nonzero(treated.astype(bool) | outcome.astype(bool)))
+    rows = treated.astype(bool) | outcome.astype(bool) if rows is None else rows
+    user, item, time = (axis.astype(np.int32) for axis in np.nonzero(rows))
     ids = (Ids(np.arange(n), name) for n, name in zip(treated.shape, ("user_id", "item_id", "time"), strict=True))
     catalogue, cells = Catalogue(*ids), (user, item, time)
     chances = None if propensity is None else propensity[cells].astype(np.float64)

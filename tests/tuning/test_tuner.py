@@ -45,7 +45,8 @@ def test_finds_the_best_setting_and_its_value(data: tuple[Log, Gains], tmp_path:
     assert evaluate(again, truth, "CP@10")["CP@10"].mean == pytest.approx(tuning.value)
     assert "best CP@10" in str(tuning)
     tuning.write_html(tmp_path / "page.html")
-    assert "<svg" in (tmp_path / "page.html").read_text()
+    assert (tmp_path / "page.html").read_text().count("<svg") == len(SPACE)  # a chart for each hyper-parameter
+    assert len(tuning.chart().hconcat) == len(SPACE)
 
 
 def test_smaller_is_better_for_car(data: tuple[Log, Gains]) -> None:

@@ -48,9 +48,9 @@ class TestSampling:
         sample = world.sample(50_000, random_state=3)
         both = np.zeros(50_000)
         both[sample.truth.time] = sample.truth.value
-        shown = np.zeros(50_000, bool)
-        shown[sample.log.time[sample.log.treated == 1]] = True
-        assert both[shown].mean() == pytest.approx(0.0, abs=0.02)
+        is_treated = np.zeros(50_000, bool)
+        is_treated[sample.log.time[sample.log.treated == 1]] = True
+        assert both[is_treated].mean() == pytest.approx(0.0, abs=0.02)
         assert np.count_nonzero(both) / 50_000 == pytest.approx(0.5, abs=0.01)
 
     def test_rows_with_nothing_are_absent_and_the_catalogue_is_whole(self) -> None:

@@ -101,9 +101,9 @@ def _write_sample(
         raise InputError(f"the folder '{out}' cannot be created: {error.strerror}.") from error
     sample.log.write(out / "log.parquet")
     sample.truth.write(out / "truth.parquet")
-    facts = {
+    record = {
         "taurank": __version__, "origin": dict(world.origin), "times": times, "seed": seed,
         "rows": len(sample.log), "effects": len(sample.truth), **world.describe().to_dict("records")[0],
     }  # fmt: skip
-    write_text(out / "world.json", to_json(facts) + "\n")
+    write_text(out / "world.json", to_json(record) + "\n")
     say(f"Wrote {sample.log!r} and its true effects to {out}.")

@@ -125,6 +125,6 @@ def _overlap(results: dict[str, Measured]) -> str:
 
 
 def _bought(world: World, learner: Learner) -> float:
-    """Purchases per user among the ten items, if they are shown."""
-    shown = position_weights(learner.score_block(np.arange(world.n_users, dtype=np.int32)), "P@10")
-    return float(10 * (shown * world.treated_rate).sum(axis=1).mean())
+    """Purchases per user among the ten items, if they are recommended."""
+    weights = position_weights(learner.score_block(np.arange(world.n_users, dtype=np.int32)), "P@10")
+    return float(10 * (weights * world.treated_rate).sum(axis=1).mean())

@@ -60,8 +60,8 @@ def _with_checked_paths(function: Callable[..., None]) -> Callable[..., None]:
 def path_uses(function: Callable[..., None]) -> dict[str, Use]:
     """The parameters of a command that are paths, and their use."""
     hints = get_type_hints(function, include_extras=True)
-    marks = {name: getattr(hint, "__metadata__", ()) for name, hint in hints.items()}
-    return {name: mark for name, all_marks in marks.items() for mark in all_marks if isinstance(mark, Use)}
+    annotations = {name: getattr(hint, "__metadata__", ()) for name, hint in hints.items()}
+    return {name: part for name, parts in annotations.items() for part in parts if isinstance(part, Use)}
 
 
 def _paths(arguments: dict[str, Any], uses: dict[str, Use], use: Use) -> list[Path]:

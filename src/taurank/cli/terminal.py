@@ -13,13 +13,12 @@ import shutil
 import signal
 import sys
 import textwrap
-import unicodedata
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NoReturn, TextIO
 
-from taurank.errors import InputError, first_line, missing_extra
+from taurank.errors import InputError, first_line, missing_extra, printable
 
 # optional modules, and the extra that installs them
 EXTRAS = {
@@ -78,20 +77,6 @@ def to_json(value: Any) -> str:
     return json.dumps(value, indent=2, ensure_ascii=not unicode)
 
 
-def printable(text: str, keep: str = "\n\t") -> str:
-    """``text`` without control characters: a column name must not move the cursor or color the terminal."""
-    return "".join(mark if mark in keep or not _is_control(mark) else _escaped(mark) for mark in text)
-
-
-def _is_control(mark: str) -> bool:
-    """Cc: control characters; Cf: invisible ones, which include those that reverse text; Cs: lone surrogates."""
-    return unicodedata.category(mark) in ("Cc", "Cf", "Cs", "Zl", "Zp")
-
-
-def _escaped(mark: str) -> str:
-    return "\\u007f" if mark == "\x7f" else json.dumps(mark)[1:-1]  # so that escaped JSON remains JSON
-
-
 def _exit_code(start: Callable[[], None]) -> int:
     try:
         start()
@@ -110,7 +95,7 @@ def _exit_code(start: Callable[[], None]) -> int:
     except BrokenPipeError:
         return _silence(BROKEN_PIPE)
     except OSError as error:
-        _complain(_sentence(f"{_place(error)} {error.strerror or first_line(error)}."))
+        _complain(_sentence(f"{_subject(error)} {error.strerror or first_line(error)}."))
         return _silence(BAD_INPUT)
     else:
         return 0
@@ -129,7 +114,7 @@ def _flushed(code: Any) -> int:
     return code if isinstance(code, int) else 0 if code is None else 1
 
 
-def _place(error: OSError) -> str:
+def _subject(error: OSError) -> str:
     names = [os.fspath(name) for name in (error.filename, error.filename2) if isinstance(name, (str, os.PathLike))]
     return f"'{names[-1]}':" if names else "input or output failed:"
 
@@ -149,10 +134,10 @@ def _complain(text: str) -> None:
 
 def _sentence(text: str) -> str:
     """One line, whatever the names in it contain."""
-    return printable(text, keep="")
+    return printable(text, allowed="")
 
 
-def _show_warning(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+def _show_warning(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
     """In place of Python's own format, which shows a line of our source."""
     warn(str(message))
 

@@ -90,7 +90,7 @@ def _read(stream: BinaryIO, name: str, kind: str) -> tuple[dict[str, Any], Array
 
 
 def _check_digest(stream: BinaryIO, name: str, size: int) -> None:
-    """The checksum is compared before anything in the file is believed."""
+    """The checksum is compared before anything in the file is used."""
     if stream.read(len(MAGIC)) != MAGIC:
         raise InputError(f"'{name}' is not a taurank file.")
     stream.seek(0)
@@ -117,7 +117,7 @@ def _header(stream: BinaryIO, size: int) -> dict[str, Any]:
     return header
 
 
-def _shapes(header: Mapping[str, Any], room: int) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
+def _shapes(header: Mapping[str, Any], size: int) -> dict[str, tuple[np.dtype[Any], tuple[int, ...]]]:
     """Type and shape of every array; together they fill the rest of the file exactly."""
     shapes: dict[str, tuple[np.dtype[Any], tuple[int, ...]]] = {}
     for field, dtype, shape in header["arrays"]:
@@ -128,7 +128,7 @@ def _shapes(header: Mapping[str, Any], room: int) -> dict[str, tuple[np.dtype[An
         if math.prod(max(n, 1) for n in shape) > _LARGEST:  # also refused if another length is 0
             raise ValueError("a shape is too large")
         shapes[field] = (np.dtype(dtype), tuple(shape))
-    if sum(dtype.itemsize * math.prod(shape) for dtype, shape in shapes.values()) != room:
+    if sum(dtype.itemsize * math.prod(shape) for dtype, shape in shapes.values()) != size:
         raise ValueError("the arrays do not fill the file")
     return shapes
 

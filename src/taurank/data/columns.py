@@ -1,6 +1,6 @@
 """The columns of a table of cells: their names, the rules of the number columns, and the count of wrong rows.
 
-Wrong rows are counted, and the first of them is remembered as an example, until all rows have been read: so a
+Wrong rows are counted, and the first of them is stored as an example, until all rows have been read: so a
 message can say how many there are.
 """
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from taurank.data.columns import WrongRows
-from taurank.data.ids import Codes, Ids, match_type, normalize, settle
+from taurank.data.ids import Codes, Ids, match_type, narrow_integers, normalize
 from taurank.errors import InputError, show
 
 MERGE_AT = 1 << 16  # ids of batches that wait to be merged, at least
@@ -54,14 +54,14 @@ class IdColumn:
 
     @property
     def max_ids(self) -> int:
-        """At most so many distinct ids have occurred."""
+        """An upper bound of the number of distinct ids so far."""
         return self._n_waiting + (0 if self._ids is None else len(self._ids))
 
     def finish(self) -> tuple[pa.Array, Codes]:
         """All distinct ids, and the position among them of every provisional code."""
         if self._waiting:
             self._merge()
-        return settle(self._ids), np.concatenate(self._merged)
+        return narrow_integers(self._ids), np.concatenate(self._merged)
 
     def _merge(self) -> None:
         known = [] if self._ids is None else [self._ids]
@@ -141,7 +141,7 @@ def typed_ids(values: pa.Array, id_type: Any, column: str) -> pa.Array:
         return whole if whole.cast(values.type).equals(values) else values
     try:
         target = pa.type_for_alias(id_type) if isinstance(id_type, str) else id_type
-        return settle(normalize(values.cast(target), column))
+        return narrow_integers(normalize(values.cast(target), column))
     except (pa.ArrowException, ValueError, TypeError) as error:
         raise InputError(
             f"column '{column}' cannot be read as {id_type}: its ids look like {show(values[0])}."

@@ -157,7 +157,7 @@ def ids_from_bytes(data: bytes, columns: tuple[str, ...] = ("user_id", "item_id"
 
 def to_ids(values: Any, column: str) -> pa.Array:
     """Anything list-like as ids in the one type of their kind."""
-    return settle(normalize(to_array(values, column), column))
+    return narrow_integers(normalize(to_array(values, column), column))
 
 
 def to_array(values: Any, column: str) -> pa.Array:
@@ -234,7 +234,7 @@ def _refuse_out_of_range(array: pa.Array, column: str) -> None:
         ) from error
 
 
-def settle(array: pa.Array) -> pa.Array:
+def narrow_integers(array: pa.Array) -> pa.Array:
     """Whole ids as int64 wherever all of them fit: decided on a whole list, never on a part of one."""
     kind = array.type
     if kind == pa.uint64() or (pa.types.is_decimal(kind) and kind.scale == 0):

@@ -160,7 +160,7 @@ class Log(CellTable):
         import pandas as pd
 
         positives = self.outcome == 1
-        facts: dict[str, Any] = {
+        summary: dict[str, Any] = {
             "rows": len(self),
             "users": self.n_users,
             "items": self.n_items,
@@ -172,7 +172,7 @@ class Log(CellTable):
             "smallest propensity": None if self.propensity is None else self.propensity.min(initial=1.0),
             "largest propensity": None if self.propensity is None else self.propensity.max(initial=0.0),
         }
-        return pd.Series(facts, dtype=object)
+        return pd.Series(summary, dtype=object)
 
     def recorded_propensity(self, purpose: str) -> npt.NDArray[np.float64]:
         """The propensities, or an error that says what needs them and how to estimate them."""

@@ -1,4 +1,4 @@
-"""Lists of ids as bytes: one Arrow stream that may come from anywhere and is believed only after a check.
+"""Lists of ids as bytes: one Arrow stream that may come from anywhere and is used only after a check.
 
 A stream is a schema and one batch with one row: each list is a column of its own, since they differ in length
 and type. Its buffers are compressed. A compressed buffer announces its size, and Arrow allocates that much
@@ -22,7 +22,7 @@ _RECORD_BATCH = 3  # Message.header_type
 
 
 def pack(lists: Mapping[str, pa.Array]) -> bytes:
-    """The lists as one stream, compressed unless they shrink more than ``unpack`` would believe."""
+    """The lists as one stream, compressed unless they shrink more than ``unpack`` accepts."""
     columns = [pa.ListArray.from_arrays(pa.array([0, len(ids)], pa.int32()), ids) for ids in lists.values()]
     batch = pa.record_batch(columns, names=list(lists))
     data = _stream(batch, "zstd")
@@ -79,7 +79,7 @@ def _announced(message: pa.ipc.Message) -> int:
     if table.scalar(1, "<B") != _RECORD_BATCH:
         raise ValueError("not a batch")
     batch = table.child(2)
-    compressed = batch.offset(3) is not None
+    compressed = batch.offset_of(3) is not None
     total = 0
     for start, length in batch.pairs(2):
         if start < 0 or length < 0 or start + length > len(body):
@@ -97,7 +97,7 @@ class _Table:
         self.fields = start - struct.unpack_from("<i", data, start)[0]
         self.size = struct.unpack_from("<H", data, self._inside(self.fields))[0]
 
-    def offset(self, field: int) -> int | None:
+    def offset_of(self, field: int) -> int | None:
         """Where a field is, or None if it is absent."""
         entry = 4 + 2 * field
         if entry + 2 > self.size:
@@ -106,27 +106,27 @@ class _Table:
         return self.start + distance if distance else None
 
     def scalar(self, field: int, form: str) -> int:
-        place = self.offset(field)
-        return 0 if place is None else int(struct.unpack_from(form, self.data, self._inside(place))[0])
+        offset = self.offset_of(field)
+        return 0 if offset is None else int(struct.unpack_from(form, self.data, self._inside(offset))[0])
 
     def child(self, field: int) -> _Table:
         return _Table(self.data, self._follow(field))
 
     def pairs(self, field: int) -> list[tuple[int, int]]:
         """A vector of structures of two 64-bit integers."""
-        place = self._follow(field)
-        (length,) = struct.unpack_from("<I", self.data, place)
+        offset = self._follow(field)
+        (length,) = struct.unpack_from("<I", self.data, offset)
         if 16 * length > len(self.data):
             raise ValueError("a vector is longer than the message")
-        return [struct.unpack_from("<qq", self.data, place + 4 + 16 * n) for n in range(length)]
+        return [struct.unpack_from("<qq", self.data, offset + 4 + 16 * n) for n in range(length)]
 
     def _follow(self, field: int) -> int:
-        place = self.offset(field)
-        if place is None:
+        offset = self.offset_of(field)
+        if offset is None:
             raise ValueError("a field is missing")
-        return self._inside(place + struct.unpack_from("<I", self.data, self._inside(place))[0])
+        return self._inside(offset + struct.unpack_from("<I", self.data, self._inside(offset))[0])
 
-    def _inside(self, place: int) -> int:
-        if not 0 <= place < len(self.data):
+    def _inside(self, offset: int) -> int:
+        if not 0 <= offset < len(self.data):
             raise ValueError("a field lies outside the message")
-        return place
+        return offset

@@ -183,7 +183,7 @@ def _single_time(times: Any, recorded: pa.Array | None) -> Ids:
         return Ids([0] if recorded is None or len(recorded) != 1 else recorded, "time")
     ids = Ids(times, "time")
     if len(ids) != 1:
-        raise InputError(f"times= has {len(ids):,} times, but there is no column 'time' to tell them apart.")
+        raise InputError(f"times= has {len(ids):,} times, but there is no column 'time'.")
     return ids
 
 

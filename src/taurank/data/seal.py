@@ -35,8 +35,8 @@ def check_seal(path: Path) -> None:
         if start < _SIZE:
             return
         stream.seek(start - _SIZE)
-        found = stream.read(_SIZE)
-    if found.startswith(_MARK) and found[len(_MARK) :] != _checksum(footer):
+        seal = stream.read(_SIZE)
+    if seal.startswith(_MARK) and seal[len(_MARK) :] != _checksum(footer):
         raise InputError(f"'{path}' is corrupt (checksum mismatch); save it again.")
 
 

@@ -1,7 +1,7 @@
 """Temporary files and folders: removed when their block ends, or, after a kill, by the next process.
 
 A process holds a lock on what it uses, and the system releases the lock when the process ends, however it
-ends. So a temporary file whose lock is free belongs to nobody. The first write of a process into a folder
+ends. So a temporary file whose lock is free is stale. The first write of a process into a folder
 removes those, and only those that have taurank's own name pattern. (Without ``fcntl``, on Windows, nothing is
 locked and nothing is removed.)
 """
@@ -48,10 +48,10 @@ def temporary_file(folder: Path, mode: int | None = None) -> Iterator[Path]:
 
 @contextmanager
 def temporary_folder(parent: str | os.PathLike[str] | None = None) -> Iterator[Path]:
-    """A folder for intermediate results, in ``parent`` or where the system keeps such folders."""
-    place = Path(parent if parent is not None else tempfile.gettempdir())
-    _once(place, remove_stale_folders)
-    folder = place / f"taurank-{uuid.uuid4().hex}"
+    """A folder for intermediate results, in ``parent`` or in the system's temporary folder."""
+    root = Path(parent if parent is not None else tempfile.gettempdir())
+    _once(root, remove_stale_folders)
+    folder = root / f"taurank-{uuid.uuid4().hex}"
     folder.mkdir(mode=0o700)
     descriptor = _create_locked(folder / _LOCK)
     try:
@@ -110,7 +110,7 @@ def _release(descriptor: int) -> None:
 
 
 def _if_unlocked(path: str, act: Callable[[], None]) -> None:
-    """Act if nobody holds the lock of this file."""
+    """Act if no process holds the lock of this file."""
     if fcntl is None:  # pragma: no cover
         return
     with suppress(OSError):

@@ -25,7 +25,7 @@ import numpy.typing as npt
 from scipy.special import expit
 
 Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
+Longs = npt.NDArray[np.int64]
 
 STEP = 1.0 / 16.0  # between two points of the grid of effects
 BOUND = 25.0  # no effect is larger than this: odds of e^±25
@@ -41,13 +41,13 @@ class Axis:
     of treated cells) and ``size`` (how many share the level) describe the levels.
     """
 
-    level: Ints
-    group: Ints
+    level: Longs
+    group: Longs
     treated: Floats
     size: Floats
 
     @classmethod
-    def of(cls, group: npt.NDArray[np.int8], treated: Ints, folds: int) -> Axis:
+    def of(cls, group: npt.NDArray[np.int8], treated: Longs, folds: int) -> Axis:
         key, level, size = np.unique(treated * folds + group, return_inverse=True, return_counts=True)
         return cls(level, key % folds, (key // folds).astype(np.float64), size.astype(np.float64))
 
@@ -150,16 +150,16 @@ class LogisticSum:
 
     def __init__(self, others: list[tuple[Axis, Floats]], folds: int, fold: int, intercept: float) -> None:
         low, counts = _sums_by_residue(others, folds)
-        kept = [counts.sum(axis=0) - counts[(fold - group) % folds] for group in range(folds)]
+        others = [counts.sum(axis=0) - counts[(fold - group) % folds] for group in range(folds)]
         self.low = -int(BOUND / STEP) - 2
         points = 2 * int(BOUND / STEP) + 5
         grid = (self.low + low + np.arange(points + counts.shape[1] - 1)) * STEP + intercept
         kernel = _one_cell(grid)
         self.value, self.slope = (
-            np.array([np.correlate(function, cells, "valid") for cells in kept]) for function in kernel
+            np.array([np.correlate(function, cells, "valid") for cells in others]) for function in kernel
         )
 
-    def evaluate(self, x: Floats, group: Ints) -> tuple[Floats, Floats]:
+    def evaluate(self, x: Floats, group: Longs) -> tuple[Floats, Floats]:
         """F(x) and F′(x) for units of these classes."""
         first, weights = _lagrange(np.clip(x, -BOUND, BOUND))
         parts = [(weight, first - self.low + shift) for shift, weight in enumerate(weights)]
@@ -190,7 +190,7 @@ def _spread(axis: Axis, effects: Floats, folds: int) -> tuple[int, Floats]:
     return low, counts.reshape(folds, length)
 
 
-def _lagrange(x: Floats) -> tuple[Ints, tuple[Floats, Floats, Floats, Floats]]:
+def _lagrange(x: Floats) -> tuple[Longs, tuple[Floats, Floats, Floats, Floats]]:
     """Cubic Lagrange interpolation: the first of the four grid points around x, and the weights of the four."""
     scaled = x / STEP
     base = np.floor(scaled)

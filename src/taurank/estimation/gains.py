@@ -19,10 +19,11 @@ import numpy.typing as npt
 from taurank._validation import check_choice, check_instance
 from taurank.data import sources
 from taurank.data.cell_table import CellTable
+from taurank.data.columns import VALUE, Numbers
 from taurank.data.fingerprint import fingerprint
 from taurank.data.ids import Catalogue, Codes, Ids
 from taurank.data.log import Log
-from taurank.data.reader import ColumnRule, Numbers, read_cells
+from taurank.data.reader import read_cells
 from taurank.errors import InputError, first_line, plural
 from taurank.estimation.caps import Caps
 from taurank.estimation.logged_pairs import LoggedPairs
@@ -156,7 +157,7 @@ class Gains(CellTable):
         name: str,
         kind: Kind | None,
     ) -> Gains:
-        cells = read_cells(source, given, RULES, {"value": "causal_effect"}, id_types)
+        cells = read_cells(source, given, [VALUE], {"value": "causal_effect"}, id_types)
         codes = (cells.user, cells.item, cells.time)
         return cls(cells.catalogue, *codes, cells.numbers["value"], name, cells.timed, kind)
 
@@ -205,13 +206,6 @@ class Gains(CellTable):
 
     def numbers(self) -> dict[str, Numbers | None]:
         return {"value": self.value}
-
-
-def _not_finite(values: Floats) -> npt.NDArray[np.bool_]:
-    return ~np.isfinite(values)
-
-
-RULES = (ColumnRule("value", np.float64, _not_finite, "finite numbers"),)
 
 
 def _check_log(log: Any) -> None:

@@ -50,7 +50,7 @@ def fit(log: Log, random_state: RandomState = None, folds: int = 5, regularizati
 
     ``regularization`` λ is the precision of the normal prior of each effect: the objective is
     Σ_cells [Z η − log(1 + e^η)] − λ/2 (Σ a_u² + Σ c_i² + Σ d_t²). The effects of users or items with few
-    treated cells are shrunk towards the mean. ``random_state`` decides only how cells fall into folds.
+    treated cells are shrunk toward the mean. ``random_state`` decides only how cells fall into folds.
     """
     _check(log, folds, regularization)
     groups = _random_groups(log.catalogue, folds, generator(random_state))

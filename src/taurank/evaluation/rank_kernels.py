@@ -85,7 +85,7 @@ def _measure(
         n = _collect(user, parts, slot, wanted)
         if n == 0:
             continue
-        place(scores[b], column[wanted[:n]], n_items - n_known, above, tied, bins)
+        rank_items(scores[b], column[wanted[:n]], n_items - n_known, above, tied, bins)
         for m in range(len(tables.area)):
             if tables.area[m]:
                 _add_auc(m, user, parts[0], slot, above, tied, n_items, auc_sum, auc_count,
@@ -159,7 +159,7 @@ def _add_auc(
 
 
 @compiled
-def place(row: Any, at: Any, n_unknown: Any, above: Any, tied: Any, bins: Any) -> None:
+def rank_items(row: Any, at: Any, n_unknown: Any, above: Any, tied: Any, bins: Any) -> None:
     """Rank the items with the columns ``at``; those without one (−1) come below all others, tied."""
     if len(at) < _BINS_PAY or len(row) == 0:
         _count(row, at, above, tied)

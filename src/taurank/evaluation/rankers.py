@@ -18,8 +18,7 @@ from taurank._arrays import first_bad
 from taurank._validation import check_instance
 from taurank.data.ids import Codes, Ids
 from taurank.errors import InputError, first_line
-from taurank.evaluation.ranking_tables import TableRanker as TableRanker
-from taurank.evaluation.ranking_tables import is_table
+from taurank.evaluation.ranking_tables import TableRanker, is_table
 
 Scores = npt.NDArray[Any]
 
@@ -115,9 +114,9 @@ class LearnerRanking:
         item_at = _positions(learner.items, items)
         known = item_at >= 0
         self.column = np.where(known, np.cumsum(known) - 1, -1).astype(np.int32)
-        kept = item_at[known]
-        whole = len(kept) == len(learner.items) and bool((kept == np.arange(len(kept))).all())
-        self.kept = None if whole else kept
+        columns = item_at[known]
+        whole = len(columns) == len(learner.items) and bool((columns == np.arange(len(columns))).all())
+        self.columns = None if whole else columns
         self.unknown_users = int(np.count_nonzero(self.user_at < 0))
         self.unknown_items = int(np.count_nonzero(~known))
 
@@ -137,7 +136,7 @@ class LearnerRanking:
                 f"the learner returned scores of shape {scores.shape} and type {scores.dtype}, expected numbers "
                 f"of shape {shape}."
             )
-        scores = scores if self.kept is None else np.take(scores, self.kept, axis=1)
+        scores = scores if self.columns is None else np.take(scores, self.columns, axis=1)
         return _checked(_as_floats(scores), block, self.users, self.items)
 
 

@@ -17,15 +17,12 @@ from markupsafe import Markup
 
 from taurank.data.files import atomic_path
 from taurank.html import svg
-from taurank.html.svg import CHART_WIDTH as CHART_WIDTH
-from taurank.html.svg import SERIES_COLORS as SERIES_COLORS
 
 if TYPE_CHECKING:
     import altair as alt
     import pandas as pd
 
 Block = Markup
-SERIES_COLOURS = SERIES_COLORS
 KINDS = ("good", "caution", "poor")
 
 
@@ -60,14 +57,14 @@ def contents(entries: Iterable[tuple[str, str]]) -> Block:
     return _block("contents", list(entries))
 
 
-def text(words: str) -> Block:
+def text(content: str) -> Block:
     """Paragraphs; an empty line starts a new one."""
-    return _block("text", [part.strip() for part in words.split("\n\n") if part.strip()])
+    return _block("text", [part.strip() for part in content.split("\n\n") if part.strip()])
 
 
-def verdict(kind: str, label: str, words: str) -> Block:
+def verdict(kind: str, label: str, content: str) -> Block:
     """A framed statement; ``kind`` is "good", "caution" or "poor"."""
-    return _block("verdict", _known(kind), label, text(words))
+    return _block("verdict", _known(kind), label, text(content))
 
 
 def tally(before: str, counts: Iterable[tuple[str, str]]) -> Block:
@@ -86,7 +83,7 @@ def steps(lines: Iterable[str]) -> Block:
 
 
 def listed(lines: Iterable[str]) -> Block:
-    """Figures in words, one per line; a line that begins with a space belongs to the one above."""
+    """Figures as sentences, one per line; a line that begins with a space belongs to the one above."""
     return _block("listed", list(lines))
 
 
@@ -136,7 +133,7 @@ def grid(
 
     The rows whose numbers are in ``ruled`` get a line above them.
     """
-    numbers = [place > 0 for place in range(len(columns))]
+    numbers = [column > 0 for column in range(len(columns))]
     return _block("table", [Cell(name) for name in columns], list(rows), numbers, caption, groups, ruled, True)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from taurank.data.schema import Array
 from taurank.learners.base import Learner, learner_name
 from taurank.learners.baselines import Popular, Random
 from taurank.learners.checkpoints import Record
@@ -10,7 +11,6 @@ from taurank.learners.factorization import FactorLearner
 from taurank.learners.pairwise import BLCE, BPR, DLCE, DLTO, ULBPR, GainsPass
 from taurank.learners.pointwise import ULRMF, CausE
 from taurank.learners.registry import LEARNERS, learner_class, load
-from taurank.learners.schema import Array
 
 __all__ = [
     "BLCE", "BPR", "DLCE", "DLTO", "LEARNERS", "ULBPR", "ULRMF", "Array", "CausE", "CountingBayes", "FactorLearner",

@@ -22,19 +22,19 @@ from taurank.data import archive
 from taurank.data.fingerprint import fingerprint
 from taurank.data.ids import Codes, Ids, ids_to_bytes
 from taurank.data.log import Log
+from taurank.data.schema import Array
 from taurank.errors import InputError
 from taurank.learners.checkpoints import Leftover, Record
 from taurank.learners.fitting import FitOptions, Metrics, history_frame
 from taurank.learners.lookup import Lookup
-from taurank.learners.recommend import OnUnknown, OnUnknownItem, Question
-from taurank.learners.schema import Array
+from taurank.learners.recommend import OnUnknown, OnUnknownItem, Request
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from taurank.estimation.gains import Gains
 
-Floats = npt.NDArray[np.float32]
+Float32s = npt.NDArray[np.float32]
 RandomState = int | np.random.Generator | None
 
 _SCORED_AT_ONCE = 256  # users
@@ -64,7 +64,7 @@ class Learner(ABC):
         raise NotImplementedError(f"{type(self).__name__} must implement learn(log).")
 
     @abstractmethod
-    def score_block(self, user_codes: Codes) -> Floats:
+    def score_block(self, user_codes: Codes) -> Float32s:
         """A fresh array (len(user_codes), n_items) with the scores of all items, in catalogue order."""
 
     def updates_per_epoch(self, log: Log) -> int:
@@ -149,7 +149,7 @@ class Learner(ABC):
             self._lookup = Lookup(self.users)
         return self._lookup
 
-    def score(self, users: Any, items: Any) -> Floats:
+    def score(self, users: Any, items: Any) -> Float32s:
         """The score of each pair (users[n], items[n]); one user or one item goes with all of the other."""
         pairs = (self.users.encode_known(users), self.items.encode_known(items))
         if len({len(codes) for codes in pairs} - {1}) > 1:
@@ -181,13 +181,13 @@ class Learner(ABC):
 
         ``users`` are ids (None: all). ``candidates`` are the only items to choose from. ``exclude`` is a log
         (what a user bought there), or a frame with ``user_id`` and ``item_id``, or with ``item_id`` alone
-        (out of stock for everybody); what is excluded is never returned, so a user may get fewer than ``k``
+        (out of stock); what is excluded is never returned, so a user may get fewer than ``k``
         rows. A user that was not in the log is an error ("raise"), is left out with a warning ("warn"), or
         gets the most popular items ("popular"). A candidate that was not in the log is an error ("raise"),
         is left out with a warning ("warn"), or without one ("drop").
         """
-        question = Question(self, k, candidates, exclude, on_unknown, on_unknown_item, threads)
-        return question.frame(users)
+        request = Request(self, k, candidates, exclude, on_unknown, on_unknown_item, threads)
+        return request.frame(users)
 
     def write_recommendations(
         self,
@@ -202,8 +202,8 @@ class Learner(ABC):
         on_unknown_item: OnUnknownItem = "raise",
     ) -> int:
         """``recommend`` straight into a Parquet or CSV file, in bounded memory; returns the number of rows."""
-        question = Question(self, k, candidates, exclude, on_unknown, on_unknown_item, threads)
-        return question.write(path, users)
+        request = Request(self, k, candidates, exclude, on_unknown, on_unknown_item, threads)
+        return request.write(path, users)
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """The constructor's arguments, as scikit-learn's ``clone`` expects them."""
@@ -236,13 +236,13 @@ class Learner(ABC):
         self._fitted("users_")
         arrays = {name: getattr(self, f"{name}_") for name in ("popularity", *self.stored)}
         arrays["ids"] = np.frombuffer(ids_to_bytes(self.users, self.items), np.uint8)
-        facts = {
+        metadata = {
             "learner": learner_name(type(self)),
             "taurank": __version__,
             "hyper_parameters": self._storable_parameters(),
             "log_fingerprint": self.log_fingerprint_,
         }
-        archive.write(path, "model", facts, arrays)
+        archive.write(path, "model", metadata, arrays)
         if leftover := self.__dict__.pop("_leftover", None):
             leftover.remove()
 

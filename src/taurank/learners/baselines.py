@@ -1,4 +1,4 @@
-"""The two baselines that learn nothing about users: chance, and what everybody buys."""
+"""The two baselines that learn nothing about users: random order, and popularity."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from taurank._random import uniform
 from taurank._validation import generator
 from taurank.data.ids import Codes
 from taurank.data.log import Log
-from taurank.learners.base import Floats, Learner
-from taurank.learners.schema import Array
+from taurank.data.schema import Array
+from taurank.learners.base import Float32s, Learner
 
 
 @dataclass(kw_only=True, eq=False)
@@ -26,7 +26,7 @@ class Random(Learner):
     def learn(self, log: Log) -> None:
         self.key_ = generator(self.random_state).integers(2**63, size=1, dtype=np.uint64)
 
-    def score_block(self, user_codes: Codes) -> Floats:
+    def score_block(self, user_codes: Codes) -> Float32s:
         scores = np.empty((len(user_codes), len(self.items)), np.float32)
         _uniform_scores(self.key_[0], user_codes, scores)
         return scores
@@ -47,5 +47,5 @@ class Popular(Learner):
     def learn(self, log: Log) -> None:
         """Nothing beyond the counts that every learner stores."""
 
-    def score_block(self, user_codes: Codes) -> Floats:
+    def score_block(self, user_codes: Codes) -> Float32s:
         return np.tile(self.popularity_.astype(np.float32), (len(user_codes), 1))

@@ -1,4 +1,4 @@
-"""The state of a fit, and the file it is kept in while the fit runs."""
+"""The state of a fit, and the file that stores it while the fit runs."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from taurank.data import archive
 from taurank.data.cell_table import CellTable
 from taurank.data.files import check_target
 from taurank.data.fingerprint import fingerprint
+from taurank.data.schema import Array, check_arrays
 from taurank.errors import InputError, first_line, show
-from taurank.learners.schema import Array, check_arrays
 from taurank.sgd.scheduler import Factors, factor_table
 
-Floats = npt.NDArray[np.float32]
+Float32s = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
@@ -55,36 +55,36 @@ class State:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A file that holds the state of one fit. ``mark`` identifies the fit: learner, options and data."""
+    """A file that holds the state of one fit. ``fingerprint`` identifies the fit: learner, options and data."""
 
     path: Path
-    mark: str
+    fingerprint: str
 
     @classmethod
-    def of(cls, path: str | os.PathLike[str], question: object, data: Sequence[CellTable]) -> Checkpoint:
+    def of(cls, path: str | os.PathLike[str], identity: object, data: Sequence[CellTable]) -> Checkpoint:
         target = check_target(path)
-        return cls(target, hashlib.blake2b(f"{question!r} {fingerprint(*data)}".encode(), digest_size=16).hexdigest())
+        return cls(target, hashlib.blake2b(f"{identity!r} {fingerprint(*data)}".encode(), digest_size=16).hexdigest())
 
     def write(self, state: State) -> None:
         arrays = {"users": state.tables.users, "items": state.tables.items}
         if state.best_tables:
             arrays |= {"best_users": state.best_tables.users, "best_items": state.best_tables.items}
-        facts = {
-            "mark": self.mark, "seed": state.seed, "epoch": state.epoch, "best": state.best,
+        metadata = {
+            "mark": self.fingerprint, "seed": state.seed, "epoch": state.epoch, "best": state.best,
             "best_epoch": state.best_epoch, "worse": state.worse, "history": [asdict(r) for r in state.history],
         }  # fmt: skip
-        archive.write(self.path, "checkpoint", facts, arrays)
+        archive.write(self.path, "checkpoint", metadata, arrays)
 
     def read(self, start: State, epochs: int, names: Sequence[str], seeded: bool) -> State:
         """The state in the file, of a fit that began with ``start`` (by the same seed if it was ``seeded``)."""
-        facts, arrays = archive.read(self.path, "checkpoint")
+        metadata, arrays = archive.read(self.path, "checkpoint")
         try:
-            if facts["mark"] != self.mark:
+            if metadata["mark"] != self.fingerprint:
                 raise InputError(
                     f"the checkpoint '{self.path}' belongs to another fit (other data, "
                     "hyper-parameters or validation); remove it or name another file."
                 )
-            state = _state(facts, arrays, start.tables, names)
+            state = _state(metadata, arrays, start.tables, names)
             if state.epoch > epochs or (seeded and state.seed != start.seed):
                 raise ValueError("it has another seed or too many epochs")
         except InputError:
@@ -118,21 +118,21 @@ def _identity(path: Path) -> tuple[int, int, int]:
     return status.st_ino, status.st_mtime_ns, status.st_size
 
 
-def _state(facts: Mapping[str, Any], arrays: archive.Arrays, like: Factors, names: Sequence[str]) -> State:
-    seed, epoch, best_epoch, worse = (_count(facts[name]) for name in ("seed", "epoch", "best_epoch", "worse"))
-    history = [_record(entry, names) for entry in facts["history"]]
+def _state(metadata: Mapping[str, Any], arrays: archive.Arrays, like: Factors, names: Sequence[str]) -> State:
+    seed, epoch, best_epoch, worse = (_count(metadata[name]) for name in ("seed", "epoch", "best_epoch", "worse"))
+    history = [_record(entry, names) for entry in metadata["history"]]
     if [record.epoch for record in history] != list(range(1, epoch + 1)):
         raise ValueError("its history does not lead to its epoch")
     if best_epoch and not history[min(best_epoch, epoch) - 1].metrics:
         raise ValueError("its best epoch was not measured")
-    if best_epoch + worse > epoch or math.isfinite(facts["best"]) != (best_epoch > 0):
+    if best_epoch + worse > epoch or math.isfinite(metadata["best"]) != (best_epoch > 0):
         raise ValueError("its best epoch does not fit its history")
     labels = ("users", "items", "best_users", "best_items")[: 4 if best_epoch else 2]
     shapes = dict(zip(labels, (like.users.shape, like.items.shape) * 2, strict=False))
     check_arrays(arrays, {label: Array("float32", shape) for label, shape in shapes.items()}, {})
     tables = [copied(arrays[label]) for label in labels]
     return State(
-        seed=seed, tables=Factors(*tables[:2]), epoch=epoch, best=float(facts["best"]), best_epoch=best_epoch,
+        seed=seed, tables=Factors(*tables[:2]), epoch=epoch, best=float(metadata["best"]), best_epoch=best_epoch,
         best_tables=Factors(*tables[2:]) if best_epoch else None, worse=worse, history=history,
     )  # fmt: skip
 
@@ -152,7 +152,7 @@ def _count(number: Any) -> int:
     return number
 
 
-def copied(table: Floats) -> Floats:
+def copied(table: Float32s) -> Float32s:
     """A copy with the alignment that the kernels need."""
     copy = factor_table(*table.shape)
     copy[:] = table

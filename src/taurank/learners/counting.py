@@ -2,7 +2,7 @@
 
 No factors and nothing shared between items: a pair that was often treated and often bought then, and seldom
 bought otherwise, goes up. It is strong where pairs repeat themselves (a household and its groceries), and it
-cannot help where a pair has no counts of its own: such pairs stand in the same order for every user.
+cannot help where a pair has no counts of its own: such pairs have the same order for every user.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from scipy.sparse import coo_array
 from taurank._validation import check_number
 from taurank.data.ids import Codes
 from taurank.data.log import Log
+from taurank.data.schema import Array
 from taurank.errors import InputError
-from taurank.learners.base import Floats, Learner
-from taurank.learners.schema import Array
+from taurank.learners.base import Float32s, Learner
 
-Numbers = npt.NDArray[np.float64]
+Floats = npt.NDArray[np.float64]
 
 WEIGHT_GRID = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0)
 
@@ -65,7 +65,7 @@ class CountingBayes(Learner):
         self.pair_start_, self.pair_item_ = pairs.start, pairs.item
         self.pair_score_ = (treated - control).astype(np.float32)
 
-    def score_block(self, user_codes: Codes) -> Floats:
+    def score_block(self, user_codes: Codes) -> Float32s:
         first, last = self._fitted("pair_start_")[user_codes], self.pair_start_[user_codes + 1]
         row = np.repeat(np.arange(len(user_codes)), last - first)
         within = np.arange(len(row)) - np.repeat(np.cumsum(last - first) - last, last - first)
@@ -79,9 +79,9 @@ class _Pairs(NamedTuple):
 
     start: npt.NDArray[np.int64]
     item: Codes
-    treated: Numbers
-    treated_positives: Numbers
-    control_positives: Numbers
+    treated: Floats
+    treated_positives: Floats
+    control_positives: Floats
 
 
 def _count(log: Log) -> _Pairs:
@@ -96,7 +96,7 @@ def _count(log: Log) -> _Pairs:
     return _Pairs(start, item, *(counts.data for counts in sums))
 
 
-def _means(arm: str, positives: Numbers, observations: Numbers) -> Numbers:
+def _means(arm: str, positives: Floats, observations: Floats) -> Floats:
     """Each item's mean in an arm; the arm's own mean for items that were never in it."""
     if not observations.any():
         raise InputError(f"CountingBayes needs both arms, and nothing in this log is {arm}.")
@@ -104,5 +104,5 @@ def _means(arm: str, positives: Numbers, observations: Numbers) -> Numbers:
     return np.asarray(np.divide(positives, observations, out=whole, where=observations > 0))
 
 
-def _smoothed(positives: Numbers | float, observations: Numbers | float, mean: Numbers, weight: float) -> Numbers:
+def _smoothed(positives: Floats | float, observations: Floats | float, mean: Floats, weight: float) -> Floats:
     return np.asarray((positives + weight * mean) / (observations + weight))

@@ -12,7 +12,8 @@ import numpy as np
 from taurank._random import Stream, stream
 from taurank.data.log import Log
 from taurank.errors import InputError
-from taurank.learners.factorization import Epoch, FactorLearner
+from taurank.learners.factorization import FactorLearner
+from taurank.learners.fitting import Epoch
 from taurank.sgd.samplers import Sampler, draw
 from taurank.sgd.scheduler import Factors, Pairwise, Pointwise, Stats
 from taurank.sgd.slots import Cells
@@ -21,7 +22,7 @@ from taurank.sgd.strata import Strata
 
 @dataclass(kw_only=True, eq=False)
 class DrawnLearner(FactorLearner):
-    """An epoch draws as many samples as the log has positives, anew every time."""
+    """An epoch draws as many new samples as the log has positives."""
 
     run_samples: ClassVar[Callable[..., Stats]]  # run_pairwise_samples or run_pointwise_samples
 
@@ -30,7 +31,7 @@ class DrawnLearner(FactorLearner):
         """Look at the cells once, refuse those without the classes that the method needs, and return how to draw."""
 
     @abstractmethod
-    def rule(self) -> Pairwise | Pointwise:
+    def step_params(self) -> Pairwise | Pointwise:
         """The hyper-parameters of a step."""
 
     def updates_per_epoch(self, log: Log) -> int:
@@ -42,10 +43,10 @@ class DrawnLearner(FactorLearner):
             raise InputError(f"{type(self).__name__} found no positive outcome in this log.")
         sizes = (log.n_users, log.n_items, log.n_times)
         sampler = self.sampler(Cells(log.user, log.item, log.time, log.treated, log.outcome, *sizes))
-        strata, rule, run_samples = Strata(log.n_users, log.n_items, n), self.rule(), type(self).run_samples
+        strata, params, run_samples = Strata(log.n_users, log.n_items, n), self.step_params(), type(self).run_samples
 
         def epoch(factors: Factors, seed: int, number: int, threads: int) -> Stats:
             drawn = draw(sampler, n, log.n_users, stream(seed, number, Stream.DRAWN_SAMPLES), threads)
-            return run_samples(factors, drawn, strata, seed, number, rule, threads)
+            return run_samples(factors, drawn, strata, seed, number, params, threads)
 
         return epoch

@@ -18,13 +18,12 @@ from taurank._threads import worker_count
 from taurank._validation import check_number
 from taurank.data.ids import Codes
 from taurank.data.log import Log
+from taurank.data.schema import Array
 from taurank.errors import InputError
-from taurank.learners.base import Floats, Learner
+from taurank.learners.base import Float32s, Learner
 from taurank.learners.checkpoints import Record
-from taurank.learners.fitting import Epoch as Epoch
-from taurank.learners.fitting import FitOptions, Training
+from taurank.learners.fitting import Epoch, FitOptions, Training
 from taurank.learners.recommend import MOST_THREADS
-from taurank.learners.schema import ITEM_FACTORS, USER_FACTORS, Array
 from taurank.sgd.scheduler import Factors, factor_table
 
 REGULARIZATION_GRID = (0.3, 0.1, 0.03, 0.01, 0.003, 0.001, 0.0003, 0.0001)
@@ -48,7 +47,10 @@ class FactorLearner(Learner):
     epochs: int = 100
     threads: int | None = None
 
-    stored: ClassVar[Mapping[str, Array]] = {"user_factors": USER_FACTORS, "item_factors": ITEM_FACTORS}
+    stored: ClassVar[Mapping[str, Array]] = {
+        "user_factors": Array("float32", ("users", "factors")),
+        "item_factors": Array("float32", ("items", "factors")),
+    }
     item_tables: ClassVar[int] = 1
     space: ClassVar[Mapping[str, Sequence[Any]]] = {"regularization": REGULARIZATION_GRID}
 
@@ -93,11 +95,11 @@ class FactorLearner(Learner):
         self.item_factors_ = tables.items[:, : self.factors].copy()
         return self
 
-    def score_block(self, user_codes: Codes) -> Floats:
+    def score_block(self, user_codes: Codes) -> Float32s:
         return products(self._fitted("user_factors_")[user_codes], self.item_factors_)
 
 
-def products(users: Floats, items: Floats) -> Floats:
+def products(users: Float32s, items: Float32s) -> Float32s:
     """users · itemsᵀ, to bits that do not depend on which users are asked for together.
 
     BLAS rounds differently in its kernels for vectors, for small matrices and for odd rows at the end. So users

@@ -207,9 +207,9 @@ class Training:
             raise InputError("a checkpoint needs random_state to be an integer or None, not a Generator.")
         hyper = {name: value for name, value in self.learner.hyper_parameters().items() if name != "threads"}
         names = [formula.name for formula in self.options.formulas]
-        question = (type(self.learner).__module__, type(self.learner).__qualname__, sorted(hyper.items()), self.every)
+        identity = (type(self.learner).__module__, type(self.learner).__qualname__, sorted(hyper.items()), self.every)
         data = [log] if self.options.validation is None else [log, self.options.validation]
-        return Checkpoint.of(self.options.checkpoint, (*question, names, self.options.patience), data)
+        return Checkpoint.of(self.options.checkpoint, (*identity, names, self.options.patience), data)
 
 
 def history_frame(records: Sequence[Record], formulas: Sequence[Formula]) -> pd.DataFrame:

@@ -1,4 +1,4 @@
-"""Positions of a few ids among many: the index is built once, then a question costs microseconds."""
+"""Positions of a few ids among many: the index is built once, then a lookup costs microseconds."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ class Lookup:
         array = match_type(normalize(to_array(ids, self.ids.column), self.ids.column), self.ids)
         if not self._is_indexed or len(array) > _FEW or array.null_count:
             return self.ids.encode(array)
-        place = np.minimum(self._places(array), len(self._order) - 1)
-        candidates = self._order[place]
+        position = np.minimum(self._positions(array), len(self._order) - 1)
+        candidates = self._order[position]
         same = np.asarray(pc.equal(self.ids.values.take(pa.array(candidates)), array))
         return np.where(same, candidates, -1).astype(np.int32)
 
-    def _places(self, array: pa.Array) -> npt.NDArray[np.int64]:
+    def _positions(self, array: pa.Array) -> npt.NDArray[np.int64]:
         """Where each id belongs in the sorted list."""
         if self._sorted is not None:
             return np.asarray(np.searchsorted(self._sorted, array.to_numpy()))
-        return np.array([self._place_of_text(text) for text in array.to_pylist()], np.int64)
+        return np.array([self._position_of_text(text) for text in array.to_pylist()], np.int64)
 
-    def _place_of_text(self, text: str) -> int:
+    def _position_of_text(self, text: str) -> int:
         """By bisection; Arrow and Python order text alike, by code point."""
         low, high = 0, len(self._order)
         while low < high:

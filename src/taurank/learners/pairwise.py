@@ -20,7 +20,8 @@ from taurank.errors import InputError
 from taurank.estimation import gains
 from taurank.estimation.gains import Gains
 from taurank.learners.drawn import DrawnLearner
-from taurank.learners.factorization import CAP_GRID, REGULARIZATION_GRID, Epoch, FactorLearner
+from taurank.learners.factorization import CAP_GRID, REGULARIZATION_GRID, FactorLearner
+from taurank.learners.fitting import Epoch
 from taurank.sgd import samplers
 from taurank.sgd.losses import SURROGATES
 from taurank.sgd.planning import by_user
@@ -70,10 +71,10 @@ class GainsPass(FactorLearner):
         strata = Strata(log.n_users, log.n_items, len(cells))
         basket, baskets = _baskets(cells) if self.avoid_bought else (None, None)
         positives = by_user(cells.user, cells.item, cells.value, log.n_users, log.n_items, basket)
-        rule = Pairwise(self.learning_rate, self.regularization, self.steepness, SURROGATES[self.loss])
+        params = Pairwise(self.learning_rate, self.regularization, self.steepness, SURROGATES[self.loss])
 
         def epoch(factors: Factors, seed: int, number: int, threads: int) -> Stats:
-            return run_pairwise_epoch(factors, positives, strata, seed, number, rule, threads, baskets)
+            return run_pairwise_epoch(factors, positives, strata, seed, number, params, threads, baskets)
 
         return epoch
 
@@ -166,7 +167,7 @@ class ULBPR(DrawnLearner):
         super().__post_init__()
         check_number("positive_share", self.positive_share, 0, maximum=1)
 
-    def rule(self) -> Pairwise:
+    def step_params(self) -> Pairwise:
         return Pairwise(self.learning_rate, self.regularization)
 
     def prepare(self, log: Log) -> Epoch:

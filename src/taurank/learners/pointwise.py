@@ -15,11 +15,11 @@ from scipy.special import expit
 
 from taurank._validation import check_number
 from taurank.data.ids import Codes
+from taurank.data.schema import Array
 from taurank.errors import InputError
-from taurank.learners.base import Floats
+from taurank.learners.base import Float32s
 from taurank.learners.drawn import DrawnLearner
 from taurank.learners.factorization import REGULARIZATION_GRID, FactorLearner, products
-from taurank.learners.schema import ITEM_FACTORS, Array
 from taurank.sgd import samplers
 from taurank.sgd.samples import POINT
 from taurank.sgd.scheduler import Factors, Pointwise, run_pointwise_samples
@@ -49,7 +49,7 @@ class ULRMF(DrawnLearner):
         check_number("positive_share", self.positive_share, 0, maximum=1)
         check_number("positives", self.positives, 0, maximum=1)
 
-    def rule(self) -> Pointwise:
+    def step_params(self) -> Pointwise:
         return Pointwise(self.learning_rate, self.regularization)
 
     def sampler(self, cells: Cells) -> samplers.Sampler:
@@ -76,7 +76,10 @@ class CausE(DrawnLearner):
     epochs: int = 200
     tie: float = 0.001
 
-    stored: ClassVar[Mapping[str, Array]] = {**FactorLearner.stored, "control_item_factors": ITEM_FACTORS}
+    stored: ClassVar[Mapping[str, Array]] = {
+        **FactorLearner.stored,
+        "control_item_factors": FactorLearner.stored["item_factors"],
+    }
     item_tables: ClassVar[int] = 2
     run_samples = staticmethod(run_pointwise_samples)
     space: ClassVar[Mapping[str, Sequence[float]]] = {
@@ -88,7 +91,7 @@ class CausE(DrawnLearner):
         super().__post_init__()
         check_number("tie", self.tie, 0)
 
-    def rule(self) -> Pointwise:
+    def step_params(self) -> Pointwise:
         return Pointwise(self.learning_rate, self.regularization, self.tie)
 
     def sampler(self, cells: Cells) -> samplers.Sampler:
@@ -106,7 +109,7 @@ class CausE(DrawnLearner):
         self.control_item_factors_ = tables.items[half:, : self.factors].copy()
         return self
 
-    def score_block(self, user_codes: Codes) -> Floats:
+    def score_block(self, user_codes: Codes) -> Float32s:
         users = self._fitted("user_factors_")[user_codes]
         return np.asarray(
             expit(products(users, self.item_factors_)) - expit(products(users, self.control_item_factors_))

@@ -52,9 +52,9 @@ class Fitted(Ranker, Protocol):
 
 @dataclass(frozen=True)
 class Exclusion:
-    """What must not be recommended: items for everybody, and items of each user (None: of nobody)."""
+    """What must not be recommended: items for all users, and items of each user (None: no such items)."""
 
-    everybody: Codes
+    for_all: Codes
     start: npt.NDArray[np.int64] | None
     item: Codes
 
@@ -95,8 +95,8 @@ class Exclusion:
 
 
 @dataclass(frozen=True)
-class Question:
-    """One question to a fitted learner: how many items, from which, without which, and what if an id is unknown."""
+class Request:
+    """One request to a fitted learner: how many items, from which, without which, and what if an id is unknown."""
 
     learner: Fitted
     k: int
@@ -163,12 +163,12 @@ class Question:
         return codes, ids.cast(known.values.type)
 
     def _banned(self, exclusion: Exclusion) -> Codes:
-        """The items that nobody may get."""
+        """The items excluded for all users."""
         if self.candidates is None:
-            return exclusion.everybody
+            return exclusion.for_all
         banned = np.ones(len(self.learner.items), np.bool_)
         banned[self._candidate_codes()] = False
-        banned[exclusion.everybody] = True
+        banned[exclusion.for_all] = True
         return np.flatnonzero(banned).astype(np.int32)
 
     def _candidate_codes(self) -> Codes:

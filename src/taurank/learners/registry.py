@@ -1,4 +1,4 @@
-"""Learners by name: ours by a short one, everybody's by "module:Class", and the model files that name them."""
+"""Learners by name: ours by a short one, any class by "module:Class", and the model files that name them."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 
 from taurank.data import archive
 from taurank.data.ids import Ids, ids_from_bytes
+from taurank.data.schema import Array, check_arrays
 from taurank.errors import InputError, first_line
 from taurank.learners.base import Learner, class_path
 from taurank.learners.baselines import Popular, Random
 from taurank.learners.counting import CountingBayes
 from taurank.learners.pairwise import BLCE, BPR, DLCE, DLTO, ULBPR
 from taurank.learners.pointwise import ULRMF, CausE
-from taurank.learners.schema import Array, check_arrays
 
 LEARNERS: dict[str, type[Learner]] = {
     learner.__name__.lower(): learner
@@ -46,12 +46,12 @@ def _built_in(name: str) -> type[Learner]:
 def _imported(path: str) -> type[Learner]:
     module, _, qualified = path.partition(":")
     try:
-        found: Any = importlib.import_module(module)
+        target: Any = importlib.import_module(module)
         for part in qualified.split("."):
-            found = getattr(found, part)
+            target = getattr(target, part)
     except Exception as error:  # importing runs any code, which can fail in any way
         raise InputError(f"the learner '{path}' cannot be imported: {first_line(error)}.") from error
-    return learner_class(found)
+    return learner_class(target)
 
 
 def load(path: str | os.PathLike[str], trust: Iterable[str] = ()) -> Learner:
@@ -60,24 +60,24 @@ def load(path: str | os.PathLike[str], trust: Iterable[str] = ()) -> Learner:
     A class that is not taurank's own must be imported, which runs code: name the modules (or packages) that
     may be imported in ``trust``. A class that this process has already imported needs no trust.
     """
-    facts, arrays = archive.read(path, "model")
-    name = facts.get("learner") if isinstance(facts, dict) else None
+    metadata, arrays = archive.read(path, "model")
+    name = metadata.get("learner") if isinstance(metadata, dict) else None
     if not isinstance(name, str):
         raise InputError(f"'{os.fspath(path)}' does not say which learner it holds; save the model again.")
-    kind = _class_in_file(name, os.fspath(path), [trust] if isinstance(trust, str) else list(trust), facts)
+    kind = _class_in_file(name, os.fspath(path), [trust] if isinstance(trust, str) else list(trust), metadata)
     try:
-        return _restored(kind, facts, arrays)
+        return _restored(kind, metadata, arrays)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise InputError(
             f"'{os.fspath(path)}' is not a consistent {kind.__name__} model: {first_line(error)}; save it again."
         ) from error
 
 
-def _class_in_file(name: str, path: str, trust: list[str], facts: Mapping[str, Any]) -> type[Learner]:
+def _class_in_file(name: str, path: str, trust: list[str], metadata: Mapping[str, Any]) -> type[Learner]:
     if ":" not in name:
         if name not in LEARNERS:
             raise InputError(
-                f"'{path}' was written by taurank {facts.get('taurank')} and holds a learner that this "
+                f"'{path}' was written by taurank {metadata.get('taurank')} and holds a learner that this "
                 "version does not know; update taurank."
             )
         return LEARNERS[name]
@@ -92,16 +92,16 @@ def _class_in_file(name: str, path: str, trust: list[str], facts: Mapping[str, A
     return _imported(name)
 
 
-def _restored(kind: type[Learner], facts: Mapping[str, Any], arrays: archive.Arrays) -> Learner:
-    learner = kind(**facts["hyper_parameters"])
+def _restored(kind: type[Learner], metadata: Mapping[str, Any], arrays: archive.Arrays) -> Learner:
+    learner = kind(**metadata["hyper_parameters"])
     users, items = _catalogue(arrays)
     schema = {"popularity": Array("int64", ("items",)), **kind.stored}
     check_arrays(arrays, schema, {**learner.get_params(), "users": len(users), "items": len(items)})
     learner.users_, learner.items_ = users, items
     for name, array in arrays.items():
         setattr(learner, f"{name}_", array)
-    mark = facts.get("log_fingerprint")
-    learner.log_fingerprint_ = mark if isinstance(mark, str) else None
+    trained_on = metadata.get("log_fingerprint")
+    learner.log_fingerprint_ = trained_on if isinstance(trained_on, str) else None
     return learner
 
 

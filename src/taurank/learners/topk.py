@@ -72,8 +72,8 @@ def _best_of_row(scores: Any, columns: Any, values: Any) -> Any:
 @compiled
 def _insert(score: Any, column: Any, columns: Any, values: Any, count: Any) -> None:
     """Put a score behind all that are at least as high."""
-    place = count - 1
-    while place > 0 and values[place - 1] < score:
-        values[place], columns[place] = values[place - 1], columns[place - 1]
-        place -= 1
-    values[place], columns[place] = score, column
+    slot = count - 1
+    while slot > 0 and values[slot - 1] < score:
+        values[slot], columns[slot] = values[slot - 1], columns[slot - 1]
+        slot -= 1
+    values[slot], columns[slot] = score, column

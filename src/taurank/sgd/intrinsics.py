@@ -59,7 +59,7 @@ def load_acquire(context: Any, array: Any, index: Any) -> Any:
 
 @intrinsic  # type: ignore[untyped-decorator]
 def store_release(context: Any, array: Any, index: Any, value: Any) -> Any:
-    """Set ``array[index] = value``; whoever reads it by ``load_acquire`` sees what was written before."""
+    """Set ``array[index] = value``; a thread that reads it by ``load_acquire`` sees everything written before."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Sequence[_Value]) -> _Value:
         array, index, value = args

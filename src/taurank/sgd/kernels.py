@@ -15,11 +15,11 @@ from taurank._jit import compiled, inlined
 from taurank.sgd.intrinsics import prefetch
 from taurank.sgd.losses import f32, pair_gradient, pair_loss, point_gradient, point_loss
 from taurank.sgd.rows import pair_score, pair_step, point_score, point_step, tie_step
-from taurank.sgd.samples import Floats, Samples
+from taurank.sgd.samples import Float32s, Samples
 
 MEASURE_EVERY = 32  # samples of the right chain: the reported loss is a sub-sample, because a loss costs a logarithm
 LARGEST_SUM = np.float32(1e30)  # of the absolute scores of a unit; beyond it, or at NaN, training has diverged
-NEAR = 2**20  # factors in both tables; larger tables exceed the near caches, so that prefetching pays
+CACHED_FACTORS = 2**20  # factors in both tables; larger tables exceed the near caches, so that prefetching pays
 AHEAD = 8  # prefetch distance, in samples
 
 UNIT_STATS = np.dtype(
@@ -34,28 +34,28 @@ UNIT_STATS = np.dtype(
 )
 
 
-class PairRule(NamedTuple):
+class PairParams(NamedTuple):
     """Hyper-parameters of a pairwise step; float32, so that nothing is widened to float64."""
 
     surrogate: int
     steepness: np.float32  # ω
     step: np.float32  # η
-    keep: np.float32  # 1 − η γ
+    shrink: np.float32  # 1 − η γ
 
 
-class PointRule(NamedTuple):
+class PointParams(NamedTuple):
     """Hyper-parameters of a pointwise step."""
 
     step: np.float32  # η
-    keep: np.float32  # 1 − η γ
+    shrink: np.float32  # 1 − η γ
     tie: np.float32  # η λ_c
 
 
 @compiled
-def run_pairs(users: Floats, items: Floats, samples: Samples, rule: PairRule, stats: Any) -> None:
+def run_pairs(users: Float32s, items: Float32s, samples: Samples, params: PairParams, stats: Any) -> None:
     """Pairwise steps over one unit."""
     last, half = len(samples) - 1, len(samples) // 2
-    far = users.size + items.size > NEAR
+    far = users.size + items.size > CACHED_FACTORS
     left = pair_score(users, items, *_pair(samples[0]))
     right = pair_score(users, items, *_pair(samples[half]))
     seen = f32(0)
@@ -63,26 +63,26 @@ def run_pairs(users: Floats, items: Floats, samples: Samples, rule: PairRule, st
         here = half + n
         if n % MEASURE_EVERY == 0:
             weight = samples[here].weight
-            stats.loss += pair_loss(right, weight, rule.surrogate, rule.steepness)
-            stats.zero_loss += abs(pair_loss(f32(0), weight, rule.surrogate, rule.steepness))
+            stats.loss += pair_loss(right, weight, params.surrogate, params.steepness)
+            stats.zero_loss += abs(pair_loss(f32(0), weight, params.surrogate, params.steepness))
             stats.measured += 1
         seen += abs(left) + abs(right)
         if far:
             _prefetch_pair(users, items, samples[min(n + AHEAD, last)])
             _prefetch_pair(users, items, samples[min(here + AHEAD, last)])
         if n < half:
-            left = _pair_turn(users, items, samples[n], samples[n + 1], rule, left)
-        right = _pair_turn(users, items, samples[here], samples[min(here + 1, last)], rule, right)
+            left = _pair_turn(users, items, samples[n], samples[n + 1], params, left)
+        right = _pair_turn(users, items, samples[here], samples[min(here + 1, last)], params, right)
     stats.overflows += not seen < LARGEST_SUM
 
 
 @inlined
-def _pair_turn(users: Floats, items: Floats, here: Any, following: Any, rule: PairRule, score: Any) -> Any:
+def _pair_turn(users: Float32s, items: Float32s, here: Any, following: Any, params: PairParams, score: Any) -> Any:
     """Step along the sample ``here``, whose score is given; return the score of the following one."""
-    pull = pair_gradient(score, rule.step * here.weight, rule.surrogate, rule.steepness)
+    eta_g = pair_gradient(score, params.step * here.weight, params.surrogate, params.steepness)
     u, i, j = _pair(here)
     v, k, o = _pair(following)
-    return pair_step(users, items, u, i, j, v, k, o, pull, rule.keep)
+    return pair_step(users, items, u, i, j, v, k, o, eta_g, params.shrink)
 
 
 @inlined
@@ -91,7 +91,7 @@ def _pair(sample: Any) -> Any:
 
 
 @inlined
-def _prefetch_pair(users: Floats, items: Floats, sample: Any) -> None:
+def _prefetch_pair(users: Float32s, items: Float32s, sample: Any) -> None:
     u, i, j = _pair(sample)
     prefetch(users, u)
     prefetch(items, i)
@@ -99,10 +99,10 @@ def _prefetch_pair(users: Floats, items: Floats, sample: Any) -> None:
 
 
 @compiled
-def run_points(users: Floats, items: Floats, samples: Samples, rule: PointRule, stats: Any) -> None:
+def run_points(users: Float32s, items: Float32s, samples: Samples, params: PointParams, stats: Any) -> None:
     """Pointwise steps over one unit; the tie follows the step it belongs to."""
     last, half = len(samples) - 1, len(samples) // 2
-    far = users.size + items.size > NEAR
+    far = users.size + items.size > CACHED_FACTORS
     left = point_score(users, items, *_point(samples[0]))
     right = point_score(users, items, *_point(samples[half]))
     seen = f32(0)
@@ -118,19 +118,19 @@ def run_points(users: Floats, items: Floats, samples: Samples, rule: PointRule, 
             _prefetch_point(users, items, samples[min(n + AHEAD, last)])
             _prefetch_point(users, items, samples[min(here + AHEAD, last)])
         if n < half:
-            left = _point_turn(users, items, samples[n], samples[n + 1], rule, left)
-        right = _point_turn(users, items, samples[here], samples[min(here + 1, last)], rule, right)
+            left = _point_turn(users, items, samples[n], samples[n + 1], params, left)
+        right = _point_turn(users, items, samples[here], samples[min(here + 1, last)], params, right)
     stats.overflows += not seen < LARGEST_SUM
 
 
 @inlined
-def _point_turn(users: Floats, items: Floats, here: Any, following: Any, rule: PointRule, score: Any) -> Any:
-    pull = rule.step * point_gradient(score, here.target)
+def _point_turn(users: Float32s, items: Float32s, here: Any, following: Any, params: PointParams, score: Any) -> Any:
+    eta_g = params.step * point_gradient(score, here.target)
     u, i = _point(here)
     v, k = _point(following)
-    ahead = point_step(users, items, u, i, v, k, pull, rule.keep)
-    if rule.tie != f32(0):
-        tie_step(items, i, np.uint64(here.tied), rule.tie)
+    ahead = point_step(users, items, u, i, v, k, eta_g, params.shrink)
+    if params.tie != f32(0):
+        tie_step(items, i, np.uint64(here.tied), params.tie)
     return ahead
 
 
@@ -140,7 +140,7 @@ def _point(sample: Any) -> Any:
 
 
 @inlined
-def _prefetch_point(users: Floats, items: Floats, sample: Any) -> None:
+def _prefetch_point(users: Float32s, items: Float32s, sample: Any) -> None:
     u, i = _point(sample)
     prefetch(users, u)
     prefetch(items, i)

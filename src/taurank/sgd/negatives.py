@@ -78,7 +78,7 @@ def _pick(outside: Ints, i: int, key: Any, counter: int) -> Any:
     j = outside[below(key, counter, last + 1)]
     if j != i:
         return j
-    j = outside[below(key, counter + 1, last)]  # i, too, is on the list: its place stands for the last item
+    j = outside[below(key, counter + 1, last)]  # i, too, is on the list: its entry represents the last item
     return outside[last] if j == i else j
 
 

@@ -11,7 +11,7 @@ from taurank._jit import compiled
 from taurank._threads import run_interruptibly
 from taurank.errors import InputError, plural
 from taurank.sgd.intrinsics import prefetch
-from taurank.sgd.samples import Floats, Ints, Longs, Positives, Samples
+from taurank.sgd.samples import Float32s, Ints, Longs, Positives, Samples
 from taurank.sgd.strata import Cut, Schedule, Strata
 
 AHEAD = 8  # prefetch distance, in users
@@ -119,7 +119,7 @@ def _check_drawn(drawn: Samples, number: str, **bounds: int) -> None:
 
 
 @compiled
-def _within(number: Floats, first: Any, second: Any, third: Any, a: Any, b: Any, c: Any) -> bool:
+def _within(number: Float32s, first: Any, second: Any, third: Any, a: Any, b: Any, c: Any) -> bool:
     good = True
     for n in range(len(first)):
         good &= 0 <= first[n] < a and 0 <= second[n] < b and 0 <= third[n] < c and np.isfinite(number[n])
@@ -156,7 +156,9 @@ def _write_samples(members: Ints, block: Ints, position: Longs, positives: Posit
 
 
 @compiled
-def _sort_by_user(user: Ints, item: Ints, weight: Floats, in_baskets: bool, basket: Ints, n_users: int) -> Positives:
+def _sort_by_user(
+    user: Ints, item: Ints, weight: Float32s, in_baskets: bool, basket: Ints, n_users: int
+) -> Positives:
     start = np.zeros(n_users + 1, np.int64)
     for u in user:
         start[u + 1] += 1

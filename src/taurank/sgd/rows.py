@@ -1,7 +1,7 @@
 """Row operations: the scores and steps of SGD as plain loops over the columns of the factors.
 
 A step of size η along a sample with gradient g = −dloss/ds descends the loss plus (γ/2)‖·‖² of the rows it scores.
-It comes as ``pull`` = η g and ``keep`` = 1 − η γ, and returns the score of the sample that follows in its chain:
+It comes as ``eta_g`` = η g and ``shrink`` = 1 − η γ, and returns the score of the sample that follows in its chain:
 where both samples have the same user and share no item row, one loop does both.
 """
 
@@ -22,11 +22,11 @@ def pair_score(users: Any, items: Any, u: Any, i: Any, j: Any) -> Any:
 
 
 @vectorized
-def pair_step(users: Any, items: Any, u: Any, i: Any, j: Any, v: Any, k: Any, o: Any, pull: Any, keep: Any) -> Any:
+def pair_step(users: Any, items: Any, u: Any, i: Any, j: Any, v: Any, k: Any, o: Any, eta_g: Any, shrink: Any) -> Any:
     """Update rows u, i, j; return s_vko."""
     if u == v and k != i and k != j and o != i and o != j and users.shape[1] >= WIDE:
-        return _pair_same_user(users[u], items[i], items[j], items[k], items[o], pull, keep)
-    _pair_update(users[u], items[i], items[j], pull, keep)
+        return _pair_same_user(users[u], items[i], items[j], items[k], items[o], eta_g, shrink)
+    _pair_update(users[u], items[i], items[j], eta_g, shrink)
     return _pair_dot(users[v], items[k], items[o])
 
 
@@ -37,11 +37,11 @@ def point_score(users: Any, items: Any, u: Any, i: Any) -> Any:
 
 
 @vectorized
-def point_step(users: Any, items: Any, u: Any, i: Any, v: Any, k: Any, pull: Any, keep: Any) -> Any:
+def point_step(users: Any, items: Any, u: Any, i: Any, v: Any, k: Any, eta_g: Any, shrink: Any) -> Any:
     """Update rows u and i; return s_vk."""
     if u == v and k != i and users.shape[1] >= WIDE:
-        return _point_same_user(users[u], items[i], items[k], pull, keep)
-    _point_update(users[u], items[i], pull, keep)
+        return _point_same_user(users[u], items[i], items[k], eta_g, shrink)
+    _point_update(users[u], items[i], eta_g, shrink)
     return _dot(users[v], items[k])
 
 
@@ -64,23 +64,23 @@ def _pair_dot(p: Any, a: Any, b: Any) -> Any:
 
 
 @vectorized
-def _pair_update(p: Any, a: Any, b: Any, pull: Any, keep: Any) -> None:
+def _pair_update(p: Any, a: Any, b: Any, eta_g: Any, shrink: Any) -> None:
     for c in range(p.size):
         x, y, z = p[c], a[c], b[c]
-        p[c] = keep * x + pull * (y - z)
-        a[c] = keep * y + pull * x
-        b[c] = keep * z - pull * x
+        p[c] = shrink * x + eta_g * (y - z)
+        a[c] = shrink * y + eta_g * x
+        b[c] = shrink * z - eta_g * x
 
 
 @vectorized
-def _pair_same_user(p: Any, a: Any, b: Any, k: Any, o: Any, pull: Any, keep: Any) -> Any:
+def _pair_same_user(p: Any, a: Any, b: Any, k: Any, o: Any, eta_g: Any, shrink: Any) -> Any:
     total = f32(0)
     for c in range(p.size):
         x, y, z = p[c], a[c], b[c]
-        new = keep * x + pull * (y - z)
+        new = shrink * x + eta_g * (y - z)
         p[c] = new
-        a[c] = keep * y + pull * x
-        b[c] = keep * z - pull * x
+        a[c] = shrink * y + eta_g * x
+        b[c] = shrink * z - eta_g * x
         total += new * (k[c] - o[c])
     return total
 
@@ -94,20 +94,20 @@ def _dot(p: Any, a: Any) -> Any:
 
 
 @vectorized
-def _point_update(p: Any, a: Any, pull: Any, keep: Any) -> None:
+def _point_update(p: Any, a: Any, eta_g: Any, shrink: Any) -> None:
     for c in range(p.size):
         x, y = p[c], a[c]
-        p[c] = keep * x + pull * y
-        a[c] = keep * y + pull * x
+        p[c] = shrink * x + eta_g * y
+        a[c] = shrink * y + eta_g * x
 
 
 @vectorized
-def _point_same_user(p: Any, a: Any, k: Any, pull: Any, keep: Any) -> Any:
+def _point_same_user(p: Any, a: Any, k: Any, eta_g: Any, shrink: Any) -> Any:
     total = f32(0)
     for c in range(p.size):
         x, y = p[c], a[c]
-        new = keep * x + pull * y
+        new = shrink * x + eta_g * y
         p[c] = new
-        a[c] = keep * y + pull * x
+        a[c] = shrink * y + eta_g * x
         total += new * k[c]
     return total

@@ -5,7 +5,7 @@ sorted list of the slot (see ``slots``).
 
 Samples are drawn in two passes. The first one chooses user and slot; then the samples are sorted by user, so that the
 second one, which draws the items, reads the lists of a user while they are in the cache. Each sample has its own
-random numbers in each pass, so that any cut of the draws into blocks gives the same samples.
+random numbers in each pass, so that any cut of the draws into blocks draws the same samples.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 Ints = npt.NDArray[np.int32]
 Longs = npt.NDArray[np.int64]
-Floats = npt.NDArray[np.float32]
+Float32s = npt.NDArray[np.float32]
 Samples = npt.NDArray[Any]  # of PAIR or POINT
 
 PAIR = np.dtype([("user", "i4"), ("item", "i4"), ("other", "i4"), ("weight", "f4")])
@@ -26,7 +26,7 @@ class Positives(NamedTuple):
 
     start: Longs  # users + 1
     item: Ints
-    weight: Floats
+    weight: Float32s
     in_baskets: bool
     basket: Ints  # the basket of every entry; of length 0 unless in_baskets
 

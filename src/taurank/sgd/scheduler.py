@@ -20,11 +20,11 @@ from taurank._random import Stream, stream, stream_key
 from taurank._threads import Flag, run_interruptibly, run_together
 from taurank.errors import InputError
 from taurank.sgd.intrinsics import LINE, fetch_add, load_acquire, store_release
-from taurank.sgd.kernels import UNIT_STATS, PairRule, PointRule, run_pairs, run_points
+from taurank.sgd.kernels import UNIT_STATS, PairParams, PointParams, run_pairs, run_points
 from taurank.sgd.losses import LOGISTIC, f32
 from taurank.sgd.negatives import draw_others, draw_outside
 from taurank.sgd.planning import block_offsets, bucket_pairs, bucket_points, plan_users
-from taurank.sgd.samples import NO_BASKETS, Baskets, Floats, Ints, Longs, Positives, Samples
+from taurank.sgd.samples import NO_BASKETS, Baskets, Float32s, Ints, Longs, Positives, Samples
 from taurank.sgd.strata import Cut, Strata
 
 COLUMNS = 8  # the width of a factor table is a multiple of it, so that rows consist of whole vectors
@@ -40,8 +40,8 @@ _UNIT = int(Stream.UNIT)
 class Factors(NamedTuple):
     """User and item factors, updated in place; make them with ``factor_table``."""
 
-    users: Floats
-    items: Floats
+    users: Float32s
+    items: Float32s
 
 
 class Pairwise(NamedTuple):
@@ -84,7 +84,7 @@ class Stats(NamedTuple):
 NOTHING_DONE = Stats(0.0, 0, 0, True)
 
 
-def factor_table(rows: int, factors: int) -> Floats:
+def factor_table(rows: int, factors: int) -> Float32s:
     """Zeros, rows × (factors rounded up to whole vectors), aligned to a cache line.
 
     Columns beyond ``factors`` stay zero under every update, so ``table[:, :factors]`` is the model.
@@ -98,7 +98,7 @@ def factor_table(rows: int, factors: int) -> Floats:
 
 def run_pairwise_epoch(
     factors: Factors, positives: Positives, strata: Strata, seed: int, epoch: int,
-    rule: Pairwise, threads: int = 1, baskets: Baskets | None = None,
+    params: Pairwise, threads: int = 1, baskets: Baskets | None = None,
 ) -> Stats:  # fmt: skip
     """One pass over the positives, each with a random j of its item block.
 
@@ -116,13 +116,13 @@ def run_pairwise_epoch(
             sizes = (schedule.width, schedule.blocks)
             job = Pass(positives, cut, *sizes, offsets, samples, begin, end, key, baskets or NO_BASKETS)
             planned = np.repeat([0, 1], schedule.width)  # the round of the planning has user blocks only
-            return _run(_work_on_pass, factors, job, _pair_rule(rule), planned, threads, stop)
+            return _run(_work_on_pass, factors, job, _pair_params(params), planned, threads, stop)
 
     return _total(run_interruptibly(run))
 
 
 def run_pairwise_samples(
-    factors: Factors, drawn: Samples, strata: Strata, seed: int, epoch: int, rule: Pairwise, threads: int = 1
+    factors: Factors, drawn: Samples, strata: Strata, seed: int, epoch: int, params: Pairwise, threads: int = 1
 ) -> Stats:
     """Run drawn samples (PAIR), each in the unit that owns u, i and j."""
     _check(factors, strata, 1)
@@ -131,23 +131,23 @@ def run_pairwise_samples(
         cut, schedule = strata.cut_pairs(seed, epoch), strata.schedule_pairs()
         job = Drawn(*bucket_pairs(strata, cut, schedule, drawn), schedule.width, schedule.blocks)
         ready = np.zeros(3 * schedule.width, np.int64)
-        return _run(_work_on_pairs, factors, job, _pair_rule(rule), ready, threads, stop)
+        return _run(_work_on_pairs, factors, job, _pair_params(params), ready, threads, stop)
 
     return _total(run_interruptibly(run))
 
 
 def run_pointwise_samples(
-    factors: Factors, drawn: Samples, strata: Strata, seed: int, epoch: int, rule: Pointwise, threads: int = 1
+    factors: Factors, drawn: Samples, strata: Strata, seed: int, epoch: int, params: Pointwise, threads: int = 1
 ) -> Stats:
     """Run drawn samples (POINT), each in the unit that owns user and item."""
     rows = int(drawn["item"].max(initial=0)) + 1
-    _check(factors, strata, 2 if rule.tie or rows > strata.n_items else 1)
+    _check(factors, strata, 2 if params.tie or rows > strata.n_items else 1)
 
     def run(stop: Flag) -> UnitStats:
         cut, schedule = strata.cut(seed, epoch), strata.schedule()
         job = Drawn(*bucket_points(strata, cut, schedule, drawn), schedule.width, schedule.blocks)
         ready = np.zeros(2 * schedule.width, np.int64)
-        return _run(_work_on_points, factors, job, _point_rule(rule), ready, threads, stop)
+        return _run(_work_on_points, factors, job, _point_params(params), ready, threads, stop)
 
     return _total(run_interruptibly(run))
 
@@ -185,17 +185,17 @@ class Progress(NamedTuple):
 
 
 def _run(
-    work: Callable[..., int], factors: Factors, job: Any, rule: Any, reached: Longs, threads: int, stop: Flag
+    work: Callable[..., int], factors: Factors, job: Any, params: Any, reached: Longs, threads: int, stop: Flag
 ) -> UnitStats:
     """Let the threads work until no ticket is left."""
     units = len(job.blocks)
     stats, progress = np.zeros(units, UNIT_STATS), Progress(np.zeros(1, np.int64), reached, stop)
 
     def take_tickets() -> None:
-        ticket = work(-1, factors, job, rule, progress, stats)
+        ticket = work(-1, factors, job, params, progress, stats)
         while ticket >= 0:
             time.sleep(PAUSE)
-            ticket = work(ticket, factors, job, rule, progress, stats)
+            ticket = work(ticket, factors, job, params, progress, stats)
 
     run_together(take_tickets, min(threads, job.width), stop)
     return stats
@@ -203,7 +203,7 @@ def _run(
 
 @compiled
 def _work_on_pass(
-    ticket: int, factors: Factors, job: Pass, rule: PairRule, progress: Progress, stats: UnitStats
+    ticket: int, factors: Factors, job: Pass, params: PairParams, progress: Progress, stats: UnitStats
 ) -> int:
     """Plan and run units until none is left (return −1), or until a ticket waited long (return it, to resume)."""
     while True:
@@ -215,14 +215,14 @@ def _work_on_pass(
             plan_users(job.cut, job.positives, ticket, job.offsets[ticket], job.samples, job.begin, job.end)
             store_release(progress.reached, ticket, 1)
         else:
-            _run_planned(factors, job, rule, unit, stats)
+            _run_planned(factors, job, params, unit, stats)
             finish_blocks(job.blocks[unit], 1 + unit // job.width, progress)
         ticket = -1
 
 
 @compiled
 def _work_on_pairs(
-    ticket: int, factors: Factors, job: Drawn, rule: PairRule, progress: Progress, stats: UnitStats
+    ticket: int, factors: Factors, job: Drawn, params: PairParams, progress: Progress, stats: UnitStats
 ) -> int:
     """Run units of drawn pairs; returns as ``_work_on_pass``."""
     while True:
@@ -232,14 +232,14 @@ def _work_on_pairs(
         samples = job.samples[job.start[ticket] : job.start[ticket + 1]]
         if len(samples):
             stats[ticket].updates = len(samples)
-            run_pairs(factors.users, factors.items, samples, rule, stats[ticket])
+            run_pairs(factors.users, factors.items, samples, params, stats[ticket])
         finish_blocks(job.blocks[ticket], ticket // job.width, progress)
         ticket = -1
 
 
 @compiled
 def _work_on_points(
-    ticket: int, factors: Factors, job: Drawn, rule: PointRule, progress: Progress, stats: UnitStats
+    ticket: int, factors: Factors, job: Drawn, params: PointParams, progress: Progress, stats: UnitStats
 ) -> int:
     """Run units of drawn single items; returns as ``_work_on_pass``."""
     while True:
@@ -249,7 +249,7 @@ def _work_on_points(
         samples = job.samples[job.start[ticket] : job.start[ticket + 1]]
         if len(samples):
             stats[ticket].updates = len(samples)
-            run_points(factors.users, factors.items, samples, rule, stats[ticket])
+            run_points(factors.users, factors.items, samples, params, stats[ticket])
         finish_blocks(job.blocks[ticket], ticket // job.width, progress)
         ticket = -1
 
@@ -283,7 +283,7 @@ def finish_blocks(blocks: Ints, turn: int, progress: Progress) -> None:
 
 
 @compiled
-def _run_planned(factors: Factors, job: Pass, rule: PairRule, unit: int, stats: UnitStats) -> None:
+def _run_planned(factors: Factors, job: Pass, params: PairParams, unit: int, stats: UnitStats) -> None:
     samples = job.samples[job.begin[unit] : job.end[unit]]
     if len(samples) == 0:
         return
@@ -297,7 +297,7 @@ def _run_planned(factors: Factors, job: Pass, rule: PairRule, unit: int, stats: 
         draw_others(samples, items, key)
     stats[unit].skipped = skipped
     stats[unit].updates = len(samples) - skipped
-    run_pairs(factors.users, factors.items, samples, rule, stats[unit])
+    run_pairs(factors.users, factors.items, samples, params, stats[unit])
 
 
 def _total(stats: UnitStats) -> Stats:
@@ -308,14 +308,14 @@ def _total(stats: UnitStats) -> Stats:
     return Stats(loss, updates, skipped, not stats["overflows"].any(), zero_loss)
 
 
-def _pair_rule(rule: Pairwise) -> PairRule:
-    eta, gamma = rule.learning_rate, rule.regularization
-    return PairRule(rule.surrogate, f32(rule.steepness), f32(eta), f32(1 - eta * gamma))
+def _pair_params(params: Pairwise) -> PairParams:
+    eta, gamma = params.learning_rate, params.regularization
+    return PairParams(params.surrogate, f32(params.steepness), f32(eta), f32(1 - eta * gamma))
 
 
-def _point_rule(rule: Pointwise) -> PointRule:
-    eta, gamma = rule.learning_rate, rule.regularization
-    return PointRule(f32(eta), f32(1 - eta * gamma), f32(eta * rule.tie))
+def _point_params(params: Pointwise) -> PointParams:
+    eta, gamma = params.learning_rate, params.regularization
+    return PointParams(f32(eta), f32(1 - eta * gamma), f32(eta * params.tie))
 
 
 def _check(factors: Factors, strata: Strata, item_tables: int) -> None:

@@ -1,9 +1,9 @@
 """The plan of an epoch: which users meet which items, so that no two threads share a row.
 
-Users and items are each cut into B random blocks, anew every epoch. In round s the user block a meets the item block
-(a + s) mod B. The B *units* of a round have no users and no items in common, so they can run at the same time, in any
-order, on any number of threads or machines, with the same bits. After B rounds every user block has met every item
-block, so every positive has been visited.
+Users and items are each cut into B random blocks, new ones every epoch. In round s the user block a meets the item
+block (a + s) mod B. The B *units* of a round have no users and no items in common, so they can run at the same time,
+in any order, on any number of threads or machines, with the same bits. After B rounds every user block has met every
+item block, so every positive has been visited.
 
 A negative item j comes from the block of i. Blocks are random and, up to one item, of equal size, so over the epochs
 j is uniform over all items but i, and a block never holds fewer than two items.

@@ -37,7 +37,7 @@ class SearchSpec:
 
     ``objective(settings, report)`` returns the values of all metrics to be recorded. On its way it may call
     ``report`` with their values so far, which ends the trial if it falls behind the others after ``warmup`` reports.
-    ``start`` are settings to try first. ``identity`` is text that tells this search from others, for its journal.
+    ``start`` are settings to try first. ``identity`` is text that identifies this search in its journal.
     """
 
     name: str

@@ -20,7 +20,7 @@ from taurank._validation import check_instance, check_integer
 from taurank.data.files import atomic_path
 from taurank.data.fingerprint import fingerprint
 from taurank.data.log import Log
-from taurank.errors import InputError, missing_extra
+from taurank.errors import InputError
 from taurank.estimation.gains import Gains
 from taurank.evaluation.evaluate import evaluate
 from taurank.evaluation.formulas import Formula, parse
@@ -58,7 +58,7 @@ def tune(
     "walk" (from the best setting so far to its neighbors on the grid).
 
     ``journal`` is a file: the same call with the same journal continues where it stopped. ``jobs`` processes share
-    the trials, each with one thread; the same seed gives the same trials for any number of jobs up to four.
+    the trials, each with one thread; the same seed makes the same trials for any number of jobs up to four.
     """
     check_instance("log", log, Log, "Log.read or Log.from_frame")
     check_instance("validation", validation, Gains, "taurank.gains, such as gains.capped_ips(log, cap)")
@@ -116,35 +116,24 @@ class Tuning:
 
     def chart(self) -> alt.HConcatChart:
         """The metric over each hyper-parameter, by how the trials ended."""
-        try:
-            import altair as alt
-        except ImportError as error:
-            raise missing_extra("altair", "report") from error
+        from taurank import html
 
-        metric = self.spec.metric
-        frame = self.trials.rename(columns={metric: "value"})
-        charts = [
-            alt.Chart(frame, width=240, height=200, title=name)
-            .mark_circle(size=60)
-            .encode(
-                alt.X(f"{name}:O", title=name),
-                alt.Y("value:Q", title=metric, scale=alt.Scale(zero=False)),
-                alt.Color("state:N", title="trial"),
-            )
-            for name in self.spec.space
-        ]
-        return alt.hconcat(*charts)
+        html.require()
+        import altair as alt
+
+        from taurank.tuning.page import panel
+
+        return alt.hconcat(*(panel(self.trials, self.spec.metric, name) for name in self.spec.space))
 
     def write_html(self, path: str | os.PathLike[str]) -> None:
-        """A page with the chart and the table of trials."""
-        from taurank.html import page
+        """A page with a chart for each hyper-parameter and the table of trials."""
+        from taurank import html
 
-        blocks = [
-            page.text(f"Best {self.spec.metric}: {self.value:.4f} with {_text(self.best, ' = ')}."),
-            page.chart(self.chart(), "Each point is a trial; a pruned trial fell behind the others and was stopped."),
-            page.table(self.trials),
-        ]
-        page.write(path, f"Tuning {self.spec.name}", blocks)
+        html.require()
+        from taurank.tuning import page
+
+        best = f"Best {self.spec.metric}: {self.value:.4f} with {_text(self.best, ' = ')}."
+        page.write(path, f"Tuning {self.spec.name}", best, self.trials, self.spec.metric, self.spec.space)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ Households buy items in stores, week by week, and a mailer features some items i
     V_ut   user u bought anything in week t, at one or more stores,
     Z_uit  item i was in the mailer of week t of a store at which u shopped in week t.
 
-Counts of these over the weeks, shrunk towards the mean over users by a prior of weight w, yield the
+Counts of these over the weeks, shrunk toward the mean over users by a prior of weight w, yield the
 purchase probabilities with and without the mailer and the probability of the mailer itself.
 ``complete_journey`` reads and filters the files; ``docs/dunnhumby.md`` explains every step.
 """
@@ -166,9 +166,9 @@ def _count(panel: Panel) -> _Counts:
     shape = len(panel.users), len(panel.items)
     visits, treated_visits = _count_visits(panel, shape)
     treated, control = np.zeros(shape, np.uint16), np.zeros(shape, np.uint16)
-    pair, shown = (panel.purchases.user, panel.purchases.item), panel.purchases.treated
-    np.add.at(treated, pair, shown.astype(np.uint16))
-    np.add.at(control, pair, (~shown).astype(np.uint16))
+    pair, is_treated = (panel.purchases.user, panel.purchases.item), panel.purchases.treated
+    np.add.at(treated, pair, is_treated.astype(np.uint16))
+    np.add.at(control, pair, (~is_treated).astype(np.uint16))
     return _Counts(
         treated=_Trials(treated, treated_visits),
         control=_Trials(control, visits - treated_visits),
@@ -212,7 +212,7 @@ def _cached(file: Path, build: Callable[[], World]) -> World:
 
 
 def _cache_file(files: SourceFiles, items: Items, weight: float | Literal["tune"]) -> Path:
-    """Named by what decides the result: the files' contents, the parameters, the loader.
+    """Named by what the result depends on: the files' contents, the parameters, the loader.
 
     Contents, not places or times: a copy of the data finds the same world, an edited file does not.
     """

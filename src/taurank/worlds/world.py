@@ -22,14 +22,14 @@ from taurank._validation import RandomState, check_integer, check_number, genera
 from taurank.data import archive
 from taurank.data.ids import Catalogue, Ids, ids_from_bytes, ids_to_bytes
 from taurank.data.log import Log
-from taurank.data.schema import ArraySpec, check_arrays
+from taurank.data.schema import Array, check_arrays
 from taurank.errors import InputError, plural
 from taurank.estimation.gains import Gains
 from taurank.worlds import sampling
 
 Rates = npt.NDArray[np.float32]
 
-_RATE = ArraySpec(np.float32, ("users", "items"), minimum=0.0, maximum=1.0)
+_RATE = Array("float32", ("users", "items"), minimum=0.0, maximum=1.0)
 _STORED = {
     "treated_rate": _RATE,
     "control_rate": _RATE,
@@ -139,7 +139,7 @@ class World:
         return np.asarray(propensity * treated + (1.0 - propensity) * control)
 
     def misspecified(self, xi: float) -> World:
-        """Record wrong propensities: log-odds pulled by ξ towards their mean, Eq. (misIPS).
+        """Record wrong propensities: log-odds pulled by ξ toward their mean, Eq. (misIPS).
 
         Treatment still follows the true propensities; only what sampled logs *record* is shifted.
         """
@@ -184,12 +184,12 @@ class World:
         control = logit(purchase_rate) + levels + taste
         lift = effect + effect_spread * _low_rank(rng, n_users, n_items, rank)
         exposure = 0.5 * levels + 0.5 * taste + 0.5 * rng.standard_normal((1, n_items))
-        shown = overlap + (1 - 2 * overlap) * expit(_shift_to_mean(exposure, treated_share, overlap))
+        propensity = overlap + (1 - 2 * overlap) * expit(_shift_to_mean(exposure, treated_share, overlap))
         made = {"n_users": n_users, "n_items": n_items, "rank": rank, "purchase_rate": purchase_rate,
                 "effect": effect, "effect_spread": effect_spread, "treated_share": treated_share,
                 "overlap": overlap}  # fmt: skip
         return cls(
-            expit(control + lift), expit(control), shown, np.arange(n_users), np.arange(n_items),
+            expit(control + lift), expit(control), propensity, np.arange(n_users), np.arange(n_items),
             origin={"maker": "synthetic", **made},
         )  # fmt: skip
 
@@ -215,9 +215,12 @@ class World:
         if not isinstance(origin, dict):
             raise InputError(f"'{os.fsdecode(path)}' is not a valid taurank file: it has no origin; save it again.")
         users, items = ids_from_bytes(ids.tobytes())
-        check_arrays(path, arrays, _STORED, {"users": len(users), "items": len(items)})
+        try:
+            check_arrays(arrays, _STORED, {"users": len(users), "items": len(items)})
+        except ValueError as error:
+            raise InputError(f"'{os.fsdecode(path)}' is not a valid taurank file: {error}; save it again.") from error
         for rates in arrays.values():
-            rates.flags.writeable = False  # nobody else has them, so they need no copy
+            rates.flags.writeable = False  # no other reference exists, so no copy is needed
         return cls(users=users, items=items, origin=origin, **arrays)
 
 
@@ -242,7 +245,7 @@ def _checked_rates(name: str, values: npt.ArrayLike, shape: tuple[int, int]) -> 
 
 
 def _is_frozen(array: Any) -> bool:
-    """Whether nobody can change the array: it is read-only, and so is the array it is a view of."""
+    """Whether the array cannot change: it is read-only, and so is the array it is a view of."""
     while isinstance(array, np.ndarray) and not array.flags.writeable:
         array = array.base
     return array is None

@@ -118,7 +118,7 @@ def _timedelta(number: float, unit: str) -> timedelta:
 
 
 def parse(array: pa.Array, column: str) -> pa.Array:
-    """Text as timestamps; ``wrong_text`` has passed it, so what fails now is no one form for all."""
+    """Text as timestamps; ``wrong_text`` has passed it, so what fails now mixes several forms."""
     for form in _TEXT_FORMS:
         try:
             return array.cast(form)

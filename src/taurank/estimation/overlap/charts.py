@@ -1,4 +1,4 @@
-"""The charts of a figures."""
+"""The charts of a diagnosis."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pandas as pd
 
 from taurank.estimation.overlap.figures import HISTOGRAM_EDGES, Figures
 from taurank.estimation.thresholds import NEAR
-from taurank.html import page
+from taurank.html.svg import CHART_WIDTH, SERIES_COLORS
 
 # propensities named on the axis
 TICKS = (1e-5, 1e-3, 1e-2, 0.1, 0.5, 0.9, 0.99, 0.999, 1 - 1e-5)
@@ -31,8 +31,8 @@ def histogram(figures: Figures) -> alt.TopLevelMixin:
             alt.X2("high:Q"),
             alt.Y("purchases:Q", title="purchases", axis=alt.Axis(tickCount=4, format="~s")),
         )
-        .properties(width=page.CHART_WIDTH, height=110)
-        for arm, color in zip(arms, page.SERIES_COLOURS, strict=False)
+        .properties(width=CHART_WIDTH, height=110)
+        for arm, color in zip(arms, SERIES_COLORS, strict=False)
     ]
     return alt.vconcat(*panels, spacing=12)
 
@@ -48,8 +48,8 @@ def _range(figures: Figures) -> list[float]:
 
 
 def _propensity_axis(ends: list[float]) -> alt.Axis:
-    marks = {float(np.log10(p / (1 - p))): f"{p:.6g}".replace("e-0", "e-") for p in TICKS}
-    ticks = {position: name for position, name in marks.items() if ends[0] <= position <= ends[1]}
+    labels = {float(np.log10(p / (1 - p))): f"{p:.6g}".replace("e-0", "e-") for p in TICKS}
+    ticks = {position: name for position, name in labels.items() if ends[0] <= position <= ends[1]}
     label = "'' "
     for position, name in ticks.items():
         label = f"abs(datum.value - ({position})) < 1e-6 ? '{name}' : {label}"
@@ -70,7 +70,7 @@ def concentration(figures: Figures) -> alt.TopLevelMixin:
         "y": alt.Y("weight:Q", title="share of the weight", axis=alt.Axis(format="%")),
     }
     color = alt.Color("arm:N", sort=["treated", "control"], legend=alt.Legend(title=None))
-    return (even.encode(**sides) + curves.encode(**sides, color=color)).properties(width=page.CHART_WIDTH, height=260)
+    return (even.encode(**sides) + curves.encode(**sides, color=color)).properties(width=CHART_WIDTH, height=260)
 
 
 def calibration(figures: Figures) -> alt.TopLevelMixin:
@@ -88,8 +88,8 @@ def calibration(figures: Figures) -> alt.TopLevelMixin:
     line = alt.Chart(pd.DataFrame({"propensity": [0.0, top], "treated": [0.0, top]}))
     x = alt.X("propensity:Q", title="mean propensity of the bin", axis=alt.Axis(tickCount=5))
     y = alt.Y("treated:Q", title="share treated")
-    points = alt.Chart(frame).mark_point(filled=True, size=50, opacity=1, color=page.SERIES_COLOURS[0])
-    bars = alt.Chart(frame).mark_rule(color=page.SERIES_COLOURS[0])
+    points = alt.Chart(frame).mark_point(filled=True, size=50, opacity=1, color=SERIES_COLORS[0])
+    bars = alt.Chart(frame).mark_rule(color=SERIES_COLORS[0])
     even = line.mark_line(color="currentColor", strokeDash=[3, 3], strokeWidth=1, opacity=0.5)
     layers = even.encode(x, y) + bars.encode(x, alt.Y("low:Q", title="share treated"), alt.Y2("high:Q"))
-    return (layers + points.encode(x, y)).properties(width=page.CHART_WIDTH, height=260)
+    return (layers + points.encode(x, y)).properties(width=CHART_WIDTH, height=260)

@@ -81,6 +81,9 @@ class Diagnosis(Figures):
 
     def write_html(self, path: str | os.PathLike[str]) -> None:
         """One page: the verdict, what to do now, charts, figures and what they mean; works offline."""
+        from taurank import html
+
+        html.require()
         from taurank.estimation.overlap.page import write_html
 
         write_html(self, self.findings, path)
@@ -161,8 +164,8 @@ def _concentration(weight: Floats) -> tuple[float, ...]:
     if not len(weight):
         return ()
     heaviest = np.concatenate([[0.0], np.cumsum(np.sort(weight)[::-1])])
-    places = np.linspace(0, len(weight), CURVE_POINTS)
-    shares = np.interp(places, np.arange(len(heaviest)), heaviest) / heaviest[-1]
+    at = np.linspace(0, len(weight), CURVE_POINTS)
+    shares = np.interp(at, np.arange(len(heaviest)), heaviest) / heaviest[-1]
     return tuple(shares.tolist())
 
 

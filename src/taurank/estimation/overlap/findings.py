@@ -1,6 +1,6 @@
 """What the figures of a log mean: findings, each with its level, its sentence and what to do about it.
 
-Every sentence follows from a figure and a threshold below; nothing is said that the log does not show.
+Every sentence follows from a figure and a threshold below; no sentence claims more than the log shows.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _RANDOMIZE = "Recommend at random to a small share of users, so that every item 
 _RECORD = "Record the propensities when recommending, or estimate them: taurank propensity estimate LOG --out FILE."
 _CAP = "Limit the weights: gains.capped_ips(log, cap=0.01), and DLCE with a cap."
 _COLLECT = "Collect more data before comparing methods: more users, more times, or more recommendations."
-_GO_ON = "Nothing stands in the way: fit a causal learner (DLCE) and evaluate it with gains.capped_ips."
+_GO_ON = "No obstacle was found: fit a causal learner (DLCE) and evaluate it with gains.capped_ips."
 
 
 class Finding(NamedTuple):

@@ -22,15 +22,16 @@ not say what their propensities are; the checks that would need them are then ca
 identifiable.
 
 Effective purchases (Kish): weighted by 1/P or 1/(1−P), some purchases count for much more than
-others; that many equally weighted ones would give the same precision."""
+others; that many equally weighted ones would have the same precision."""
 _HISTOGRAM = f"""\
 An effect can be learned where an item is sometimes recommended to this user and sometimes not: in
-the middle. Below {NEAR}, at the left, hardly anything was shown; above {1 - NEAR}, at the right, hardly
-anything was not: there the log holds nothing to compare with. The scale is that of the odds."""
+the middle. At or below {NEAR}, at the left, hardly anything was recommended; at or above {1 - NEAR}, at
+the right, hardly anything was not: the log has nothing to compare with there. The axis is
+logarithmic in the odds P/(1−P)."""
 _CURVE = """\
 Purchases are ordered from the heaviest weight to the lightest. A curve near the diagonal means that
-all count about alike; one that shoots up at the left means that a few rows decide the result, and
-that a cap on the weights will change it."""
+all count about alike; one that rises steeply at the left means that a few rows decide the result,
+and that a cap on the weights will change it."""
 _BINS = """\
 All known cells in ten groups by propensity. If the propensities are right, as many cells were
 treated as they say, and the points lie on the line. The bars show two standard errors."""
@@ -50,11 +51,10 @@ def _blocks(figures: Figures, findings: Sequence[Finding]) -> list[page.Block]:
     table = pd.DataFrame([check.formatted() for check in checks(figures)], columns=list(COLUMNS))
     return [
         page.verdict(level, level.capitalize(), verdict(findings)),
-        page.heading("What to do now"),
-        page.listed(advices(findings)),
-        page.heading("Propensities of the purchases"),
-        page.chart(charts.histogram(figures), "Purchases by propensity, treated and control"),
-        page.text(_HISTOGRAM),
+        page.lead(
+            [page.chart(charts.histogram(figures), "Purchases by propensity, treated and control")],
+            [page.heading("What to do now"), page.steps(advices(findings)), page.text(_HISTOGRAM)],
+        ),
         page.heading("Figures"),
         page.text(size(figures)),
         page.table(table, right=["value", "expected"]),

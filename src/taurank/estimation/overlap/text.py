@@ -48,7 +48,7 @@ def size(figures: Figures) -> str:
 
 
 def _table(figures: Figures, width: int) -> list[str]:
-    """The checks; a reading that does not fit beside its check stands below it."""
+    """The checks; a reading that does not fit beside its check goes below it."""
     rows = [COLUMNS, *(check.formatted() for check in checks(figures))]
     widths = [max(len(row[k]) for row in rows) for k in range(3)]
     left = [f"{c:<{widths[0]}}  {v:>{widths[1]}}  {e:>{widths[2]}}".rstrip() for c, v, e, _ in rows]

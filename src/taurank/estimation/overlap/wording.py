@@ -1,4 +1,4 @@
-"""Numbers as a reader wants them: shares, fractions in words, thousands."""
+"""Numbers as text: shares, fractions in words, thousands."""
 
 from __future__ import annotations
 

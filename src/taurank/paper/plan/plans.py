@@ -6,11 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from taurank.paper.plan.names import ASSIGNMENTS, KINDS, causal
-from taurank.paper.plan.names import ITEMS as ITEMS
-from taurank.paper.plan.names import LIMITS as LIMITS
+from taurank.paper.plan.names import ASSIGNMENTS, causal
 
-NAMES, SETTINGS = KINDS, ASSIGNMENTS  # as the columns and texts of the report call them
 Settings = Mapping[str, Any]  # hyper-parameters of a method, and `updates` for the length of a fit
 Tuned = Mapping[str, Any]  # items -> assignment -> method -> settings, and metric -> settings
 

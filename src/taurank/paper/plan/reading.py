@@ -120,8 +120,8 @@ def _plan(content: dict[str, Any], name: str, preset: Preset, tuned: Tuned) -> P
         tuned=tuned,
         keep_models=table.flag("keep_models", False),
         per_metric=table.flag("per_metric", preset.per_metric),
-        overrides={entry.place: entry.settings for entry in entries if entry.settings},
-        own_metrics={entry.place: entry.metrics for entry in entries if entry.metrics},
+        overrides={entry.dataset_key: entry.settings for entry in entries if entry.settings},
+        own_metrics={entry.dataset_key: entry.metrics for entry in entries if entry.metrics},
     )
     table.finish()
     _check(plan, where)
@@ -143,7 +143,7 @@ class _Entry:
             times=_times(table.table("times"), times),
             seed=table.integer("seed", seed),
         )
-        self.place = self.dataset.items, self.dataset.assignment
+        self.dataset_key = self.dataset.items, self.dataset.assignment
         self.metrics = _metrics(table)
         given = table.table("settings")
         self.settings = {
@@ -231,10 +231,10 @@ def _vary(table: TomlTable, kind: str) -> dict[str, tuple[Any, ...]]:
 def _check(plan: Plan, where: str) -> None:
     if not plan.datasets:
         raise InputError(f"{where}: at least one [[data]] is needed.")
-    places = [f"{dataset.items} {dataset.assignment}" for dataset in plan.datasets]
-    if place := _repeated(places):
+    labels = [f"{dataset.items} {dataset.assignment}" for dataset in plan.datasets]
+    if repeated := _repeated(labels):
         raise InputError(
-            f"{where}: two [[data]] entries are '{place}', so their rows would look alike; use two files."
+            f"{where}: two [[data]] entries are '{repeated}', so their rows would look alike; use two files."
         )
     if plan.kind == "statistics":
         return

@@ -97,7 +97,7 @@ def is_number(value: Any, minimum: float, maximum: float = math.inf) -> bool:
 
 
 def is_label(value: Any) -> bool:
-    """A text that can stand in a table: not blank, not long, without control characters."""
+    """Text that fits in a table: not blank, not long, without control characters."""
     return isinstance(value, str) and 0 < len(value.strip()) <= 200 and value.isprintable()
 
 

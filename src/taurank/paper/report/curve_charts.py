@@ -125,9 +125,9 @@ def _loss(frame: pd.DataFrame, metric: str, dataset: str) -> page.Block:
     ticks = alt.Axis(values=sorted(set(rows["factors"])), format="d")
     x = alt.X("factors:Q", title="factors d", scale=alt.Scale(type="log", base=2, nice=False), axis=ticks)
     y = alt.Y("mean:Q", title=metric, scale=alt.Scale(zero=False), axis=few_ticks())
-    dashes, marks = (_cycle(names, values) for values in (DASHES, ["circle", "square", "triangle-up", "diamond"]))
+    dashes, shapes = (_cycle(names, values) for values in (DASHES, ["circle", "square", "triangle-up", "diamond"]))
     dash = alt.StrokeDash("series:N", sort=names, scale=dashes, legend=styles.legend(1))
-    shape = alt.Shape("series:N", sort=names, scale=marks, legend=styles.legend(1))
+    shape = alt.Shape("series:N", sort=names, scale=shapes, legend=styles.legend(1))
     base = alt.Chart(rows, title=dataset)
     lines = base.mark_line(strokeWidth=2, color=DLCE_COLOR).encode(x, y, dash)
     dots = base.mark_point(filled=True, size=50, opacity=1, color=DLCE_COLOR).encode(x, y, shape)
@@ -144,7 +144,7 @@ def _panels(frame: pd.DataFrame, metrics: Sequence[str], draw: Draw) -> Iterator
 
 
 def _cycle(names: Sequence[str], values: Sequence[object]) -> alt.Scale:
-    return alt.Scale(domain=list(names), range=[values[place % len(values)] for place in range(len(names))])
+    return alt.Scale(domain=list(names), range=[values[index % len(values)] for index in range(len(names))])
 
 
 def _points() -> alt.OverlayMarkDef:

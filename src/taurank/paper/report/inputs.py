@@ -99,7 +99,7 @@ def read(folder: Path) -> Inputs:
 
 
 def own_experiments(record: Mapping[str, Any]) -> dict[str, str]:
-    return {name: str(facts["kind"]) for name, facts in record.get("own", {}).items()}
+    return {name: str(entry["kind"]) for name, entry in record.get("own", {}).items()}
 
 
 def _read_table(path: Path, columns: Sequence[str]) -> pd.DataFrame:

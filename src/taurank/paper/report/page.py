@@ -39,11 +39,11 @@ def write(out: str | os.PathLike[str]) -> None:
 
 def blocks(run: Inputs, results: Sequence[ClaimResult]) -> list[page.Block]:
     """The page: the result first, then the claims, then every experiment."""
-    shown = sections.sections_of(run)
-    links = [(section.anchor, section.title) for section, _ in shown]
+    chosen = sections.sections_of(run)
+    links = [(section.anchor, section.title) for section, _ in chosen]
     links = [*([("claims", "Claims")] if results else []), *links, ("run", "The run")]
     parts = [*_lead(run, results), page.contents(links), *_claims(results)]
-    for section, frames in shown:
+    for section, frames in chosen:
         parts += sections.blocks(section, frames)
     parts += [page.heading("The run", "run"), *_record(run)]
     return [*parts, page.text(f"The paper: {paper_tables.REFERENCE}.")]

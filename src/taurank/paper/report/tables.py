@@ -211,14 +211,14 @@ def misspecification(frame: pd.DataFrame) -> list[Table]:
     return [*tables, Table("Without misspecification", ["", "propensity", HERE], rows)] if rows else tables
 
 
-def record(facts: Mapping[str, Any]) -> Table:
-    """What is known about the run, nested facts in one list."""
-    return Table("This run", ["", "value"], [[Cell(key), Cell(value)] for key, value in _flat(facts)])
+def record(entries: Mapping[str, Any]) -> Table:
+    """What is known about the run, nested entries in one list."""
+    return Table("This run", ["", "value"], [[Cell(key), Cell(value)] for key, value in _flat(entries)])
 
 
-def _flat(facts: Mapping[str, Any], before: str = "") -> list[tuple[str, str]]:
+def _flat(entries: Mapping[str, Any], before: str = "") -> list[tuple[str, str]]:
     rows = []
-    for key, value in facts.items():
+    for key, value in entries.items():
         label = f"{before} {key}".strip().replace("_", " ")
         if isinstance(value, Mapping):
             rows += _flat(value, label)
@@ -256,7 +256,7 @@ def hyperparameters(frame: pd.DataFrame) -> list[Table]:
     """The hyperparameters of each method, its updates and its time."""
     if "settings" not in frame:
         return []
-    shown = frame["settings"].notna() & ~frame["method"].isin(LIMITS) & frame["metric"].isin(paper_tables.METRICS)
+    tuned = frame["settings"].notna() & ~frame["method"].isin(LIMITS) & frame["metric"].isin(paper_tables.METRICS)
     rows = [
         [
             Cell(f"{row['items']}, {row['setting']}: {method_name(row['method'])}, {row['metric']}"),
@@ -264,7 +264,7 @@ def hyperparameters(frame: pd.DataFrame) -> list[Table]:
             Cell(_in_units(row.get("updates"), 1e6, "M")),
             Cell(_in_units(row.get("seconds"), 1, "s")),
         ]
-        for row in frame[shown].to_dict("records")
+        for row in frame[tuned].to_dict("records")
     ]
     return [Table("Hyperparameters", ["", "values", "updates", "time"], rows)] if rows else []
 

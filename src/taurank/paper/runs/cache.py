@@ -1,4 +1,4 @@
-"""The cache of results: what was measured is a small file named by a hash of everything that decides it.
+"""The cache of results: what was measured is a small file named by a hash of everything it depends on.
 
 So a fit that two experiments share is made once, and a killed run continues where it stopped.
 """
@@ -61,11 +61,11 @@ class ResultCache:
         return load(self._model_path(spec), trust=[learner_class(spec.method).__module__])
 
     def key(self, spec: FitSpec, *more: Any) -> str:
-        """A hash of everything that decides the result; threads and folders do not."""
-        facts = asdict(spec)
-        del facts["keep_model"]
+        """A hash of everything the result depends on; threads and folders are not among it."""
+        settings = asdict(spec)
+        del settings["keep_model"]
         world = self.splits.fingerprint(spec.dataset.items)
-        parts = [RESULT_VERSION, taurank.__version__, world, _source_hash(spec.method), facts, *more]
+        parts = [RESULT_VERSION, taurank.__version__, world, _source_hash(spec.method), settings, *more]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:24]
 
     def read(self, key: str) -> dict[str, Any] | None:
@@ -76,11 +76,11 @@ class ResultCache:
             return None
         return stored if isinstance(stored, dict) else None
 
-    def write(self, key: str, facts: Mapping[str, Any]) -> None:
-        """Store facts under a key, in one step."""
+    def write(self, key: str, content: Mapping[str, Any]) -> None:
+        """Store ``content`` under a key; the file appears whole."""
         make_folder(self.folder)
         with atomic_path(self.folder / f"{key}.json") as path:
-            path.write_text(json.dumps(facts, indent=1), encoding="utf-8")
+            path.write_text(json.dumps(content, indent=1), encoding="utf-8")
 
     def cached(self, key: str, measure: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
         """What is stored under this key, measured and stored first if need be."""

@@ -1,4 +1,4 @@
-"""Limits to compare methods with: the truth, what the counts of a log can tell, and population targets.
+"""Limits to compare methods with: the truth, what can be known from the counts of a log, and population targets.
 
 They need the world that the log was drawn from, so they are not learners. Their scores are arrays users × items
 for ``taurank.evaluate``.
@@ -75,15 +75,15 @@ def target_scores(method: str, world: World, cap: float = 0.0) -> Scores:
     How far this stays behind the truth is the method's bias; how far the method stays behind this is variance
     and optimization.
     """
-    shown = np.asarray(world.propensity, np.float64)
-    bought, unshown = shown * world.treated_rate, (1 - shown) * world.control_rate
+    propensity = np.asarray(world.propensity, np.float64)
+    bought_treated, bought_untreated = propensity * world.treated_rate, (1 - propensity) * world.control_rate
     if method == "bpr":
-        return np.asarray(bought + unshown)
-    assumed = np.full_like(shown, shown.mean()) if method == "blce" else shown
+        return np.asarray(bought_treated + bought_untreated)
+    assumed = np.full_like(propensity, propensity.mean()) if method == "blce" else propensity
     least = max(0.0 if method == "blce" else cap, np.finfo(np.float64).tiny)  # 0 / 0 is 0: such a cell is never seen
-    effect = bought / np.maximum(assumed, least)
+    effect = bought_treated / np.maximum(assumed, least)
     if method != "dlto":
-        effect -= unshown / np.maximum(1 - assumed, least)
+        effect -= bought_untreated / np.maximum(1 - assumed, least)
     return np.asarray(effect)
 
 

@@ -87,7 +87,7 @@ def _run_all(plans: list[Plan], cache: ResultCache, folder: Path, progress: Prog
 
 
 def _missing(fits: list[FitSpec], cache: ResultCache) -> list[FitSpec]:
-    """The fits not on disk yet, each once; a model is stored if any of the experiments wants it."""
+    """The fits not on disk yet, each once; a model is stored if any of the experiments needs it."""
     keep = {fit for fit in fits if fit.keep_model}
     distinct = [replace(fit, keep_model=fit in keep) for fit in dict.fromkeys(fits)]
     return [fit for fit in distinct if cache.find(fit) is None]
@@ -141,7 +141,7 @@ def _write_record(
     spent = {name: before.get("experiments", {}).get(name, 0.0) + value for name, value in seconds.items()}
     own = {plan.name: {"kind": plan.kind, "title": plan.title} for plan in plans if plan.name not in KINDS}
     items = dict.fromkeys(dataset.items for plan in plans for dataset in plan.datasets)
-    facts: dict[str, Any] = {
+    record: dict[str, Any] = {
         "preset": plans[0].preset.name,
         "seed": sorted({dataset.seed for plan in plans for dataset in plan.datasets}),
         "weeks": {name: cache.splits.world(name).origin.get("weeks") for name in items},
@@ -158,7 +158,7 @@ def _write_record(
         "earlier_starts": before.get("starts", {}),
     }
     with atomic_path(folder / "run.json") as path:
-        path.write_text(json.dumps(facts, indent=1), encoding="utf-8")
+        path.write_text(json.dumps(record, indent=1), encoding="utf-8")
 
 
 def _before(folder: Path, preset: str) -> dict[str, Any]:

@@ -58,18 +58,18 @@ class MethodSearch:
         return self.preset.search
 
     @property
-    def place(self) -> tuple[str, str, str]:
+    def key(self) -> tuple[str, str, str]:
         return self.dataset.items, self.dataset.assignment, self.method
 
     def spec(self) -> SearchSpec:
-        """As the library's tuner wants it, with as many trials for each hyper-parameter as the budget has."""
+        """The search for the library's tuner, with as many trials for each hyper-parameter as the budget has."""
         space = self.space()
         start = ({name: self.start[name] for name in space},) if set(space) <= set(self.start) else ()
         identity = json.dumps([asdict(self.dataset), self.preset.factors, self.preset.sizes, self.budget["updates"]])
         return SearchSpec(
             f"{self.method} on {self.dataset} for {self.metric}", self, space, self.metric,
             parse(self.metric).larger_is_better, int(self.budget["trials"]) * len(space), "walk", start, WARMUP,
-            seed=zlib.crc32("-".join((*self.place, self.metric)).encode()), identity=identity,
+            seed=zlib.crc32("-".join((*self.key, self.metric)).encode()), identity=identity,
         )  # fmt: skip
 
     def space(self) -> dict[str, list[Any]]:
@@ -82,9 +82,9 @@ class MethodSearch:
 
     def journal(self) -> Path:
         """Named by what a trial is, so that searches of another size have a journal of their own."""
-        mark = hashlib.sha256(self.spec().fingerprint().encode()).hexdigest()[:8]
-        name = re.sub(r"[^\w@.]+", "-", "-".join((*self.place, self.metric)))
-        return self.folder / "tuning" / f"{name}-{mark}.jsonl"
+        digest = hashlib.sha256(self.spec().fingerprint().encode()).hexdigest()[:8]
+        name = re.sub(r"[^\w@.]+", "-", "-".join((*self.key, self.metric)))
+        return self.folder / "tuning" / f"{name}-{digest}.jsonl"
 
     def __call__(self, settings: dict[str, Any], report: Any) -> Mapping[str, float]:
         """One trial: the best validation value of every metric."""
@@ -161,10 +161,10 @@ def _merged(tuned: Tuned, searches: Iterable[MethodSearch], trials: Iterable[lis
     merged: dict[str, Any] = {
         items: {assignment: dict(methods) for assignment, methods in table.items()} for items, table in tuned.items()
     }
-    by_place: dict[tuple[str, str, str], list[Trial]] = {}
+    by_key: dict[tuple[str, str, str], list[Trial]] = {}
     for one, done in zip(searches, trials, strict=True):
-        by_place.setdefault(one.place, []).extend(done)
-    for (items, assignment, method), done in by_place.items():
+        by_key.setdefault(one.key, []).extend(done)
+    for (items, assignment, method), done in by_key.items():
         best = {metric: dict(trial.settings) for metric in TUNED_METRICS if (trial := _best(done, metric))}
         if best:
             table: dict[str, Any] = dict(best["CDCG"])

@@ -188,8 +188,8 @@ def saturates(loss: str) -> Criterion:
         figures: list[str] = []
         gains: dict[float, list[bool]] = {size: [] for size in larger}
         for metric in METRICS if larger else ():
-            found = {size: lookup(rows, factors=size, metric=metric) for size in (claimed, *larger)}
-            scores = {size: score for size, score in found.items() if score is not None}
+            by_size = {size: lookup(rows, factors=size, metric=metric) for size in (claimed, *larger)}
+            scores = {size: score for size, score in by_size.items() if score is not None}
             if claimed in scores:
                 for size in larger:
                     gains[size].append(size in scores and compare_by(metric, scores[size], scores[claimed]) > 0)

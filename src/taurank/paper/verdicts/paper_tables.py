@@ -122,10 +122,10 @@ def estimators() -> pd.DataFrame:
 
 def _errors(metric: str, method: str, *values: str) -> list[tuple[str, str, str, str, float, float]]:
     columns = [(setting, cap) for setting in ASSIGNMENTS for cap in _CAPS[setting]]
-    shown = columns[-len(values) :]  # Table 7 has the personalized setting alone
+    present = columns[-len(values) :]  # Table 7 has the personalized setting alone
     return [
         ("category", setting, method, metric, cap, float(value))
-        for (setting, cap), value in zip(shown, values, strict=True)
+        for (setting, cap), value in zip(present, values, strict=True)
     ]
 
 
