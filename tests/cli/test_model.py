@@ -32,6 +32,13 @@ class Coffee(Learner):
     def score_block(self, user_codes):
         return np.tile(self.sweetness_, (len(user_codes), 1))
 """
+EXPERIMENT = """
+kind = "comparison"
+metrics = ["CP@10"]
+times = {train = 2, validation = 1, test = 2}
+data = [{items = "category"}]
+methods = [{name = "popular"}, {name = "my_methods:Coffee"}]
+"""
 
 
 @pytest.fixture
@@ -130,6 +137,14 @@ class TestOwnLearner:
         assert pd.read_csv(tmp_path / "best.csv").groupby("user_id")["item_id"].first().nunique() == 1
         evaluated = ("evaluate", model, "--truth", shop / "test_truth.parquet", "--trust", "my_methods")
         assert process(*evaluated, **options).code == 0
+
+    def test_an_experiment_names_one_from_the_current_folder(self, process: Command, tmp_path: Path) -> None:
+        (tmp_path / "my_methods.py").write_text(OWN)
+        (tmp_path / "mine.toml").write_text(EXPERIMENT)
+        options = {"cwd": tmp_path, "env": {**os.environ, "PYTHONSAFEPATH": "1"}}
+        finished = process("paper", "mine.toml", "--preset", "smoke", "--out", "out", **options)
+        assert finished.code == 0, finished.err
+        assert set(pd.read_csv(tmp_path / "out" / "mine.csv")["method"]) == {"popular", "Coffee"}
 
 
 class TestEvaluate:
