@@ -25,7 +25,7 @@ import pandas as pd
 from taurank._threads import one_blas_thread
 from taurank.data.fingerprint import fingerprint
 from taurank.data.log import Log
-from taurank.errors import InputError
+from taurank.errors import InputError, first_line
 from taurank.estimation.gains import Gains
 from taurank.evaluation.evaluate import evaluate
 from taurank.learners import Learner, Record, learner_class, learner_name, load
@@ -46,6 +46,10 @@ def check_learner(learner: type[Learner] | Learner) -> None:
             check(case)
         except InputError as error:
             _fail(case, f"refused an ordinary input in {check.__name__}: {error}")
+        except AssertionError:
+            raise
+        except Exception as error:
+            _fail(case, f"ended {check.__name__} with {type(error).__name__}: {first_line(error)}")
 
 
 @dataclass(frozen=True)
@@ -115,7 +119,8 @@ def check_scores(case: Case) -> None:
     """score_block returns a fresh array of finite numbers, one row per user."""
     learner, codes = case.fitted(), np.array([3, 0, 3], np.int32)
     scores = learner.score_block(codes)
-    shape = (3, case.log.n_items)
+    given, shape = type(scores).__name__, (3, case.log.n_items)
+    _require(case, isinstance(scores, np.ndarray), f"score_block returned {given}, not a NumPy array")
     _require(case, scores.shape == shape, f"score_block returned the shape {scores.shape}, not {shape}")
     _require(case, scores.dtype in (np.float32, np.float64), f"score_block returned {scores.dtype}, not float32")
     _require(case, bool(np.isfinite(scores).all()), "score_block returned scores that are not finite")

@@ -32,6 +32,13 @@ class Coffee(Learner):
     def score_block(self, user_codes):
         return np.tile(self.sweetness_, (len(user_codes), 1))
 """
+EXPERIMENT = """
+kind = "comparison"
+metrics = ["CP@10"]
+times = {train = 2, validation = 1, test = 2}
+data = [{items = "category"}]
+methods = [{name = "popular"}, {name = "my_methods:Coffee"}]
+"""
 
 
 @pytest.fixture
@@ -125,11 +132,19 @@ class TestOwnLearner:
         )
         assert finished.code == 0, finished.err
         recommend = ("recommend", model, "--out", tmp_path / "best.csv")
-        assert process(*recommend, **options).refused_with("my_methods")
+        assert process(*recommend, **options).refused_with("--trust my_methods")
         assert process(*recommend, "--trust", "my_methods", **options).code == 0
         assert pd.read_csv(tmp_path / "best.csv").groupby("user_id")["item_id"].first().nunique() == 1
         evaluated = ("evaluate", model, "--truth", shop / "test_truth.parquet", "--trust", "my_methods")
         assert process(*evaluated, **options).code == 0
+
+    def test_an_experiment_names_one_from_the_current_folder(self, process: Command, tmp_path: Path) -> None:
+        (tmp_path / "my_methods.py").write_text(OWN)
+        (tmp_path / "mine.toml").write_text(EXPERIMENT)
+        options = {"cwd": tmp_path, "env": {**os.environ, "PYTHONSAFEPATH": "1"}}
+        finished = process("paper", "mine.toml", "--preset", "smoke", "--out", "out", **options)
+        assert finished.code == 0, finished.err
+        assert set(pd.read_csv(tmp_path / "out" / "mine.csv")["method"]) == {"popular", "Coffee"}
 
 
 class TestEvaluate:
@@ -158,11 +173,15 @@ class TestEvaluate:
 
     @pytest.mark.filterwarnings("default")
     def test_on_the_training_log_it_warns(self, taurank: Command, model: Path, shop: Path) -> None:
-        finished = taurank("evaluate", model, shop / "train.parquet", "--cap", 0.1)
-        assert finished.code == 0
-        assert finished.err.startswith("taurank: warning: ")
-        assert "trained on" in finished.err
-        assert taurank("evaluate", model, shop / "test.parquet", "--cap", 0.1).err == ""
+        arguments = ("evaluate", model, shop / "train.parquet", "--cap", 0.1)
+        table, csv = taurank(*arguments), taurank(*arguments, "--format", "csv")
+        assert (table.code, csv.code) == (0, 0)
+        assert "trained on" in table.out
+        assert table.err == ""  # it is said once
+        assert csv.err.startswith("taurank: warning: ")
+        assert "trained on" in csv.err
+        other = taurank("evaluate", model, shop / "test.parquet", "--cap", 0.1)
+        assert "trained on" not in other.out + other.err
 
     @pytest.mark.parametrize(
         ("arguments", "sentence"),
@@ -227,7 +246,9 @@ class TestRecommend:
     def test_an_unknown_user(self, taurank: Command, folder: Path) -> None:
         (folder / "users.csv").write_text("user_id\n5\n999\n")
         arguments = ("recommend", folder / "model.tau", "--users", folder / "users.csv", "--k", 2, "--out")
-        assert taurank(*arguments, folder / "none.csv").refused_with("999")
+        assert taurank(*arguments, folder / "none.csv").refused_with(
+            "999; leave them out, or set on_unknown (--on-unknown)"
+        )
         assert not (folder / "none.csv").exists()
         assert taurank(*arguments, folder / "all.csv", "--on-unknown", "popular").code == 0
         assert pd.read_csv(folder / "all.csv")["user_id"].tolist() == [5, 5, 999, 999]
@@ -236,7 +257,8 @@ class TestRecommend:
     def test_an_unknown_item(self, taurank: Command, folder: Path) -> None:
         (folder / "stock.csv").write_text("item_id\n1\n999\n4\n")
         arguments = ("recommend", folder / "model.tau", "--candidates", folder / "stock.csv", "--out")
-        assert taurank(*arguments, folder / "none.csv").refused_with("999")
+        refused = taurank(*arguments, folder / "none.csv")
+        assert refused.refused_with("999; leave them out, or set on_unknown_item (--on-unknown-items)")
         assert not (folder / "none.csv").exists()
         for behavior, warned in (("warn", True), ("drop", False)):
             finished = taurank(*arguments, folder / f"{behavior}.csv", "--on-unknown-items", behavior)

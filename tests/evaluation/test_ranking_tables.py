@@ -97,6 +97,7 @@ def test_a_top_k_list_is_refused_by_metrics_that_look_further(metric: str, score
     whole = "the first 4 items" if metric == "CP@4" else "the first 8 items" if "@" in metric else "the whole list"
     sentence = (
         rf"{metric} counts {whole}, but the ranking lists fewer than \d items for 12 users, .* 3 items for user"
+        r".* with unlisted='last' \(--unlisted last\)"
     )
     for measure in (
         lambda: evaluate(listed(scores, 3), made, metric),

@@ -73,9 +73,9 @@ class TestRecommend:
         assert list(frame) == ["user_id", "item_id", "score", "rank"]
 
     def test_unknown_users(self, model: Learner) -> None:
-        with pytest.raises(InputError, match=r"1 user not in the log .* 12345; .* on_unknown"):
+        with pytest.raises(InputError, match=r"1 user is not in the log .* 12345; .* on_unknown"):
             model.recommend([1, 12345])
-        with pytest.warns(UserWarning, match=r"1 user not in the log .* 12345"):
+        with pytest.warns(UserWarning, match=r"1 user is not in the log .* 12345"):
             assert model.recommend([1, 12345], k=2, on_unknown="warn")["user_id"].tolist() == [1, 1]
         frame = model.recommend([12345, 1], k=2, on_unknown="popular")
         assert frame["user_id"].tolist() == [12345, 12345, 1, 1]
@@ -86,7 +86,7 @@ class TestRecommend:
             model.recommend([1], k=0)
         with pytest.raises(InputError, match="on_unknown"):
             model.recommend([1], on_unknown="perhaps")  # type: ignore[arg-type]
-        with pytest.raises(InputError, match=r"1 candidate not in the log .* 777; .* on_unknown_item"):
+        with pytest.raises(InputError, match=r"1 candidate is not in the log .* 777; .* on_unknown_item"):
             model.recommend([1], candidates=[777])
         with pytest.raises(InputError, match="needs a column 'item_id'"):
             model.recommend([1], exclude=pd.DataFrame({"user_id": [1]}))
@@ -102,9 +102,9 @@ class TestRecommend:
         pd.testing.assert_frame_equal(model.recommend(k=5, threads=1), model.recommend(k=5, threads=3))
 
     def test_unknown_candidates(self, model: Learner) -> None:
-        with pytest.raises(InputError, match=r"2 candidates not in the log .* 777; .* on_unknown_item"):
+        with pytest.raises(InputError, match=r"2 candidates are not in the log .* 777; .* on_unknown_item"):
             model.recommend([1], candidates=[4, 777, 778])
-        with pytest.warns(UserWarning, match=r"1 candidate not in the log .* 777; .* never recommended"):
+        with pytest.warns(UserWarning, match=r"1 candidate is not in the log .* 777; .* never recommended"):
             frame = model.recommend([1], candidates=[4, 777, 8], on_unknown_item="warn")
         assert sorted(frame["item_id"]) == [4, 8]
         dropped = model.recommend([1], candidates=[4, 777, 8], on_unknown_item="drop")
@@ -172,5 +172,5 @@ class TestLookup:
         model.recommend([5], k=1)
         other = Log.from_frame(log.to_frame().assign(user_id=lambda rows: rows["user_id"] + 1000))
         assert model.fit(other).recommend([1005], k=1)["user_id"].tolist() == [1005]
-        with pytest.raises(InputError, match="1 user not in the log"):
+        with pytest.raises(InputError, match="1 user is not in the log"):
             model.recommend([5], k=1)

@@ -107,6 +107,16 @@ class Careless(Popular):
         self._set_log(log)
 
 
+class Speechless(Popular):
+    def score_block(self, user_codes: Any) -> Any:
+        return None
+
+
+class Failing(Popular):
+    def learn(self, log: Log) -> None:
+        raise KeyError("price")
+
+
 class Propensities(Popular):
     needs_propensity: ClassVar[bool] = True
 
@@ -124,6 +134,8 @@ class Propensities(Popular):
         (Altering, "alters a hyper-parameter|clone changed"),
         (Own, "never called its callback"),
         (Careless, "must raise InputError, not AttributeError"),
+        (Speechless, "score_block returned NoneType, not a NumPy array"),
+        (Failing, "ended check_fit with KeyError: 'price'"),
         (Propensities, "without propensities"),
     ],
 )

@@ -301,6 +301,13 @@ def own_learners(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.mark.usefixtures("own_learners")
+def test_a_learner_named_like_ours_keeps_its_module_in_the_tables(tmp_path: Path) -> None:
+    path = write(tmp_path, WITH_OWN.replace('label = "sour", ', ""))
+    plan = reading.load(path, small(), {})
+    assert [method.label for method in plan.methods] == ["popular", "dlce", "Shy", "own_learners:DLCE"]
+
+
+@pytest.mark.usefixtures("own_learners")
 def test_learners_of_ones_own_are_measured_and_reported(tmp_path: Path) -> None:
     paper.run(write(tmp_path, WITH_OWN), "smoke", out=tmp_path / "out", show_progress=False)
     means = pd.read_csv(tmp_path / "out" / "mine.csv").set_index(["method", "metric"])["mean"]

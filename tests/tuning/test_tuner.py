@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +45,7 @@ def test_finds_the_best_setting_and_its_value(data: tuple[Log, Gains], tmp_path:
     again = tuning.learner().fit(log, truth, "CP@10")
     assert evaluate(again, truth, "CP@10")["CP@10"].mean == pytest.approx(tuning.value)
     assert "best CP@10" in str(tuning)
+    assert re.fullmatch(r"Tuning\(\d+ trials, best CP@10 0\.\d+ with [^\n]+\)", repr(tuning))
     tuning.write_html(tmp_path / "page.html")
     assert (tmp_path / "page.html").read_text().count("<svg") == len(SPACE)  # a chart for each hyper-parameter
     assert len(tuning.chart().hconcat) == len(SPACE)

@@ -25,18 +25,18 @@ def read_learner(name: str) -> type[Learner]:
     from taurank.learners import learner_class
 
     if ":" in name:
-        _import_from_here()
+        import_from_here()
     return learner_class(name)
 
 
 def trusted(modules: list[str] | None) -> list[str]:
     """The modules of --trust, importable also from the current folder."""
     if modules:
-        _import_from_here()
+        import_from_here()
     return modules or []
 
 
-def _import_from_here() -> None:
+def import_from_here() -> None:
     """The installed command, unlike ``python -m taurank``, does not look into the current folder by itself."""
     if "" not in sys.path and os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())

@@ -13,6 +13,7 @@ from taurank.cli.options import READS, Group, LogPath, OutFile
 from taurank.cli.terminal import say
 
 group = Group("Build and check logs.")
+_COLUMNS = "Table with user_id, item_id, timestamp[, propensity]."
 
 
 class Combine(StrEnum):
@@ -24,8 +25,8 @@ class Combine(StrEnum):
 
 @group.command("build")
 def build(
-    impressions: Annotated[Path, typer.Argument(help="Table with user_id, item_id, timestamp[, propensity]."), READS],
-    outcomes: Annotated[Path, typer.Argument(help="Table with user_id, item_id, timestamp[, propensity]."), READS],
+    impressions: Annotated[Path, typer.Argument(metavar="IMPRESSIONS", help=_COLUMNS), READS],
+    outcomes: Annotated[Path, typer.Argument(metavar="OUTCOMES", help=_COLUMNS), READS],
     out: OutFile,
     period: Annotated[
         str, typer.Option(help="Time step: day, week, or period edges: 2024-01-01,2024-01-15,…")

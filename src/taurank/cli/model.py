@@ -40,7 +40,7 @@ from taurank.cli.options import (
     ValidationLog,
 )
 from taurank.cli.terminal import say, to_json
-from taurank.errors import InputError, OverlapWarning
+from taurank.errors import InputError, OverlapWarning, TrainingLogWarning
 
 
 class Unknown(StrEnum):
@@ -136,7 +136,9 @@ def evaluate(
     ranker = read_ranker(model, trusted(trust))
     gains = read_gains(read_log(path), truth, estimator, cap)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", OverlapWarning)  # the table has it
+        warnings.simplefilter("ignore", OverlapWarning)  # every format has it
+        if format is Output.table:
+            warnings.simplefilter("ignore", TrainingLogWarning)  # the table has it
         result = measure(
             ranker, gains, split_commas(metrics) or None, unlisted="last" if unlisted else None, unit=unit,
             threads=threads,

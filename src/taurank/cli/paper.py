@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from taurank.cli.arguments import import_from_here
 from taurank.cli.options import OutFolder, Source, Threads
 from taurank.cli.terminal import say
 
@@ -42,5 +43,6 @@ def paper(
     """
     from taurank.paper import run
 
+    import_from_here()  # an experiment may name a learner of one's own
     folder = run(names or (), preset.value, source, out, threads=threads, items=items)
     say(f"Wrote {folder / 'report.html'}.")

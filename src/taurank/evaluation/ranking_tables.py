@@ -76,7 +76,8 @@ class TableRanker:
         return InputError(
             f"{formula.name} counts {whole}, but the ranking lists fewer than {needed:,} items for "
             f"{plural(n_short, 'user')}, for example {plural(length, 'item')} for user {self.users.name(user)}; list "
-            "more items, choose P@k with a smaller k, or rank unlisted items last, tied, with unlisted='last'."
+            "more items, choose P@k with a smaller k, or rank unlisted items last, tied, with unlisted='last' "
+            "(--unlisted last)."
         )
 
 

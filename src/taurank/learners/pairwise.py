@@ -18,6 +18,7 @@ from taurank._validation import check_number
 from taurank.data.log import Log
 from taurank.errors import InputError
 from taurank.estimation import gains
+from taurank.estimation.caps import Caps
 from taurank.estimation.gains import Gains
 from taurank.learners.drawn import DrawnLearner
 from taurank.learners.factorization import CAP_GRID, REGULARIZATION_GRID, FactorLearner
@@ -117,9 +118,7 @@ class DLCE(GainsPass):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("cap", "cap_treated", "cap_control"):
-            if getattr(self, name) is not None:
-                check_number(name, getattr(self, name), 0, maximum=1)
+        Caps.of(self.cap, self.cap_treated, self.cap_control)  # refuses what is not between 0 and 1
 
     def gains(self, log: Log) -> Gains:
         log.recorded_propensity(type(self).__name__)

@@ -157,7 +157,7 @@ class Request:
         if self.on_unknown != "popular" and (codes < 0).any():
             text = _unknown("user", ids, codes)
             if self.on_unknown == "raise":
-                raise InputError(f"{text}; leave them out, or set on_unknown to 'warn' or 'popular'.")
+                raise InputError(f"{text}; leave them out, or set on_unknown (--on-unknown) to 'warn' or 'popular'.")
             warnings.warn(f"{text}; they get no recommendations.", stacklevel=5)
             ids, codes = ids.filter(pa.array(codes >= 0)), codes[codes >= 0]
         return codes, ids.cast(known.values.type)
@@ -177,7 +177,8 @@ class Request:
         if self.on_unknown_item != "drop" and (codes < 0).any():
             text = _unknown("candidate", ids, codes)
             if self.on_unknown_item == "raise":
-                raise InputError(f"{text}; leave them out, or set on_unknown_item to 'warn' or 'drop'.")
+                choice = "set on_unknown_item (--on-unknown-items) to 'warn' or 'drop'"
+                raise InputError(f"{text}; leave them out, or {choice}.")
             warnings.warn(f"{text}; they are never recommended.", stacklevel=6)
         return codes[codes >= 0]
 
@@ -216,4 +217,7 @@ def _block_size(n_items: int) -> int:
 
 def _unknown(noun: str, ids: pa.Array, codes: Codes) -> str:
     missing = ids.filter(pa.array(codes < 0))
-    return f"{plural(len(missing), noun)} not in the log this model was fitted to, for example {show(missing[0])}"
+    verb = "is" if len(missing) == 1 else "are"
+    return (
+        f"{plural(len(missing), noun)} {verb} not in the log this model was fitted to, for example {show(missing[0])}"
+    )

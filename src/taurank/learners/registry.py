@@ -87,7 +87,7 @@ def _class_in_file(name: str, path: str, trust: list[str], metadata: Mapping[str
     if not any(module == trusted or module.startswith(f"{trusted}.") for trusted in trust):
         raise InputError(
             f"'{path}' holds the learner '{name}', which is not part of taurank; if you trust that module, "
-            f"load it with trust=['{module}']."
+            f"load it with trust=['{module}'] (--trust {module})."
         )
     return _imported(name)
 

@@ -110,7 +110,7 @@ def check_sampler() -> None:
     try:
         import optuna  # noqa: F401
     except ImportError as error:
-        raise missing_extra("optuna", "tune", 'search with sampler="walk"') from error
+        raise missing_extra("optuna", "tune", 'in Python, search with sampler="walk"') from error
 
 
 def _estimate(

@@ -20,7 +20,7 @@ from taurank._validation import check_instance, check_integer
 from taurank.data.files import atomic_path
 from taurank.data.fingerprint import fingerprint
 from taurank.data.log import Log
-from taurank.errors import InputError
+from taurank.errors import InputError, plural
 from taurank.estimation.gains import Gains
 from taurank.evaluation.evaluate import evaluate
 from taurank.evaluation.formulas import Formula, parse
@@ -76,7 +76,7 @@ def tune(
     return _summary(spec, objective, done)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Tuning:
     """The result of a search: the best hyper-parameters, their value, and every trial.
 
@@ -110,9 +110,15 @@ class Tuning:
         with atomic_path(path) as temporary:
             temporary.write_text(text + "\n", encoding="utf-8")
 
+    def __repr__(self) -> str:
+        return f"Tuning({plural(len(self.trials), 'trial')}, {self._best()})"
+
     def __str__(self) -> str:
         ordered = self.trials.sort_values(self.spec.metric, ascending=not self.spec.larger_is_better)
-        return f"{ordered.to_string(index=False)}\n\nbest {self.spec.metric} {self.value:.4f} with {_text(self.best)}"
+        return f"{ordered.to_string(index=False)}\n\n{self._best()}"
+
+    def _best(self) -> str:
+        return f"best {self.spec.metric} {self.value:.4f} with {_text(self.best)}"
 
     def chart(self) -> alt.HConcatChart:
         """The metric over each hyper-parameter, by how the trials ended."""

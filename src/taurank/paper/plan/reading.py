@@ -162,7 +162,7 @@ def _method(table: TomlTable) -> Method:
     if "name" not in table:
         raise InputError(f"{table.where}: 'name' is missing; it is a learner such as dlce, or truth, or ten_weeks.")
     name = _method_name(table.text("name", ""), table.where)
-    label = table.text("label", name.rpartition(":")[2])
+    label = table.text("label", _short_name(name))
     settings = dict(table.table("settings").content)
     choose = table.table("choose")
     method = Method(name, label, settings, {key: tuple(choose.values(key)) for key in choose.content})
@@ -173,6 +173,12 @@ def _method(table: TomlTable) -> Method:
             check_settings(name, {**settings, key: value}, choose.where)
     table.finish()
     return method
+
+
+def _short_name(name: str) -> str:
+    """The class without its module, unless tables would confuse it with a method of the paper."""
+    short = name.rpartition(":")[2]
+    return name if short.lower() in (*LEARNERS, *LIMITS) else short
 
 
 def _method_name(name: str, where: str) -> str:

@@ -95,10 +95,9 @@ def markdown(run: Inputs, results: Sequence[ClaimResult]) -> str:
     if results:
         parts += ["## Claims", paragraphs(texts.CRITERION), claim_list.markdown(results)]
     for section, frames in sections.sections_of(run):
-        if section.name in frames:
-            parts += [f"## {section.title}", paragraphs(section.text)]
-            parts += [paragraphs(section.missing_datasets(frames))]
-            parts += [table.markdown() for table in section.tables(frames)]
+        parts += [f"## {section.title}", paragraphs(section.text)]
+        parts += [paragraphs(section.missing_datasets(frames))]
+        parts += [table.markdown() for table in section.tables(frames)]
     parts += ["## The run", tables.record(run.record).markdown() if run.record else texts.UNKNOWN_RUN]
     return "\n\n".join(part for part in parts if part) + "\n"
 

@@ -49,10 +49,11 @@ class Section(NamedTuple):
 
 
 def sections_of(inputs: Inputs) -> list[tuple[Section, Frames]]:
-    """All sections with the tables they show: the paper's, then a researcher's own."""
+    """The sections of what was run, with the tables they show: the paper's, then a researcher's own."""
     sections: list[tuple[Section, Frames]] = [
         (section._replace(text=_with(section.text, inputs.findings.sections.get(section.name, ""))), inputs.frames)
         for section in SECTIONS
+        if section.name in inputs.frames
     ]
     by_name = {section.name: section for section in SECTIONS}
     for name, kind in inputs.own.items():
@@ -70,8 +71,6 @@ def _with(text: str, more: str) -> str:
 def blocks(section: Section, frames: Frames) -> list[page.Block]:
     """A section as HTML."""
     head = page.heading(section.title, section.anchor)
-    if section.name not in frames:
-        return [head, page.text(texts.not_run(section.name))]
     figures = page.tables(table.html() for table in section.tables(frames))
     drawn: list[page.Block] = []
     for caption, panels in section.charts(frames):

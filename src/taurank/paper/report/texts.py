@@ -107,15 +107,11 @@ def _weeks(weeks: object) -> int:
 
 
 def missing_experiments(names: Sequence[str]) -> str:
-    return f"Missing experiments: {', '.join(names)}." if names else ""
+    return f"Missing experiments: {', '.join(names)}. To run one: taurank paper {names[0]}" if names else ""
 
 
 def missing_datasets(names: Sequence[str]) -> str:
     return f"Not run, though the paper shows them: {'; '.join(names)}." if names else ""
-
-
-def not_run(name: str) -> str:
-    return f"This experiment was not run. To run it: taurank paper {name}"
 
 
 def correlations(values: Mapping[str, float]) -> str:
