@@ -66,7 +66,7 @@ class TestFailedFits:
 class TestFiles:
     def test_a_partitioned_folder_is_refused(self, log: tr.Log, tmp_path: Path) -> None:
         log.to_frame().to_parquet(tmp_path / "part", partition_cols=["time"])
-        with pytest.raises(InputError, match=r"folder name 'time=0' holds the value of a column"):
+        with pytest.raises(InputError, match=r"folder name 'time=0' is the value of a column"):
             tr.Log.read(tmp_path / "part")
 
     def test_leftovers_of_other_tools_are_passed_over(self, log: tr.Log, tmp_path: Path) -> None:
