@@ -18,7 +18,7 @@ from taurank.estimation.gains import Gains
 from taurank.sgd.negatives import draw_others
 from taurank.sgd.planning import block_offsets, by_user, plan_users
 from taurank.sgd.samples import PAIR, Float32s, Longs, Samples
-from taurank.sgd.scheduler import Factors, Progress, blocks_ready, finish_blocks, take_ticket
+from taurank.sgd.scheduler import BlockProgress, Factors, blocks_ready, finish_blocks, take_ticket
 from taurank.sgd.strata import Cut, Schedule, Strata
 
 
@@ -46,7 +46,7 @@ class Touch:
 
     def _pass(self, schedule: Schedule, begin: Longs, end: Longs) -> None:
         stop, taken, reached = (np.zeros(size, np.int64) for size in (1, 1, 2 * schedule.width))
-        progress = Progress(taken, reached, stop)
+        progress = BlockProgress(taken, reached, stop)
 
         def work() -> None:
             unit = -1
@@ -67,7 +67,7 @@ def _draw(cut: Cut, schedule: Schedule, samples: Samples, begin: Longs, end: Lon
 @compiled
 def _touch_units(
     unit: int, users: Float32s, items: Float32s, schedule: Schedule, samples: Samples, begin: Longs, end: Longs,
-    progress: Progress,
+    progress: BlockProgress,
 ) -> int:  # fmt: skip
     """Run units in the order of the schedule, each when its blocks are free; as in training."""
     while True:

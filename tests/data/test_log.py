@@ -192,7 +192,7 @@ class TestRefusals:
         table = pl.DataFrame(frame()).with_columns(propensity=pl.lit(float("nan")))
         with pytest.raises(InputError, match="4 rows are not, for example nan"):
             Log.from_frame(table)
-        with pytest.raises(InputError, match="NaN among its ids"):
+        with pytest.raises(InputError, match="has NaN ids"):
             Log.from_frame(table.with_columns(user_id=pl.lit(float("nan"))))
 
     def test_a_propensity_that_becomes_one_when_cast(self) -> None:

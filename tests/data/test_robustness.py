@@ -15,7 +15,7 @@ import pytest
 import taurank as tr
 from taurank.data import archive
 from taurank.errors import InputError
-from taurank.evaluation import ranking_tables
+from taurank.evaluation.ranking_tables import TableRanker
 
 
 @pytest.fixture(scope="module")
@@ -66,7 +66,7 @@ class TestFailedFits:
 class TestFiles:
     def test_a_partitioned_folder_is_refused(self, log: tr.Log, tmp_path: Path) -> None:
         log.to_frame().to_parquet(tmp_path / "part", partition_cols=["time"])
-        with pytest.raises(InputError, match=r"folder name 'time=0' holds the value of a column"):
+        with pytest.raises(InputError, match=r"folder name 'time=0' is the value of a column"):
             tr.Log.read(tmp_path / "part")
 
     def test_leftovers_of_other_tools_are_passed_over(self, log: tr.Log, tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ class TestFiles:
 
     def test_unlisted_pairs_rank_below_listed_ones(self, tmp_path: Path) -> None:
         (tmp_path / "scores.csv").write_text("user_id,item_id,score\n0,0,1e17\n1,1,1e17\n")
-        scores = ranking_tables.TableRanker(tmp_path / "scores.csv").score_block(np.array([0, 1], np.int32))
+        scores = TableRanker(tmp_path / "scores.csv").score_block(np.array([0, 1], np.int32))
         assert scores[0, 0] > scores[0, 1]
         assert scores[1, 1] > scores[1, 0]
 

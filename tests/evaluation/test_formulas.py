@@ -69,7 +69,7 @@ def test_negative_weights_have_no_share_without_overlap() -> None:
 
 @pytest.mark.parametrize("name", ["XY", "P@", "P@0", "CP@-1", "CCAR", "P@1.5", ""])
 def test_unknown_metrics(name: str) -> None:
-    with pytest.raises(InputError, match=f"unknown metric '{name}'; known are"):
+    with pytest.raises(InputError, match=f"unknown metric '{name}'; known:"):
         parse(name)
 
 
@@ -145,5 +145,5 @@ def test_a_depth_is_kept() -> None:
 
 
 def test_nan_has_no_weight() -> None:
-    with pytest.raises(InputError, match="NaN among them, which has no rank"):
+    with pytest.raises(InputError, match="contain NaN, which cannot be ranked"):
         position_weights([[1.0, np.nan]], "CDCG")

@@ -56,7 +56,7 @@ def test_foreign_ones_are_found_by_path_and_name_themselves() -> None:
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("dclt", "there is no learner 'dclt'; known are random, .*my_module:MyClass"),
+        ("dclt", "there is no learner 'dclt'; known: random, .*my_module:MyClass"),
         ("no_such_module:X", "'no_such_module:X' cannot be imported: No module named"),
         ("json:Nothing", "'json:Nothing' cannot be imported: .*no attribute"),
         ("json:JSONDecoder", "is not a learner"),

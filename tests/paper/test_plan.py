@@ -73,7 +73,7 @@ def varied(kind: str, vary: str) -> str:
     [
         # the file as a whole
         ('"comparison"', "comparison", "mine.toml is not valid TOML"),
-        ("metrics", "metrix", "unknown key 'metrix'; known are kind"),
+        ("metrics", "metrix", "unknown key 'metrix'; known: kind"),
         ('"comparison"', '"table"', "kind must be one of statistics, .*, got 'table'"),
         ('"comparison"', "5", "kind must be one of"),
         ('"comparison"', '["comparison"]', "kind must be one of"),
@@ -89,7 +89,7 @@ def varied(kind: str, vary: str) -> str:
         ("kind", "times = [5]\nkind", "times must be a table"),
         ("kind", 'times = {train = "x"}\nkind', "train must be an integer between 1 and 10000"),
         ("kind", "times = {train = 1000000000}\nkind", "train must be an integer between 1 and 10000"),
-        ("kind", "times = {training = 5}\nkind", "unknown key 'training'; known are train, validation, test"),
+        ("kind", "times = {training = 5}\nkind", "unknown key 'training'; known: train, validation, test"),
         ("kind", 'keep_models = "yes"\nkind', "keep_models must be true or false"),
         ("kind", "per_metric = 1\nkind", "per_metric must be true or false"),
         ("kind", "smoke = 3\nkind", r"\[smoke\] must be a table"),
@@ -126,7 +126,7 @@ def varied(kind: str, vary: str) -> str:
         (DATA, f"{DATA}, metrics = 5", "metrics must be a list"),
         (DATA, f"{DATA}, settings = 5", "settings must be a table"),
         (DATA, f"{DATA}, settings = {{dlce = 5}}", "settings.dlce must be a table"),
-        (DATA, f"{DATA}, settings = {{dlto = {{cap = 0.1}}}}", "unknown key 'dlto'; known are dlce"),
+        (DATA, f"{DATA}, settings = {{dlto = {{cap = 0.1}}}}", "unknown key 'dlto'; known: dlce"),
         (DATA, f"{DATA}, settings = {{dlce = {{cap = 7}}}}", "between 0 and 1"),
         ('[{items = "category"}]', "5", "data must be a list"),
         ('[{items = "category"}]', "[5]", r"\[\[data\]\] 1 must be a table"),
@@ -135,7 +135,7 @@ def varied(kind: str, vary: str) -> str:
         ('data = [{items = "category"}]', "", r"at least one \[\[data\]\] is needed"),
         ("}]", '}, {items = "category", beta = 3.0}]', "two .* entries are 'category original'"),
         # methods
-        (METHOD, '"dice"', "there is no method 'dice'; known are random"),
+        (METHOD, '"dice"', "there is no method 'dice'; known: random"),
         (METHOD, '""', "name must be a short text"),
         (METHOD, "3", "name must be a short text"),
         (METHOD, '"no_such_module:X"', "'no_such_module:X' cannot be imported"),
@@ -157,7 +157,7 @@ def varied(kind: str, vary: str) -> str:
         (METHOD, f"{METHOD}, settings = {{epochs = 3}}", "unknown key 'epochs'"),
         (METHOD, f"{METHOD}, settings = {{updates = 0}}", "updates must be an integer ≥ 1"),
         (METHOD, f'{METHOD}, settings = {{updates = "x"}}', "updates must be an integer ≥ 1"),
-        (METHOD, '"truth", settings = {cap = 0.1}', "unknown key 'cap' in the settings of truth; known are none"),
+        (METHOD, '"truth", settings = {cap = 0.1}', "unknown key 'cap' in the settings of truth; known: none"),
         (METHOD, f"{METHOD}, choose = 3", "choose must be a table"),
         (METHOD, f"{METHOD}, choose = {{cap = 0.1}}", "cap must be a list"),
         (METHOD, f"{METHOD}, choose = {{cap = []}}", "cap must be a list with at least one"),
@@ -169,7 +169,7 @@ def varied(kind: str, vary: str) -> str:
         ('[{name = "dlce"}]', '["dlce"]', r"\[\[methods\]\] 1 must be a table"),
         ('methods = [{name = "dlce"}]', "", r"at least one \[\[methods\]\] is needed"),
         # what is varied
-        ("methods", "vary = {cap = [0.1]}\nmethods", "unknown key 'cap'; known are none"),
+        ("methods", "vary = {cap = [0.1]}\nmethods", "unknown key 'cap'; known: none"),
         ("methods", "vary = 3\nmethods", "vary must be a table"),
         (GOOD, varied("capping", ""), "cap must be a list of numbers between 0 and 1"),
         (GOOD, varied("capping", "cap = 0.1"), "cap must be a list"),
@@ -239,9 +239,9 @@ def test_a_tuned_value_that_a_learner_does_not_take(tmp_path: Path) -> None:
 
 
 def test_unknown_names_list_the_known_ones(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"no experiment 'tables'; known are statistics, comparison"):
+    with pytest.raises(InputError, match=r"no experiment 'tables'; known: statistics, comparison"):
         paper.run("tables", "smoke", out=tmp_path)
-    with pytest.raises(InputError, match="no preset 'fast'; known are smoke, quick, full"):
+    with pytest.raises(InputError, match="no preset 'fast'; known: smoke, quick, full"):
         paper.run("car", "fast", out=tmp_path)
     with pytest.raises(InputError, match="cannot be read: No such file"):
         paper.run(str(tmp_path / "none.toml"), "smoke", out=tmp_path)

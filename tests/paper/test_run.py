@@ -223,7 +223,7 @@ def test_one_half_is_run_alone(tiny: dict[str, str], tmp_path: Path) -> None:
     paper.run([write(tmp_path, text), tiny["misspecification"]], "smoke", out=tmp_path, items="product")
     assert set(pd.read_csv(tmp_path / "mine.csv")["items"]) == {"product"}
     assert not (tmp_path / "misspecification.csv").exists()
-    with pytest.raises(InputError, match="no items 'shops'; known are category, product"):
+    with pytest.raises(InputError, match="no items 'shops'; known: category, product"):
         paper.run("car", "smoke", out=tmp_path, items="shops")
     with pytest.raises(InputError, match="none of these experiments has the items 'product'"):
         paper.run("car", "smoke", out=tmp_path, items="product")
@@ -356,7 +356,7 @@ def test_a_folder_that_cannot_be_written_is_refused_before_any_fit(
     with pytest.raises(InputError, match=r"nothing can be written to the folder '.*': Read-only file system\."):
         paper.run("car", "smoke", out=tmp_path)
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="cannot be made"):
+    with pytest.raises(InputError, match="cannot be created"):
         paper.run("car", "smoke", out=tmp_path / "file")
 
 

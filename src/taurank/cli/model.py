@@ -211,7 +211,7 @@ def tune(
     from taurank.tuning import tune as search_for
 
     if validation is None and truth is None:
-        raise InputError("trials need something to be measured by: --validation LOG or --truth FILE.")
+        raise InputError("tune needs --validation LOG or --truth FILE to measure its trials.")
     result = search_for(
         read_learner(learner), Log.read(path), read_gains(read_log(validation), truth, estimator, cap), metric=metric,
         trials=trials, space=_space(search) or None, fixed=read_pairs(set_), journal=journal, jobs=jobs,

@@ -13,7 +13,7 @@ from taurank.cli.options import OutFolder, Source, Threads
 from taurank.cli.terminal import say
 
 
-class Preset(StrEnum):
+class PresetName(StrEnum):
     smoke = "smoke"
     quick = "quick"
     full = "full"
@@ -25,11 +25,11 @@ def paper(
         typer.Argument(metavar="NAME", help="Experiments or TOML files (default: all experiments)."),
     ] = None,
     preset: Annotated[
-        Preset,
+        PresetName,
         typer.Option(
             help="smoke: synthetic data, a minute; quick: shopping data, under an hour; full: tune first, hours."
         ),
-    ] = Preset.quick,
+    ] = PresetName.quick,
     source: Source = None,
     items: Annotated[
         str | None, typer.Option(help="Restrict to category or product (default: both).", show_default=False)

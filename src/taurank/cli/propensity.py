@@ -40,7 +40,7 @@ def diagnose(
     html: Annotated[Path | None, typer.Option(help="Also write a page with charts."), WRITES] = None,
     format: Annotated[Format, typer.Option(help="Output format.")] = Format.table,
 ) -> None:
-    """Report which effects a log's propensities allow to estimate."""
+    """Report which effects can be estimated from a log."""
     from taurank.data.log import Log
     from taurank.estimation.propensity import diagnose
 

@@ -139,6 +139,6 @@ def _array(stream: BinaryIO, dtype: np.dtype[Any], shape: tuple[int, ...], name:
     while len(left):
         count = stream.readinto(left)  # type: ignore[attr-defined]
         if not count:  # shortened since its checksum was compared
-            raise InputError(f"'{name}' ends too early; save it again.")
+            raise InputError(f"'{name}' is truncated; save it again.")
         left = left[count:]
     return array

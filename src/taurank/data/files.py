@@ -59,7 +59,7 @@ def _refuse_partitions(files: list[Path], folder: str) -> None:
         for part in file.relative_to(folder).parts[:-1]:
             if "=" in part:
                 raise InputError(
-                    f"'{folder}' is partitioned: the folder name '{part}' holds the value of a column; "
+                    f"'{folder}' is partitioned: the folder name '{part}' is the value of a column; "
                     "write the column into the files first."
                 )
 

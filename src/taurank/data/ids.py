@@ -212,7 +212,7 @@ def normalize(array: pa.Array, column: str) -> pa.Array:
     if isinstance(kind, pa.BaseExtensionType) or not any(is_kind(kind) for is_kind in _PLAIN_KINDS):
         raise InputError(f"column '{column}' has type {kind}; ids must be integers, strings or dates.")
     if pa.types.is_floating(kind) and pc.any(pc.is_nan(array.cast(pa.float64()))).as_py():
-        raise InputError(f"column '{column}' has NaN among its ids; drop these rows or give them an id.")
+        raise InputError(f"column '{column}' has NaN ids; drop these rows or give them an id.")
     if pa.types.is_temporal(kind):
         _refuse_out_of_range(array, column)
     return array

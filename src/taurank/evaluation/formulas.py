@@ -96,7 +96,7 @@ def parse(metric: str | Formula) -> Formula:
     match = re.fullmatch(r"(C?)(P@([1-9][0-9]{0,9})|DCG|AR|AUC)", str(metric).strip().upper())
     if not match:
         raise InputError(
-            f"unknown metric {show(metric)}; known are P@k (with a number for k, such as P@10), DCG, AR and "
+            f"unknown metric {show(metric)}; known: P@k (with a number for k, such as P@10), DCG, AR and "
             "AUC, their causal readings CP@k, CDCG, CAR and CAUC, and any taurank.Formula."
         )
     if match[3]:
@@ -178,7 +178,7 @@ def position_weights(scores: npt.ArrayLike, metric: str | Formula) -> Floats:
     """
     block = as_scores(scores)
     if np.isnan(block).any():
-        raise InputError("the scores have NaN among them, which has no rank.")
+        raise InputError("the scores contain NaN, which cannot be ranked.")
     table = parse(metric).weights(block.shape[1])
     summed = np.concatenate(([0.0], np.cumsum(table)))
     ordered = np.sort(block, axis=1)

@@ -73,7 +73,7 @@ class FitOptions:
         if self.validate_every is not None:
             check_integer("validate_every", self.validate_every)
         if self.callback is not None and not callable(self.callback):
-            raise InputError(f"callback must be a function of a learner and a record, not {self.callback!r}.")
+            raise InputError(f"callback must be a function of a learner and a record, got {self.callback!r}.")
         check_number("checkpoint_minutes", self.checkpoint_minutes, 0)
         if self.checkpoint is not None:
             check_target(self.checkpoint)
@@ -204,7 +204,7 @@ class Training:
         if self.options.checkpoint is None:
             return None
         if isinstance(self.learner.random_state, np.random.Generator):
-            raise InputError("a checkpoint needs random_state to be an integer or None, not a Generator.")
+            raise InputError("a checkpoint needs random_state to be an integer or None, got a Generator.")
         hyper = {name: value for name, value in self.learner.hyper_parameters().items() if name != "threads"}
         names = [formula.name for formula in self.options.formulas]
         identity = (type(self.learner).__module__, type(self.learner).__qualname__, sorted(hyper.items()), self.every)

@@ -56,7 +56,7 @@ class GainsPass(FactorLearner):
         super().__post_init__()
         check_number("steepness", self.steepness, 0)
         if self.loss not in SURROGATES:
-            raise InputError(f"loss is one of {', '.join(SURROGATES)}, not {self.loss!r}.")
+            raise InputError(f"loss must be one of {', '.join(SURROGATES)}, got {self.loss!r}.")
 
     def gains(self, log: Log) -> Gains:
         """The cells to pass over, and their signed weights."""

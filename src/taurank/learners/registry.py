@@ -38,7 +38,7 @@ def _built_in(name: str) -> type[Learner]:
         return LEARNERS[name.lower()]
     except KeyError:
         raise InputError(
-            f"there is no learner '{name}'; known are {', '.join(LEARNERS)}, "
+            f"there is no learner '{name}'; known: {', '.join(LEARNERS)}, "
             "and classes of your own as my_module:MyClass."
         ) from None
 
@@ -63,7 +63,7 @@ def load(path: str | os.PathLike[str], trust: Iterable[str] = ()) -> Learner:
     metadata, arrays = archive.read(path, "model")
     name = metadata.get("learner") if isinstance(metadata, dict) else None
     if not isinstance(name, str):
-        raise InputError(f"'{os.fspath(path)}' does not say which learner it holds; save the model again.")
+        raise InputError(f"'{os.fspath(path)}' does not say which learner it contains; save the model again.")
     kind = _class_in_file(name, os.fspath(path), [trust] if isinstance(trust, str) else list(trust), metadata)
     try:
         return _restored(kind, metadata, arrays)
@@ -77,7 +77,7 @@ def _class_in_file(name: str, path: str, trust: list[str], metadata: Mapping[str
     if ":" not in name:
         if name not in LEARNERS:
             raise InputError(
-                f"'{path}' was written by taurank {metadata.get('taurank')} and holds a learner that this "
+                f"'{path}' was written by taurank {metadata.get('taurank')} and contains a learner that this "
                 "version does not know; update taurank."
             )
         return LEARNERS[name]
@@ -86,7 +86,7 @@ def _class_in_file(name: str, path: str, trust: list[str], metadata: Mapping[str
     module = name.partition(":")[0]
     if not any(module == trusted or module.startswith(f"{trusted}.") for trusted in trust):
         raise InputError(
-            f"'{path}' holds the learner '{name}', which is not part of taurank; if you trust that module, "
+            f"'{path}' contains the learner '{name}', which is not part of taurank; if you trust that module, "
             f"load it with trust=['{module}'] (--trust {module})."
         )
     return _imported(name)

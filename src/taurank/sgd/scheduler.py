@@ -114,7 +114,7 @@ def run_pairwise_epoch(
         key, offsets = stream(seed, epoch, Stream.NEGATIVES), block_offsets(cut, positives.start)
         with strata.buffer(len(positives.item)) as samples:
             sizes = (schedule.width, schedule.blocks)
-            job = Pass(positives, cut, *sizes, offsets, samples, begin, end, key, baskets or NO_BASKETS)
+            job = PassJob(positives, cut, *sizes, offsets, samples, begin, end, key, baskets or NO_BASKETS)
             planned = np.repeat([0, 1], schedule.width)  # the round of the planning has user blocks only
             return _run(_work_on_pass, factors, job, _pair_params(params), planned, threads, stop)
 
@@ -129,7 +129,7 @@ def run_pairwise_samples(
 
     def run(stop: Flag) -> UnitStats:
         cut, schedule = strata.cut_pairs(seed, epoch), strata.schedule_pairs()
-        job = Drawn(*bucket_pairs(strata, cut, schedule, drawn), schedule.width, schedule.blocks)
+        job = DrawnJob(*bucket_pairs(strata, cut, schedule, drawn), schedule.width, schedule.blocks)
         ready = np.zeros(3 * schedule.width, np.int64)
         return _run(_work_on_pairs, factors, job, _pair_params(params), ready, threads, stop)
 
@@ -145,14 +145,14 @@ def run_pointwise_samples(
 
     def run(stop: Flag) -> UnitStats:
         cut, schedule = strata.cut(seed, epoch), strata.schedule()
-        job = Drawn(*bucket_points(strata, cut, schedule, drawn), schedule.width, schedule.blocks)
+        job = DrawnJob(*bucket_points(strata, cut, schedule, drawn), schedule.width, schedule.blocks)
         ready = np.zeros(2 * schedule.width, np.int64)
         return _run(_work_on_points, factors, job, _point_params(params), ready, threads, stop)
 
     return _total(run_interruptibly(run))
 
 
-class Pass(NamedTuple):
+class PassJob(NamedTuple):
     """A pass over positives. Its first round plans the user blocks, the others run the units."""
 
     positives: Positives
@@ -167,7 +167,7 @@ class Pass(NamedTuple):
     baskets: Baskets
 
 
-class Drawn(NamedTuple):
+class DrawnJob(NamedTuple):
     """Samples that were drawn and sorted by unit."""
 
     samples: Samples
@@ -176,7 +176,7 @@ class Drawn(NamedTuple):
     blocks: Ints  # of every unit
 
 
-class Progress(NamedTuple):
+class BlockProgress(NamedTuple):
     """What the threads share."""
 
     taken: Longs  # number of tickets
@@ -189,7 +189,7 @@ def _run(
 ) -> UnitStats:
     """Let the threads work until no ticket is left."""
     units = len(job.blocks)
-    stats, progress = np.zeros(units, UNIT_STATS), Progress(np.zeros(1, np.int64), reached, stop)
+    stats, progress = np.zeros(units, UNIT_STATS), BlockProgress(np.zeros(1, np.int64), reached, stop)
 
     def take_tickets() -> None:
         ticket = work(-1, factors, job, params, progress, stats)
@@ -203,7 +203,7 @@ def _run(
 
 @compiled
 def _work_on_pass(
-    ticket: int, factors: Factors, job: Pass, params: PairParams, progress: Progress, stats: UnitStats
+    ticket: int, factors: Factors, job: PassJob, params: PairParams, progress: BlockProgress, stats: UnitStats
 ) -> int:
     """Plan and run units until none is left (return −1), or until a ticket waited long (return it, to resume)."""
     while True:
@@ -222,7 +222,7 @@ def _work_on_pass(
 
 @compiled
 def _work_on_pairs(
-    ticket: int, factors: Factors, job: Drawn, params: PairParams, progress: Progress, stats: UnitStats
+    ticket: int, factors: Factors, job: DrawnJob, params: PairParams, progress: BlockProgress, stats: UnitStats
 ) -> int:
     """Run units of drawn pairs; returns as ``_work_on_pass``."""
     while True:
@@ -239,7 +239,7 @@ def _work_on_pairs(
 
 @compiled
 def _work_on_points(
-    ticket: int, factors: Factors, job: Drawn, params: PointParams, progress: Progress, stats: UnitStats
+    ticket: int, factors: Factors, job: DrawnJob, params: PointParams, progress: BlockProgress, stats: UnitStats
 ) -> int:
     """Run units of drawn single items; returns as ``_work_on_pass``."""
     while True:
@@ -255,7 +255,7 @@ def _work_on_points(
 
 
 @compiled
-def take_ticket(ticket: int, tickets: int, progress: Progress) -> int:
+def take_ticket(ticket: int, tickets: int, progress: BlockProgress) -> int:
     """The given ticket or, if it is −1, the next one; −1 if none is left or all must stop."""
     if load_acquire(progress.stop, 0):
         return -1
@@ -265,7 +265,7 @@ def take_ticket(ticket: int, tickets: int, progress: Progress) -> int:
 
 
 @compiled
-def blocks_ready(blocks: Ints, turn: int, progress: Progress) -> bool:
+def blocks_ready(blocks: Ints, turn: int, progress: BlockProgress) -> bool:
     """Whether the blocks of a unit have finished all rounds before; looks for a while."""
     for _ in range(LOOKS):
         waiting = False
@@ -277,13 +277,13 @@ def blocks_ready(blocks: Ints, turn: int, progress: Progress) -> bool:
 
 
 @compiled
-def finish_blocks(blocks: Ints, turn: int, progress: Progress) -> None:
+def finish_blocks(blocks: Ints, turn: int, progress: BlockProgress) -> None:
     for block in blocks:
         store_release(progress.reached, np.int64(block), turn + 1)
 
 
 @compiled
-def _run_planned(factors: Factors, job: Pass, params: PairParams, unit: int, stats: UnitStats) -> None:
+def _run_planned(factors: Factors, job: PassJob, params: PairParams, unit: int, stats: UnitStats) -> None:
     samples = job.samples[job.begin[unit] : job.end[unit]]
     if len(samples) == 0:
         return

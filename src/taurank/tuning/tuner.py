@@ -249,7 +249,7 @@ def _start(objective: _LearnerObjective, searched: Space, start: Mapping[str, An
     """The settings to try first; what they leave out is at its default."""
     unknown = [name for name in start if name not in searched]
     if unknown:
-        raise InputError(f"start: '{unknown[0]}' is not searched; searched are {', '.join(searched)}.")
+        raise InputError(f"start: '{unknown[0]}' is not searched; searched: {', '.join(searched)}.")
     defaults = objective.make({}).get_params()
     return {name: _values(name, [start.get(name, defaults.get(name))])[0] for name in searched}
 

@@ -41,7 +41,7 @@ def load(name: str, preset: Preset, tuned: Tuned | None = None) -> Plan:
         _check_stem(stem)
     else:
         known = ", ".join(KINDS)
-        raise InputError(f"there is no experiment '{name}'; known are {known}, or the path of a TOML file.")
+        raise InputError(f"there is no experiment '{name}'; known: {known}, or the path of a TOML file.")
     content = parse_toml(text, f"{stem}.toml")
     return _plan(content, stem, preset, load_tuned() if tuned is None else tuned)
 
@@ -50,7 +50,7 @@ def load_preset(name: str) -> Preset:
     """smoke, quick or full, as ``presets.toml`` describes them."""
     tables = parse_toml(_packaged("presets.toml"), "presets.toml")
     if name not in tables:
-        raise InputError(f"there is no preset '{name}'; known are {', '.join(tables)}.")
+        raise InputError(f"there is no preset '{name}'; known: {', '.join(tables)}.")
     table = tables[name]
     sizes = table.pop("sizes", None)
     sizes = None if sizes is None else {items: (int(u), int(i)) for items, (u, i) in sizes.items()}
@@ -84,7 +84,7 @@ def check_settings(name: str, settings: Settings, where: str) -> None:
     for key in settings:
         if key not in known:
             listed = ", ".join(known) or "none"
-            raise InputError(f"{where}: unknown key {show(key)} in the settings of {name}; known are {listed}.")
+            raise InputError(f"{where}: unknown key {show(key)} in the settings of {name}; known: {listed}.")
     if not is_integer(settings.get("updates", 1), 1):
         raise InputError(f"{where}: updates must be an integer ≥ 1, got {show(settings['updates'])}.")
     if name in LIMITS:
@@ -187,9 +187,7 @@ def _method_name(name: str, where: str) -> str:
         return name
     if ":" not in name and name.lower() not in LEARNERS:
         known = ", ".join((*LEARNERS, *LIMITS))
-        raise InputError(
-            f"{where}: there is no method '{name}'; known are {known}, or your own as my_module:MyClass."
-        )
+        raise InputError(f"{where}: there is no method '{name}'; known: {known}, or your own as my_module:MyClass.")
     try:
         kind = learner_class(name)
         kind()

@@ -37,7 +37,7 @@ class TomlTable:
         for key in self.content:
             if key not in self.known:
                 known = ", ".join(self.known) or "none"
-                raise InputError(f"{self.where}: unknown key {show(key)}; known are {known}.")
+                raise InputError(f"{self.where}: unknown key {show(key)}; known: {known}.")
 
     def integer(self, key: str, default: int, minimum: int = 0, maximum: float = math.inf) -> int:
         return self._value(

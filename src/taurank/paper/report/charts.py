@@ -10,7 +10,7 @@ from taurank.paper.plan.names import LIMITS
 from taurank.paper.report import styles
 from taurank.paper.report.styles import few_ticks, panel
 from taurank.paper.verdicts import paper_tables
-from taurank.paper.verdicts.comparison import Dataset, datasets_of, method_name, methods_of, rows_of
+from taurank.paper.verdicts.comparison import DatasetKey, datasets_of, method_name, methods_of, rows_of
 
 DOTS_WIDTH, ROW_HEIGHT = 215, 17
 
@@ -35,7 +35,7 @@ def comparison_file(frame: pd.DataFrame, metric: str = styles.MAIN_METRIC) -> st
     return svg.draw(alt.vconcat(*rows), ink="#333333", background="white")
 
 
-def _dots(frame: pd.DataFrame, dataset: Dataset, metric: str) -> alt.LayerChart:
+def _dots(frame: pd.DataFrame, dataset: DatasetKey, metric: str) -> alt.LayerChart:
     ours = rows_of(frame, dataset, metric)
     printed = paper_tables.car() if metric == "CAR" else paper_tables.comparison()
     methods = methods_of(ours)

@@ -157,7 +157,7 @@ def _read_findings(path: Path, experiments: Sequence[str]) -> Findings:
 def _check_keys(path: Path, prefix: str, table: Mapping[str, Any], known: Sequence[str]) -> None:
     unknown = [key for key in table if key not in known]
     if unknown:
-        raise InputError(f"'{path}' has the unknown key '{prefix}{unknown[0]}'; known are {', '.join(known)}.")
+        raise InputError(f"'{path}' has the unknown key '{prefix}{unknown[0]}'; known: {', '.join(known)}.")
 
 
 def _prose(text: str) -> str:

@@ -13,7 +13,7 @@ from taurank.paper.plan.names import ITEMS, LIMITS
 from taurank.paper.report.table import NOTHING, Table
 from taurank.paper.verdicts import paper_tables
 from taurank.paper.verdicts.comparison import (
-    Dataset,
+    DatasetKey,
     Score,
     datasets_of,
     format_score,
@@ -61,7 +61,7 @@ def main(frame: pd.DataFrame, metric: str) -> Table:
     """One metric on all datasets, the paper's figures in parentheses: what fits on a front page."""
     datasets, printed = datasets_of(frame), paper_tables.comparison()
 
-    def cell(method: str, dataset: Dataset) -> Cell:
+    def cell(method: str, dataset: DatasetKey) -> Cell:
         ours = _score(rows_of(frame, dataset), method, metric)
         theirs = lookup(rows_of(printed, dataset), method, metric=metric)
         return Cell(ours.text, f"({format_score(metric, theirs.mean)})" if theirs else "", ours.kind)
@@ -96,7 +96,7 @@ def targets(frame: pd.DataFrame, caption: str) -> Table:
 
 
 def _scores(
-    frame: pd.DataFrame, printed: pd.DataFrame, dataset: Dataset, metrics: Sequence[str], number: str
+    frame: pd.DataFrame, printed: pd.DataFrame, dataset: DatasetKey, metrics: Sequence[str], number: str
 ) -> Table:
     ours, theirs = rows_of(frame, dataset), rows_of(printed, dataset)
     both, alone = [(ours, ""), (theirs, "quiet")], [(ours, "")]
@@ -153,7 +153,7 @@ def estimators(frame: pd.DataFrame) -> list[Table]:
     return [_errors(rows_of(frame, each), rows_of(printed, each), each) for each in datasets_of(frame)]
 
 
-def _errors(ours: pd.DataFrame, theirs: pd.DataFrame, dataset: Dataset) -> Table:
+def _errors(ours: pd.DataFrame, theirs: pd.DataFrame, dataset: DatasetKey) -> Table:
     caps = sorted(set(ours["cap"].dropna()))
     rows: list[list[Cell]] = []
     ruled: set[int] = set()

@@ -99,7 +99,7 @@ def make_folder(folder: Path) -> Path:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"the folder '{folder}' cannot be made: {error.strerror}.") from error
+        raise InputError(f"the folder '{folder}' cannot be created: {error.strerror}.") from error
     return folder
 
 

@@ -58,7 +58,7 @@ def ten_weeks_scores(world: World, log: Log, threads: int | None = None) -> Scor
     impossible = int(np.count_nonzero(np.isnan(scores)))
     if impossible:
         raise InputError(
-            f"the world's rates leave no chance for the counts of {plural(impossible, 'pair')} in the log; "
+            f"the counts of {plural(impossible, 'pair')} in the log are impossible under the world's rates; "
             "give a log sampled from this world."
         )
     return np.ascontiguousarray(scores.T)

@@ -98,7 +98,7 @@ def _on_items(plans: list[Plan], items: str | None) -> list[Plan]:
     if items is None:
         return plans
     if items not in ITEMS:
-        raise InputError(f"there are no items '{items}'; known are {', '.join(ITEMS)}.")
+        raise InputError(f"there are no items '{items}'; known: {', '.join(ITEMS)}.")
     parts = [part for plan in plans if (part := plan.on([items])).datasets]
     if not parts:
         raise InputError(f"none of these experiments has the items '{items}'.")

@@ -15,7 +15,7 @@ import pandas as pd
 
 from taurank.paper.plan.names import ASSIGNMENTS, ITEMS
 from taurank.paper.verdicts import criteria, curves, paper_tables
-from taurank.paper.verdicts.comparison import DATASETS, Frames, Outcome
+from taurank.paper.verdicts.comparison import DATASETS, Assessment, Frames
 from taurank.paper.verdicts.criteria import Criterion
 from taurank.paper.verdicts.curves import Curve
 
@@ -34,16 +34,16 @@ class Claim:
     criterion: str
     check: Criterion
 
-    def outcome(self, frames: Frames) -> Outcome:
+    def assess(self, frames: Frames) -> Assessment:
         """What the frames say about the claim; without the experiment it is inconclusive."""
         if self.experiment not in frames or frames[self.experiment].empty:
-            return Outcome(None, "", f"The experiment {self.experiment} was not run.")
+            return Assessment(None, "", f"The experiment {self.experiment} was not run.")
         return self.check(frames)
 
 
 @dataclass(frozen=True)
 class ClaimResult:
-    """A claim with its outcome; ``paper`` is the verdict of the same criterion on the paper's printed figures."""
+    """A claim with its assessment; ``paper`` is the verdict of the same criterion on the paper's printed figures."""
 
     id: str
     claim: str
@@ -76,17 +76,17 @@ def to_frame(results: Sequence[ClaimResult]) -> pd.DataFrame:
 
 
 def _result(claim: Claim, frames: Frames, printed: Frames, explanations: Mapping[str, str]) -> ClaimResult:
-    outcome, in_paper = claim.outcome(frames), claim.outcome(printed)
+    here, in_paper = claim.assess(frames), claim.assess(printed)
     return ClaimResult(
         id=claim.id,
         claim=claim.claim,
         where=claim.where,
         criterion=claim.criterion,
-        verdict=VERDICTS[outcome.reproduced],
-        reproduced=outcome.reproduced,
-        figures=outcome.figures,
-        remark=outcome.remark,
-        explanation=explanations.get(claim.id, "") if outcome.reproduced is False else "",
+        verdict=VERDICTS[here.reproduced],
+        reproduced=here.reproduced,
+        figures=here.figures,
+        remark=here.remark,
+        explanation=explanations.get(claim.id, "") if here.reproduced is False else "",
         paper=VERDICTS[in_paper.reproduced] if in_paper.figures else NOT_PRINTED,
     )
 

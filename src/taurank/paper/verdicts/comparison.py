@@ -1,4 +1,4 @@
-"""How scores are compared: what counts as a difference, and how differences add up to an outcome.
+"""How scores are compared: what counts as a difference, and how differences add up to an assessment.
 
 A difference between two scores counts if it is larger than the larger of their two standard deviations over the
 test weeks. That is about two standard errors of a difference between means over ten independent weeks, and leaves
@@ -16,7 +16,7 @@ from taurank.evaluation import formulas
 from taurank.paper.plan.names import ASSIGNMENTS, ITEMS, LIMITS
 
 Frames = Mapping[str, pd.DataFrame]
-Dataset = tuple[str, str]  # items, setting
+DatasetKey = tuple[str, str]  # items, setting
 
 SIGNS = {1: "▲", 0: "≈", -1: "▼"}
 ROUNDING = 1e-9  # 0.0313 − 0.0310 is not more than 0.0003
@@ -25,7 +25,7 @@ NAMES = {
     "dlto": "DLTO", "blce": "BLCE", "dlce": "DLCE", "countingbayes": "CountingBayes", "truth": "Truth",
     "ten_weeks": "Ten-week limit",
 }  # fmt: skip
-DATASETS: tuple[Dataset, ...] = tuple((items, setting) for items in ITEMS for setting in ASSIGNMENTS)
+DATASETS: tuple[DatasetKey, ...] = tuple((items, setting) for items in ITEMS for setting in ASSIGNMENTS)
 
 
 class Score(NamedTuple):
@@ -53,7 +53,7 @@ class PartialResult(NamedTuple):
     figures: str = ""
 
 
-class Outcome(NamedTuple):
+class Assessment(NamedTuple):
     """Whether a claim is reproduced (None: inconclusive), the figures, one line per dataset, and a remark."""
 
     reproduced: bool | None
@@ -83,18 +83,18 @@ def methods_of(frame: pd.DataFrame) -> list[str]:
     return [*(key for key in known if key not in LIMITS), *others, *(key for key in known if key in LIMITS)]
 
 
-def datasets_of(frame: pd.DataFrame) -> list[Dataset]:
+def datasets_of(frame: pd.DataFrame) -> list[DatasetKey]:
     """The datasets of a frame: the paper's in its order, then any other."""
     present = list(dict.fromkeys(zip(frame["items"], frame["setting"], strict=True)))
     return [*(each for each in DATASETS if each in present), *(each for each in present if each not in DATASETS)]
 
 
-def paper_datasets(frame: pd.DataFrame) -> list[Dataset]:
+def paper_datasets(frame: pd.DataFrame) -> list[DatasetKey]:
     """The paper's datasets that a frame has; without any, the first one, which then counts as missing."""
     return [dataset for dataset in datasets_of(frame) if dataset in DATASETS] or [DATASETS[0]]
 
 
-def rows_of(frame: pd.DataFrame, dataset: Dataset, metric: str | None = None) -> pd.DataFrame:
+def rows_of(frame: pd.DataFrame, dataset: DatasetKey, metric: str | None = None) -> pd.DataFrame:
     """The rows of one dataset, and of one metric if given."""
     rows = (frame["items"] == dataset[0]) & (frame["setting"] == dataset[1])
     return frame[rows if metric is None else rows & (frame["metric"] == metric)]
@@ -164,7 +164,7 @@ def compare_methods(
     return PartialResult(label, sign, _describe(comparisons))
 
 
-def aggregate(parts: Sequence[PartialResult]) -> Outcome:
+def aggregate(parts: Sequence[PartialResult]) -> Assessment:
     """A claim about several datasets: one against it refutes it; all for it reproduce it."""
     known = [part for part in parts if part.sign is not None]
     missing = [part.label for part in parts if part.sign is None]
@@ -176,7 +176,7 @@ def aggregate(parts: Sequence[PartialResult]) -> Outcome:
     notes = [f"No figures for {', '.join(missing)}."] if missing else []
     if noisy and reproduced is None:
         notes.append(f"Within noise: {', '.join(noisy)}.")
-    return Outcome(reproduced, "\n".join(f"{part.label}: {part.figures}" for part in known), " ".join(notes))
+    return Assessment(reproduced, "\n".join(f"{part.label}: {part.figures}" for part in known), " ".join(notes))
 
 
 def _describe(comparisons: Sequence[Comparison]) -> str:

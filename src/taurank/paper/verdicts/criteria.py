@@ -1,4 +1,4 @@
-"""Criteria for claims that compare methods: each function returns a function from the frames of a run to an outcome.
+"""Criteria for claims that compare methods: each returns a function from the frames of a run to an `Assessment`.
 
 `comparison` defines what a difference is; `curves` has the criteria for claims about caps, losses and errors.
 """
@@ -13,9 +13,9 @@ from taurank.paper.plan.names import ASSIGNMENTS, ITEMS, LIMITS
 from taurank.paper.verdicts.comparison import (
     DATASETS,
     SIGNS,
-    Dataset,
+    Assessment,
+    DatasetKey,
     Frames,
-    Outcome,
     PartialResult,
     Score,
     aggregate,
@@ -29,7 +29,7 @@ from taurank.paper.verdicts.comparison import (
 )
 from taurank.paper.verdicts.paper_tables import METRICS
 
-Criterion = Callable[[Frames], Outcome]
+Criterion = Callable[[Frames], Assessment]
 
 WIDE = 0.5  # ξ up to here is a wide range: the log-odds are half way to their mean
 CORRELATED = 0.5  # rank correlation from which on two metrics order the methods alike
@@ -38,13 +38,13 @@ CORRELATED = 0.5  # rank correlation from which on two metrics order the methods
 def outperforms(
     winners: Sequence[str],
     losers: Sequence[str],
-    datasets: Sequence[Dataset],
+    datasets: Sequence[DatasetKey],
     experiment: str = "comparison",
     metrics: Sequence[str] = METRICS,
 ) -> Criterion:
     """The best winner is clearly better than the best loser in more metrics than it is clearly worse."""
 
-    def criterion(frames: Frames) -> Outcome:
+    def criterion(frames: Frames) -> Assessment:
         frame = frames[experiment]
         return aggregate([
             compare_methods(frame, winners, losers, metrics, f"{items} {setting}", items=items, setting=setting)
@@ -57,7 +57,7 @@ def outperforms(
 def mostly_outperforms(winner: str, losers: Sequence[str]) -> Criterion:
     """Clearly better than the best of the losers in more than half of all datasets and metrics."""
 
-    def criterion(frames: Frames) -> Outcome:
+    def criterion(frames: Frames) -> Assessment:
         parts = [
             compare_methods(
                 rows_of(frames["comparison"], dataset), [winner], losers, [metric], " ".join(dataset)
@@ -69,8 +69,8 @@ def mostly_outperforms(winner: str, losers: Sequence[str]) -> Criterion:
         count = f"clearly better in {wins}, clearly worse in {losses} of {len(known)} comparisons"
         figures = "\n".join([count, *(f"  {part.label}: {part.figures}" for part in known)])
         if len(known) < len(parts):
-            return Outcome(None, figures, f"Only {len(known)} of {len(parts)} comparisons were made.")
-        return Outcome(True if 2 * wins > len(parts) else False if 2 * losses >= len(parts) else None, figures)
+            return Assessment(None, figures, f"Only {len(known)} of {len(parts)} comparisons were made.")
+        return Assessment(True if 2 * wins > len(parts) else False if 2 * losses >= len(parts) else None, figures)
 
     return criterion
 
@@ -100,7 +100,7 @@ def _lead(rows: pd.DataFrame, winner: str, losers: Sequence[str], metric: str) -
 def uncorrelated(one: str, two: str) -> Criterion:
     """Over the methods, the rank correlation of two metrics is below 0.5."""
 
-    def part(frame: pd.DataFrame, dataset: Dataset) -> PartialResult:
+    def part(frame: pd.DataFrame, dataset: DatasetKey) -> PartialResult:
         value, methods = rank_correlation(frame, one, two, dataset)
         if value is None:
             return PartialResult(" ".join(dataset), None)
@@ -110,7 +110,7 @@ def uncorrelated(one: str, two: str) -> Criterion:
     return lambda frames: aggregate([part(frames["comparison"], dataset) for dataset in DATASETS])
 
 
-def rank_correlation(frame: pd.DataFrame, one: str, two: str, dataset: Dataset) -> tuple[float | None, int]:
+def rank_correlation(frame: pd.DataFrame, one: str, two: str, dataset: DatasetKey) -> tuple[float | None, int]:
     """Spearman's correlation of two metrics over the methods, and over how many of them; the limits do not count."""
     rows = rows_of(frame, dataset)
     rows = rows[~rows["method"].isin(LIMITS) & rows["metric"].isin([one, two])]
@@ -142,7 +142,7 @@ def outperforms_across_beta(winner: str, losers: Sequence[str]) -> Criterion:
 def outperforms_up_to_xi(winner: str, losers: Sequence[str]) -> Criterion:
     """Outperforms the best of the losers, which use no propensity, at every ξ up to 0.5; against it: worse at one."""
 
-    def part(rows: pd.DataFrame, dataset: Dataset) -> PartialResult:
+    def part(rows: pd.DataFrame, dataset: DatasetKey) -> PartialResult:
         misspecified = rows[(rows["propensity"] == "misspecified") & (rows["method"] == winner)]
         at = {xi: misspecified[misspecified["xi"] == xi] for xi in sorted(set(misspecified["xi"].dropna()))}
         parts = {xi: _against_blind(rows, own, losers, f"ξ = {xi:g}") for xi, own in at.items()}
@@ -159,17 +159,17 @@ def outperforms_up_to_xi(winner: str, losers: Sequence[str]) -> Criterion:
 def outperforms_with_estimated(winner: str, losers: Sequence[str]) -> Criterion:
     """With propensities estimated from the log: outperforms the best of the losers, which use none."""
 
-    def part(rows: pd.DataFrame, dataset: Dataset) -> PartialResult:
+    def part(rows: pd.DataFrame, dataset: DatasetKey) -> PartialResult:
         estimated = rows[(rows["propensity"] == "estimated") & (rows["method"] == winner)]
         return _against_blind(rows, estimated, losers, " ".join(dataset))
 
     return _on_every_dataset("misspecification", part)
 
 
-def _on_every_dataset(experiment: str, part: Callable[[pd.DataFrame, Dataset], PartialResult]) -> Criterion:
+def _on_every_dataset(experiment: str, part: Callable[[pd.DataFrame, DatasetKey], PartialResult]) -> Criterion:
     """The paper plots three of the four datasets: those that were run count."""
 
-    def criterion(frames: Frames) -> Outcome:
+    def criterion(frames: Frames) -> Assessment:
         frame = frames[experiment]
         return aggregate([part(rows_of(frame, dataset), dataset) for dataset in paper_datasets(frame)])
 

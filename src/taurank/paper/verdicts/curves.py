@@ -9,9 +9,9 @@ import pandas as pd
 
 from taurank.paper.plan.names import ITEMS
 from taurank.paper.verdicts.comparison import (
-    Dataset,
+    Assessment,
+    DatasetKey,
     Frames,
-    Outcome,
     PartialResult,
     Score,
     aggregate,
@@ -37,7 +37,7 @@ AROUND = 10**0.5  # a cap is around another if it is at most half a decade away:
 class Curve(NamedTuple):
     """Which curve: the metric of DLCE by cap on one dataset."""
 
-    dataset: Dataset
+    dataset: DatasetKey
     metric: str
 
     def scores(self, frame: pd.DataFrame) -> dict[float, Score]:
@@ -48,10 +48,10 @@ class Curve(NamedTuple):
         return {cap: Score(mean, std) for cap, mean, std in zip(rows["cap"], rows["mean"], stds, strict=True)}
 
 
-def intermediate_cap_is_best(metric: str, datasets: Sequence[Dataset]) -> Criterion:
+def intermediate_cap_is_best(metric: str, datasets: Sequence[DatasetKey]) -> Criterion:
     """The best cap strictly inside the grid is clearly better than both ends; against it: an end is better."""
 
-    def part(frame: pd.DataFrame, dataset: Dataset) -> PartialResult:
+    def part(frame: pd.DataFrame, dataset: DatasetKey) -> PartialResult:
         scores = Curve(dataset, metric).scores(frame)
         if len(scores) < 3:
             return PartialResult(" ".join(dataset), None)
@@ -85,7 +85,7 @@ def best_cap_is_larger(pairs: Sequence[tuple[Curve, Curve]]) -> Criterion:
 def best_cap_is_around(target: float, curve: Curve) -> Criterion:
     """The best cap is at most half a decade from the target; against it: all such caps are clearly worse."""
 
-    def criterion(frames: Frames) -> Outcome:
+    def criterion(frames: Frames) -> Assessment:
         scores, metric = curve.scores(frames["capping"]), curve.metric
         near = {cap: score for cap, score in scores.items() if target / AROUND <= cap <= target * AROUND}
         if not near:
@@ -125,7 +125,7 @@ def estimator_error(setting: str, good: bool) -> Criterion:
         figures = f"median MAE {median:.0%} of the true value ({each})"
         return PartialResult(label, sign if good else -sign, figures)
 
-    def criterion(frames: Frames) -> Outcome:
+    def criterion(frames: Frames) -> Assessment:
         frame = frames["estimators"]
         rows = frame[(frame["setting"] == setting) & frame["metric"].isin(METRICS)]
         rows = rows.assign(error=rows["mae"] / rows["truth"].abs())
@@ -147,7 +147,7 @@ def cap_helps_estimate(curve: Curve) -> Criterion:
         figures = f"MAE {plain:.3f} without a cap, {lowest:.3f} at {capped.idxmin():g}"
         return PartialResult(method_name(method), sign, figures)
 
-    def criterion(frames: Frames) -> Outcome:
+    def criterion(frames: Frames) -> Assessment:
         rows = rows_of(frames["estimators"], curve.dataset, curve.metric)
         parts = [part(str(method), own.set_index("cap")["mae"]) for method, own in rows.groupby("method")]
         return aggregate(parts or [PartialResult(" ".join(curve.dataset), None)])
@@ -158,7 +158,7 @@ def cap_helps_estimate(curve: Curve) -> Criterion:
 def losses_are_alike(one: str, two: str) -> Criterion:
     """At the paper's d, each metric differs by no more than noise or 5 %; against it: most differ by more."""
 
-    def part(rows: pd.DataFrame, dataset: Dataset) -> PartialResult:
+    def part(rows: pd.DataFrame, dataset: DatasetKey) -> PartialResult:
         common = set(rows.loc[rows["loss"] == one, "factors"]) & set(rows.loc[rows["loss"] == two, "factors"])
         factors = _paper_factors(common, dataset[1]) if common else 0.0
         figures, apart = [], []
@@ -171,7 +171,7 @@ def losses_are_alike(one: str, two: str) -> Criterion:
                 figures.append(f"{metric} {values}")
         return PartialResult(" ".join(dataset), _unless(apart), f"d = {factors:g}: {', '.join(figures)}")
 
-    def criterion(frames: Frames) -> Outcome:
+    def criterion(frames: Frames) -> Assessment:
         frame = dlce_rows(frames["losses"])
         return aggregate([part(rows_of(frame, dataset), dataset) for dataset in paper_datasets(frame)])
 
@@ -181,7 +181,7 @@ def losses_are_alike(one: str, two: str) -> Criterion:
 def saturates(loss: str) -> Criterion:
     """No d beyond the paper's brings a clear gain in any metric; against it: one does in most of them."""
 
-    def part(rows: pd.DataFrame, dataset: Dataset) -> PartialResult:
+    def part(rows: pd.DataFrame, dataset: DatasetKey) -> PartialResult:
         sizes = sorted(set(rows["factors"]))
         claimed = _paper_factors(sizes, dataset[1]) if sizes else 0.0
         larger = [size for size in sizes if size > claimed]
@@ -198,7 +198,7 @@ def saturates(loss: str) -> Criterion:
         steps = " → ".join(f"{size:g}" for size in (claimed, *larger))
         return PartialResult(" ".join(dataset), min(signs, default=None), f"d = {steps}: {', '.join(figures)}")
 
-    def criterion(frames: Frames) -> Outcome:
+    def criterion(frames: Frames) -> Assessment:
         frame = dlce_rows(frames["losses"])
         frame = frame[frame["loss"] == loss]
         return aggregate([part(rows_of(frame, dataset), dataset) for dataset in paper_datasets(frame)])
