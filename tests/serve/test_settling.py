@@ -138,7 +138,8 @@ def _by_effect(scores: np.ndarray) -> Any:
     learner.pair_item_ = np.tile(np.arange(items, dtype=np.int32), users)  # type: ignore[attr-defined]
     learner.pair_score_ = scores.astype(np.float32).ravel()  # type: ignore[attr-defined]
     learner.unseen_ = scores.mean(axis=0).astype(np.float32)  # type: ignore[attr-defined]
-    learner.popularity_ = np.zeros(scores.shape[1], np.int64)
+    mean = scores.mean(axis=0)
+    learner.popularity_ = np.round(1e6 * (mean - mean.min())).astype(np.int64)
     return learner
 
 

@@ -35,15 +35,17 @@ def temporary_file(folder: Path, mode: int | None = None) -> Iterator[Path]:
     """An empty file in ``folder``, with the permissions ``mode`` (None: those of any new file)."""
     _once(folder, remove_stale_files)
     path = folder / f".taurank-{uuid.uuid4().hex}.tmp"
-    descriptor = _create_locked(path)
-    try:
+    descriptor = None
+    try:  # the file may exist as soon as it is being created: an interrupt can come at any moment
+        descriptor = _create_locked(path)
         if mode is not None:
             os.chmod(path, mode)
         yield path
     finally:
         with suppress(OSError):
             path.unlink(missing_ok=True)
-        _release(descriptor)
+        if descriptor is not None:
+            _release(descriptor)
 
 
 @contextmanager
@@ -52,13 +54,15 @@ def temporary_folder(parent: str | os.PathLike[str] | None = None) -> Iterator[P
     root = Path(parent if parent is not None else tempfile.gettempdir())
     _once(root, remove_stale_folders)
     folder = root / f"taurank-{uuid.uuid4().hex}"
-    folder.mkdir(mode=0o700)
-    descriptor = _create_locked(folder / _LOCK)
+    descriptor = None
     try:
+        folder.mkdir(mode=0o700)
+        descriptor = _create_locked(folder / _LOCK)
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-        _release(descriptor)
+        if descriptor is not None:
+            _release(descriptor)
 
 
 def remove_stale_files(folder: Path) -> None:
