@@ -19,6 +19,7 @@ def main() -> None:
     wanted = {requirement for group in groups for requirement in group if not requirement.startswith("taurank[")}
     print(*sorted(requirement.replace(">=", "==") for requirement in wanted), sep="\n")
     pins = (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines()
+    print("httpx")  # what the test client of the lowest Starlette needs; later ones need httpx2
     print(*(pin for pin in pins if re.split("==", pin)[0] in TOOLS), sep="\n")
 
 

@@ -1,14 +1,18 @@
 """How fast the learners learn and recommend, how they grow, how well DLCE ranks.
 
     pip install -r benchmarks/requirements.txt
-    python benchmarks/learn.py [speed] [rows] [drawn] [topk] [scale] [quality] [--quick]
+    python benchmarks/learn.py [speed] [rows] [drawn] [topk] [scale] [quality] [holdout] [--quick]
+    python benchmarks/learn.py converge [--out folder] [--updates millions] [--items …] [--methods …] [--quick]
 
 speed     updates per second of DLCE, beside implicit's BPR and beside a kernel that only touches the rows
 rows      whole epochs with the plain loops of `taurank.sgd.rows` and with the same rows as LLVM instructions
-drawn     updates per second of the methods that draw their samples, beside BPR
+drawn     updates per second of CPU of the methods that draw their samples, beside BPR
 topk      the ten best items of every user of the product data, beside implicit's `recommend`
 scale     time per update and memory of a fit on 1, 10 and 50 million positives
 quality   DLCE and BLCE on Category-Original, by the truth of ten fresh weeks
+holdout   what the held-out part costs, as a share of a fit with all defaults
+converge  updates until 99 % of the best CDCG, constant rate against a falling one (see converge.py); takes hours,
+          so it runs only if named
 
 Contestants take turns in one run, and a ratio is the median over the turns of the ratio within a turn.
 ``--quick`` makes everything small, to see that it runs.
@@ -37,6 +41,7 @@ import numpy as np
 
 sys.path[:0] = [str(Path(__file__).parent.parent / "src"), str(Path(__file__).parent)]
 
+import converge  # noqa: E402
 import taurank as tr  # noqa: E402
 from taurank import gains  # noqa: E402
 from taurank.data.ids import Catalogue, Ids  # noqa: E402
@@ -47,7 +52,8 @@ from taurank.sgd.samples import POINT  # noqa: E402
 from taurank.sgd.scheduler import Factors, factor_table  # noqa: E402
 from touch import Touch  # noqa: E402
 
-WANTED_IMPLICIT, WANTED_VECTORS, WANTED_MEMORY = 2.5, 1.15, 3
+WANTED_IMPLICIT, WANTED_VECTORS, WANTED_MEMORY, WANTED_HOLDOUT = 2.5, 1.15, 3, 1 / 3
+WANTED_ULBPR, WANTED_CAUSE = 0.73, 0.57  # of the speed of BPR
 TURNS = 15
 ITEMS_OF_SCALE, POSITIVES_PER_USER = 20_000, 50
 GOALS = {"CP@10": 0.100, "CP@100": 0.026, "CDCG": 1.20}
@@ -58,18 +64,38 @@ BIASED_RULE = RULE | {"regularization": 0.01}  # for each method what does best 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    sections = {"speed": speed, "rows": rows, "drawn": drawn, "topk": topk, "scale": scale, "quality": quality}
-    parser.add_argument("sections", nargs="*", metavar="section", help=", ".join(sections))
+    sections = {
+        "speed": speed, "rows": rows, "drawn": drawn, "topk": topk, "scale": scale, "quality": quality,
+        "holdout": holdout,
+    }  # fmt: skip
+    parser.add_argument("sections", nargs="*", metavar="section", help=", ".join([*sections, "converge"]))
     parser.add_argument("--quick", action="store_true", help="small sizes")
+    parser.add_argument("--out", type=Path, default=Path("converge"), help="folder of the section converge")
+    parser.add_argument("--updates", type=float, help="millions, the most of a fit of converge; else the authors'")
+    parser.add_argument("--items", nargs="+", default=["category", "product"])
+    parser.add_argument("--methods", nargs="+", default=list(converge.METHODS))
+    parser.add_argument("--threads", type=int, default=2, help="of converge")
     parser.add_argument("--child", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:
         print(json.dumps(grow(arguments.child)))
         return 0
+    if arguments.sections == ["converge"]:
+        return run_converge(arguments)
     if unknown := set(arguments.sections) - set(sections):
         parser.error(f"no section {', '.join(unknown)}; there are {', '.join(sections)}")
     met = [sections[name](arguments.quick) for name in arguments.sections or sections]
     return 0 if all(met) or arguments.quick else 1
+
+
+def run_converge(arguments: argparse.Namespace) -> int:
+    updates = None if arguments.updates is None else round(1e6 * arguments.updates)
+    sizes = converge.Sizes(arguments.out, updates, arguments.threads)
+    if arguments.quick:
+        sizes = converge.Sizes(arguments.out, updates or 4_000_000, arguments.threads, factors=16, first=1_000_000)
+    settings = [setting for setting in converge.SETTINGS if setting[0] in arguments.items]
+    converge.run(settings, arguments.methods, sizes)
+    return 0
 
 
 # Speed of training
@@ -216,21 +242,26 @@ def epochs_of(engines: list[Any]) -> dict[str, Callable[..., Callable[[], float]
 
 def drawn(quick: bool) -> bool:
     log = category(0, 1 if quick else 10).log
-    print(f"drawn: {int(log.outcome.sum()):,} updates an epoch; million updates a second; load {load()}")
-    print("    d threads    BPR  ULBPR  ULRMF  CausE")
+    print(f"drawn: {int(log.outcome.sum()):,} updates an epoch; load {load()}")
+    print("  million updates a second of CPU, and ratios to BPR (medians of the turns)")
+    print("    d threads    BPR  ULBPR  ULRMF  CausE    ULBPR  ULRMF  CausE")
+    good = True
     for factors in (200, 400):
         for threads in (1, 2):
             learners = [kind(factors=factors) for kind in (tr.BPR, tr.ULBPR, tr.ULRMF, tr.CausE)]
             contestants = [repeated(learner, log, threads) for learner in learners]
-            seconds = np.median(take_turns(contestants, 2 if quick else TURNS), axis=0)
-            rates = [f"{log.outcome.sum() / value / 1e6:6.1f}" for value in seconds]
-            print(f"  {factors:3d} {threads:7d}", *rates, flush=True)
-    return True
+            seconds = take_turns(contestants, 2 if quick else TURNS)
+            rates = [f"{log.outcome.sum() / value / 1e6:6.1f}" for value in np.median(seconds, axis=0)]
+            ratios = np.median(seconds[:, :1] / seconds[:, 1:], axis=0)
+            print(f"  {factors:3d} {threads:7d}", *rates, "  ", *(f"{ratio:6.2f}" for ratio in ratios), flush=True)
+            good &= bool(ratios[0] >= WANTED_ULBPR and ratios[2] >= WANTED_CAUSE)
+    print(f"  wanted: ULBPR at least {WANTED_ULBPR} of BPR's speed, CausE {WANTED_CAUSE}")
+    return good
 
 
 def repeated(learner: Any, log: Log, threads: int) -> Callable[[], float]:
     epoch, factors, number = learner.prepare(log), learner.initial(log, 0), iter(range(10**9))
-    return timed(lambda: epoch(factors, 0, next(number), threads))
+    return timed(lambda: epoch(factors, 0, next(number), threads), time.process_time)
 
 
 # Speed of recommending
@@ -374,6 +405,49 @@ def quality(quick: bool) -> bool:
                 good &= bool(result["CP@10"] < BIASED_BELOW)
     print(f"  wanted: DLCE at least {GOALS}, BLCE's CP@10 below {BIASED_BELOW}")
     return good
+
+
+# The cost of the held-out part
+
+
+def holdout(quick: bool) -> bool:
+    """CPU time of the pilot beside that of all epochs, which a fit without a held-out part would run."""
+    print(f"holdout: CPU seconds, one thread; load {load()}")
+    print("   users   items  positives  method  epochs  refit epochs  held-out part  all epochs  share  of this fit")
+    small = tr.World.synthetic(500, 200, random_state=31).sample(10, random_state=31).log
+    races = [(small, method, 200) for method in ("bpr", "dlce", "dlto", "ulbpr", "ulrmf", "cause")]
+    if not quick:
+        large = synthetic(94_000 * POSITIVES_PER_USER)
+        races += [(large, method, 40) for method in ("bpr", "dlce")]
+    shares = [cost_of_holdout(*race) for race in races]
+    print(f"  wanted: shares below {WANTED_HOLDOUT:.2f}")
+    return max(shares) < WANTED_HOLDOUT
+
+
+def cost_of_holdout(log: Log, method: str, epochs: int) -> float:
+    kind: Any = tr.LEARNERS[method]
+    spent = [0.0]
+
+    class Timed(kind):  # type: ignore[misc, valid-type]
+        def _pilot(self, *arguments: Any) -> Any:
+            began = time.process_time()
+            found = super()._pilot(*arguments)
+            spent[0] = time.process_time() - began
+            return found
+
+    options: dict[str, Any] = {"threads": 1, "random_state": 0}
+    kind(epochs=30, factors=200, **options).fit(tr.World.synthetic(50, 40, 0).sample(4, 0).log)  # compiles
+    learner, began = Timed(epochs=epochs, **options), time.process_time()
+    learner.fit(log, show_progress=False)
+    passes = len(learner.history_)
+    total = time.process_time() - began
+    everything = (total - spent[0]) * epochs / passes
+    print(
+        f"  {log.n_users:6,d} {log.n_items:7,d} {int(log.outcome.sum()):10,d}  {method:6s} {epochs:7d} {passes:13d}"
+        f" {spent[0]:14.2f} {everything:11.2f}  {spent[0] / everything:5.2f} {spent[0] / total:12.2f}",
+        flush=True,
+    )
+    return spent[0] / everything
 
 
 # Helpers

@@ -72,8 +72,18 @@ def point_step(context: Any, users: Any, items: Any, u: Any, i: Any, v: Any, k: 
     return _signature(users, items, 4, 2), _generator(2, _step_point)
 
 
+@inlined
+def tied_step(
+    users: Any, items: Any, u: Any, i: Any, o: Any, v: Any, k: Any, eta_g: Any, shrink: Any, tie: Any
+) -> Any:
+    """Update rows u and i, tie rows i and o; return s_vk."""
+    ahead = point_step(users, items, u, i, v, k, eta_g, shrink)
+    _tie_step(items, i, o, tie)
+    return ahead
+
+
 @intrinsic  # type: ignore[untyped-decorator]
-def tie_step(context: Any, items: Any, i: Any, o: Any, tie: Any) -> Any:
+def _tie_step(context: Any, items: Any, i: Any, o: Any, tie: Any) -> Any:
     """Draw rows i and o together: each moves by tie * (the other - itself)."""
 
     def generate(context: Any, builder: Any, signature: Any, args: Sequence[_Value]) -> _Value:

@@ -29,7 +29,7 @@ LABELS = (
     "bias_estimated_propensity", "bound", "tail_bound_IPS", "local_loss1", "approximation", "upper_bound",
     "approximation_local_loss", "upper_bound_local_loss", "gen_propensity", "misIPS",
 )  # fmt: skip
-PER_SECTION = {"3": 11, "4.1": 7, "4.2": 6, "4.3": 5 + 1, "5": 7}  # 4.3 with the algorithm
+PER_SECTION = {"3": 11, "4.1": 7, "4.2": 6, "4.3": 5 + 1, "5": 7, "Beyond": 17}  # 4.3 with the algorithm
 
 
 def rows(section: str) -> list[list[str]]:

@@ -14,7 +14,7 @@ import taurank as tr
 
 NAMES = {
     "Log", "World", "Gains", "Learner", "Formula", "Result", "evaluate", "compare", "load", "tune", "LEARNERS",
-    "Random", "Popular", "BPR", "ULBPR", "ULRMF", "CausE", "BLCE", "DLTO", "DLCE", "CountingBayes",
+    "Random", "Popular", "BPR", "ULBPR", "ULRMF", "CausE", "BLCE", "DLTO", "DLCE", "CountingBayes", "CUBN",
     "InputError", "Diverged", "MissingExtra", "OverlapWarning", "TrainingLogWarning",
     "gains", "propensity", "bounds", "dunnhumby",
 }  # fmt: skip

@@ -6,25 +6,36 @@ them is ``_PUBLIC``; the imports for type checkers repeat it, and a test compare
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
 _PUBLIC = {
+    "taurank": ["cluster"],
+    "taurank.data.features": ["Features"],
+    "taurank.data.kinds": ["Kinds"],
     "taurank.data.log": ["Log"],
-    "taurank.errors": ["Diverged", "InputError", "MissingExtra", "OverlapWarning", "TrainingLogWarning"],
+    "taurank.errors": [
+        "Diverged", "InputError", "MissingExtra", "OverlapWarning", "TrainingLogWarning", "UnfinishedWarning",
+    ],
     "taurank.estimation": ["gains", "propensity"],
     "taurank.estimation.gains": ["Gains"],
     "taurank.evaluation": ["bounds"],
+    "taurank.evaluation.estimate": ["estimate"],
+    "taurank.evaluation.estimates": ["Estimate"],
     "taurank.evaluation.evaluate": ["compare", "evaluate"],
     "taurank.evaluation.formulas": ["Formula"],
     "taurank.evaluation.results": ["Result"],
     "taurank.learners": [
-        "BLCE", "BPR", "DLCE", "DLTO", "LEARNERS", "ULBPR", "ULRMF", "CausE", "CountingBayes", "Learner",
-        "Popular", "Random", "load",
+        "BLCE", "BPR", "CUBN", "DLCE", "DLTO", "LEARNERS", "ULBPR", "ULRMF", "CausE", "CountingBayes",
+        "EmpiricalBayes", "Learner", "Popular", "Random", "RankLearner", "load", "scorer",
     ],
+    "taurank.learners.kinds": ["BestKind"],
+    "taurank.piloting.power": ["power"],
+    "taurank.piloting.run": ["pilot"],
     "taurank.tuning": ["tune"],
-    "taurank.worlds": ["dunnhumby"],
+    "taurank.worlds": ["dunnhumby", "shop"],
     "taurank.worlds.world": ["World"],
 }  # fmt: skip
 
@@ -32,21 +43,33 @@ _HOMES = {name: home for home, names in _PUBLIC.items() for name in names}
 __all__ = sorted(_HOMES)
 
 if TYPE_CHECKING:  # isort: off
+    from taurank import cluster as cluster
+    from taurank.data.features import Features as Features
+    from taurank.data.kinds import Kinds as Kinds
     from taurank.data.log import Log as Log
     from taurank.errors import Diverged as Diverged, InputError as InputError
     from taurank.errors import MissingExtra as MissingExtra, OverlapWarning as OverlapWarning
     from taurank.errors import TrainingLogWarning as TrainingLogWarning
+    from taurank.errors import UnfinishedWarning as UnfinishedWarning
     from taurank.estimation import gains as gains, propensity as propensity
     from taurank.estimation.gains import Gains as Gains
     from taurank.evaluation import bounds as bounds
+    from taurank.evaluation.estimate import estimate as estimate
+    from taurank.evaluation.estimates import Estimate as Estimate
     from taurank.evaluation.evaluate import compare as compare, evaluate as evaluate
     from taurank.evaluation.formulas import Formula as Formula
     from taurank.evaluation.results import Result as Result
-    from taurank.learners import BLCE as BLCE, BPR as BPR, DLCE as DLCE, DLTO as DLTO, LEARNERS as LEARNERS
+    from taurank.learners import BLCE as BLCE, BPR as BPR, CUBN as CUBN, DLCE as DLCE, DLTO as DLTO
+    from taurank.learners import LEARNERS as LEARNERS
     from taurank.learners import ULBPR as ULBPR, ULRMF as ULRMF, CausE as CausE, CountingBayes as CountingBayes
+    from taurank.learners import EmpiricalBayes as EmpiricalBayes, RankLearner as RankLearner
     from taurank.learners import Learner as Learner, Popular as Popular, Random as Random, load as load
+    from taurank.learners import scorer as scorer
+    from taurank.learners.kinds import BestKind as BestKind
+    from taurank.piloting.power import power as power
+    from taurank.piloting.run import pilot as pilot
     from taurank.tuning import tune as tune
-    from taurank.worlds import dunnhumby as dunnhumby
+    from taurank.worlds import dunnhumby as dunnhumby, shop as shop
     from taurank.worlds.world import World as World
 # isort: on
 
@@ -54,6 +77,8 @@ if TYPE_CHECKING:  # isort: off
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'taurank' has no attribute '{name}'")
+    if _HOMES[name] == "taurank":  # a room
+        return import_module(f"taurank.{name}")
     home = __import__(_HOMES[name], fromlist=[name])  # what "from home import name" does, modules included
     globals()[name] = value = getattr(home, name)
     return value

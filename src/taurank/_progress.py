@@ -7,6 +7,8 @@ import time
 from types import TracebackType
 from typing import Any, Self
 
+KNOWN = 0.005  # share of the steps after which the time left is worth a guess
+
 
 class Progress:
     """Counts steps and shows them.
@@ -73,8 +75,10 @@ class Progress:
 
     def _left(self) -> str:
         left = self.total - self.count
+        if left <= 0:
+            return "none left"
         minutes = (time.monotonic() - self._began) / max(1, self.count) * left / 60
-        return f"{left} left, about {minutes:.0f} min" if left > 0 else "none left"
+        return f"{left} left" if self.count < KNOWN * self.total else f"{left} left, about {minutes:.0f} min"
 
 
 def _bar() -> Any:

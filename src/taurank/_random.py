@@ -25,6 +25,8 @@ class Stream(IntEnum):
     ITEM_BLOCKS = 2
     NEGATIVES = 3
     DRAWN_SAMPLES = 4
+    FOLDING = 5
+    USER_GROUPS = 8  # once for a whole fit: which users form a block
     UNIT = 0  # within NEGATIVES: one stream for each unit of an epoch
 
 

@@ -33,6 +33,18 @@ class TrainingLogWarning(UserWarning):
     """A model is measured on the log it was trained on."""
 
 
+class UnfinishedWarning(UserWarning):
+    """A fit ended while its validation was still improving."""
+
+
+def together(sentences: list[str]) -> InputError:
+    """One error for all flaws that were found, so that they can be mended at once."""
+    if len(sentences) == 1:
+        return InputError(sentences[0])
+    numbered = " ".join(f"({number}) {sentence}" for number, sentence in enumerate(sentences, 1))
+    return InputError(f"{len(sentences)} flaws were found: {numbered}")
+
+
 def missing_extra(module: str, extra: str, alternative: str = "") -> MissingExtra:
     """The error for an optional module that is not installed: the commands, and what else would do."""
     return MissingExtra(

@@ -150,6 +150,9 @@ def check_block_independence(case: Case) -> None:
     for user in case.log.users.values.to_pylist()[::9]:
         alone = learner.recommend([user], k=case.log.n_items)["score"]
         _require(case, _same(alone, together[user]), f"user {user} has other scores alone than among all users")
+    scores = learner.score_block(np.zeros(1, np.int32))[0]
+    near = np.allclose(learner.score_user(0), scores, rtol=1e-4, atol=1e-5 * float(np.abs(scores).max()))
+    _require(case, near, "score_user returned other scores than score_block")
 
 
 def check_storage(case: Case) -> None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 
+from support.builders import synthetic_log
 from support.command_line import Command
 from taurank import Gains, Log, World, dunnhumby
 
@@ -122,3 +125,30 @@ def test_demo_compares_three_rankings(taurank: Command, monkeypatch: pytest.Monk
     assert effects["DLCE"] > effects["Popular"]
     assert f"{effects['DLCE'] / effects['BPR']:.0f}" in finished.out
     assert max(map(len, finished.out.splitlines())) <= 80
+
+
+def test_propensities_of_pairs_and_recorded_ones(taurank: Command, tmp_path: Path) -> None:
+    """Half of the rows record a propensity: those stay; the taste model fills in the others."""
+    log = synthetic_log(users=40, items=20, times=3)
+    frame = log.to_frame()
+    frame.loc[::2, "propensity"] = None
+    partial, out = tmp_path / "partial.csv", tmp_path / "full.parquet"
+    frame.to_csv(partial, index=False)
+    finished = taurank("propensity", "estimate", partial, "--model", "taste", "--threads", 1, "--out", out)
+    assert finished.code == 0
+    assert f"Kept {len(frame) // 2:,} recorded propensities" in finished.out
+    assert "Pair-level calibration" in finished.out
+    assert Log.read(out).to_frame()["propensity"][1::2].tolist() == frame["propensity"][1::2].tolist()
+
+
+def test_propensities_of_slates(taurank: Command, tmp_path: Path) -> None:
+    table, out = tmp_path / "candidates.csv", tmp_path / "out.csv"
+    table.write_text("slate_id,item_id,weight\n1,a,3\n2,b,1\n1,c,1\n2,d,1\n")
+    assert taurank("propensity", "slates", table, "--size", 1, "--out", out).code == 0
+    np.testing.assert_allclose(pd.read_csv(out)["propensity"], [0.75, 0.5, 0.25, 0.5], atol=1e-9)
+    greedy = ("propensity", "slates", table, "--size", 1, "--policy", "epsilon-greedy-slates", "--out", out)
+    assert taurank(*greedy).refused_with("--epsilon")
+    assert taurank(*greedy, "--epsilon", 0.2).code == 0
+    np.testing.assert_allclose(pd.read_csv(out)["propensity"], [0.9, 0.5, 0.1, 0.5])
+    table.write_text("slate,item_id,weight\n1,a,3\n")
+    assert taurank("propensity", "slates", table, "--size", 1, "--out", out).refused_with("slate_id and score")

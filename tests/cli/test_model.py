@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 from pathlib import Path
@@ -164,6 +165,29 @@ class TestEvaluate:
             assert finished.code == 0
             assert json.loads(finished.out)["gains"] == estimator
 
+    def test_without_a_cap_the_recommended_estimate_leads_with_its_verdict(
+        self, taurank: Command, model: Path, shop: Path
+    ) -> None:
+        log = shop / "test.parquet"
+        result = evaluate(load(model), Log.read(log), ["CP@5", "CAR"])
+        arguments = ("evaluate", model, log, "--metrics", "CP@5,CAR")
+        text = taurank(*arguments)
+        assert text.code == 0, text.err
+        lines = text.out.splitlines()
+        sentence = " ".join(lines[: next(n for n, line in enumerate(lines) if line.startswith("metric"))])
+        assert sentence == result.verdict_sentence()
+        assert sentence.startswith(("Believe it, because ", "CP@5: Do not believe it, because "))
+        assert lines[-1] == "measured by: doubly_robust"
+        assert max(map(len, lines)) <= 80
+        answer = json.loads(taurank(*arguments, "--format", "json").out)
+        assert (answer["verdict"], answer["gains"]) == (sentence, "doubly_robust")
+        assert {row["metric"]: row["believe"] for row in answer["metrics"]} == {
+            name: metric.verdict is not None and metric.verdict.believe for name, metric in result.items()
+        }
+        frame = pd.read_csv(io.StringIO(taurank(*arguments, "--format", "csv").out))
+        assert list(frame["mean"]) == pytest.approx([metric.mean for metric in result.values()])
+        assert list(frame["reason"]) == [row["reason"] for row in answer["metrics"]]
+
     def test_metrics_are_repeated_or_separated_by_commas(self, taurank: Command, model: Path, shop: Path) -> None:
         arguments = ("evaluate", model, shop / "test.parquet", "--cap", 0.05, "--format", "csv")
         repeated = taurank(*arguments, "--metric", "CP@5", "--metric", "CAR")
@@ -189,7 +213,7 @@ class TestEvaluate:
             (("test.parquet", "--metrics", "XY"), "unknown metric 'XY'"),
             (("test.parquet", "--estimator", "truth"), "--truth FILE"),
             (("test.parquet", "--estimator", "capped-ips"), "needs a cap"),
-            (("none.parquet",), "there is no file"),
+            (("none.parquet",), "does not exist"),
             ((), "needs a log"),
         ],
     )
@@ -201,7 +225,7 @@ class TestEvaluate:
         assert taurank("evaluate", model, *arguments).refused_with(sentence)
 
     def test_no_model(self, taurank: Command, shop: Path) -> None:
-        assert taurank("evaluate", shop / "none", shop / "test.parquet").refused_with("there is no file")
+        assert taurank("evaluate", shop / "none", shop / "test.parquet").refused_with("does not exist")
 
     def test_scores_from_an_array_and_from_a_table(self, taurank: Command, model: Path, shop: Path) -> None:
         """The model's own scores, as a .npy file and as a table of pairs, measure the same as the model."""

@@ -23,11 +23,15 @@ def call(words: tuple[str, ...], folder: Path, chosen: dict[str, Path]) -> list[
     uses, arguments = path_uses(COMMANDS[words]), list[object](words)
     if words in (("fit",), ("tune",)):
         arguments.append("popular")
+    if words == ("propensity", "slates"):
+        arguments += ["--size", 1]
     for name, use in uses.items():
         path = chosen.get(name, folder / f"{name}.csv")
         if use is READS:
             path.write_text("user_id,item_id\n1,2\n")
-        arguments += [path] if name in ("path", "model", "impressions", "outcomes") else [f"--{name}", path]
+        arguments += (
+            [path] if name in ("path", "model", "impressions", "outcomes") else [f"--{name.replace('_', '-')}", path]
+        )
     return arguments
 
 

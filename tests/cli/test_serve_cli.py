@@ -45,7 +45,7 @@ def test_from_nothing_to_a_model(tmp_path: Path) -> None:
         call("settle", "tomorrow", "--surface=mail", store)
     with pytest.raises(InputError, match="on or off"):
         call("switch", "maybe", "--surface=mail", store)
-    with pytest.raises(InputError, match="no file"):
+    with pytest.raises(InputError, match="does not exist"):
         call("upload", str(tmp_path / "missing"), store)
 
 

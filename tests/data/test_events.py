@@ -22,7 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taurank import Log
-from taurank.data.events.build import COMBINE
+from taurank.data.events.matching import COMBINE
 from taurank.errors import InputError
 
 START = datetime(2024, 2, 26)  # a Monday
@@ -126,6 +126,7 @@ def test_agrees_with_the_slow_twin(period: Any, window: timedelta | None, combin
     if combine == "same":
         impressions, outcomes = (cell_propensity(events, period) for events in (impressions, outcomes))
     log = Log.from_events(frame(impressions), frame(outcomes), period=period, window=window, combine=combine)
+    impressions, outcomes = (list(dict.fromkeys(events)) for events in (impressions, outcomes))  # duplicates once
     rows, fates = slow_log(impressions, outcomes, period, window, combine)
     assert [row[:5] for row in rows_of(log)] == [row[:5] for row in rows]
     np.testing.assert_allclose([row[5] for row in rows_of(log)], [row[5] for row in rows], rtol=1e-13)
@@ -161,8 +162,11 @@ def test_every_event_is_accounted_for(shown: Any, happened: Any, hours: int | No
     assert rows_of(log) == rows
     s = log.summary
     assert s is not None
-    assert s.impressions == s.treated_cells + s.repeated_impressions + s.impressions_outside
-    lost = s.before_impression + s.after_window + s.outcomes_outside
+    assert s.impressions_duplicate == len(shown) - len(set(shown))
+    assert s.outcomes_duplicate == len(happened) - len(set(happened))
+    kept = s.treated_cells + s.repeated_impressions + s.impressions_outside
+    assert s.impressions == kept + s.impressions_duplicate
+    lost = s.before_impression + s.after_window + s.outcomes_outside + s.outcomes_duplicate
     assert s.outcomes == s.matched + s.control + lost
     assert s.repeated_outcomes == s.matched + s.control - int(log.outcome.sum())
     assert s.rows == len(log) == s.treated_cells + int((log.treated == 0).sum())
@@ -326,19 +330,29 @@ def test_a_given_catalogue_keeps_its_order() -> None:
     ("shown", "happened", "lacking"),
     [(True, True, 0), (True, False, 1), (False, True, 1), (False, False, 2)],
 )
-def test_propensity_is_recorded_if_every_row_has_one(shown: bool, happened: bool, lacking: int) -> None:
+def test_recorded_propensities_are_kept_where_other_rows_have_none(shown: bool, happened: bool, lacking: int) -> None:
     impressions = frame([("a", 1, START, 0.25)], shown)
     outcomes = frame([("a", 1, START, 0.5), ("b", 1, START, 0.75)], happened)
     log = Log.from_events(impressions, outcomes)
     assert log.summary is not None
     assert log.summary.rows_without_propensity == lacking
-    if lacking:
+    if lacking == 2:
         assert log.propensity is None
-        assert f"{lacking} of 2 rows have none" in str(log.summary)
-        assert "taurank.propensity.estimate" in str(log.summary)
     else:
         assert log.propensity is not None
-        assert log.propensity.tolist() == [0.25, 0.75]
+        np.testing.assert_array_equal(log.propensity, [0.25 if shown else np.nan, 0.75 if happened else np.nan])
+    if lacking:
+        assert f"{lacking} of 2 rows have none" in str(log.summary)
+        assert "taurank.propensity.estimate" in str(log.summary)
+
+
+@pytest.mark.parametrize(("combine", "expected"), [("same", 0.25), ("any", np.nan), ("first", 0.25), ("max", 0.25)])
+def test_a_null_propensity_among_the_events_of_a_cell(combine: str, expected: float) -> None:
+    """1 − Π(1 − p) needs every p; the other choices take what was recorded."""
+    shown = frame([("a", 1, START, 0.25), ("a", 1, START, float("nan")), ("b", 1, START, 0.5)])
+    log = Log.from_events(shown, frame([("a", 1, START, 0.5)]), combine=combine)
+    assert log.propensity is not None
+    np.testing.assert_array_equal(log.propensity, [expected, 0.5])
 
 
 def test_no_control_rows_need_no_propensity_of_outcomes() -> None:
@@ -353,8 +367,14 @@ def test_summary_reads_and_serializes() -> None:
     facts = json.loads(json.dumps(summary.to_dict()))
     assert facts["window"] == "1 day, 6:00:00"
     assert facts["impressions"] == 40
-    for word in ("impressions", "treated cells", "before the impression", "after the window", "outside"):
+    for word in (
+        "impressions",
+        "treated cells",
+        "before the impression",
+        "without an impression",
+    ):
         assert word in str(summary)
+    assert max(len(line) for line in str(summary).splitlines()) <= 80
 
 
 def test_the_temporary_folder_is_left_clean(tmp_path: Path) -> None:
@@ -397,7 +417,7 @@ GOOD = changed("propensity", 0.5)
         (GOOD[:0], "impressions has no rows"),
         (changed("timestamp", [START.replace(tzinfo=UTC)] * 3), "the time zone UTC in impressions and no"),
         ([1, 2], "impressions: a pandas, Polars or PyArrow frame is needed, got a list"),
-        ("no/such/file.parquet", "impressions: there is no file"),
+        ("no/such/file.parquet", "impressions: the file .* does not exist"),
     ],
 )
 def test_bad_tables_are_refused(impressions: Any, sentence: str) -> None:
@@ -408,9 +428,9 @@ def test_bad_tables_are_refused(impressions: Any, sentence: str) -> None:
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        ({"period": "month"}, "period must be 'day', 'week' or a list of edges, got 'month'"),
+        ({"period": "year"}, "period must be 'day', 'week' or 'month', a number of them .*, got 'year'"),
         ({"period": [START]}, "needs at least two edges and no null, got 1 edges"),
-        ({"period": 7}, "period must be 'day', 'week' or a list of edges, got 7"),
+        ({"period": 7}, "period must be 'day', 'week' or 'month', .*, got 7"),
         ({"period": [1, 2]}, "column 'period' has numbers such as 1"),
         ({"period": [EDGES[1], EDGES[0]]}, "must increase, but 2024-02-26 00:00:00 follows"),
         ({"period": [START, START]}, "must increase"),

@@ -162,7 +162,6 @@ class TestRefusals:
             (changed("item_id", None), "column 'item_id' has 1 null value"),
             (changed("time", None), "column 'time' has 1 null value"),
             (changed("treated", None), "column 'treated' has 1 null value"),
-            (changed("propensity", None), "column 'propensity' has 1 null value"),
             (changed("treated", 2, 3), "column 'treated' must be 0 or 1; 3 rows are not, for example 2"),
             (changed("outcome", 0.5), "column 'outcome' must be 0 or 1; 1 row is not, for example 0.5"),
             (changed("outcome", -1), "'outcome' must be 0 or 1"),
@@ -220,6 +219,19 @@ class TestRefusals:
         with pytest.raises(InputError, match=r"IPS needs the column 'propensity'.*propensity.estimate"):
             log.recorded_propensity("IPS")
 
+    def test_a_null_propensity_is_not_recorded_and_stays_so_in_files(self, tmp_path: Path) -> None:
+        log = Log.from_frame(frame(propensity=[0.2, None, 0.4, None]))
+        assert log.n_without_propensity == 2
+        np.testing.assert_array_equal(log.propensity, [0.2, np.nan, 0.4, np.nan])
+        with pytest.raises(InputError, match=r"IPS needs the column 'propensity', which 2 rows lack.*estimate"):
+            log.recorded_propensity("IPS")
+        assert "2 rows without propensity" in repr(log)
+        assert log.describe()["largest propensity"] == 0.4
+        for name in ("log.parquet", "log.csv"):
+            log.write(tmp_path / name)
+            assert Log.read(tmp_path / name).equals(log)
+        assert Log.from_frame(frame(propensity=[None] * 4)).propensity is None
+
     def test_with_propensity(self) -> None:
         log = Log.from_frame(frame().drop(columns="propensity"))
         assert log.with_propensity(frame()["propensity"]).equals(Log.from_frame(frame()))
@@ -274,7 +286,7 @@ class TestBadFiles:
             Log.read(tmp_path / "log.csv")
 
     def test_paths_that_lead_nowhere(self, tmp_path: Path) -> None:
-        with pytest.raises(InputError, match="there is no file"):
+        with pytest.raises(InputError, match=r"the file .* does not exist"):
             Log.read(tmp_path / "none.parquet")
         with pytest.raises(InputError, match=r"contains no \.parquet or \.csv"):
             Log.read(tmp_path)

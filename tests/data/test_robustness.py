@@ -94,9 +94,9 @@ class TestFiles:
         wide = tr.Log.from_frame(log.to_frame(), users=range(100), items=range(50))
         assert tr.Log.from_frame(wide.to_arrow()).equals(wide)
 
-    def test_a_semicolon_file_is_told(self, tmp_path: Path) -> None:
-        (tmp_path / "log.csv").write_text("user_id;item_id;treated;outcome\n1;2;1;1\n")
-        with pytest.raises(InputError, match="Separate columns by commas"):
+    def test_an_unknown_separator_is_told(self, tmp_path: Path) -> None:
+        (tmp_path / "log.csv").write_text("user_id|item_id|treated|outcome\n1|2|1|1\n")
+        with pytest.raises(InputError, match="Separate columns by commas, semicolons or tabs"):
             tr.Log.read(tmp_path / "log.csv")
 
     def test_unlisted_pairs_rank_below_listed_ones(self, tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ MISTAKES: dict[str, Callable[[tr.Log], Any]] = {
     "random_state of a fit": lambda log: quick(random_state=-1).fit(log),
     "log": lambda log: quick().fit(log.to_frame()),  # type: ignore[arg-type]
     "validation": lambda log: quick().fit(log, log),  # type: ignore[arg-type]
-    "gains": lambda log: tr.evaluate(np.zeros((30, 20)), log),  # type: ignore[call-overload]
+    "gains": lambda log: tr.evaluate(np.zeros((30, 20)), log.to_frame()),  # type: ignore[call-overload]
     "metrics": lambda log: tr.evaluate(np.zeros((30, 20)), tr.gains.ips(log), 5),  # type: ignore[call-overload]
     "pairs": lambda log: tr.Popular().fit(log).score([0, 1, 2], [0, 1]),
     "path": lambda log: tr.Log.read(None),  # type: ignore[arg-type]

@@ -246,3 +246,47 @@ def test_bad_input_is_refused_with_a_sentence() -> None:
         model.at(-1, 0, 0)
     with pytest.raises(InputError, match="integers"):
         model.at([0.5], [0], [0])
+
+
+def partly_recorded(lacking: str, seed: int = 5) -> tuple[Log, Any, Any]:
+    """A log whose true propensities follow a taste, and the same with some of them missing."""
+    rng = np.random.default_rng(seed)
+    effects = [rng.normal(0.0, 1.0, n) for n in (150, 60)]
+    log_odds = -1.5 + effects[0][:, None] + effects[1] + rng.normal(0.0, 0.5, (150, 60))
+    truth = np.broadcast_to(expit(log_odds)[..., None], (150, 60, 2))
+    treated = rng.random(truth.shape) < truth
+    log = dense_log(treated, propensity=truth, rows=np.ones_like(treated))
+    missing = (log.treated == 0) if lacking == "control" else rng.random(len(log)) < 0.05
+    recorded = truth[log.user, log.item, log.time]
+    partial = Log.from_frame(log.to_frame().assign(propensity=np.where(missing, np.nan, recorded)))
+    return partial, recorded, missing
+
+
+@pytest.mark.parametrize("lacking", ["some", "control"])
+def test_recorded_propensities_stay_and_missing_ones_are_calibrated_on_them(lacking: str) -> None:
+    log, truth, missing = partly_recorded(lacking)
+    result = propensity.estimate(log, random_state=0).propensity
+    assert result is not None
+    np.testing.assert_array_equal(result[~missing], truth[~missing])
+    assert not np.isnan(result).any()
+    error = np.sqrt(truth[missing].var() / missing.sum())
+    assert result[missing].mean() == pytest.approx(truth[missing].mean(), abs=0.1 * truth[missing].mean() + error)
+    replaced = propensity.estimate(log, random_state=0, replace=True).propensity
+    assert replaced is not None
+    assert np.all(replaced[~missing] != truth[~missing])
+
+
+def test_the_calibration_line_is_found_again() -> None:
+    """Estimates that are too extreme and too large are mapped back, also from the other arm."""
+    from taurank.estimation.propensities.recorded import fill_in
+
+    log, truth, missing = partly_recorded("control")
+    distorted = expit(0.7 + 1.6 * np.log(truth / (1.0 - truth)))
+    filled = fill_in(log, np.clip(distorted, 1e-6, 1 - 1e-6))
+    np.testing.assert_allclose(filled[missing], truth[missing], rtol=0.02, atol=1e-3)
+
+
+def test_a_complete_log_is_estimated_anew_unless_told_to_keep_it() -> None:
+    log = dense_log(draw((10, 8, 2), seed=1), propensity=np.full((10, 8, 2), 0.25))
+    assert np.all(propensity.estimate(log, random_state=0).propensity != 0.25)
+    np.testing.assert_array_equal(propensity.estimate(log, random_state=0, replace=False).propensity, 0.25)

@@ -77,10 +77,11 @@ class TestContract:
         assert kind().fit(log).history_.empty
         assert not (tmp_path / "state").exists()
 
+    @pytest.mark.filterwarnings("ignore::taurank.UnfinishedWarning")
     def test_the_first_metric_decides(self, log: Log, truth: Gains) -> None:
         fits = {}
         for metrics in (("CAR", "CDCG"), ("CDCG", "CAR")):
-            learner = DLCE(random_state=0, factors=8, epochs=12, learning_rate=0.1)
+            learner = DLCE(random_state=0, factors=8, epochs=12, learning_rate=0.1, rate_decay=1.0)
             fits[metrics[0]] = learner.fit(log, truth, metrics, patience=None, validate_every=1)
         car, cdcg = fits["CAR"].history_, fits["CDCG"].history_
         pd.testing.assert_frame_equal(car[cdcg.columns], cdcg)
@@ -177,15 +178,19 @@ class TestDivergence:
     @pytest.mark.parametrize("kind", FACTORS)
     @pytest.mark.parametrize("size", [(40, 5), (200, 30), (30, 200)])
     @pytest.mark.parametrize("overlap", [0.1, 0.0001])
-    def test_ordinary_fits_are_not(self, kind: Any, size: tuple[int, int], overlap: float) -> None:
+    def test_ordinary_fits_are_not(
+        self, kind: Any, size: tuple[int, int], overlap: float, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        ratios: list[float] = []
+        monkeypatch.setattr(Stats, "diverged", property(lambda s: bool(ratios.append(s.loss / s.zero_loss))))  # type: ignore[func-returns-value]
         world = World.synthetic(*size, random_state=3, overlap=overlap)
         log = (world if overlap == 0.1 else world.personalized()).sample(6, random_state=4).log
-        history = kind(random_state=0, factors=16).fit(log).history_
-        assert history["loss"].max() < 3 * max(1.0, *history["loss"][:3])  # the limit is never near
+        kind(random_state=0, factors=16).fit(log, None)
+        assert max(ratios) < 3  # the limit of 10 is never near
 
     @pytest.mark.parametrize("loss", ["sigmoid", "hinge"])
     def test_nor_are_those_with_other_losses(self, loss: str, log: Log) -> None:
-        DLCE(random_state=0, factors=16, epochs=60, loss=loss, cap=1e-6).fit(log)
+        DLCE(random_state=0, factors=16, epochs=60, loss=loss, cap=1e-6).fit(log, None)
 
     def test_advice_fits_the_cause(self, log: Log) -> None:
         with pytest.raises(Diverged, match=r"regularization is 100 and must be below 1; lower one"):
@@ -292,7 +297,7 @@ class TestParams:
 
     def test_set_params_is_checked_and_changes_all_or_nothing(self) -> None:
         learner = DLCE(cap=0.3)
-        with pytest.raises(InputError, match="DLCE has no hyper-parameter 'caps'; it has cap, "):
+        with pytest.raises(InputError, match="DLCE has no hyper-parameter 'caps'; it has averaging, cap, "):
             learner.set_params(caps=0.1)
         with pytest.raises(InputError, match="epochs must be"):
             learner.set_params(cap=0.5, epochs=0)
@@ -314,12 +319,15 @@ def clone_of(estimator: Any) -> Any:
 ODD = [10**400, -1, 0, "4", "many", None, float("nan"), float("inf"), [4], {}, True, 2.5, b"4", object(), 10**5000]
 
 
-@pytest.mark.parametrize("name", ["factors", "epochs", "learning_rate", "regularization", "threads", "random_state"])
+@pytest.mark.parametrize(
+    "name",
+    ["factors", "epochs", "learning_rate", "regularization", "rate_decay", "averaging", "threads", "random_state"],
+)
 @pytest.mark.parametrize("value", ODD, ids=range(len(ODD)))
 def test_odd_hyper_parameters_end_in_one_sentence(name: str, value: Any, log: Log) -> None:
     fine = {
         "threads": (None,), "random_state": (None, 0, 10**400, 10**5000), "regularization": (0, 2.5),
-        "learning_rate": (), "factors": (), "epochs": (),
+        "learning_rate": (), "factors": (), "epochs": (), "rate_decay": (), "averaging": (0,),
     }[name]  # fmt: skip
     options = {"factors": 2, "epochs": 1, "random_state": 0, name: value}
     if value in fine and not isinstance(value, bool):

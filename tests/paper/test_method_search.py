@@ -19,7 +19,7 @@ from taurank.paper.plan.toml_table import parse_toml
 from taurank.paper.runs import search
 
 GOOD = 'kind = "comparison"\nmetrics = ["CDCG"]\ndata = [{items = "category"}]\nmethods = [{name = "dlce"}]\n'
-BUDGET = {"trials": 1, "updates": 2000, "validations": 2, "objectives": ["CDCG", "CAR"], "learning_rate": [0.1]}
+BUDGET = {"trials": 3, "updates": 2000, "validations": 2, "objectives": ["CDCG", "CAR"], "learning_rate": [0.1]}
 
 
 def plan_of(folder: Path, text: str = GOOD, **changes: Any) -> Plan:
@@ -42,7 +42,7 @@ def test_search_continues_where_it_stopped_and_its_settings_are_used(
         assert (progress.total, progress.count) == (3, 3)
     assert first == reading.load_tuned(tmp_path / "tuned.toml")
     table = first["category"]["original"]["dlce"]
-    assert table["learning_rate"] == 0.1
+    assert table["learning_rate"] in (0.003, 0.1)  # the authors' own is tried too
     assert table["cap"] in tr.DLCE.space["cap"]
     (costs,) = pd.read_csv(tmp_path / "search.csv").to_dict("records")
     assert (costs["method"], costs["trials"], costs["cut"]) == ("dlce", 3, 0)
@@ -54,8 +54,17 @@ def test_the_settings_known_so_far_are_tried_first(tmp_path: Path) -> None:
     preset = small(search=BUDGET, use_tuned=True)
     plan = reading.load(write(tmp_path, GOOD), preset, {"category": {"original": {"dlce": known}}})
     (one,) = search._searches([plan], tmp_path, None)
-    assert one.spec().start == (known,)
-    assert 0.123 in one.space()["cap"]
+    authors = {"cap": 0.01, "regularization": 0.01, "learning_rate": 0.003}
+    assert one.spec().start == (known, authors)
+    assert {0.123, 0.01} <= set(one.space()["cap"])
+
+
+def test_every_method_has_the_same_budget_and_the_schedule_of_the_preset(tmp_path: Path) -> None:
+    methods = '[{name = "dlce"}, {name = "bpr"}, {name = "cause"}, {name = "ulbpr"}]'
+    plan = plan_of(tmp_path, GOOD.replace('[{name = "dlce"}]', methods))
+    assert {one.spec().trials for one in search._searches([plan], tmp_path, None)} == {3}
+    for name, decay in (("quick", 0.03), ("full", 0.03), ("authors", 1.0)):
+        assert reading.load_preset(name).settings["rate_decay"] == decay
 
 
 def test_limits_and_learners_without_epochs_are_not_searched(tmp_path: Path) -> None:

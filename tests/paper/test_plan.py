@@ -217,7 +217,7 @@ def test_reserved_names_are_those_that_a_run_writes(tmp_path: Path) -> None:
     paper.run(["statistics", write(tmp_path, GOOD)], "smoke", out=tmp_path / "out", show_progress=False)
     stems = {path.name.split(".")[0] for path in (tmp_path / "out").iterdir()}
     assert {"run", "report", "verdicts"} <= stems
-    assert stems - {"mine", "mine_targets", "statistics"} <= set(names.RESERVED)
+    assert stems - {"mine", "mine_targets", "mine_curves", "statistics"} <= set(names.RESERVED)
 
 
 @pytest.mark.parametrize(

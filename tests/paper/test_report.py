@@ -273,7 +273,7 @@ def test_what_is_not_reproduced_in_the_published_results_is_explained() -> None:
 
 def test_the_published_report_is_that_of_the_published_tables() -> None:
     run = inputs.read(RESULTS)
-    results = claims.check(run.frames, run.findings.explanations)
+    results = claims.check(run.frames, run.findings.explanations, authors=run.authors)
     assert (RESULTS / "report.md").read_text(encoding="utf-8") == page.markdown(run, results)
     assert (RESULTS / "verdicts.csv").read_text(encoding="utf-8") == claims.to_frame(results).to_csv(index=False)
 

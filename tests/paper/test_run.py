@@ -94,6 +94,24 @@ def test_run_writes_tables_and_a_record_and_a_second_run_makes_no_fit(tiny: dict
 
 
 @pytest.mark.usefixtures("no_report")
+def test_the_record_says_which_preset_made_each_table(tiny: dict[str, str], tmp_path: Path) -> None:
+    paper.run(tiny["comparison"], "smoke", out=tmp_path, show_progress=False)
+    path = tmp_path / "run.json"
+    record = json.loads(path.read_text())
+    other = {**record, "preset": "full", "presets": {"comparison": "full"}, "experiments": {"comparison": 9000.0}}
+    path.write_text(json.dumps(other | {"seed": [7]}))
+    paper.run(tiny["misspecification"], "smoke", out=tmp_path, show_progress=False)
+    record = json.loads(path.read_text())
+    assert record["presets"] == {"comparison": "full", "misspecification": "smoke"}
+    assert record["experiments"]["comparison"] == 9000
+    assert record["seed"] == [0, 7]
+    paper.run(tiny["comparison"], "smoke", out=tmp_path, show_progress=False)
+    record = json.loads(path.read_text())
+    assert record["presets"]["comparison"] == "smoke"
+    assert record["experiments"]["comparison"] < 9000, "seconds of another preset are not added"
+
+
+@pytest.mark.usefixtures("no_report")
 @pytest.mark.parametrize("record", ["", "[]", "{}", '{"preset": "smoke", "experiments": 3}', "[" * 9999])
 def test_a_damaged_record_of_earlier_runs_is_written_again(tiny: dict[str, str], tmp_path: Path, record: str) -> None:
     (tmp_path / "run.json").write_text(record)
@@ -113,8 +131,8 @@ def test_same_tables_from_another_folder_and_other_threads(tiny: dict[str, str],
 def test_tables_have_the_columns_the_report_reads(tiny: dict[str, str], tmp_path: Path) -> None:
     paper.run(tiny.values(), "smoke", out=tmp_path, show_progress=False)
     comparison = pd.read_csv(tmp_path / "comparison.csv")
-    assert list(comparison)[:9] == [
-        "items", "setting", "method", "metric", "mean", "std", "settings", "seconds", "updates",
+    assert list(comparison)[:10] == [
+        "items", "setting", "method", "metric", "mean", "std", "weeks", "settings", "seconds", "updates",
     ]  # fmt: skip
     assert set(comparison["method"]) == {"popular", "dlce", "hinge", "countingbayes", "truth", "ten_weeks"}
     assert set(comparison["metric"]) == {"CP@10", "CDCG", "P@10"}
@@ -152,7 +170,7 @@ def test_each_metric_is_of_its_own_best_epoch(tmp_path: Path) -> None:
         assert rest == 0
         model = tr.DLCE(**result.settings, epochs=epochs, random_state=splits.fit_seed(data), threads=1)
         gains = split.outcome if metric == "P@10" else split.truth
-        measured = tr.evaluate(model.fit(split.train, show_progress=False), gains, metric)[metric]
+        measured = tr.evaluate(model.fit(split.train, None, show_progress=False), gains, metric)[metric]
         assert value.weeks == tuple(measured.per_time)
         assert value.mean == pytest.approx(measured.mean)
         assert value.std == pytest.approx(measured.std)
@@ -333,7 +351,7 @@ def test_after_a_change_of_ones_own_learner_its_fits_are_made_again(tmp_path: Pa
 @pytest.mark.usefixtures("own_learners")
 def test_a_learner_of_ones_own_is_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(search, "worker_count", lambda _: 2)
-    budget = {"trials": 2, "updates": 2000, "validations": 2, "objectives": ["CDCG"], "learning_rate": [0.03, 0.1]}
+    budget = {"trials": 6, "updates": 2000, "validations": 2, "objectives": ["CDCG"], "learning_rate": [0.03, 0.1]}
     plan = reading.load(write(tmp_path, WITH_OWN), small(search=budget, use_tuned=True), {})
     with Progress(False) as progress:
         tuned = search.search([plan], tmp_path, None, progress)

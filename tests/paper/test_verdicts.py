@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 
 from support import paper_tables as made_up
 from taurank.paper.verdicts import claims, comparison, criteria, paper_tables
@@ -211,6 +213,58 @@ def test_a_difference_counts_beyond_the_larger_standard_deviation() -> None:
     assert comparison.compare_by("CDCG", Score(0.79, 0.2), base) == -1
     assert comparison.compare_by("CAR", Score(0.79, 0.2), base) == 1  # smaller is better
     assert comparison.compare_by("CP@100", Score(0.0313, 0.0003), Score(0.0310, 0.0002)) == 0
+
+
+def score(*draws: list[float]) -> comparison.Score:
+    return comparison.Score(float(np.mean(draws)), 9.0, weeks=tuple(map(tuple, draws)))
+
+
+def test_scores_with_weeks_are_compared_in_pairs() -> None:
+    """Weeks that vary together hide a difference from standard deviations, not from a paired test."""
+    weeks = np.linspace(1, 2, 10)
+    wobble = 0.001 * np.cos(np.arange(10))
+    assert comparison.compare(score(list(weeks + 0.1 + wobble)), score(list(weeks))) == 1
+    assert comparison.compare(score(list(weeks)), score(list(weeks + 0.1 + wobble))) == -1
+    assert comparison.compare(score(list(weeks + 0.1 * np.cos(np.arange(10)))), score(list(weeks))) == 0
+    assert comparison.compare(score(list(weeks)), score(list(weeks))) == 0
+
+
+def test_with_several_draws_their_means_are_compared() -> None:
+    """Every week of every draw is better, but the draws differ so much that another one might not be."""
+    one, two = [[2.0] * 10, [1.1] * 10, [1.01] * 10], [[1.0] * 10] * 3
+    assert comparison.compare(score(*one), score(*two)) == 0
+    differences = comparison.paired_differences(score(*one), score(*two))
+    assert differences is not None
+    np.testing.assert_allclose(differences, [1.0, 0.1, 0.01])
+
+
+def test_the_p_value_is_scipys() -> None:
+    differences = np.random.default_rng(0).normal(0.3, 1, 8)
+    assert comparison.p_value(differences) == pytest.approx(stats.ttest_1samp(differences, 0).pvalue)
+
+
+def test_the_level_counts_all_comparisons(frames: Frames, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[Score] = []
+    plain = comparison._differ
+
+    def counting(first: Score, second: Score) -> bool:
+        calls.append(first)
+        return plain(first, second)
+
+    monkeypatch.setattr(comparison, "_differ", counting)
+    claims.check({**paper_tables.frames(), **frames})
+    ours = len(calls)
+    calls.clear()
+    claims.check({})  # the printed figures alone
+    assert 0.5 * comparison.COMPARISONS < ours - len(calls) <= comparison.COMPARISONS
+
+
+def test_a_second_answer_from_the_authors_settings(frames: Frames) -> None:
+    (result,) = claims.check(frames, claims=claims.CLAIMS[:1], authors={"comparison": paper_tables.comparison()})
+    assert result.authors == result.paper == "reproduced"
+    assert "DLCE : BLCE" in result.authors_figures
+    without = claims.check(frames, authors={"car": paper_tables.car()})
+    assert [one.id for one in without if one.authors] == ["dlce-best-in-car"]
 
 
 def test_the_rank_correlation_leaves_the_limits_out() -> None:

@@ -14,9 +14,11 @@ from sqlalchemy import select
 from support.shop import NOON, SetClock, decider, fitted, open_shop, small_world, visit
 from taurank.data.log import Log
 from taurank.errors import InputError
+from taurank.piloting.run import pilot
 from taurank.serve import tables
 from taurank.serve.deciding import Decider
 from taurank.serve.export import export
+from taurank.serve.gate import demote, promote
 from taurank.serve.keeping import keep_once
 from taurank.serve.models import add_model, model_bytes
 from taurank.serve.policy import Policy
@@ -88,6 +90,65 @@ def test_retraining_makes_a_candidate(sqlite_store: Store) -> None:
     again = retrain(made, "home", Plan("countingbayes", {"weight": 3.0}))
     assert "still the candidate" in again.words
     assert "home" in keep_once(made)
+
+
+def test_an_update_learns_what_a_fit_would(sqlite_store: Store) -> None:
+    """A learner that counts: the incumbent and the days since then make what a fit to all days makes."""
+    made, clock = shop_for_days(sqlite_store, 4, copies=3)
+    plan = Plan("countingbayes", {"weight": 2.0}, update=True)
+    first = retrain(made, "home", plan)
+    assert "fitted from nothing, because the incumbent has ids that are not text" in first.words
+    promote(sqlite_store, "home", first.version or "", "", clock.now)
+    refused = retrain(made, "home", plan)
+    assert "no period has ended since the incumbent was stored" in refused.words
+    assert refused.version is None
+    recorder = Recorder(sqlite_store)
+    for day in range(3):
+        visit(made, clock, small_world(), recorder, np.random.default_rng(day), copies=3)
+        if day == 0:
+            assert "fewer than two periods have ended" in retrain(made, "home", plan, grace=0.0).words
+            demote(sqlite_store, "home", "", clock.now)
+    recorder.close()
+    again = retrain(made, "home", plan)
+    assert f"update of '{first.version}' with 3 periods" in again.words
+    learner = made.models.get(again.version or "").learner
+    fresh = plan.fitted(export(made, made.surfaces.get("home")).log)
+    assert learner.users.values.equals(fresh.users.values)
+    assert learner.popularity_.tolist() == fresh.popularity_.tolist()
+    np.testing.assert_array_equal(learner.score_user(5), fresh.score_user(5))
+    before = made.models.get(first.version or "").learner
+    assert before.popularity_.sum() < learner.popularity_.sum()  # the incumbent in memory stayed as it was
+    assert "the incumbent is a CountingBayes" in retrain(made, "home", Plan("popular", update=True)).words
+
+
+def test_factors_are_updated(sqlite_store: Store) -> None:
+    made, clock = shop_for_days(sqlite_store, 3, copies=3)
+    plan = Plan("dlce", {"factors": 4, "epochs": 30, "random_state": 0}, update=True)
+    promote(sqlite_store, "home", retrain(made, "home", plan).version or "", "", clock.now)
+    recorder = Recorder(sqlite_store)
+    for day in range(2):
+        visit(made, clock, small_world(), recorder, np.random.default_rng(day), copies=3)
+    recorder.close()
+    again = retrain(made, "home", plan)
+    assert "with 2 periods" in again.words
+    assert again.version is not None
+
+
+def test_a_pilot_reads_the_export(sqlite_store: Store, tmp_path: Path) -> None:
+    made, clock = shop_for_days(sqlite_store, 5, copies=2)
+    recorder = Recorder(sqlite_store)
+    visit(made, clock, small_world(), recorder, np.random.default_rng(0))  # other users, on this day only
+    recorder.close()
+    settle(made, made.surfaces.get("home"), clock.now)
+    exported = export(made, made.surfaces.get("home"))
+    exported.write(tmp_path)
+    log = Log.read(tmp_path / "log.parquet")
+    assert log.cells == len(exported.visits) * log.n_items < log.n_users * log.n_items * log.n_times
+    plan = '[tables]\nlog = "log.parquet"\n[pilot]\nlearners = ["popular", "countingbayes"]\ntrials = 1\nk = 4\n'
+    (tmp_path / "plan.toml").write_text(plan)
+    result = pilot(tmp_path / "plan.toml", tmp_path / "out", threads=1, show_progress=False)
+    assert (tmp_path / "out" / "report.html").exists()
+    assert set(result.rankings) == {"popular", "countingbayes"}
 
 
 def test_offline_estimate_is_right(sqlite_store: Store) -> None:

@@ -189,7 +189,7 @@ def test_a_full_disk_is_503(sqlite_store: Store, clock: SetClock) -> None:
     rows.close()
 
 
-def test_schemathesis_finds_no_server_error(sqlite_store: Store, tmp_path: Path) -> None:
+def test_schemathesis_finds_nothing(sqlite_store: Store, tmp_path: Path) -> None:
     pytest.importorskip("schemathesis", reason="schemathesis is not installed")
     open_shop(sqlite_store)
     token, port = create_token(sqlite_store, "admin")[1], free_port()
@@ -197,8 +197,8 @@ def test_schemathesis_finds_no_server_error(sqlite_store: Store, tmp_path: Path)
     command += [
         "--header",
         f"Authorization: Bearer {token}",
-        "--checks",
-        "not_a_server_error,response_schema_conformance",
+        "--exclude-checks",
+        "positive_data_acceptance",  # no schema can say what a model file is, or that the floor is below the ceiling
     ]
     command += ["--max-examples", "25", "--seed", "1", "--phases", "examples,coverage,fuzzing"]
     with server(sqlite_store.address, port):

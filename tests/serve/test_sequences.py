@@ -8,6 +8,7 @@ import pytest
 from taurank.serve.sequences import (
     FEWEST_ACTIVE,
     FEWEST_USERS,
+    FEWEST_VALUED,
     Means,
     difference,
     from_variance,
@@ -58,6 +59,27 @@ def test_coverage_under_continuous_peeking() -> None:
         fixed += bool((np.abs(mean[run] - rate)[enough] <= naive).all())
     assert covered / runs >= 0.95
     assert fixed / runs < 0.75  # what peeking does to an ordinary interval
+
+
+@pytest.mark.parametrize("spread", [1.0, 2.0])
+def test_coverage_of_values(spread: float) -> None:
+    """A twentieth of the visits has a log-normal value, shown (+) or not (−); one arm is small."""
+    random, runs, covered = np.random.default_rng(5), 200, 0
+    for _ in range(runs):
+        small, large = (_valued(random, users, spread) for users in (1000, 4000))
+        sequence = difference(small, large, fewest_active=FEWEST_VALUED)
+        covered += bool(((sequence.low <= 0) & (sequence.high >= 0)).all())
+        assert np.isfinite(sequence.high[-1])
+    assert covered / runs >= 0.95
+
+
+def _valued(random: np.random.Generator, users: int, spread: float) -> Means:
+    """Running means of 10 periods; the arms do not differ."""
+    n = 10 * users
+    value = random.lognormal(0.0, spread, n) * (random.random(n) < 0.05)
+    shown = random.random(n) < 0.7
+    order = np.arange(n)
+    return running_means(order % users, order // users, np.where(shown, value, -value * 0.4), 10)
 
 
 def test_coverage_with_returning_users_and_two_arms() -> None:

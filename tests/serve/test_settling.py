@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sqlalchemy import select
+from sqlalchemy import func, select, update
 
 from support.shop import NOON, SetClock, decider, fitted, open_shop, small_world, visit
+from taurank.errors import InputError
 from taurank.serve import tables
+from taurank.serve.export import export
 from taurank.serve.gate import judge, promote, start_candidate
 from taurank.serve.lift import against_holdout, arm_lift, compare_candidate, read_visits
 from taurank.serve.models import add_model, model_bytes
@@ -19,6 +21,7 @@ from taurank.serve.policy import Policy
 from taurank.serve.recording import Recorder, Request
 from taurank.serve.settling import settle, settle_again
 from taurank.serve.store import Store
+from taurank.serve.surfaces import put_surface
 
 DAY = 86400.0
 
@@ -106,6 +109,44 @@ def test_the_gate_promotes_and_demotes(sqlite_store: Store, better: bool) -> Non
     assert np.isfinite(against_holdout(visits, "incumbent").low[-1])
 
 
+def test_the_gate_weighs_values(store: Store) -> None:
+    """The lift in value equals its slow twin, with and without a cap; a candidate keeps the outcome as it is."""
+    open_shop(store, Policy(k=4, floor=0.02, temperature=0.3), holdout=0.0)
+    second = add_model(store, model_bytes(fitted("popular")), "", NOON)["version"]
+    clock, random = SetClock(), np.random.default_rng(1)
+    made, recorder = decider(store, clock), Recorder(store)
+    policy, start = Policy(k=4, floor=0.02, temperature=0.3), clock.now
+    for cap in (None, 3.0):
+        put_surface(store, "home", policy, "day", 0.0, now=NOON, outcome="value", cap=cap)
+    start_candidate(store, "home", second, 0.5, "", start)
+    for _ in range(3):
+        visit(made, clock, small_world(), recorder, random, copies=8)
+    recorder.close()
+    with store.write() as connection:  # the shop of the tests sells everything for 1
+        connection.execute(update(tables.outcomes).values(value=func.length(tables.outcomes.c.event_id) % 7 + 0.5))
+    made.surfaces.refresh()
+    surface = made.surfaces.get("home")
+    settle(made, surface, clock.now)
+    assert (surface.outcome, surface.cap) == ("value", 3.0)
+    assert "caused value (up to 3 per item) per visit" in judge(store, surface, clock.now)
+    compared = compare_candidate(store, surface).lift
+    slow: dict[str, list[float]] = {arm: [] for arm in ("candidate", "incumbent")}
+    positives = store.rows(select(tables.positives))
+    for row in store.rows(select(tables.results)):
+        mine = [p for p in positives if p["decision"] == row["decision"]]
+        signs = [1 if p["treated"] else -p["propensity"] / (1 - p["propensity"]) for p in mine]
+        slow[row["arm"]].append(sum(s * min(p["value"], 3.0) for s, p in zip(signs, mine, strict=True)))
+    assert compared.estimate[-1] == pytest.approx(np.mean(slow["candidate"]) - np.mean(slow["incumbent"]))
+    assert np.isfinite(compared.low[-1])
+    assert max(row["value"] for row in positives) > 3
+    assert set(export(made, surface).log.to_frame().query("outcome == 1")["value"]) == {0.5, 6.5}
+    assert export(made, dataclasses.replace(surface, outcome="purchases")).log.values is None
+    with pytest.raises(InputError, match="demote it first"):
+        put_surface(store, "home", policy, "day", 0.0, outcome="purchases")
+    with pytest.raises(InputError, match="'both'"):
+        put_surface(store, "home", policy, "day", 0.0, outcome="both")
+
+
 def test_an_undecided_candidate_makes_room(sqlite_store: Store) -> None:
     open_shop(sqlite_store, holdout=0.0)
     second = add_model(sqlite_store, model_bytes(fitted("popular")), "", NOON)["version"]
@@ -134,6 +175,8 @@ def _by_effect(scores: np.ndarray) -> Any:
     """A model with given scores: CountingBayes holds one score per pair."""
     learner = fitted("counting")
     users, items = scores.shape
+    for counts in ("pair_treated", "pair_treated_positives", "pair_control_positives", "times"):
+        learner.__dict__.pop(f"{counts}_", None)  # the scores alone
     learner.pair_start_ = np.arange(users + 1, dtype=np.int64) * items  # type: ignore[attr-defined]
     learner.pair_item_ = np.tile(np.arange(items, dtype=np.int32), users)  # type: ignore[attr-defined]
     learner.pair_score_ = scores.astype(np.float32).ravel()  # type: ignore[attr-defined]

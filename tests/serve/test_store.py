@@ -125,6 +125,28 @@ def test_writers_of_sqlite_take_the_lock_at_once(sqlite_store: Store) -> None:
     assert rows[0]["journal_mode"] == "wal"
 
 
+def test_a_waiting_writer_tries_often(sqlite_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQLite's own waiting would try a dozen times within its 0.3 seconds, and then every 0.1 seconds."""
+    other, tries = Store(sqlite_store.address), iter(range(1000))
+    reached = threading.Event()
+
+    @event.listens_for(other.engine, "before_cursor_execute")
+    def see(_: Any, __: Any, statement: str, *rest: Any) -> None:
+        if statement == "BEGIN IMMEDIATE" and next(tries) == 30:
+            reached.set()
+
+    recorder = Recorder(other)
+    with sqlite_store.write():
+        waiting = recorder.submit(Request(decision("a")))
+        assert reached.wait(4)
+    assert not waiting.result().repeated
+    monkeypatch.setattr("taurank.serve.store.BUSY_SECONDS", 0.02)
+    with sqlite_store.write():
+        assert isinstance(recorder.submit(Request(decision("b"))).exception(), Unavailable)
+    recorder.close()
+    other.close()
+
+
 def test_tokens(store: Store) -> None:
     key, token = create_token(store, "analyst", "Ann")
     guard = Guard(store)

@@ -55,8 +55,15 @@ def shuffled(size: int, blocks: int, key: int) -> list[list[int]]:
     return [order[a:b] for a, b in itertools.pairwise(cuts)]
 
 
+def shuffled_groups(strata: Strata, seed: int, epoch: int) -> list[list[int]]:
+    """User blocks drawn once for a fit, and their order in each epoch."""
+    groups = shuffled(strata.n_users, strata.blocks, stream(seed, 0, 8))
+    orders = [shuffled(len(group), 1, stream(stream(seed, epoch, 1), b, 0))[0] for b, group in enumerate(groups)]
+    return [[group[n] for n in order] for group, order in zip(groups, orders, strict=True)]
+
+
 def slow_units(entries: Positives, strata: Strata, seed: int, epoch: int) -> Iterator[list]:  # type: ignore[type-arg]
-    users = shuffled(strata.n_users, strata.blocks, stream(seed, epoch, 1))
+    users = shuffled_groups(strata, seed, epoch)
     items = shuffled(strata.n_items, strata.blocks, stream(seed, epoch, 2))
     for unit in range(strata.blocks**2):
         shift, a = divmod(unit, strata.blocks)
@@ -114,16 +121,9 @@ def slow_pairs(tables: Factors, samples: list, params: Pairwise) -> None:  # typ
 def slow_points(tables: Factors, samples: list, params: Pointwise) -> None:  # type: ignore[type-arg]
     p, q = tables
     eta, gamma = params.learning_rate, params.regularization
-    pending: list[tuple[int, int]] = []
 
     def score(sample):  # type: ignore[no-untyped-def]
-        s = p[sample[0]] @ q[sample[1]]
-        while pending:  # the tie follows the step and the score taken with it
-            i, o = pending.pop()
-            apart = q[i] - q[o]
-            q[i] -= eta * params.tie * apart
-            q[o] += eta * params.tie * apart
-        return s
+        return p[sample[0]] @ q[sample[1]]
 
     def step(sample, s):  # type: ignore[no-untyped-def]
         u, i, o, target = sample
@@ -131,7 +131,9 @@ def slow_points(tables: Factors, samples: list, params: Pointwise) -> None:  # t
         p[u], q[i] = (
             p[u] + eta * (g * q[i] - gamma * p[u]), q[i] + eta * (g * p[u] - gamma * q[i]),
         )  # fmt: skip
-        pending.append((i, o))
+        apart = q[i] - q[o]
+        q[i] -= eta * params.tie * apart
+        q[o] += eta * params.tie * apart
 
     walk(samples, score, step)
 

@@ -180,6 +180,18 @@ def test_absent_items_are_found_by_their_rank(listed: set[int], n_items: int) ->
     assert [samplers.absent_item(padded, 1, 1 + len(listed), rank) for rank in range(len(absent))] == absent
 
 
+@given(st.lists(st.sets(st.integers(0, 4)), min_size=1, max_size=4))
+def test_slots_are_found_by_user_and_time(times_of_users: list[set[int]]) -> None:
+    """Users with all times, with some, with none."""
+    stored = [(user, time) for user, times in enumerate(times_of_users) for time in sorted(times)]
+    user_start = np.cumsum([0, *(len(times) for times in times_of_users)])
+    times = np.array([time for _, time in stored], np.int32)
+    for user in range(len(times_of_users)):
+        for time in range(5):
+            want = stored.index((user, time)) if (user, time) in stored else -1
+            assert samplers._find_slot(user_start, times, 5, user, time) == want
+
+
 def full_log(n_users: int, free: list[tuple[int, int]]) -> Log:
     """Every cell is listed, but for those that are free."""
     cells = [(u, i) for u in range(n_users) for i in range(40) if (u, i) not in free]

@@ -124,6 +124,7 @@ def test_a_journal_of_other_data_is_refused(data: tuple[Log, Gains], tmp_path: P
         tune("dlce", log, moved, **options)
 
 
+@pytest.mark.filterwarnings("ignore::taurank.UnfinishedWarning")
 def test_a_class_of_the_users_own_is_searched_over_any_kind_of_value(data: tuple[Log, Gains]) -> None:
     tuning = tune(Own, *data, trials=8, fixed=FIXED)
     assert isinstance(tuning.learner(), Own)

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from taurank import __version__
-from taurank.cli import data, log, model, paper, propensity, serve
+from taurank.cli import data, log, model, paper, pilot, propensity, serve
 from taurank.cli.options import Group, Seed, Threads
 from taurank.cli.terminal import say
 
@@ -23,9 +23,11 @@ app.add_typer(data.group, name="data")
 app.add_typer(log.group, name="log")
 app.add_typer(propensity.group, name="propensity")
 app.command("fit")(model.fit)
+app.command("update")(model.update)
 app.command("evaluate")(model.evaluate)
 app.command("recommend")(model.recommend)
 app.command("tune")(model.tune)
+app.command("pilot")(pilot.pilot)
 app.command("paper")(paper.paper)
 app.command("reproduce", hidden=True)(paper.paper)  # its older name
 app.add_typer(serve.group, name="serve")

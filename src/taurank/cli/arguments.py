@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 import os
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -101,11 +103,37 @@ def read_log(path: Path | None) -> Log | None:
     return None if path is None else Log.read(path)
 
 
-def read_gains(log: Log | None, truth: Path | None, estimator: Estimator | None, cap: float | None) -> Gains:
+@contextmanager
+def reader(cluster: str | None, out: Path | None = None) -> Iterator[Callable[[Path | None], Any]]:
+    """How a command reads its logs: into memory or, with --cluster, by the workers of a cluster.
+
+    Intermediate files of a cluster are written beside ``out``, which all of its machines reach.
+    """
+    if cluster is None:
+        yield read_log
+        return
+    from taurank.cluster import connect
+    from taurank.cluster import read_log as read_remote
+    from taurank.data.temporary import temporary_folder
+
+    with (
+        temporary_folder((out or Path("x")).resolve().parent) as storage,
+        connect(None if cluster == "local" else cluster, storage=storage),
+    ):
+        yield lambda path: None if path is None else read_remote(path)
+
+
+def read_gains(
+    log: Log | None,
+    truth: Path | None,
+    estimator: Estimator | None,
+    cap: float | None,
+    default: Estimator = Estimator.ips,
+) -> Gains:
     """The gains to measure by: the truth if it is given, else an estimate from the log."""
     from taurank.estimation import gains
 
-    chosen = estimator or (Estimator.truth if truth else Estimator.capped_ips if cap is not None else Estimator.ips)
+    chosen = estimator or (Estimator.truth if truth else Estimator.capped_ips if cap is not None else default)
     if chosen is Estimator.truth:
         if truth is None:
             raise InputError("--estimator truth needs the true effects: --truth FILE.")
@@ -116,7 +144,9 @@ def read_gains(log: Log | None, truth: Path | None, estimator: Estimator | None,
         raise InputError(f"the estimator {chosen} needs a log; name one, or true effects: --truth FILE.")
     if chosen is Estimator.capped_ips:
         return gains.capped_ips(log, cap)
-    return {"outcome": gains.outcome, "naive": gains.naive, "ips": gains.ips}[chosen.value](log)
+    if chosen is Estimator.doubly_robust:
+        return gains.doubly_robust(log, cap=cap)
+    return {"outcome": gains.outcome, "naive": gains.naive, "ips": gains.ips, "snips": gains.snips}[chosen.value](log)
 
 
 def read_column(path: Path | None, column: str) -> Any:
@@ -159,9 +189,13 @@ def read_period(text: str) -> str | list[str]:
 
 def read_ranker(path: str | os.PathLike[str], trust: list[str]) -> Any:
     """A model that ``save`` wrote, a ``.npy`` array users × items, or the path of a ranking table."""
-    from taurank.data import archive
+    from taurank.data import archive, shards
 
     name = os.fspath(path)
+    if (Path(name) / shards.MANIFEST).is_file():
+        from taurank.learners import load
+
+        return load(path, trust=trust)
     if Path(name).is_file():
         with open(name, "rb") as stream:
             start = stream.read(8)

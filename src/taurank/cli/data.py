@@ -89,16 +89,55 @@ def synthetic(
     _write_sample(world, out, times, sample_seed, threads, np.random.SeedSequence(sample_seed).spawn(2)[1])
 
 
+class Recorded(StrEnum):
+    propensity = "propensity"
+    slots = "slots"
+    nothing = "nothing"
+
+
+@group.command("shop")
+def shop(
+    out: OutFolder,
+    users: Annotated[int, typer.Option(help="Number of users.", min=1)] = 2000,
+    items: Annotated[int, typer.Option(help="Number of items.", min=120)] = 300,
+    weeks: Annotated[int, typer.Option(help="Number of weeks.", min=1)] = 10,
+    messy: Annotated[
+        bool, typer.Option("--messy/--clean", help="Duplicates, nulls, time zones, unknown items, or none of them.")
+    ] = True,
+    record: Annotated[Recorded, typer.Option(help="What impressions record of their draw.")] = Recorded.propensity,
+    seed: Seed = 0,
+    threads: Threads = None,
+) -> None:
+    """Write the tables of a made-up shop, with its truth.
+
+    Impressions in slates of ten, visits, purchases, items, users and the shop's own ranking, as a shop exports them;
+    beside them the true propensities and effects.
+    """
+    from taurank.worlds.shop import Shop
+    from taurank.worlds.shop_tables import write_tables
+
+    made = Shop.draw(users, items, weeks, seed)
+    _make_folder(out)
+    counts = write_tables(made, out, messy=messy, recorded=record.value, threads=threads)
+    for name, rows in counts.items():
+        say(f"{name + '.parquet':<24}{rows:>14,} rows")
+    say(f"Wrote {made!r} to {out}; its truth is in truth.parquet and shop.truth.")
+
+
+def _make_folder(out: Path) -> None:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"the folder '{out}' cannot be created: {error.strerror}.") from error
+
+
 def _write_sample(
     world: World, out: Path, times: int, seed: int, threads: int | None, random_state: Any = None
 ) -> None:
     sample = world.sample(times, seed if random_state is None else random_state, threads)
     if not len(sample.log):
         raise InputError("nothing was recommended or bought in this sample; draw more times.")
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"the folder '{out}' cannot be created: {error.strerror}.") from error
+    _make_folder(out)
     sample.log.write(out / "log.parquet")
     sample.truth.write(out / "truth.parquet")
     record = {

@@ -52,8 +52,8 @@ def run(seed: int = 0, threads: int | None = None) -> None:
 
 def _fitted(train: Log, validation: Log, seed: int, threads: int | None) -> list[Learner]:
     options: dict[str, Any] = {"factors": 200, "random_state": seed, "threads": threads}
-    bpr = BPR(**options, learning_rate=0.01, regularization=0.01, epochs=50)
-    dlce = DLCE(**options, learning_rate=0.003, regularization=0.03, cap=CAP, epochs=300)
+    bpr = BPR(**options, learning_rate=0.01, regularization=0.01, epochs=50, rate_decay=1.0)
+    dlce = DLCE(**options, learning_rate=0.003, regularization=0.03, cap=CAP, epochs=300, rate_decay=1.0)
     return [
         Popular().fit(train),
         bpr.fit(train, gains.outcome(validation), "DCG"),

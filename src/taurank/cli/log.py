@@ -9,8 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from taurank.cli.arguments import read_period
-from taurank.cli.options import READS, Group, LogPath, OutFile
+from taurank.cli.options import READS, WRITES, Group, LogPath, OutFile
 from taurank.cli.terminal import say
+from taurank.errors import InputError
 
 group = Group("Build and check logs.")
 _COLUMNS = "Table with user_id, item_id, timestamp[, propensity]."
@@ -23,16 +24,43 @@ class Combine(StrEnum):
     max = "max"
 
 
+class Nulls(StrEnum):
+    refuse = "refuse"
+    drop = "drop"
+
+
+class Incomplete(StrEnum):
+    drop = "drop"
+    keep = "keep"
+
+
 @group.command("build")
 def build(
     impressions: Annotated[Path, typer.Argument(metavar="IMPRESSIONS", help=_COLUMNS), READS],
-    outcomes: Annotated[Path, typer.Argument(metavar="OUTCOMES", help=_COLUMNS), READS],
+    outcomes: Annotated[
+        Path, typer.Argument(metavar="OUTCOMES", help=f"{_COLUMNS[:-1]} and optionally value."), READS
+    ],
     out: OutFile,
     period: Annotated[
-        str, typer.Option(help="Time step: day, week, or period edges: 2024-01-01,2024-01-15,…")
+        str, typer.Option(help='Time step: day, week, month, "2 weeks", or period edges: 2024-01-01,2024-01-15,…')
     ] = "day",
     window: Annotated[str | None, typer.Option(help='Attribution window, for example "3 days".')] = None,
     combine: Annotated[Combine, typer.Option(help="Propensity of a cell with several impressions.")] = Combine.same,
+    columns: Annotated[
+        list[str] | None,
+        typer.Option(help="Your column names: user_id=customer,item_id=sku,…"),
+    ] = None,
+    nulls: Annotated[Nulls, typer.Option(help="Refuse rows with a null, or drop and count them.")] = Nulls.refuse,
+    timezone: Annotated[
+        str | None, typer.Option(help="The clock that periods follow, such as Europe/Berlin.")
+    ] = None,
+    incomplete: Annotated[
+        Incomplete, typer.Option(help="Drop or keep a first or last period that the tables cover in part.")
+    ] = Incomplete.drop,
+    visits: Annotated[Path | None, typer.Option(help="Table of visits: user_id, timestamp."), READS] = None,
+    candidates: Annotated[
+        Path | None, typer.Option(help="Table of candidates: item_id[, timestamp[, user_id]]."), READS
+    ] = None,
     memory_limit: Annotated[str | None, typer.Option(help='Memory limit, for example "2GB".')] = None,
 ) -> None:
     """Build a log from a table of impressions and a table of outcomes."""
@@ -40,11 +68,20 @@ def build(
 
     built = Log.from_events(
         impressions, outcomes, period=read_period(period), window=window, combine=combine.value,
-        memory_limit=memory_limit,
+        columns=_read_columns(columns), nulls=nulls.value, timezone=timezone, incomplete=incomplete.value,
+        visits=visits, candidates=candidates, memory_limit=memory_limit,
     )  # fmt: skip
     built.write(out)
     say(str(built.summary))
     say(f"Wrote {built!r} to {out}.")
+
+
+def _read_columns(columns: list[str] | None) -> dict[str, str]:
+    """--columns ours=theirs,…, also given several times."""
+    pairs = [pair.partition("=") for text in columns or [] for pair in text.split(",")]
+    if wrong := next((name for name, equals, _ in pairs if not equals), None):
+        raise InputError(f"--columns has '{wrong}'; write it as user_id=customer,timestamp=shown_at.")
+    return {ours.strip(): theirs.strip() for ours, _, theirs in pairs}
 
 
 @group.command("check")
@@ -54,6 +91,24 @@ def check(path: LogPath) -> None:
 
     for name, value in Log.read(path).describe().items():
         say(f"{name:<28}{_figure(value):>14}")
+
+
+@group.command("split")
+def split(
+    path: LogPath,
+    train: Annotated[Path, typer.Option(help="Output file of the earlier times."), WRITES],
+    test: Annotated[Path, typer.Option(help="Output file of the later times."), WRITES],
+    times: Annotated[int | None, typer.Option(help="How many of the last times go into --test.", min=1)] = None,
+    share: Annotated[float | None, typer.Option(help="The same as a share of all times, such as 0.2.")] = None,
+) -> None:
+    """Split a log by time: earlier times to learn from, later ones to evaluate on."""
+    from taurank.data.log import Log
+    from taurank.data.writer import write_together
+
+    parts = Log.read(path).split(times=times, share=share)
+    write_together([(out, part.stream()) for part, out in zip(parts, (train, test), strict=True)])
+    for part, out in zip(parts, (train, test), strict=True):
+        say(f"Wrote {part!r} to {out}.")
 
 
 def _figure(value: Any) -> str:

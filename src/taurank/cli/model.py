@@ -1,4 +1,4 @@
-"""``taurank fit | evaluate | recommend | tune``: from a log to a model, and from a model to what it is worth."""
+"""``taurank fit | update | evaluate | recommend | tune``: from a log to a model, and to what it is worth."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import warnings
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -20,6 +20,7 @@ from taurank.cli.arguments import (
     read_pairs,
     read_ranker,
     read_settings,
+    reader,
     split_commas,
     trusted,
 )
@@ -27,6 +28,8 @@ from taurank.cli.options import (
     READS,
     WRITES,
     Cap,
+    ClusterAddress,
+    Estimator,
     EstimatorName,
     LearnerName,
     LogPath,
@@ -77,28 +80,71 @@ def fit(
     ] = None,
     patience: Annotated[int, typer.Option(help="Stop after this many checks without improvement.", min=1)] = 10,
     validate_every: Annotated[int | None, typer.Option(help="Epochs between checks.", min=1)] = None,
+    validation_users: Annotated[
+        int | None, typer.Option(help="Measure this many random users at each check.", min=1)
+    ] = None,
+    hold_out: Annotated[
+        bool, typer.Option(help="Without validation data, hold out a tenth of the log to stop in time.")
+    ] = True,
     checkpoint: Annotated[
         Path | None, typer.Option(help="Checkpoint file, from which a killed fit resumes."), WRITES
     ] = None,
     checkpoint_minutes: Annotated[float, typer.Option(help="Minutes between checkpoints.", min=0)] = 5.0,
     seed: Annotated[int | None, typer.Option(help="Random seed (default: that of --settings, or 0).", min=0)] = None,
     threads: Threads = None,
+    cluster: ClusterAddress = None,
 ) -> None:
-    """Fit a learner to a log and save the model."""
-    from taurank.data.log import Log
+    """Fit a learner to a log and save the model.
 
+    With --cluster, the log is Parquet that all machines reach; the model and the checkpoint are folders.
+    """
     chosen = {"random_state": 0, **read_settings(settings, learner)}
     if seed is not None:
         chosen["random_state"] = seed
     model = make_learner(learner, {**chosen, **read_pairs(set_)}, threads)
-    log = Log.read(path)
-    gains = read_gains(read_log(validation), truth, estimator, cap) if validation or truth else None
-    model.fit(
-        log, gains, split_commas(metric) or ["CDCG"], patience, checkpoint=checkpoint,
-        validate_every=validate_every, checkpoint_minutes=checkpoint_minutes,
-    )  # fmt: skip
-    model.save(out)
+    by_itself: Literal["auto"] | None = "auto" if hold_out else None
+    with reader(cluster, out) as read:
+        log = read(path)
+        gains = read_gains(read(validation), truth, estimator, cap) if validation or truth else None
+        model.fit(
+            log, gains or by_itself, split_commas(metric) or ["CDCG"], patience, checkpoint=checkpoint,
+            validate_every=validate_every, checkpoint_minutes=checkpoint_minutes, validation_users=validation_users,
+        )  # fmt: skip
+        model.save(out)
     say(f"Wrote {type(model).__name__}, fitted to {log!r}, to {out}.")
+
+
+def update(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model file that fit or update wrote."), READS],
+    path: Annotated[Path, typer.Argument(metavar="LOG", help="Log with the rows since the fit."), READS],
+    out: Annotated[Path, typer.Option("--out", help="Model file to write."), WRITES],
+    past: Annotated[
+        Path | None, typer.Option(help="Log the model has learned from: factors are trained on both."), READS
+    ] = None,
+    epochs: Annotated[int | None, typer.Option(help="Epochs (default: a tenth of those of the fit).", min=1)] = None,
+    checkpoint: Annotated[
+        Path | None, typer.Option(help="Checkpoint file, from which a killed update resumes."), WRITES
+    ] = None,
+    checkpoint_minutes: Annotated[float, typer.Option(help="Minutes between checkpoints.", min=0)] = 5.0,
+    trust: Trust = None,
+    threads: Threads = None,
+) -> None:
+    """Update a model with new rows, users and items.
+
+    Costs a fraction of another fit.
+    """
+    from taurank.data.log import Log
+    from taurank.learners import load
+
+    learner = load(model, trust=trusted(trust))
+    if threads is not None and "threads" in learner.get_params():
+        learner.set_params(threads=threads)
+    log = Log.read(path)
+    learner.update(
+        log, read_log(past), epochs=epochs, checkpoint=checkpoint, checkpoint_minutes=checkpoint_minutes
+    )  # fmt: skip
+    learner.save(out)
+    say(f"Wrote {type(learner).__name__}, updated with {log!r}, to {out}.")
 
 
 def evaluate(
@@ -113,7 +159,12 @@ def evaluate(
         Path | None, typer.Argument(metavar="LOG", help="Log to evaluate on; not needed with --truth."), READS
     ] = None,
     truth: TruthPath = None,
-    estimator: EstimatorName = None,
+    estimator: Annotated[
+        Estimator | None,
+        typer.Option(
+            help="How to estimate effects (default: truth with --truth, capped-ips with --cap, else doubly robust)."
+        ),
+    ] = None,
     cap: Cap = None,
     metrics: Annotated[
         list[str] | None,
@@ -129,13 +180,15 @@ def evaluate(
     format: Annotated[Output, typer.Option(help="Output format.")] = Output.table,
     trust: Trust = None,
     threads: Threads = None,
+    cluster: ClusterAddress = None,
 ) -> None:
     """Evaluate a ranking by true or estimated effects."""
     from taurank.evaluation.evaluate import evaluate as measure
 
     ranker = read_ranker(model, trusted(trust))
-    gains = read_gains(read_log(path), truth, estimator, cap)
-    with warnings.catch_warnings():
+    with reader(cluster) as read, warnings.catch_warnings():
+        default = Estimator.doubly_robust if cluster is None else Estimator.ips
+        gains = read_gains(read(path), truth, estimator, cap, default)
         warnings.simplefilter("ignore", OverlapWarning)  # every format has it
         if format is Output.table:
             warnings.simplefilter("ignore", TrainingLogWarning)  # the table has it
@@ -147,9 +200,17 @@ def evaluate(
     if format is Output.csv:
         say(frame.to_csv(index=False), end="")
     elif format is Output.json:
-        say(to_json({"gains": gains.name, "metrics": json.loads(frame.to_json(orient="records"))}))
+        say(
+            to_json(
+                {
+                    "verdict": result.verdict_sentence() or None,
+                    "gains": gains.name,
+                    "metrics": json.loads(frame.to_json(orient="records")),
+                }
+            )
+        )
     else:
-        say(f"measured by: {gains.name}\n{result}")
+        say(f"{result}\nmeasured by: {gains.name}")
 
 
 def recommend(
@@ -157,6 +218,9 @@ def recommend(
     out: OutFile,
     k: Annotated[int, typer.Option(help="Items per user.", min=1)] = 10,
     users: Annotated[Path | None, typer.Option(help="Table with user_id (default: all users)."), READS] = None,
+    rows: Annotated[
+        Path | None, typer.Option(help="Log with the rows of users that appeared after the fit."), READS
+    ] = None,
     candidates: Annotated[Path | None, typer.Option(help="Table with item_id (default: all items)."), READS] = None,
     exclude: Annotated[
         Path | None,
@@ -169,18 +233,24 @@ def recommend(
     ] = UnknownItems.refuse,
     trust: Trust = None,
     threads: Threads = None,
+    min_effect: Annotated[
+        float | None, typer.Option(help="Recommend only where the estimated effect is at least this.")
+    ] = None,
+    cluster: ClusterAddress = None,
 ) -> None:
     """Recommend the top items of each user.
 
-    Writes a table: user_id, item_id, score, rank.
+    Writes a table: user_id, item_id, score, rank. With --cluster, --out without .parquet or .csv is a folder.
     """
     from taurank.learners import load
 
-    rows = load(model, trust=trusted(trust)).write_recommendations(
-        out, read_column(users, "user_id"), k, read_column(candidates, "item_id"), read_exclusion(exclude),
-        on_unknown.value, threads, on_unknown_item=on_unknown_items.value,
-    )  # fmt: skip
-    say(f"Wrote {rows:,} recommendations to {out}.")
+    with reader(cluster, out):
+        written = load(model, trust=trusted(trust)).write_recommendations(
+            out, read_column(users, "user_id"), k, read_column(candidates, "item_id"), read_exclusion(exclude),
+            on_unknown.value, threads, on_unknown_item=on_unknown_items.value, rows=read_log(rows),
+            min_effect=min_effect,
+        )  # fmt: skip
+    say(f"Wrote {written:,} recommendations to {out}.")
 
 
 def tune(
@@ -205,18 +275,19 @@ def tune(
         Path | None, typer.Option(help="Write the best hyper-parameters as JSON, for fit --settings."), WRITES
     ] = None,
     seed: Seed = 0,
+    cluster: ClusterAddress = None,
 ) -> None:
     """Search for a learner's best hyper-parameters."""
-    from taurank.data.log import Log
     from taurank.tuning import tune as search_for
 
     if validation is None and truth is None:
         raise InputError("tune needs --validation LOG or --truth FILE to measure its trials.")
-    result = search_for(
-        read_learner(learner), Log.read(path), read_gains(read_log(validation), truth, estimator, cap), metric=metric,
-        trials=trials, space=_space(search) or None, fixed=read_pairs(set_), journal=journal, jobs=jobs,
-        random_state=seed,
-    )  # fmt: skip
+    with reader(cluster, out or journal) as read:
+        result = search_for(
+            read_learner(learner), read(path), read_gains(read(validation), truth, estimator, cap), metric=metric,
+            trials=trials, space=_space(search) or None, fixed=read_pairs(set_), journal=journal, jobs=jobs,
+            random_state=seed,
+        )  # fmt: skip
     say(str(result))
     if html is not None:
         result.write_html(html)

@@ -25,7 +25,10 @@ class Use(Enum):
 READS, WRITES, FOLDER = Use
 
 # the keys of taurank.LEARNERS, here too so that completion need not import them
-LEARNERS = ("random", "popular", "bpr", "ulbpr", "ulrmf", "cause", "blce", "dlto", "dlce", "countingbayes")
+LEARNERS = (
+    "random", "popular", "bpr", "ulbpr", "ulrmf", "cause", "blce", "dlto", "dlce", "countingbayes", "empiricalbayes",
+    "cubn", "ranklearner",
+)  # fmt: skip
 
 
 class Group(typer.Typer):
@@ -110,6 +113,12 @@ def _complete_learner(incomplete: str) -> list[str]:
     return [name for name in LEARNERS if name.startswith(incomplete.lower())]
 
 
+ClusterAddress = Annotated[
+    str | None,
+    typer.Option("--cluster", metavar="ADDRESS", help="Ray cluster to run on: auto, local, or ray://host:port."),
+]
+
+
 class Format(StrEnum):
     table = "table"
     json = "json"
@@ -127,6 +136,8 @@ class Estimator(StrEnum):
     naive = "naive"
     ips = "ips"
     capped_ips = "capped-ips"
+    snips = "snips"
+    doubly_robust = "doubly-robust"
 
 
 Seed = Annotated[int, typer.Option(help="Random seed.", min=0)]

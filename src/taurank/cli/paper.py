@@ -17,6 +17,12 @@ class PresetName(StrEnum):
     smoke = "smoke"
     quick = "quick"
     full = "full"
+    authors = "authors"
+
+
+class TableFormat(StrEnum):
+    html = "html"
+    latex = "latex"
 
 
 def paper(
@@ -27,13 +33,21 @@ def paper(
     preset: Annotated[
         PresetName,
         typer.Option(
-            help="smoke: synthetic data, a minute; quick: shopping data, under an hour; full: tune first, hours."
+            help="smoke: synthetic data, a minute; quick: shopping data, under an hour; full: tune first, hours; "
+            "authors: the authors' settings and updates, about two hours."
         ),
     ] = PresetName.quick,
     source: Source = None,
     items: Annotated[
         str | None, typer.Option(help="Restrict to category or product (default: both).", show_default=False)
     ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(min=0, help="Seed of all draws (default: that of the experiments).", show_default=False),
+    ] = None,
+    format: Annotated[
+        TableFormat, typer.Option(help="latex: also write every table to tables.tex.")
+    ] = TableFormat.html,
     out: OutFolder = Path("out/reproduce"),
     threads: Threads = None,
 ) -> None:
@@ -44,5 +58,6 @@ def paper(
     from taurank.paper import run
 
     import_from_here()  # an experiment may name a learner of one's own
-    folder = run(names or (), preset.value, source, out, threads=threads, items=items)
-    say(f"Wrote {folder / 'report.html'}.")
+    latex = format is TableFormat.latex
+    folder = run(names or (), preset.value, source, out, threads=threads, items=items, seed=seed, latex=latex)
+    say(f"Wrote {folder / 'report.html'}{' and tables.tex beside it' if latex else ''}.")

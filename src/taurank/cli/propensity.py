@@ -1,7 +1,8 @@
-"""``taurank propensity``: estimate and diagnose propensities."""
+"""``taurank propensity``: estimate and diagnose propensities, and compute those of slates."""
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -10,23 +11,79 @@ import typer
 from taurank.cli.options import READS, WRITES, Format, Group, LogPath, OutFile, Seed
 from taurank.cli.terminal import say, to_json
 
-group = Group("Estimate and diagnose propensities.")
+group = Group("Estimate and diagnose propensities; compute those of slates.")
+
+
+class Model(StrEnum):
+    additive = "additive"
+    taste = "taste"
+
+
+class Policy(StrEnum):
+    softmax = "softmax"
+    greedy_slots = "epsilon-greedy-slots"
+    greedy_slates = "epsilon-greedy-slates"
 
 
 @group.command("estimate")
 def estimate(
     path: LogPath,
     out: OutFile,
+    model: Annotated[
+        Model, typer.Option(help="additive: users, items and times; taste: pairs as well.")
+    ] = Model.additive,
+    user_features: Annotated[
+        Path | None, typer.Option(help="Table of users for --model taste: user_id, features."), READS
+    ] = None,
+    item_features: Annotated[
+        Path | None, typer.Option(help="Table of items for --model taste: item_id, features."), READS
+    ] = None,
+    shelves: Annotated[
+        Path | None,
+        typer.Option(help="What each user can be shown: user_id, a column of --item-features, optionally score."),
+        READS,
+    ] = None,
+    replace: Annotated[bool, typer.Option("--replace", help="Estimate recorded propensities anew, too.")] = False,
     seed: Seed = 0,
-    threads: Annotated[int | None, typer.Option(help="Ignored; estimation uses one thread.", min=1)] = None,
+    threads: Annotated[
+        int | None, typer.Option(help="Threads of --model taste (default: all cores); additive uses one.", min=1)
+    ] = None,
 ) -> None:
-    """Estimate the propensities of a log that does not record them."""
+    """Estimate the propensities that a log does not record, and say whether they fit pairs."""
     from taurank.data.log import Log
     from taurank.estimation import propensity
 
-    estimated = propensity.estimate(Log.read(path), random_state=seed)
+    log = Log.read(path)
+    tables = {"user": user_features, "item": item_features, "shelves": shelves}
+    features = {name: table for name, table in tables.items() if table is not None} or None
+    estimated = propensity.estimate(
+        log, random_state=seed, model=model.value, features=features, replace=replace or None, threads=threads
+    )
+    calibration = propensity.pair_calibration(estimated, additive=False)
     estimated.write(out)
+    kept = 0 if replace or not log.n_without_propensity else len(log) - log.n_without_propensity
+    say(f"Kept {kept:,} recorded propensities, estimated {len(log) - kept:,}.")
+    say(calibration.sentence)
     say(f"Wrote {estimated!r} to {out}.")
+
+
+@group.command("slates")
+def slates(
+    path: Annotated[Path, typer.Argument(help="Candidates of slates: slate_id, score or weight."), READS],
+    out: OutFile,
+    size: Annotated[int, typer.Option(help="Items on a slate.", min=1)],
+    policy: Annotated[Policy, typer.Option(help="How slates were drawn.")] = Policy.softmax,
+    temperature: Annotated[float, typer.Option(help="Of the softmax: exp(score / temperature).")] = 1.0,
+    epsilon: Annotated[float | None, typer.Option(help="Share of uniform draws, epsilon-greedy.")] = None,
+    threads: Annotated[int | None, typer.Option(help="Threads (default: all cores).", min=1)] = None,
+) -> None:
+    """Add a column with the probability of each candidate to be on its slate."""
+    from taurank.estimation.propensities.slate_table import add_propensities
+
+    n_rows, n_slates = add_propensities(
+        path, out, size, policy.value, temperature=temperature, epsilon=epsilon, threads=threads
+    )
+    say(f"Wrote {n_rows:,} candidates of {n_slates:,} slates to {out}.")
 
 
 @group.command("diagnose")

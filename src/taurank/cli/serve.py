@@ -92,6 +92,8 @@ def surface_put(
     ceiling: Annotated[float, typer.Option(help="Largest probability of an item.")] = 0.9,
     temperature: Annotated[float, typer.Option(help="Low: mostly the best items; high: anything.")] = 0.2,
     holdout: Annotated[float, typer.Option(help="Share of users without recommendations.")] = 0.05,
+    outcome: Annotated[str, typer.Option(help="What the gate compares: purchases, or their value.")] = "purchases",
+    cap: Annotated[float | None, typer.Option(help="The most that one bought item counts, with value.")] = None,
     store: Store = DEFAULT_STORE,
 ) -> None:
     """Create a surface, or change its policy."""
@@ -99,7 +101,8 @@ def surface_put(
     from taurank.serve.policy import Policy
     from taurank.serve.surfaces import put_surface
 
-    _guarded(put_surface, database, name, Policy(k, floor, ceiling, temperature), period, holdout)
+    policy = Policy(k, floor, ceiling, temperature)
+    _guarded(put_surface, database, name, policy, period, holdout, None, None, outcome, cap)
     typer.echo(f"Surface {name}: {k} slots per {period}.")
 
 
@@ -116,7 +119,7 @@ def upload(
     from taurank.serve.models import add_model
 
     if not Path(model).is_file():
-        raise InputError(f"there is no file '{model}'.")
+        raise InputError(f"the file '{model}' does not exist.")
     typer.echo(_guarded(add_model, database, Path(model).read_bytes(), note, time.time())["version"])
 
 
@@ -182,6 +185,7 @@ def retrain(
     surface: Surface = "home",
     share: Annotated[float, typer.Option(help="The candidate's share of users.", min=0.01, max=0.99)] = 0.2,
     last: Annotated[int | None, typer.Option(help="Only the last so many periods.", min=1)] = None,
+    update: Annotated[bool, typer.Option("--update", help="Update the incumbent if it is such a learner.")] = False,
     every: Annotated[float | None, typer.Option(help="Repeat after this many hours.", min=0.01)] = None,
     seed: Annotated[int, typer.Option(help="Same seed, same bits.", min=0)] = 0,
     store: Store = DEFAULT_STORE,
@@ -193,7 +197,7 @@ def retrain(
     from taurank.serve.retraining import Plan
     from taurank.serve.retraining import retrain as apply
 
-    plan = Plan(learner, {"random_state": seed, **read_pairs(settings)}, share, last)
+    plan = Plan(learner, {"random_state": seed, **read_pairs(settings)}, share, last, update)
     while True:
         result = _guarded(apply, decider, surface, plan)
         typer.echo(f"{result.version or 'not retrained'}: {result.words}")
@@ -242,7 +246,10 @@ def simulate(
     port: Annotated[int, typer.Option(help="Port of the server; 0 takes a free one.", min=0, max=65535)] = 0,
     stay: Annotated[bool, typer.Option("--stay", help="Keep the dashboard open at the end.")] = False,
 ) -> None:
-    """Let a world with known effects shop at a real server, and compare what it says with the truth."""
+    """Let a world with known effects shop at a real server, and compare what it says with the truth.
+
+    The learner was chosen by the truth of this world: it shows that the loop works, not which learner is best.
+    """
     _need_extra()
     import tempfile
 

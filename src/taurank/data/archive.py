@@ -66,7 +66,7 @@ def read(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Any], Array
     name = os.fsdecode(path)
     try:
         if not Path(name).is_file():
-            raise InputError(f"there is no file '{name}'.")
+            raise InputError(f"the file '{name}' does not exist.")
         with open(name, "rb") as stream:
             return _read(stream, name, kind)
     except (OSError, MemoryError) as error:

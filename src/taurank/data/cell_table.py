@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from taurank.data import writer
 from taurank.data.columns import ID_COLUMNS, Numbers
+from taurank.data.eligibility import Eligibility
 from taurank.data.ids import Catalogue, Codes, Ids
 from taurank.data.metadata import to_metadata
 from taurank.data.sources import BATCH_ROWS
@@ -28,6 +29,7 @@ class CellTable(ABC):
     item: Codes
     time: Codes
     timed: bool
+    eligibility: Eligibility | None = None  # only a log has it
 
     @abstractmethod
     def numbers(self) -> Mapping[str, Numbers | None]:
@@ -72,7 +74,7 @@ class CellTable(ABC):
 
     def to_arrow(self) -> pa.Table:
         """The rows as an Arrow table with the caller's ids; its schema carries the catalogue."""
-        schema, batches = self._batches()
+        schema, batches = self.stream()
         return pa.Table.from_batches(batches, schema)
 
     def to_frame(self) -> pd.DataFrame:
@@ -82,10 +84,12 @@ class CellTable(ABC):
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write to ``.parquet`` (exact, catalogue included) or ``.csv`` (the rows); never half a file."""
-        writer.write_batches(path, *self._batches())
+        writer.write_batches(path, *self.stream())
 
-    def _batches(self) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-        return to_batches(self.catalogue, (self.user, self.item, self.time), self.timed, self.numbers())
+    def stream(self) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+        """The rows as a schema and Arrow batches."""
+        codes = (self.user, self.item, self.time)
+        return to_batches(self.catalogue, codes, self.timed, self.numbers(), self.eligibility)
 
 
 def to_batches(
@@ -93,8 +97,9 @@ def to_batches(
     codes: tuple[Codes, Codes, Codes],
     timed: bool,
     numbers: Mapping[str, Numbers | None],
+    eligibility: Eligibility | None = None,
 ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-    """Rows as a stream of Arrow batches with the caller's ids; the schema carries the catalogue."""
+    """Rows as a stream of Arrow batches with the caller's ids; the schema has catalogue and eligible cells."""
     ids = dict(zip(ID_COLUMNS, (catalogue.users, catalogue.items, catalogue.times), strict=True))
     coded = dict(zip(ID_COLUMNS, codes, strict=True))
     if not timed:
@@ -102,13 +107,13 @@ def to_batches(
     plain = {name: values for name, values in numbers.items() if values is not None}
     fields = [pa.field(name, ids[name].values.type) for name in ids]
     fields += [pa.field(name, pa.from_numpy_dtype(values.dtype)) for name, values in plain.items()]
-    schema = pa.schema(fields, metadata=to_metadata(catalogue))
+    schema = pa.schema(fields, metadata=to_metadata(catalogue, eligibility))
 
     def batches() -> Iterator[pa.RecordBatch]:
         for start in range(0, len(codes[0]), BATCH_ROWS):
             rows = slice(start, start + BATCH_ROWS)
             columns = [ids[name].decode(coded[name][rows]) for name in ids]
-            columns += [pa.array(values[rows]) for values in plain.values()]
+            columns += [pa.array(values[rows], from_pandas=True) for values in plain.values()]  # NaN: null
             yield pa.record_batch(columns, schema=schema)
 
     return schema, batches()

@@ -7,14 +7,14 @@ message can say how many there are.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from taurank.errors import InputError, plural, show
+from taurank.errors import InputError, plural, show, together
 
 ID_COLUMNS = ("user_id", "item_id", "time")
 RESEARCH_NAMES = {"user_id": "idx_user", "item_id": "idx_item", "time": "idx_time"}
@@ -33,8 +33,16 @@ def not_probability(values: Floats) -> Wrong:
     return ~((values > 0.0) & (values < 1.0))  # true for NaN as well
 
 
+def not_share(values: Floats) -> Wrong:
+    return ~((values >= 0.0) & (values <= 1.0))
+
+
 def not_finite(values: Floats) -> Wrong:
     return ~np.isfinite(values)
+
+
+def not_amount(values: Floats) -> Wrong:
+    return ~(np.isfinite(values) & (values >= 0.0))
 
 
 @dataclass(frozen=True)
@@ -46,20 +54,24 @@ class ColumnRule:
     wrong: Callable[[Floats], Wrong]
     must: str  # "column 'treated' must be …"
     required: bool = True
+    nullable: bool = False  # a null means "not recorded" and is stored as NaN
 
 
 TREATED = ColumnRule("treated", np.int8, not_binary, "0 or 1")
 OUTCOME = ColumnRule("outcome", np.int8, not_binary, "0 or 1")
 PROPENSITY = ColumnRule(
-    "propensity", np.float64, not_probability, "a probability strictly between 0 and 1", required=False
+    "propensity", np.float64, not_probability, "a probability strictly between 0 and 1", required=False, nullable=True
 )
+ANY_PROPENSITY = replace(PROPENSITY, wrong=not_share)  # where nothing could have been recommended
 VALUE = ColumnRule("value", np.float64, not_finite, "a finite number")
+OUTCOME_VALUE = ColumnRule("value", np.float64, not_amount, "a finite number ≥ 0", required=False)
 
 
 class WrongRows:
     """The wrong rows of a table: how many of each kind, and the first of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, advice: str = "fill or drop these rows") -> None:
+        self.advice = advice  # about nulls
         self._kinds: dict[tuple[str, str], tuple[int, str]] = {}
 
     def __bool__(self) -> bool:
@@ -80,15 +92,21 @@ class WrongRows:
         before, first = self._kinds.get((column, must), (0, example))
         self._kinds[column, must] = (before + count, first)
 
+    def sentences(self) -> list[str]:
+        """What is wrong, one sentence for each kind of wrong row; nulls come first."""
+        kinds = sorted(self._kinds.items(), key=lambda kind: kind[0][1] != "")
+        return [
+            str(wrong_values(column, must, count, example)) if must else self._nulls(column, count, example)
+            for (column, must), (count, example) in kinds
+        ]
+
+    def _nulls(self, column: str, count: int, example: str) -> str:
+        return f"column '{column}' has {plural(count, 'null value')}, the first in row {example}; {self.advice}."
+
     def refuse(self) -> None:
-        """Raise the sentence about the first kind of wrong row, if there is any; nulls come first."""
-        for (column, must), (count, example) in sorted(self._kinds.items(), key=lambda kind: kind[0][1] != ""):
-            if must:
-                raise wrong_values(column, must, count, example)
-            raise InputError(
-                f"column '{column}' has {plural(count, 'null value')}, the first in row {example}; "
-                "fill or drop these rows."
-            )
+        """Raise an error about all kinds of wrong rows, if there are any."""
+        if self:
+            raise together(self.sentences())
 
 
 def wrong_values(column: str, must: str, count: int, example: str) -> InputError:
@@ -110,7 +128,9 @@ class NumberColumn:
     def add(self, array: pa.Array, text: bool) -> None:
         """Take one batch of the column; ``text`` says that it comes from a CSV."""
         array = without_dictionary(array)
-        self.wrong_rows.add_nulls(self.rule.column, array, self.n_rows)
+        present = np.asarray(array.is_valid(), dtype=bool)
+        if not self.rule.nullable:
+            self.wrong_rows.add_nulls(self.rule.column, array, self.n_rows)
         self.n_rows += len(array)
         array = array.drop_null() if array.null_count else array
         values = to_numbers(array, self.rule.column, text)
@@ -118,12 +138,21 @@ class NumberColumn:
         if wrong.any():
             self.wrong_rows.add(self.rule.column, self.rule.must, array, wrong)
             values = np.where(wrong, 0.0, values)
+        if self.rule.nullable and len(values) < len(present):
+            values = spread(values, present)
         self.chunks.append(values.astype(self.rule.dtype, copy=False))
 
     def finish(self) -> Numbers:
         values = np.concatenate(self.chunks)
         self.chunks.clear()
         return values
+
+
+def spread(values: Floats, present: npt.NDArray[np.bool_]) -> Floats:
+    """The values at the rows where one is present, NaN at the others."""
+    rows = np.full(len(present), np.nan)
+    rows[present] = values
+    return rows
 
 
 def without_dictionary(array: pa.Array) -> pa.Array:

@@ -8,6 +8,7 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from taurank.data.temporary import temporary_file
 from taurank.errors import InputError, first_line
@@ -45,7 +46,7 @@ def _at_path(text: str) -> list[Path]:
     matched = [Path(p) for p in sorted(glob.glob(text, recursive=True)) if os.path.isfile(p)]
     files = [p for p in matched if not p.name.startswith(("_", "."))]
     if not files:
-        raise InputError(f"there is no file '{text}'.")
+        raise InputError(f"the file '{text}' does not exist.")
     return files
 
 
@@ -108,6 +109,11 @@ def check_target(path: str | os.PathLike[str]) -> Path:
     if not has_parent:
         raise InputError(f"the folder '{target.parent}' does not exist; create it first.")
     return target
+
+
+def is_folder(path: Any) -> bool:
+    """Whether a path names a folder; False for what is not a path."""
+    return isinstance(path, (str, os.PathLike)) and os.path.isdir(path)
 
 
 def reason(error: BaseException) -> str:

@@ -15,13 +15,17 @@ import pyarrow as pa
 
 from taurank.data.cell_table import CellTable
 from taurank.data.ids import Ids
+from taurank.data.remote import RemoteGains, RemoteLog
 
 
-def fingerprint(*tables: CellTable) -> str:
+def fingerprint(*tables: CellTable | RemoteLog | RemoteGains) -> str:
     """A hash of logs and gains: catalogue, every row, every number column, and which columns are absent."""
     digest = blake2b(digest_size=16)
     for table in tables:
-        _add_table(digest, table)
+        if isinstance(table, CellTable):
+            _add_table(digest, table)
+        else:
+            _add_label(digest, f"remote {table.fingerprint}")
     return digest.hexdigest()
 
 
@@ -33,6 +37,10 @@ def _add_table(digest: blake2b, table: CellTable) -> None:
         _add_array(digest, name, codes)
     for name, values in table.numbers().items():
         _add_array(digest, name, values)
+    if table.eligibility is not None:  # absent without a label, so that the fingerprint of other logs is as before
+        _add_label(digest, f"eligibility: {table.eligibility.numbers()}")
+        for name, cells in table.eligibility.arrays().items():
+            _add_array(digest, f"{name} of {len(cells)}", cells)
 
 
 def _add_ids(digest: blake2b, ids: Ids) -> None:

@@ -18,17 +18,27 @@ import numpy.typing as npt
 
 from taurank.data import sources
 from taurank.data.cell_table import CellTable
-from taurank.data.columns import OUTCOME, PROPENSITY, TREATED, Numbers, wrong_values
+from taurank.data.columns import (
+    ANY_PROPENSITY,
+    OUTCOME,
+    OUTCOME_VALUE,
+    PROPENSITY,
+    TREATED,
+    Numbers,
+    wrong_values,
+)  # fmt: skip
+from taurank.data.eligibility import Eligibility, same_cells
 from taurank.data.events.summary import EventSummary
 from taurank.data.ids import Catalogue, Codes
-from taurank.data.reader import read_cells
+from taurank.data.limits import limited
+from taurank.data.reader import read_cells, recorded_eligibility
 from taurank.errors import InputError, show
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-RULES = (TREATED, OUTCOME, PROPENSITY)
+RULES = (TREATED, OUTCOME, PROPENSITY, OUTCOME_VALUE)
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +46,9 @@ class Log(CellTable):
     """A validated, frozen log; make one with ``from_frame``, ``read`` or ``from_events``.
 
     ``user, item, time`` are positions in the catalogue, ``treated`` and ``outcome`` are 0 or 1, and
-    ``propensity`` is P(treated = 1) at that cell, also where treated = 0 (None if it was not recorded).
+    ``propensity`` is P(treated = 1) at that cell, also where treated = 0: NaN where it was not recorded, None if
+    no row has one. ``values`` says what an outcome is worth, a number ≥ 0 per row (None: each counts as 1).
+    ``eligibility`` has the cells that could have been recommended (None: all users × items × times).
     """
 
     catalogue: Catalogue
@@ -48,19 +60,33 @@ class Log(CellTable):
     propensity: npt.NDArray[np.float64] | None
     timed: bool = True
     summary: EventSummary | None = None
+    values: npt.NDArray[np.float64] | None = None
+    eligibility: Eligibility | None = None
 
     def __post_init__(self) -> None:
         self._freeze()
 
+    @property
+    def cells(self) -> int:
+        """How many cells could have been recommended: users · items · times, or the eligible ones."""
+        return self.catalogue.n_cells if self.eligibility is None else self.eligibility.cells
+
     @classmethod
-    def from_frame(cls, frame: Any, users: Any = None, items: Any = None, times: Any = None) -> Log:
+    def from_frame(
+        cls, frame: Any, users: Any = None, items: Any = None, times: Any = None, *, visits: Any = None,
+        candidates: Any = None,
+    ) -> Log:  # fmt: skip
         """A log from a pandas, Polars or PyArrow frame.
 
         Columns ``user_id, item_id, treated, outcome``, and optionally ``propensity`` and ``time`` (or the
         research format's ``idx_user, idx_item, idx_time``). ``users``, ``items`` and ``times`` name a
         catalogue larger than what occurs, and its order is kept; without them the ids that occur, sorted.
+
+        ``visits`` (``user_id``, optionally ``time``) and ``candidates`` (``item_id``, optionally ``time``, or
+        ``time`` and ``user_id``), frames or paths, limit the cells that could have been recommended. Rows of other
+        cells are counted and set aside, and propensities of 0 or 1 are legal there.
         """
-        return cls._from_source(sources.from_frame(frame), (users, items, times), {})
+        return cls._from_source(sources.from_frame(frame), (users, items, times), {}, visits, candidates)
 
     @classmethod
     def read(
@@ -70,15 +96,19 @@ class Log(CellTable):
         items: Any = None,
         times: Any = None,
         id_types: Mapping[str, Any] | None = None,
+        *,
+        visits: Any = None,
+        candidates: Any = None,
     ) -> Log:
         """A log from Parquet or CSV: one file, a glob or a folder, in memory bounded by the result.
 
         A Parquet file written by ``write`` brings its catalogue along, also after another tool has filtered its
         rows; ids that occur beyond it follow it. ``users``, ``items`` and ``times`` override it, and are complete.
         The ids of a CSV are integers if all of them are written as integers, else text;
-        ``id_types={"user_id": "string"}`` decides otherwise.
+        ``id_types={"user_id": "string"}`` decides otherwise. ``visits`` and ``candidates`` as in ``from_frame``; they
+        replace those that a file brings along.
         """
-        return cls._from_source(sources.from_files(path), (users, items, times), id_types or {})
+        return cls._from_source(sources.from_files(path), (users, items, times), id_types or {}, visits, candidates)
 
     @classmethod
     def from_events(
@@ -91,6 +121,12 @@ class Log(CellTable):
         users: Any = None,
         items: Any = None,
         combine: str = "same",
+        columns: Mapping[str, str] | None = None,
+        nulls: str = "refuse",
+        timezone: str | None = None,
+        incomplete: str = "drop",
+        visits: Any = None,
+        candidates: Any = None,
         id_types: Mapping[str, Any] | None = None,
         memory_limit: str | None = None,
         threads: int | None = None,
@@ -100,11 +136,23 @@ class Log(CellTable):
 
         Both tables are a frame (pandas, Polars, PyArrow) or a path (Parquet or CSV; a file, a glob, a folder)
         with ``user_id, item_id, timestamp`` and optionally ``propensity``, the probability that the item was
-        shown. A cell (user, item, period) is treated if an impression fell into it.
+        shown, and, for outcomes, ``value``, what each is worth (≥ 0; summed over the outcomes of a cell). A cell
+        (user, item, period) is treated if an impression fell into it. Exact duplicates are dropped and counted.
 
-        ``period``: "day", "week" (from Monday) or a list of edges e0 < e1 < …; periods are half-open, [start,
-        end), and named by their start. The log's times are all periods from the first event to the last, also
-        empty ones; given edges count as they are, and events outside them are dropped and counted.
+        ``columns`` maps these names to yours, ``{"user_id": "customer", "outcomes.timestamp": "bought_at"}``;
+        ``nulls`` says whether rows that lack something are refused ("refuse") or dropped and counted ("drop"); a null
+        ``propensity`` means that it was not recorded. All flaws of all tables are reported in one error.
+
+        ``period``: "day", "week" (from Monday), "month", a number of them ("2 weeks"), or a list of edges
+        e0 < e1 < …; periods are half-open, [start, end), and named by their start. The log's times are all periods
+        from the first event to the last, also empty ones. A first or last period that the tables cover only in part
+        is dropped and named in the summary (``incomplete="keep"``: not dropped). Given edges count as they are, and
+        events outside them are dropped and counted. ``timezone`` ("Europe/Berlin") is the clock that periods follow,
+        and that of timestamps without a time zone.
+
+        ``visits`` (``user_id, timestamp``) and ``candidates`` (``item_id``, optionally ``timestamp``, or
+        ``timestamp`` and ``user_id``) limit the cells that could have been recommended. Events in other cells are
+        counted and set aside, and propensities of 0 or 1 are legal there.
 
         ``window=None``: the outcome of a cell is 1 if an outcome happened in its period, shown or not. Both arms
         are measured over the same span, so that a difference between them is the effect and nothing else.
@@ -116,8 +164,9 @@ class Log(CellTable):
         are then measured over different spans: choose a period about as long as the window.
 
         ``combine``: the propensity of a cell with several events: "same" refuses values that differ, "any" is
-        1 − Π(1 − p) (each was a chance of its own), "first", "max". The log records propensities if all its rows
-        have one: treated rows from the impressions, control rows from the outcomes.
+        1 − Π(1 − p) (each was a chance of its own), "first", "max". Treated rows have their propensity from the
+        impressions, control rows from the outcomes; a null there, or no such column, means "not recorded", and
+        ``taurank.propensity.estimate`` fills in only those.
 
         ``users``, ``items``: a catalogue larger than what occurs; ``id_types``: types of the ids of a CSV, as in
         ``Log.read``. ``memory_limit`` ("2GB"; None: DuckDB's own, four fifths of the machine), ``threads`` and
@@ -127,21 +176,37 @@ class Log(CellTable):
 
         rows = build_rows(
             impressions, outcomes, period=period, window=window, users=users, items=items, combine=combine,
-            id_types=id_types, memory_limit=memory_limit, threads=threads, temp_folder=temp_folder,
+            columns=columns, nulls=nulls, timezone=timezone, incomplete=incomplete, visits=visits,
+            candidates=candidates, id_types=id_types, memory_limit=memory_limit, threads=threads,
+            temp_folder=temp_folder,
         )  # fmt: skip
-        return cls(*rows[:-1], timed=True, summary=rows.summary)
+        return cls(*rows)
 
     @classmethod
-    def _from_source(cls, source: sources.Source, given: tuple[Any, Any, Any], id_types: Mapping[str, Any]) -> Log:
-        cells = read_cells(source, given, RULES, id_types=id_types)
+    def _from_source(
+        cls,
+        source: sources.Source,
+        given: tuple[Any, Any, Any],
+        id_types: Mapping[str, Any],
+        visits: Any,
+        candidates: Any,
+    ) -> Log:
+        if visits is None and candidates is None:
+            cells = read_cells(source, given, RULES, id_types=id_types)
+            eligibility = recorded_eligibility(source, cells.catalogue)
+        else:
+            every = read_cells(source, given, (TREATED, OUTCOME, ANY_PROPENSITY, OUTCOME_VALUE), id_types=id_types)
+            cells, eligibility = limited(every, visits, candidates, given)
         numbers = cells.numbers
         return cls(
             cells.catalogue, cells.user, cells.item, cells.time,
-            numbers["treated"], numbers["outcome"], numbers.get("propensity"), cells.timed,
+            numbers["treated"], numbers["outcome"], _if_any(numbers.get("propensity")), cells.timed, None,
+            numbers.get("value"), eligibility,
         )  # fmt: skip
 
     def __repr__(self) -> str:
-        recorded = "" if self.propensity is not None else ", no propensities"
+        missing = self.n_without_propensity
+        recorded = {0: "", len(self): ", no propensities"}.get(missing, f", {missing:,} rows without propensity")
         return (
             f"Log({len(self):,} rows, {self.n_users:,} users, {self.n_items:,} items, "
             f"{self.n_times:,} times{recorded})"
@@ -151,9 +216,14 @@ class Log(CellTable):
         """Same catalogue and same rows in the same order, bit for bit."""
         if self.catalogue != other.catalogue or self.timed != other.timed:
             return False
-        names = ("user", "item", "time", "treated", "outcome", "propensity")
+        if not same_cells(self.eligibility, other.eligibility):
+            return False
+        names = ("user", "item", "time", "treated", "outcome", "propensity", "values")
         pairs = [(getattr(self, name), getattr(other, name)) for name in names]
-        return all(a is b is None or (a is not None and b is not None and np.array_equal(a, b)) for a, b in pairs)
+        return all(
+            a is b is None or (a is not None and b is not None and np.array_equal(a, b, a.dtype.kind == "f"))
+            for a, b in pairs
+        )
 
     def describe(self) -> pd.Series[Any]:
         """What is in the log: sizes, how much was recommended, what happened in each arm."""
@@ -165,20 +235,43 @@ class Log(CellTable):
             "users": self.n_users,
             "items": self.n_items,
             "times": self.n_times,
+            **self._eligible_counts(),
             "treated rows": int(np.count_nonzero(self.treated)),
-            "treated share of all cells": np.count_nonzero(self.treated) / self.catalogue.n_cells,
+            "treated share of all cells"
+            if self.eligibility is None
+            else "treated share of eligible": np.count_nonzero(self.treated) / self.cells,
             "positives, treated": int(np.count_nonzero(positives & (self.treated == 1))),
             "positives, control": int(np.count_nonzero(positives & (self.treated == 0))),
-            "smallest propensity": None if self.propensity is None else self.propensity.min(initial=1.0),
-            "largest propensity": None if self.propensity is None else self.propensity.max(initial=0.0),
+            "smallest propensity": None if self.propensity is None else np.nanmin(self.propensity, initial=1.0),
+            "largest propensity": None if self.propensity is None else np.nanmax(self.propensity, initial=0.0),
+            "rows without propensity": self.n_without_propensity,
         }
         return pd.Series(summary, dtype=object)
 
+    def _eligible_counts(self) -> dict[str, int]:
+        limits = self.eligibility
+        if limits is None:
+            return {}
+        outside = {"treated, not eligible": limits.treated_outside, "outcomes, not eligible": limits.outcomes_outside}
+        return {"eligible cells": limits.cells, **outside}
+
+    @property
+    def n_without_propensity(self) -> int:
+        """How many rows have no propensity."""
+        return len(self) if self.propensity is None else int(np.count_nonzero(np.isnan(self.propensity)))
+
+    @property
+    def treated_share(self) -> float:
+        """The share of all (eligible) cells that was treated."""
+        return float(np.count_nonzero(self.treated) / self.cells)
+
     def recorded_propensity(self, purpose: str) -> npt.NDArray[np.float64]:
         """The propensities, or an error that says what needs them and how to estimate them."""
-        if self.propensity is None:
+        missing = self.n_without_propensity
+        if self.propensity is None or missing:
+            which = "which this log does not have" if missing == len(self) else f"which {missing:,} rows lack"
             raise InputError(
-                f"{purpose} needs the column 'propensity', which this log does not have; record it, or "
+                f"{purpose} needs the column 'propensity', {which}; record it, or "
                 "estimate it: taurank.propensity.estimate(log, random_state=0), on the command line "
                 "`taurank propensity estimate LOG --out FILE`."
             )
@@ -197,5 +290,26 @@ class Log(CellTable):
             raise wrong_values("propensity", PROPENSITY.must, int(np.count_nonzero(wrong)), show(values[wrong][0]))
         return replace(self, propensity=values)
 
+    def select(self, users: Any = None, items: Any = None, times: Any = None) -> Log:
+        """The part of the log with these users, items and times; its catalogue has just them, in this order."""
+        from taurank.data.parts import select
+
+        return select(self, users, items, times)
+
+    def split(self, *, times: Any = None, share: float | None = None) -> tuple[Log, Log]:
+        """An earlier and a later part: ``times`` is how many of the last times, or which, go into the later one.
+
+        ``share`` is that number as a share of all times. Users and items are the same in both parts.
+        """
+        from taurank.data.parts import split
+
+        return split(self, times, share)
+
     def numbers(self) -> dict[str, Numbers | None]:
-        return {"treated": self.treated, "outcome": self.outcome, "propensity": self.propensity}
+        numbers = {"treated": self.treated, "outcome": self.outcome, "propensity": self.propensity}
+        return numbers if self.values is None else {**numbers, "value": self.values}
+
+
+def _if_any(propensity: npt.NDArray[np.float64] | None) -> npt.NDArray[np.float64] | None:
+    """A column without a single number is no column."""
+    return None if propensity is None or np.isnan(propensity).all() else propensity

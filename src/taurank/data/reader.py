@@ -18,13 +18,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from taurank.data.columns import ID_COLUMNS, RESEARCH_NAMES, ColumnRule, NumberColumn, Numbers, WrongRows
+from taurank.data.eligibility import Eligibility
 from taurank.data.id_column import IdColumn, catalogue_of
 from taurank.data.ids import Catalogue, Codes, Ids
-from taurank.data.metadata import from_metadata
+from taurank.data.metadata import CATALOGUE_KEY, ELIGIBILITY_KEY, eligibility_from_metadata, from_metadata
 from taurank.data.sources import Source
 from taurank.errors import InputError, first_line, plural
 
-__all__ = ["Cells", "ColumnRule", "Numbers", "cell_index", "read_cells", "read_ids", "refuse_repeated"]
+__all__ = [
+    "Cells",
+    "ColumnRule",
+    "Numbers",
+    "cell_index",
+    "read_cells",
+    "read_ids",
+    "recorded_eligibility",
+    "refuse_repeated",
+]
 
 Given = tuple[Any, Any, Any]
 
@@ -67,7 +77,7 @@ def read_cells(
         for column, reader in ids.items():
             codes[column].append(reader.add(batch.column(names[column])))
         for column, numbers_reader in numbers.items():
-            numbers_reader.add(batch.column(names[column]), source.text)
+            numbers_reader.add(source.numerals(batch.column(names[column])), source.text)
         _refuse_surplus(source, list(ids.values()))
     wrong_rows.refuse()
     if not codes["user_id"]:
@@ -118,7 +128,11 @@ def _locate(source: Source, rules: list[ColumnRule], renames: Mapping[str, str])
 
 def _missing(source: Source, column: str, needed: list[str]) -> InputError:
     columns = ", ".join(source.columns) or "none"
-    hint = " Separate columns by commas." if len(source.columns) == 1 and column in source.columns[0] else ""
+    hint = (
+        " Separate columns by commas, semicolons or tabs."
+        if len(source.columns) == 1 and column in source.columns[0]
+        else ""
+    )
     return InputError(
         f"{source.name} has no column '{column}'; needed: {', '.join(needed)}; found: {columns[:200]}.{hint}"
     )
@@ -133,7 +147,7 @@ def _assemble(
     id_types: Mapping[str, Any],
 ) -> Cells:
     lists, rows = {}, {}
-    recorded = _recorded(source)
+    recorded = recorded_ids(source)
     for column, own, known in zip(ID_COLUMNS, given, recorded, strict=True):
         if column in ids:
             lists[column], positions = catalogue_of(
@@ -162,7 +176,7 @@ def _positions(positions: Codes, codes: list[Codes], ids: Ids, column: IdColumn)
     return rows
 
 
-def _recorded(source: Source) -> list[pa.Array | None]:
+def recorded_ids(source: Source) -> list[pa.Array | None]:
     """The catalogue that files written by ``Log.write`` carry; of several files, their union in order."""
     try:
         unique = {tuple(sorted(metadata.items())): metadata for metadata in source.metadata}
@@ -171,6 +185,25 @@ def _recorded(source: Source) -> list[pa.Array | None]:
         return [_union(list(same)) for same in zip(*lists, strict=True)] or [None, None, None]
     except (InputError, pa.ArrowException) as error:
         raise InputError(f"{source.name} has a catalogue that cannot be used: {first_line(error)}.") from error
+
+
+def recorded_eligibility(source: Source, catalogue: Catalogue) -> Eligibility | None:
+    """The eligible cells that files written by ``Log.write`` carry, at their positions in ``catalogue``."""
+    recorded = {metadata.get(ELIGIBILITY_KEY): metadata for metadata in source.metadata}
+    if not recorded.keys() - {None}:
+        return None
+    if len({(metadata.get(CATALOGUE_KEY), key) for key, metadata in recorded.items()}) > 1:
+        raise InputError(f"{source.name} have different eligible cells; read them one at a time.")
+    metadata = next(iter(recorded.values()))
+    try:
+        own = from_metadata(metadata)
+        eligibility = None if own is None else eligibility_from_metadata(metadata, own)
+    except InputError as error:
+        raise InputError(f"{source.name} cannot be used: {first_line(error)}.") from error
+    if own is None or eligibility is None or own == catalogue:
+        return eligibility
+    lists = ((catalogue.users, own.users), (catalogue.items, own.items), (catalogue.times, own.times))
+    return eligibility.moved(catalogue, *(new.encode(old.values).astype(np.int64) for new, old in lists))
 
 
 def _union(lists: list[Ids]) -> pa.Array:

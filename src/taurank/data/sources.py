@@ -1,7 +1,8 @@
 """Tables from anywhere: frames of any library and files of any number, as a stream of Arrow batches.
 
-Frames come in as pandas, Polars or PyArrow; files as Parquet or CSV, one file, a glob or a folder. A CSV is
-read as text and typed later: a type is decided on the whole column, never guessed from its first rows.
+Frames come in as pandas, Polars or PyArrow; files as Parquet or CSV, one file, a glob or a folder. A CSV has
+commas, semicolons or tabs; it is read as text and typed later: a type is decided on the whole column, never guessed
+from its first rows.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 
 import narwhals as nw
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
 
@@ -23,6 +25,7 @@ from taurank.errors import InputError, first_line
 
 BATCH_ROWS = 1 << 20
 CSV_BLOCK_BYTES = 16 << 20
+HEADER_BYTES = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -34,6 +37,13 @@ class Source:
     walk: Any  # columns -> iterator of record batches
     text: bool = False  # a CSV: every value arrives as text
     metadata: tuple[Mapping[bytes, bytes], ...] = field(default=())
+    decimal_comma: bool = False  # a CSV with semicolons, in which a number may be written 0,25
+
+    def numerals(self, array: pa.Array) -> pa.Array:
+        """A column of numbers with a decimal point."""
+        if not self.decimal_comma or not pa.types.is_string(array.type):
+            return array
+        return pc.replace_substring_regex(array, r"^([+-]?\d*),(\d+([eE][+-]?\d+)?)$", r"\1.\2")
 
     def batches(self, columns: Iterable[str]) -> Iterator[pa.RecordBatch]:
         """Batches with just these columns, each checked to be what it announces; errors become one sentence."""
@@ -125,17 +135,29 @@ def _refuse_same_names(name: str, columns: Sequence[str]) -> None:
 
 
 def _from_csv(files: list[Path]) -> Source:
-    headers = [_csv_header(file) for file in files]
+    delimiters = [_delimiter(file) for file in files]
+    headers = [_csv_header(file, delimiter) for file, delimiter in zip(files, delimiters, strict=True)]
     columns = _same_columns(files, headers)
 
     def walk(wanted: list[str]) -> Iterator[pa.RecordBatch]:
-        for file in files:
-            yield from _csv_batches(file, columns, wanted)
+        for file, delimiter in zip(files, delimiters, strict=True):
+            yield from _csv_batches(file, delimiter, columns, wanted)
 
-    return Source(_name(files), columns, walk, text=True)
+    return Source(_name(files), columns, walk, text=True, decimal_comma=set(delimiters) == {";"})
 
 
-def _csv_header(file: Path) -> tuple[str, ...]:
+def _delimiter(file: Path) -> str:
+    """What separates the columns: the one of comma, semicolon and tab that the header has most of."""
+    try:
+        with pa.input_stream(file, compression="gzip" if file.suffix.lower() == ".gz" else None) as stream:
+            header = stream.read(HEADER_BYTES).split(b"\n")[0]
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(f"'{file}' is not a readable CSV: {reason(error)}.") from error
+    plain = b"".join(header.split(b'"')[::2])  # without what is quoted
+    return max(",;\t", key=lambda delimiter: plain.count(delimiter.encode()))  # a comma if it has none
+
+
+def _csv_header(file: Path, delimiter: str) -> tuple[str, ...]:
     try:
         with open(file, "rb") as stream:
             start = stream.read(4)
@@ -143,7 +165,8 @@ def _csv_header(file: Path) -> tuple[str, ...]:
             raise InputError(f"'{file}' is named .csv but is a Parquet file; rename it to .parquet.")
         if not start:
             raise InputError(f"'{file}' is empty; a CSV needs a header line.")
-        with pa.csv.open_csv(file, read_options=pa.csv.ReadOptions(block_size=CSV_BLOCK_BYTES)) as reader:
+        read, parse = pa.csv.ReadOptions(block_size=CSV_BLOCK_BYTES), pa.csv.ParseOptions(delimiter=delimiter)
+        with pa.csv.open_csv(file, read_options=read, parse_options=parse) as reader:
             names = tuple(reader.schema.names)
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise InputError(f"'{file}' is not a readable CSV: {reason(error)}.") from error
@@ -151,7 +174,7 @@ def _csv_header(file: Path) -> tuple[str, ...]:
     return names
 
 
-def _csv_batches(file: Path, columns: tuple[str, ...], wanted: list[str]) -> Iterator[pa.RecordBatch]:
+def _csv_batches(file: Path, delimiter: str, columns: tuple[str, ...], wanted: list[str]) -> Iterator[pa.RecordBatch]:
     convert = pa.csv.ConvertOptions(
         column_types={name: pa.string() for name in columns},
         include_columns=wanted,
@@ -160,7 +183,7 @@ def _csv_batches(file: Path, columns: tuple[str, ...], wanted: list[str]) -> Ite
         quoted_strings_can_be_null=False,  # an id may be the empty text, if it is written ""
     )
     read = pa.csv.ReadOptions(block_size=CSV_BLOCK_BYTES)
-    parse = pa.csv.ParseOptions(newlines_in_values=True)
+    parse = pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
     with pa.csv.open_csv(file, read_options=read, parse_options=parse, convert_options=convert) as reader:
         yield from reader
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -15,21 +16,39 @@ from taurank.data.files import atomic_path, check_target, kind_of
 from taurank.data.seal import seal
 from taurank.errors import InputError, first_line
 
+AnyPath = str | os.PathLike[str]
+Stream = tuple[pa.Schema, Iterable[pa.RecordBatch]]
 
-def write_batches(path: str | os.PathLike[str], schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
+
+def write_batches(path: AnyPath, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
     """Write a stream of batches as Parquet or CSV, by the name of the file, and never half of it."""
+    write_together([(path, (schema, batches))])
+
+
+def write_together(tables: Sequence[tuple[AnyPath, Stream]]) -> None:
+    """Write several files: all of them, or none if one of them cannot be written."""
+    kinds = [_kind(path) for path, _ in tables]
+    with ExitStack() as stack:
+        for (path, (schema, batches)), kind in zip(tables, kinds, strict=True):
+            _write(path, kind, stack.enter_context(atomic_path(path)), schema, batches)
+
+
+def _kind(path: AnyPath) -> str:
     kind = kind_of(check_target(path))
     if Path(path).suffix.lower() == ".gz":
         raise InputError(f"'{path}': writing compressed CSV is not supported; use .csv or .parquet.")
-    with atomic_path(path) as temporary:
-        try:
-            with _writer(kind, temporary, schema) as writer:
-                for batch in batches:
-                    writer.write_batch(batch)
-            if kind == "Parquet":
-                seal(temporary)
-        except pa.ArrowException as error:
-            raise InputError(f"'{path}' cannot be written: {first_line(error)}.") from error
+    return kind
+
+
+def _write(path: AnyPath, kind: str, temporary: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
+    try:
+        with _writer(kind, temporary, schema) as writer:
+            for batch in batches:
+                writer.write_batch(batch)
+        if kind == "Parquet":
+            seal(temporary)
+    except pa.ArrowException as error:
+        raise InputError(f"'{path}' cannot be written: {first_line(error)}.") from error
 
 
 def _writer(kind: str, path: Path, schema: pa.Schema) -> Any:

@@ -77,7 +77,7 @@ def fit_without_fold(axes: Sequence[Axis], folds: int, fold: int, ridge: float) 
             table = LogisticSum(others, folds, fold, intercept)
             solved = _solve(axis.treated, ridge, lambda x, t=table, g=axis.group: t.evaluate(x, g), effects[own])  # type: ignore[misc]
             moved = _solve_intercept(intercept, solved, axis, table)
-            moved, solved = _share_with_intercept(moved, solved, axis.size, ridge)
+            moved, solved = share_with_intercept(moved, solved, axis.size, ridge)
             change = max(change, abs(moved - intercept), float(np.abs(solved - effects[own]).max()))
             intercept, effects[own] = moved, solved
         if change < TOLERANCE:
@@ -110,7 +110,7 @@ def _solve_intercept(intercept: float, effects: Floats, axis: Axis, table: Logis
     return float(_solve(target, 0.0, all_cells, np.array([intercept]))[0])
 
 
-def _share_with_intercept(intercept: float, effects: Floats, size: Floats, ridge: float) -> tuple[float, Floats]:
+def share_with_intercept(intercept: float, effects: Floats, size: Floats, ridge: float) -> tuple[float, Floats]:
     """Move what all effects of an axis have in common into the intercept, which is not penalized.
 
     η stays as it is; the best intercept b solves ½ − σ(b) + ridge Σ(effect + intercept − b) = 0.

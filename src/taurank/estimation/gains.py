@@ -2,7 +2,8 @@
 
 The truth τ, the outcome Y and every estimate of τ are all gains; a metric does not know which it was given.
 A cell without a row has gain 0. The truth comes from ``World.sample``; ``outcome``, ``naive``, ``ips`` and
-``capped_ips`` make gains from a log. An absent row of a log has Y = 0, so its gain is 0 for all of them.
+``capped_ips`` make gains from a log. An absent row of a log has Y = 0, so its gain is 0 for all of them. In a log
+with values, Y is the value of the outcome: quantity, revenue or margin instead of 1.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any, Literal
+from functools import cached_property, wraps
+from inspect import signature
+from typing import Any, Literal, ParamSpec
 
 import numpy as np
 import numpy.typing as npt
@@ -20,19 +22,39 @@ from taurank._validation import check_choice, check_instance
 from taurank.data import sources
 from taurank.data.cell_table import CellTable
 from taurank.data.columns import VALUE, Numbers
+from taurank.data.eligibility import Eligibility
 from taurank.data.fingerprint import fingerprint
 from taurank.data.ids import Catalogue, Codes, Ids
 from taurank.data.log import Log
 from taurank.data.reader import read_cells
+from taurank.data.remote import RemoteLog
 from taurank.errors import InputError, first_line, plural
 from taurank.estimation.caps import Caps
+from taurank.estimation.estimators import Estimator
 from taurank.estimation.logged_pairs import LoggedPairs
 from taurank.estimation.thresholds import lacks_overlap
+from taurank.estimation.variate import fit_variate
 
 Floats = npt.NDArray[np.float64]
 Kind = Literal["effect", "outcome"]
+P = ParamSpec("P")
 
 
+def _also_remote(estimator: Callable[P, Gains]) -> Callable[P, Gains]:
+    """For a log that no single machine holds, the estimate is made where its rows are."""
+
+    @wraps(estimator)
+    def estimate(*arguments: P.args, **options: P.kwargs) -> Any:
+        given = signature(estimator).bind_partial(*arguments, **options).arguments
+        log = given.pop("log", None)
+        if isinstance(log, RemoteLog):
+            return log.estimate(estimator.__name__, given)
+        return estimator(*arguments, **options)
+
+    return estimate
+
+
+@_also_remote
 def outcome(log: Log) -> Gains:
     """The outcome itself: gain = Y. It makes P@k, DCG, AR and AUC of a metric."""
     _check_log(log)
@@ -40,19 +62,21 @@ def outcome(log: Log) -> Gains:
     return _of_rows(log, bought, np.ones(len(bought)), "outcome", "outcome")
 
 
+@_also_remote
 def naive(log: Log) -> Gains:
     """As if all cells had the mean propensity: Z·Y / mean(Z) − (1−Z)·Y / mean(1−Z), Eq. (tau_naive).
 
-    The means are over all users · items · times, absent rows counted as untreated. Biased where
+    The means are over all eligible cells (users · items · times), absent rows counted as untreated. Biased where
     recommendations follow taste.
     """
     _check_log(log)
-    mean = np.count_nonzero(log.treated) / log.catalogue.n_cells
+    mean = log.treated_share
     bought = np.flatnonzero(log.outcome)
     value = np.where(log.treated[bought], mean, mean - 1.0)  # never 0: a row of that arm exists
     return _of_rows(log, bought, 1.0 / value, "naive")
 
 
+@_also_remote
 def ips(log: Log) -> Gains:
     """Inverse propensity scoring: Z·Y / P − (1−Z)·Y / (1−P), Eq. (tau_IPS).
 
@@ -62,6 +86,7 @@ def ips(log: Log) -> Gains:
     return _weighted(log, log.recorded_propensity("IPS"), Caps(), "ips")
 
 
+@_also_remote
 def capped_ips(
     log: Log,
     cap: float | None = None,
@@ -81,13 +106,47 @@ def capped_ips(
     return _weighted(log, log.recorded_propensity("capped IPS"), caps, "capped_ips")
 
 
+@_also_remote
+def snips(log: Log) -> Gains:
+    """Self-normalized IPS: the treated arm is divided by the sum of its own weights, metric by metric.
+
+    The gains hold the values of ``ips``; ``evaluate`` normalizes them within the reach of each metric.
+    """
+    _check_log(log)
+    return replace(ips(log), name="snips", estimator=Estimator("SNIPS", normalized=True))
+
+
+@_also_remote
+def doubly_robust(log: Log, *, cap: float | None = None, folds: int = 5) -> Gains:
+    """The doubly robust estimate Z·Y / P − (1−Z)·Y / (1−P) + c·(1 − Z / P), with a cross-fitted c.
+
+    c is fitted on other times than the row's (on other users if the log has one time), so it is unbiased for
+    any c if P is right. ``cap`` applies to the weights of both arms, ``folds`` is the number of folds. The gains
+    hold the logged rows; ``evaluate`` adds the c of the cells without a row.
+    """
+    _check_log(log)
+    log.recorded_propensity("the doubly robust estimator")
+    estimator = Estimator("doubly robust", Caps.of(cap), fit_variate(log, folds))
+    rows = np.flatnonzero(log.treated | log.outcome)
+    gains = _of_rows(log, rows, estimator.values(log, rows), "doubly_robust")
+    return replace(gains, estimator=estimator)
+
+
+@_also_remote
+def recommended(log: Log) -> Gains:
+    """The estimate that ``evaluate`` uses when it is given a log: doubly robust."""
+    return doubly_robust(log)
+
+
 @dataclass(frozen=True, eq=False)
 class Gains(CellTable):
     """Gains of cells, with the catalogue of the log they belong to.
 
     ``user, item, time`` are positions in the catalogue, ``value`` is finite. ``name`` labels the values in
     what is printed ("truth", "ips", …). ``kind`` declares what they are, "effect" or "outcome" (None: not
-    declared): it chooses default metrics and words, never a formula. ``log`` is the log they were made from.
+    declared): it chooses default metrics and words, never a formula. ``log`` is the log they were made from,
+    ``estimator`` how (None: not by an estimator with propensities). ``eligibility`` limits metrics to eligible cells
+    and means to visits: that of the log, or of another one by ``within``.
     """
 
     catalogue: Catalogue
@@ -99,6 +158,8 @@ class Gains(CellTable):
     timed: bool = True
     kind: Kind | None = None
     log: Log | None = None
+    estimator: Estimator | None = None
+    eligibility: Eligibility | None = None
 
     def __post_init__(self) -> None:
         check_instance("catalogue", self.catalogue, Catalogue, "log.catalogue")
@@ -111,6 +172,8 @@ class Gains(CellTable):
             raise InputError("the log of gains must have the catalogue of the gains.")
         if not len(self.user) == len(self.item) == len(self.time):
             raise InputError("the user, item and time of gains must have the same length.")
+        if self.eligibility is not None and self.eligibility.shape != (self.n_users, self.n_items, self.n_times):
+            raise InputError("the eligibility of gains must have the catalogue of the gains.")
         for array in (self.user, self.item, self.time, self.value):
             array.flags.writeable = False
 
@@ -198,11 +261,26 @@ class Gains(CellTable):
             raise InputError(f"where needs a function of the values: {first_line(error)}.") from error
         if mask.dtype != np.bool_ or mask.shape != self.value.shape:
             raise InputError("where needs a function of the values that returns True or False for each of them.")
-        rows = np.flatnonzero(mask)
-        cells = {column: getattr(self, column)[rows] for column in ("user", "item", "time", "value")}
-        return replace(self, **cells)
+        return self._at(np.flatnonzero(mask))
 
     only = where  # the earlier name
+
+    def within(self, log: Log) -> Gains:
+        """The gains of the cells that are eligible in a log, measured over its visits; for a truth beside it."""
+        _check_log(log)
+        if log.catalogue != self.catalogue:
+            raise InputError("the log must have the catalogue of the gains.")
+        if log is self.log:
+            return self
+        if log.eligibility is None:
+            return replace(self, eligibility=None, estimator=None)
+        rows = np.flatnonzero(log.eligibility.contains(self.user, self.item, self.time))
+        return replace(self._at(rows), eligibility=log.eligibility)
+
+    def _at(self, rows: npt.NDArray[np.intp]) -> Gains:
+        """Some of the cells; they are not those that an estimator would take."""
+        cells = {column: getattr(self, column)[rows] for column in ("user", "item", "time", "value")}
+        return replace(self, **cells, estimator=None)
 
     def numbers(self) -> dict[str, Numbers | None]:
         return {"value": self.value}
@@ -224,12 +302,17 @@ def _weighted(log: Log, propensity: Floats, caps: Caps, name: str) -> Gains:
     if not np.isfinite(value).all():
         raise InputError("a propensity is too small to be inverted; give a cap, such as capped_ips(log, cap=0.01).")
     np.negative(value, out=value, where=control)
-    return _of_rows(log, bought, value, name)
+    return replace(
+        _of_rows(log, bought, value, name),
+        estimator=Estimator(name.replace("_ips", " IPS").replace("ips", "IPS"), caps),
+    )
 
 
 def _of_rows(log: Log, rows: npt.NDArray[np.intp], value: Floats, name: str, kind: Kind = "effect") -> Gains:
+    """The gains of outcomes, each times what the outcome is worth, if the log says so."""
     codes = (log.user[rows], log.item[rows], log.time[rows])
-    return Gains(log.catalogue, *codes, value, name, log.timed, kind, log)
+    worth = value if log.values is None else value * log.values[rows]
+    return Gains(log.catalogue, *codes, worth, name, log.timed, kind, log, eligibility=log.eligibility)
 
 
 def _checked_codes(codes: Any, ids: Ids) -> Codes:

@@ -6,27 +6,28 @@ with any number of threads.
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import ndtr, ndtri
+from scipy.special import ndtr, ndtri, stdtrit
 
 from taurank._jit import compiled
 from taurank._random import uniform
-from taurank._threads import worker_count
+from taurank._threads import map_blocks, worker_count
 from taurank.errors import InputError, show
 
 Floats = npt.NDArray[np.float64]
 
 RESAMPLES = 2000
 _KEY = np.uint64(0x7A5BCA31)
-_DRAWS_PER_PART = 1 << 22
 
 
 class Bootstrap:
-    """Intervals of the mean of ``values``, one per user; the users are resampled once, when first needed."""
+    """Intervals of the mean of ``values``, one per user; the users are resampled once, when first needed.
+
+    BCa intervals, widened as Student's is, which matters for few users.
+    """
 
     def __init__(self, values: Floats) -> None:
         self.values = values
@@ -36,17 +37,17 @@ class Bootstrap:
         check_fraction("level", level)
         if self._means is None:
             self._means = resampled_means(self.values, threads=worker_count(threads))
-        return interval(self.values, self._means, level)
+        low, high = interval(self.values, self._means, level)
+        if len(self.values) < 2:
+            return low, high
+        mean, widening = float(self.values.mean()), _widening(len(self.values), level)
+        return mean - widening * (mean - low), mean + widening * (high - mean)
 
 
 def resampled_means(values: Floats, resamples: int = RESAMPLES, threads: int = 1) -> Floats:
     """Means of ``resamples`` draws of len(values) users with replacement."""
     means = np.empty(resamples)
-    step = max(1, _DRAWS_PER_PART // max(1, len(values)))
-    parts = [means[first : first + step] for first in range(0, resamples, step)]
-    firsts = range(0, resamples, step)
-    with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(lambda first, part: _resample(values, first, part), firsts, parts))
+    map_blocks(lambda first, last: _resample(values, first, means[first:last]), resamples, threads)
     return means
 
 
@@ -67,6 +68,12 @@ def interval(values: Floats, means: Floats, level: float) -> tuple[float, float]
     acceleration = float(np.sum(deviation**3)) / (6.0 * spread**1.5)
     low, high = np.quantile(means, _levels(values.mean(), means, acceleration, level))
     return float(low), float(high)
+
+
+def _widening(n: int, level: float) -> float:
+    """Student's quantile over the normal one, and the variance over n − 1: resampled means vary too little."""
+    tail = 0.5 + level / 2.0
+    return float(stdtrit(n - 1, tail) / ndtri(tail) * np.sqrt(n / (n - 1.0)))
 
 
 def check_fraction(name: str, value: Any) -> None:

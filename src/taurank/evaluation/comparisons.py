@@ -13,6 +13,7 @@ import numpy.typing as npt
 from taurank.errors import plural
 from taurank.evaluation.bootstrap import Bootstrap
 from taurank.evaluation.results import Metric, Result, metric_row
+from taurank.evaluation.verdicts import Verdict
 from taurank.evaluation.wording import COLUMNS, aligned, number, overlap_sentence, span, training_sentence, wrapped
 
 if TYPE_CHECKING:
@@ -38,16 +39,25 @@ class Comparison:
 
     @property
     def difference(self) -> float:
-        """first − second, the mean over times of the mean over users."""
+        """first − second, the mean over times of the mean over users, or over all visits."""
         return self.first.mean - self.second.mean
 
     def interval(self, level: float = 0.95, *, threads: int | None = None) -> tuple[float, float]:
-        """A bootstrap interval of the difference: the same users are drawn for both rankers."""
-        return self._bootstrap.interval(level, threads)
+        """The interval of the difference, paired: the same users, and for estimates the same rows of the log."""
+        first, second = self.first.uncertainty, self.second.uncertainty
+        if first is None or second is None:
+            return self._bootstrap.interval(level, threads)
+        return first.minus(second).interval(level)
 
     @cached_property
     def _bootstrap(self) -> Bootstrap:
-        return Bootstrap(self.per_user)
+        return Bootstrap(self.first.contributions - self.second.contributions)
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """The verdict on the first ranker's estimate, or on the second's if that one alone is refused."""
+        verdicts = [one for one in (self.first.verdict, self.second.verdict) if one is not None]
+        return next((one for one in verdicts if not one.believe), next(iter(verdicts), None))
 
     def winner(self, level: float = 0.95) -> str | None:
         """ "first" or "second" if the interval excludes 0, else None."""
@@ -61,16 +71,17 @@ class Comparison:
 
     def __str__(self) -> str:
         winner = self.winner()
-        verdict = f"the {winner} ranker is better" if winner else "no clear difference"
+        answer = f"the {winner} ranker is better" if winner else "no clear difference"
         sentence = self.first.wording.sentence(self.first.formula, self.difference)
         if sentence and self.first.formula.larger_is_better:
             sentence = f"difference, {sentence}"
         head = (
             f"{self.first.name}: {number(self.first.mean)} against {number(self.second.mean)}, a difference of "
-            f"{number(self.difference)} (95 % interval {span(self.interval())}): {verdict}"
+            f"{number(self.difference)} (95 % interval {span(self.interval())}): {answer}"
         )
-        warnings = wrapped(filter(None, (self.overlap, self.training_log)))
-        return "\n".join([head, *filter(None, [sentence]), *warnings])
+        verdict = self.verdict
+        lead = "" if verdict is None else str(verdict)
+        return "\n".join(wrapped(filter(None, [lead, head, sentence, self.overlap, self.training_log])))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -126,7 +137,16 @@ class ResultTable(Mapping[str, Result]):
         head = f"measured by {results[0].gains_name}; diff.: minus {self.baseline}, paired by user"
         blocks = ["\n".join(self._block(metric)) for metric in results[0]]
         remarks = "\n".join(wrapped([*self._unknown(), *self._warnings()]))
-        return "\n\n".join(filter(None, [*wrapped([head]), *blocks, remarks]))
+        verdicts = "\n".join(wrapped(self.verdict_sentences()))
+        return "\n\n".join(filter(None, [verdicts, *wrapped([head]), *blocks, remarks]))
+
+    def verdict_sentences(self) -> list[str]:
+        """One sentence for all rankers to be believed, and one for each that is not; none if not estimated."""
+        judged = {name: result.verdict for name, result in self.items() if result.verdict is not None}
+        refused = [f"{name}, {self[name].verdict_sentence()}" for name, one in judged.items() if not one.believe]
+        believed = [name for name, one in judged.items() if one.believe]
+        sure = [f"{', '.join(believed)}: {judged[believed[0]]}"] if believed else []
+        return [*refused, *sure]
 
     def _block(self, metric: str) -> list[str]:
         """One metric of all rankers, no wider than a terminal of 80 columns."""

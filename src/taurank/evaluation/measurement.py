@@ -7,28 +7,35 @@ have overlap, and 1 on those with an extreme propensity at any time.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from taurank._arrays import group
-from taurank._threads import one_blas_thread, worker_count
+from taurank._threads import Flag, one_blas_thread, run_interruptibly, worker_count
 from taurank._validation import check_choice, check_instance
+from taurank.data.log import Log
 from taurank.errors import InputError, plural, show
-from taurank.estimation.gains import Gains
+from taurank.estimation.gains import Gains, recommended
 from taurank.estimation.logged_pairs import LoggedPairs, Pairs
+from taurank.evaluation.assessment import Assessment
+from taurank.evaluation.evidence import Evidence
 from taurank.evaluation.formulas import DEFAULT, OUTCOME_DEFAULT, Formula, parse_all
 from taurank.evaluation.rank_kernels import GainsByUser, Parts, RankWeights, measure
 from taurank.evaluation.rankers import Block, Ranking, ranker_of, ranking_of
 from taurank.evaluation.ranking_tables import TableRanker
 from taurank.evaluation.results import Metric, Result
+from taurank.evaluation.visits import Visits
 from taurank.evaluation.wording import Wording, training_sentence
 
 Codes = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float64]
+Sums = tuple[Floats, Floats, list[float | None]]  # per user, per time, shares without overlap
 Unlisted = Literal["last"]
 
 
@@ -44,7 +51,9 @@ class Measurement:
     parts: Parts  # the gains; 1 on logged pairs that have overlap; 1 on the extreme ones
 
     @classmethod
-    def of(cls, gains: Gains, metrics: Any, unlisted: Any, unit: Any, threads: int | None) -> Measurement:
+    def of(cls, gains: Gains | Log, metrics: Any, unlisted: Any, unit: Any, threads: int | None) -> Measurement:
+        if isinstance(gains, Log):
+            gains = recommended(gains)
         check_instance("gains", gains, Gains, "taurank.gains, such as gains.ips(log), or take a sample's truth")
         if unlisted is not None:
             check_choice("unlisted", unlisted, ("last",))
@@ -55,38 +64,100 @@ class Measurement:
         parts = (_nonzero(gains), *_logged(gains))
         return cls(gains, formulas, None if unlisted is None else "last", unit, worker_count(threads), parts)
 
+    @cached_property
+    def visits(self) -> Visits:
+        return Visits.of(self.gains.catalogue, self.gains.eligibility)
+
     def first_metric(self) -> Measurement:
         return replace(self, formulas=self.formulas[:1])
 
-    def result(self, ranker: Any) -> Result:
+    def assess(self, ranker: Any) -> Assessment:
+        """The estimates of a ranker by gains that an estimator made."""
+        ready, ranking = self._ranking(ranker)
+        for formula in self.formulas:
+            if formula.area:
+                raise InputError(f"{formula.name} is not a weighted sum of effects; estimate C{formula.name}.")
+        assessment = self._assessment(ranking, _trained_on(ready, self.gains))
+        assert assessment is not None
+        return assessment
+
+    def _ranking(self, ranker: Any) -> tuple[Any, Ranking]:
         gains = self.gains
         ready = ranker_of(ranker)
         if isinstance(ready, TableRanker) and self.unlisted is None:
             ready.check_depth(self.formulas, gains.users, gains.items)
-        ranking = ranking_of(ready, gains.users, gains.items)
-        per_user, per_time, shares = self._measure(ranking)
+        return ready, ranking_of(ready, gains.users, gains.items)
+
+    def result(self, ranker: Any) -> Result:
+        ready, ranking = self._ranking(ranker)
+        trained_here = _trained_on(ready, self.gains)
+        assessment = self._assessment(ranking, trained_here)
+        if assessment is not None and assessment.estimator.is_dense:
+            sums = self._assessed(assessment)
+        else:
+            sums = self._scaled(*self.sums(ranking))
+        return self._result(trained_here, (ranking.unknown_users, ranking.unknown_items), sums, assessment)
+
+    def summarize(self, ranker: Any, unknown: tuple[int, int], per_user: Floats, per_time: Floats) -> Result:
+        """The result from the sums of a pass; ``unknown`` counts users and items that the ranker does not know."""
+        return self._result(_trained_on(ranker, self.gains), unknown, self._scaled(per_user, per_time), None)
+
+    def _result(
+        self, trained_here: bool, unknown: tuple[int, int], sums: Sums, assessment: Assessment | None
+    ) -> Result:
+        gains, (per_user, per_time, shares) = self.gains, sums
         measured = {
-            f.name: Metric(f, per_user[m], per_time[m], Wording.of(f, gains, self.unit), shares[m])
+            f.name: Metric(
+                f, per_user[m], per_time[m], Wording.of(f, gains, self.unit), shares[m], assessment, self.visits
+            )
             for m, f in enumerate(self.formulas)
         }
-        unknown = (ranking.unknown_users, ranking.unknown_items)
-        trained_here = training_sentence([""]) if _trained_on(ready, gains) else ""
-        return Result(measured, gains.users, gains.times, gains.name, *unknown, trained_here)
+        sentence = training_sentence([""]) if trained_here else ""
+        return Result(measured, gains.users, gains.times, gains.name, *unknown, sentence)
 
-    def _measure(self, ranking: Ranking) -> tuple[Floats, Floats, list[float | None]]:
+    def _assessment(self, ranking: Ranking, trained_here: bool) -> Assessment | None:
+        """How the gains were estimated; None if they were not, or if a metric is not a weighted sum."""
+        gains = self.gains
+        if gains.log is None or gains.estimator is None or any(formula.area for formula in self.formulas):
+            return None
+        return Assessment(ranking, gains.log, self.formulas, gains.estimator, trained_here, self.workers)
+
+    def _assessed(self, assessment: Assessment) -> Sums:
+        """Estimates that also count cells without a row."""
+        answers = [assessment.answer(formula.name) for formula in self.formulas]
+        per_user, per_time = np.stack([one.per_user for one in answers]), np.stack([one.per_time for one in answers])
+        shares: list[float | None] = [Evidence(assessment.reaches[f.name]).overlap_share for f in self.formulas]
+        return per_user, per_time, shares
+
+    def _scaled(self, per_user: Floats, per_time: Floats) -> Sums:
         """Per user and per time, both scaled, and the shares without overlap."""
         gains = self.gains
-        per_user, per_time = self._sums(ranking)
         shares = [self._share(f, sums) for f, sums in zip(self.formulas, per_time[1:].sum(2).T, strict=True)]
         scale = np.array([[1.0 if f.area else f.factor(gains.n_items)] for f in self.formulas])
         _check_size(per_user[0], scale, gains)
-        return per_user[0] * scale / gains.n_times, per_time[0] * scale / gains.n_users, shares
+        return self.visits.per_user(per_user[0] * scale), self.visits.per_time(per_time[0] * scale), shares
 
-    def _sums(self, ranking: Ranking) -> tuple[Floats, Floats]:
+    def sums(self, ranking: Ranking) -> tuple[Floats, Floats]:
         """Unscaled sums, part × metric × user and part × metric × time."""
-        gains, shape = self.gains, (len(self.parts), len(self.formulas))
-        tables = _tables(self.formulas, gains.n_items)
-        per_user, per_time = np.zeros((*shape, gains.n_users)), np.zeros((*shape, gains.n_times))
+        per_user, per_time = self.no_sums()
+
+        def add_up(stop: Flag) -> None:
+            for sums in self.block_sums(ranking, per_user):  # added up in the order of the blocks
+                np.add(per_time, sums, out=per_time)
+                if stop[0]:
+                    break
+
+        run_interruptibly(add_up)
+        return per_user, per_time
+
+    def no_sums(self) -> tuple[Floats, Floats]:
+        """Zeros in the shape of ``sums``."""
+        shape = (len(self.parts), len(self.formulas))
+        return np.zeros((*shape, self.gains.n_users)), np.zeros((*shape, self.gains.n_times))
+
+    def block_sums(self, ranking: Ranking, per_user: Floats) -> Iterator[Floats]:
+        """The sums over time of one block of users after the other; those of the users go into ``per_user``."""
+        gains, tables = self.gains, _tables(self.formulas, self.gains.n_items)
 
         def run(block: Block) -> Floats:
             scores = ranking.scores(block)
@@ -95,11 +166,9 @@ class Measurement:
         # one BLAS thread per block of fixed shape: the bits do not depend on how many blocks run at once
         with one_blas_thread(), ThreadPoolExecutor(self.workers) as pool:
             try:
-                for sums in pool.map(run, ranking.blocks(self._needed())):  # added up in the order of the blocks
-                    per_time += sums
+                yield from pool.map(run, ranking.blocks(self.needed()))
             finally:
                 pool.shutdown(cancel_futures=True)
-        return per_user, per_time
 
     def _share(self, formula: Formula, sums: Floats) -> float | None:
         """The share of the logged pairs' weight on extreme ones; None if the metric has no weights to share out."""
@@ -108,7 +177,7 @@ class Measurement:
             return None
         return float(extreme / (inside + extreme)) if extreme > 0 else 0.0
 
-    def _needed(self) -> npt.NDArray[np.bool_]:
+    def needed(self) -> npt.NDArray[np.bool_]:
         """Which users have anything to be ranked."""
         needed = np.zeros(self.gains.n_users, np.bool_)
         for part in self.parts:

@@ -11,9 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from taurank.data.ids import Ids
-from taurank.errors import plural
+from taurank.errors import InputError, plural
+from taurank.evaluation.assessment import Assessment
 from taurank.evaluation.bootstrap import Bootstrap
 from taurank.evaluation.formulas import Formula
+from taurank.evaluation.uncertainty import Uncertainty
+from taurank.evaluation.verdicts import Verdict
+from taurank.evaluation.visits import Visits, contributions, mean_of
 from taurank.evaluation.wording import PLAIN, Wording, aligned, number, overlap_sentence, span, wrapped
 
 if TYPE_CHECKING:
@@ -27,8 +31,10 @@ class Metric:
     """One metric of one ranker.
 
     ``per_user`` is each user's mean over the times, in catalogue order; ``per_time`` is the mean over all
-    users at each time. ``overlap_share`` is the share of the weights on logged pairs that falls on pairs with a
-    propensity within 1e-3 of 0 or 1 (None if the gains are not an estimate from a log).
+    users at each time. Where the gains have visits both are over visits, nan without one, and ``visits`` counts
+    them. ``overlap_share`` is the share of the weights on logged pairs that falls on pairs with a
+    propensity within 1e-3 of 0 or 1 (None if the gains are not an estimate from a log). ``assessment`` has the log
+    an estimate was made from (None for the truth and for gains of one's own).
     """
 
     formula: Formula
@@ -36,6 +42,8 @@ class Metric:
     per_time: Floats
     wording: Wording = PLAIN
     overlap_share: float | None = None
+    assessment: Assessment | None = None
+    visits: Visits | None = None
 
     @property
     def name(self) -> str:
@@ -47,22 +55,48 @@ class Metric:
 
     @property
     def mean(self) -> float:
-        """The mean over times of the mean over users."""
-        return float(self.per_time.mean())
+        """The mean over times of the mean over users, or over all visits."""
+        return mean_of(self.per_time, None if self.visits is None else self.visits.by_time)
 
     @property
     def std(self) -> float:
         """The standard deviation over times (divided by their number; 0 for one time): the paper's ±."""
-        _, exponent = np.frexp(np.abs(self.per_time).max())  # scaled by a power of 2, so that no square overflows
-        return float(np.ldexp(np.ldexp(self.per_time, -exponent).std(), exponent))
+        seen = self.per_time[~np.isnan(self.per_time)]
+        _, exponent = np.frexp(np.abs(seen).max(initial=0.0))  # scaled by a power of 2, so that no square overflows
+        return float(np.ldexp(np.ldexp(seen, -exponent).std(), exponent)) if len(seen) else float("nan")
 
     def interval(self, level: float = 0.95, *, threads: int | None = None) -> tuple[float, float]:
-        """A bootstrap interval over users (BCa, 2,000 resamples, its own fixed seed)."""
-        return self._bootstrap.interval(level, threads)
+        """The interval of the mean with users as clusters.
+
+        For an estimate from a log it takes the few heavy purchases into account that decide (docs/estimates.md);
+        otherwise it is a bootstrap over users (BCa, 2,000 resamples, its own fixed seed).
+        """
+        uncertainty = self.uncertainty
+        return self._bootstrap.interval(level, threads) if uncertainty is None else uncertainty.interval(level)
+
+    @property
+    def uncertainty(self) -> Uncertainty | None:
+        """What the interval of an estimate is made of; None if the gains are not an estimate from a log."""
+        if self.assessment is None:
+            return None
+        answer = self.assessment.answer(self.name)
+        if not np.isclose(answer.estimate, self.mean, rtol=1e-6, atol=1e-9):
+            raise InputError("the ranker has changed since it was evaluated; evaluate it again.")
+        return answer
+
+    @property
+    def verdict(self) -> Verdict | None:
+        """Whether to believe the estimate; None if the gains are not an estimate from a log."""
+        return None if self.assessment is None else self.assessment.verdict(self.name)
 
     @cached_property
     def _bootstrap(self) -> Bootstrap:
-        return Bootstrap(self.per_user)
+        return Bootstrap(self.contributions)
+
+    @property
+    def contributions(self) -> Floats:
+        """A value per user with the mean and the spread between users of ``mean``: ``per_user`` without visits."""
+        return contributions(self.per_user, None if self.visits is None else self.visits.by_user, self.mean)
 
     def sentence(self) -> str:
         return self.wording.sentence(self.formula, self.mean)
@@ -81,7 +115,8 @@ class Result(Mapping[str, Metric]):
     """Metrics of one ranker by name; ``print`` shows them with their intervals.
 
     ``unknown_users`` and ``unknown_items`` count the users and items of the gains that the ranker does not know.
-    ``training_log`` is a warning if the gains come from the log the model was trained on, else "".
+    ``training_log`` is a warning if the gains come from the log the model was trained on, else "". ``remark`` is
+    printed below the numbers.
     """
 
     metrics: Mapping[str, Metric]
@@ -91,6 +126,7 @@ class Result(Mapping[str, Metric]):
     unknown_users: int = 0
     unknown_items: int = 0
     training_log: str = ""
+    remark: str = ""
 
     def __getitem__(self, name: str) -> Metric:
         if name in self.metrics or not isinstance(name, str):
@@ -103,8 +139,29 @@ class Result(Mapping[str, Metric]):
     def __len__(self) -> int:
         return len(self.metrics)
 
+    @property
+    def verdict(self) -> Verdict | None:
+        """The verdict on the first metric that is refused, else on the first one; None if not estimated."""
+        return self._verdict[1]
+
+    @cached_property
+    def _verdict(self) -> tuple[str, Verdict | None]:
+        judged = [(metric.name, metric.verdict) for metric in self.values() if metric.assessment is not None]
+        refused = [one for one in judged if one[1] is not None and not one[1].believe]
+        return next(iter([*refused, *judged]), ("", None))
+
+    def verdict_sentence(self) -> str:
+        """The sentence in front of the numbers; "" if they are not an estimate from a log."""
+        name, verdict = self._verdict
+        if verdict is None:
+            return ""
+        return f"{name}: {verdict}" if len(self) > 1 and not verdict.believe else str(verdict)
+
     def to_frame(self, level: float = 0.95, *, threads: int | None = None) -> pd.DataFrame:
-        """One row per metric: ``metric, mean, std, low, high, smaller_is_better, overlap_share``."""
+        """One row per metric: ``metric, mean, std, low, high, smaller_is_better, overlap_share``.
+
+        Estimates from a log have ``believe`` and ``reason`` as well.
+        """
         import pandas as pd
 
         return pd.DataFrame([metric_row(metric, level, threads) for metric in self.values()])
@@ -131,7 +188,7 @@ class Result(Mapping[str, Metric]):
         return f"Result({means}; measured by {self.gains_name})"
 
     def __str__(self) -> str:
-        return "\n".join([*self._table(), *self._remarks()])
+        return "\n".join([*wrapped(filter(None, [self.verdict_sentence()])), *self._table(), *self._remarks()])
 
     def _table(self) -> list[str]:
         several = len(self.times) > 1
@@ -148,12 +205,14 @@ class Result(Mapping[str, Metric]):
             remarks.append(f"{plural(self.unknown_users, 'user')} unknown to the ranker: all items tied")
         if self.unknown_items:
             remarks.append(f"{plural(self.unknown_items, 'item')} unknown to the ranker: ranked last, tied")
-        return wrapped([*remarks, *filter(None, (self.overlap_sentence(), self.training_log))])
+        return wrapped([*remarks, *filter(None, (self.overlap_sentence(), self.training_log, self.remark))])
 
 
 def metric_row(metric: Metric, level: float, threads: int | None) -> dict[str, Any]:
     """A metric as a row of a frame."""
     low, high = metric.interval(level, threads=threads)
+    verdict = metric.verdict
+    judged = {} if verdict is None else {"believe": verdict.believe, "reason": verdict.reason}
     return {
         "metric": metric.name,
         "mean": metric.mean,
@@ -162,4 +221,5 @@ def metric_row(metric: Metric, level: float, threads: int | None) -> dict[str, A
         "high": high,
         "smaller_is_better": metric.smaller_is_better,
         "overlap_share": np.nan if metric.overlap_share is None else metric.overlap_share,
+        **judged,
     }

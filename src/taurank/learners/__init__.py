@@ -5,14 +5,19 @@ from __future__ import annotations
 from taurank.data.schema import Array
 from taurank.learners.base import Learner, learner_name
 from taurank.learners.baselines import Popular, Random
+from taurank.learners.batch_scoring import scorer
 from taurank.learners.checkpoints import Record
 from taurank.learners.counting import CountingBayes
+from taurank.learners.empirical_bayes import EmpiricalBayes
 from taurank.learners.factorization import FactorLearner
+from taurank.learners.neighbors import CUBN
+from taurank.learners.orthogonal import RankLearner
 from taurank.learners.pairwise import BLCE, BPR, DLCE, DLTO, ULBPR, GainsPass
 from taurank.learners.pointwise import ULRMF, CausE
 from taurank.learners.registry import LEARNERS, learner_class, load
 
 __all__ = [
-    "BLCE", "BPR", "DLCE", "DLTO", "LEARNERS", "ULBPR", "ULRMF", "Array", "CausE", "CountingBayes", "FactorLearner",
-    "GainsPass", "Learner", "Popular", "Random", "Record", "learner_class", "learner_name", "load",
+    "BLCE", "BPR", "CUBN", "DLCE", "DLTO", "LEARNERS", "ULBPR", "ULRMF", "Array", "CausE", "CountingBayes",
+    "EmpiricalBayes", "FactorLearner", "GainsPass", "Learner", "Popular", "Random", "RankLearner", "Record",
+    "learner_class", "learner_name", "load", "scorer",
 ]  # fmt: skip

@@ -6,28 +6,38 @@ learned into attributes that end with an underscore, and everything else is here
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from taurank._threads import one_blas_thread
-from taurank._validation import check_instance
+from taurank._validation import check_instance, check_integer
 from taurank.data import archive
+from taurank.data.features import Features
+from taurank.data.files import known_kind
 from taurank.data.fingerprint import fingerprint
 from taurank.data.ids import Codes, Ids, ids_to_bytes
 from taurank.data.log import Log
+from taurank.data.remote import RemoteGains, RemoteLog, engine
 from taurank.data.schema import Array
+from taurank.data.shards import ShardedArray
 from taurank.errors import InputError
+from taurank.learners import sharded
 from taurank.learners.checkpoints import Leftover, Record
 from taurank.learners.fitting import FitOptions, Metrics, history_frame
+from taurank.learners.folding import WithNewUsers, has_new_users, rows_of_new_users
 from taurank.learners.lookup import Lookup
-from taurank.learners.recommend import OnUnknown, OnUnknownItem, Request
+from taurank.learners.recommend import Fitted, OnUnknown, OnUnknownItem, Request
+from taurank.learners.updating import News, bought_by_item
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,6 +45,7 @@ if TYPE_CHECKING:
     from taurank.estimation.gains import Gains
 
 Float32s = npt.NDArray[np.float32]
+AnyLog = Any  # a Log, or a RemoteLog
 RandomState = int | np.random.Generator | None
 
 _SCORED_AT_ONCE = 256  # users
@@ -52,7 +63,10 @@ class Learner(ABC):
 
     stored: ClassVar[Mapping[str, Array]] = {}  # the fitted arrays, without their underscore
     space: ClassVar[Mapping[str, Sequence[Any]]] = {}  # hyper-parameters to tune, and the values to try
+    before: ClassVar[Mapping[str, Any]] = {}  # hyper-parameters that older files lack, and what those learners did
     needs_propensity: ClassVar[bool] = False
+    uses_features: ClassVar[bool] = False
+    scores_are_effects: ClassVar[bool] = False  # whether a score is an effect in purchases per recommendation
     registered: ClassVar[dict[str, type[Learner]]] = {}  # every class by "module:qualified name"
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -67,14 +81,18 @@ class Learner(ABC):
     def score_block(self, user_codes: Codes) -> Float32s:
         """A fresh array (len(user_codes), n_items) with the scores of all items, in catalogue order."""
 
+    def score_user(self, user_code: int) -> Float32s:
+        """The scores of all items for one user; they may round differently from those of ``score_block``."""
+        return np.asarray(self.score_block(np.array([user_code], np.int32))[0])
+
     def updates_per_epoch(self, log: Log) -> int:
         """How many updates an epoch makes on this log; 0 for a learner that fits in one pass."""
         return 0
 
     def fit(
         self,
-        log: Log,
-        validation: Gains | None = None,
+        log: AnyLog,
+        validation: Gains | RemoteGains | Literal["auto"] | None = "auto",
         metric: Metrics = "CDCG",
         patience: int | None = 10,
         show_progress: bool | None = None,
@@ -83,50 +101,172 @@ class Learner(ABC):
         validate_every: int | None = None,
         checkpoint_minutes: float = 5.0,
         callback: Callable[[Self, Record], None] | None = None,
+        validation_users: int | None = None,
+        features: Features | None = None,
+        start: Learner | None = None,
     ) -> Self:
         """Learn from a log.
 
         ``validation`` are the gains (truth or estimate) used to compute ``metric``, one or several, every
         ``validate_every`` epochs (None: fifty times in all). The result is the epoch that is best by the first
         metric; ``patience`` checks without improvement end the fit (None: never). A check costs as much as
-        ``taurank.evaluate``; on small logs that can be more than the epochs between two checks.
+        ``taurank.evaluate``, or less on a random sample of ``validation_users``. By default ("auto") a tenth of
+        the log is held out to find out when training begins to overfit (``holdout_``), then all rows are trained
+        for as long; None trains all epochs on all rows. ``fit`` warns if the validation was still improving.
         ``callback(learner, record)`` is called after every check, also without validation, and the learner
         it gets can be evaluated; whatever it raises ends the fit. ``history_`` is a frame of the epochs.
 
         With ``checkpoint`` the state is written to that file every ``checkpoint_minutes`` and at the end. The
         same call resumes from it to the bit-identical result; ``save`` removes it once the model is written.
         ``show_progress`` is on in a terminal. A learner that fits in one pass is checked once, after it.
+
+        ``features`` are tables of users and items (``taurank.Features``): factors are pulled toward what the
+        features predict, and users and items of the catalogue without any row get just that.
+
+        ``start`` is a fitted model of the same log, such as ``EmpiricalBayes``; factors begin as the best
+        approximation of its scores instead of at random.
         """
-        check_instance("log", log, Log, "Log.read or Log.from_frame")
+        if not isinstance(log, RemoteLog):
+            check_instance("log", log, Log, "Log.read or Log.from_frame")
         options = FitOptions(
-            validation, metric, patience, show_progress, checkpoint, validate_every, checkpoint_minutes, callback
-        )
-        before = dict(self.__dict__)
-        try:
+            validation, metric, patience, show_progress, checkpoint, validate_every, checkpoint_minutes, callback,
+            validation_users, features, start,
+        )  # fmt: skip
+        self._check_features(features)
+        self._check_start(start)
+        with self._restored_on_error():
             self._set_log(log)
             options.warn_of_training_log(self.log_fingerprint_)
-            self.history_ = history_frame(self._train(log, options), options.formulas)
-        except BaseException:  # a fit that fails or is interrupted leaves the learner as it was
+            if isinstance(log, RemoteLog):
+                records, leftover = log.fit(self, options)
+                self.__dict__.update({} if leftover is None else {"_leftover": leftover})
+            else:
+                records = self._train(log, options)
+            self.history_ = history_frame(records, options.formulas)
+        return self
+
+    def update(
+        self,
+        log: Log,
+        past: Log | None = None,
+        *,
+        epochs: int | None = None,
+        validation: Gains | None = None,
+        metric: Metrics = "CDCG",
+        patience: int | None = 10,
+        show_progress: bool | None = None,
+        checkpoint: str | os.PathLike[str] | None = None,
+        validate_every: int | None = None,
+        checkpoint_minutes: float = 5.0,
+        callback: Callable[[Self, Record], None] | None = None,
+        features: Features | None = None,
+    ) -> Self:
+        """Learn from the rows since the fit, at a fraction of the cost of another fit.
+
+        ``log`` has new rows only. Users and items that it brings join the catalogue behind the known ones.
+        Learners that count add up, to the same bits as a fit to all rows. Learners that train factors start from
+        those of the model and train for ``epochs`` (None: a tenth of a fit's). ``past`` is the log that the model
+        has learned from, or the latest part of it: factors are then trained on both, which comes closest to
+        another fit. The other arguments are those of ``fit``; the result follows from the model, the logs and
+        ``random_state``, and an update that fails leaves the learner as it was.
+        """
+        check_instance("log", log, Log, "Log.read or Log.from_frame")
+        if past is not None:
+            check_instance("past", past, Log, "Log.read or Log.from_frame")
+        if epochs is not None:
+            check_integer("epochs", epochs)
+        options = FitOptions(
+            validation, metric, patience, show_progress, checkpoint, validate_every, checkpoint_minutes, callback,
+            None, features,
+        )  # fmt: skip
+        self._check_features(features)
+        news = News.of(self, log, past)
+        with self._restored_on_error():
+            news.extend(self)
+            options.warn_of_training_log(self.log_fingerprint_)
+            self.history_ = history_frame(self._train_on(news, epochs, options), options.formulas)
+        return self
+
+    def fold_in(self, log: Log) -> Self:
+        """A copy of this learner for the users of ``log`` that appeared after the fit, learned from their rows.
+
+        The items stay as they are, and rows about items that are not in the model are left out. A user without
+        rows gets what the model expects of a user it knows nothing about. ``recommend(rows=log)`` does it in one
+        call; ``update(log)`` makes such users part of the model.
+        """
+        self._fitted("users_")
+        check_instance("log", log, Log, "Log.read or Log.from_frame")
+        rows = rows_of_new_users(self.users, self.items, log)
+        folded = copy.copy(self)
+        for name in ("_lookup", "_leftover"):
+            folded.__dict__.pop(name, None)
+        folded.users_ = rows.users
+        folded.fold(rows)
+        return folded
+
+    def _check_features(self, features: Features | None) -> None:
+        if features is not None and not self.uses_features:
+            raise InputError(
+                f"{type(self).__name__} does not use features; leave them out, or take a factor learner."
+            )
+
+    def _check_start(self, start: Learner | None) -> None:
+        if start is not None:
+            raise InputError(f"{type(self).__name__} has no factors to start from a model; leave start out.")
+
+    def learn_more(self, log: Log) -> None:
+        """Learn from the new rows alone; the catalogue has grown to theirs. Without it an update needs the past."""
+        raise InputError(
+            f"{type(self).__name__} cannot learn from new rows alone; give update the log of the fit: past=log."
+        )
+
+    def fold(self, log: Log) -> None:
+        """Replace what was learned about users by what the rows of these users say; the items stay as they are."""
+        raise InputError(
+            f"{type(self).__name__} cannot fold in new users; update it with their rows, "
+            "or recommend with on_unknown='popular'."
+        )
+
+    @contextmanager
+    def _restored_on_error(self) -> Iterator[None]:
+        """A fit that fails or is interrupted leaves the learner as it was."""
+        before = dict(self.__dict__)
+        try:
+            yield
+        except BaseException:
             self.__dict__.clear()
             self.__dict__.update(before)
             raise
-        return self
 
     def _train(self, log: Log, options: FitOptions) -> list[Record]:
         """One pass; a learner with epochs overrides it."""
         self.learn(log)
-        if options.validation is None and options.callback is None:
+        return self._checked_once(options)
+
+    def _train_on(self, news: News, epochs: int | None, options: FitOptions) -> list[Record]:
+        """An update in one pass; a learner with epochs overrides it."""
+        if news.past is not None and type(self).learn_more is Learner.learn_more:
+            self.learn(news.all_rows())
+        else:
+            self.learn_more(news.log)
+        return self._checked_once(options)
+
+    def _checked_once(self, options: FitOptions) -> list[Record]:
+        if options.measured is None and options.callback is None:
             return []
         record = Record(1, float("nan"), 0, options.measure(self))
         if options.callback:
             options.callback(self, record)
-        return [record] if options.validation is not None else []
+        return [record] if options.measured is not None else []
 
-    def _set_log(self, log: Log) -> None:
-        """What every fitted learner stores: the catalogue, how often each item was bought, and which log it was."""
+    def _set_log(self, log: Log | RemoteLog) -> None:
+        """What every fitted learner stores: the catalogue, how much of each item was bought, and which log it was."""
         self.users_, self.items_ = log.users, log.items
-        self.popularity_ = np.bincount(log.item[log.outcome == 1], minlength=log.n_items)
-        self.log_fingerprint_: str | None = fingerprint(log)
+        self.log_fingerprint_: str | None
+        if isinstance(log, RemoteLog):
+            self.popularity_, self.log_fingerprint_ = log.popularity, log.fingerprint
+        else:
+            self.popularity_, self.log_fingerprint_ = bought_by_item(log), fingerprint(log)
         self.__dict__.pop("_lookup", None)
         self.__dict__.pop("_leftover", None)
 
@@ -151,6 +291,10 @@ class Learner(ABC):
 
     def score(self, users: Any, items: Any) -> Float32s:
         """The score of each pair (users[n], items[n]); one user or one item goes with all of the other."""
+        return self._of_pairs(self.score_block, users, items)
+
+    def _of_pairs(self, of_block: Callable[[Codes], Float32s], users: Any, items: Any) -> Float32s:
+        """Single pairs out of blocks of users × items."""
         pairs = (self.users.encode_known(users), self.items.encode_known(items))
         if len({len(codes) for codes in pairs} - {1}) > 1:
             raise InputError(f"users ({len(pairs[0]):,}) and items ({len(pairs[1]):,}) must have the same length.")
@@ -162,7 +306,7 @@ class Learner(ABC):
         with one_blas_thread():
             for number, first in enumerate(range(0, len(each), _SCORED_AT_ONCE)):
                 here = by_user[edges[number] : edges[number + 1]]
-                block = self.score_block(each[first : first + _SCORED_AT_ONCE])
+                block = of_block(each[first : first + _SCORED_AT_ONCE])
                 result[here] = block[at[here] - first, columns[here]]
         return result
 
@@ -176,6 +320,8 @@ class Learner(ABC):
         threads: int | None = None,
         *,
         on_unknown_item: OnUnknownItem = "raise",
+        rows: Log | None = None,
+        min_effect: float | None = None,
     ) -> pd.DataFrame:
         """The ``k`` best items of each user as a frame ``user_id, item_id, score, rank`` (rank from 1).
 
@@ -184,10 +330,15 @@ class Learner(ABC):
         (out of stock); what is excluded is never returned, so a user may get fewer than ``k``
         rows. A user that was not in the log is an error ("raise"), is left out with a warning ("warn"), or
         gets the most popular items ("popular"). A candidate that was not in the log is an error ("raise"),
-        is left out with a warning ("warn"), or without one ("drop").
+        is left out with a warning ("warn"), or without one ("drop"). ``rows`` is a log with what is known
+        about users that appeared after the fit (see ``fold_in``); without ``users``, all users of these rows.
+        With ``min_effect`` an item is recommended only where its score is at least that, so a user for whom
+        nothing helps gets nothing; the learner's scores must be effects (CountingBayes, EmpiricalBayes).
         """
-        request = Request(self, k, candidates, exclude, on_unknown, on_unknown_item, threads)
-        return request.frame(users)
+        request = Request(
+            self._serving(rows), k, candidates, exclude, on_unknown, on_unknown_item, threads, min_effect
+        )
+        return request.frame(users if rows is None or users is not None else rows.users.values)
 
     def write_recommendations(
         self,
@@ -200,10 +351,27 @@ class Learner(ABC):
         threads: int | None = None,
         *,
         on_unknown_item: OnUnknownItem = "raise",
+        rows: Log | None = None,
+        min_effect: float | None = None,
     ) -> int:
-        """``recommend`` straight into a Parquet or CSV file, in bounded memory; returns the number of rows."""
-        request = Request(self, k, candidates, exclude, on_unknown, on_unknown_item, threads)
-        return request.write(path, users)
+        """``recommend`` straight into a Parquet or CSV file, in bounded memory; returns the number of rows.
+
+        Connected to a cluster, a path without such an ending is a folder, into which all workers write Parquet.
+        """
+        request = Request(
+            self._serving(rows), k, candidates, exclude, on_unknown, on_unknown_item, threads, min_effect
+        )
+        wanted = users if rows is None or users is not None else rows.users.values
+        machines = engine()
+        if machines is not None and known_kind(Path(path)) is None:
+            return machines.write_recommendations(request, path, wanted)
+        return request.write(path, wanted)
+
+    def _serving(self, rows: Log | None) -> Fitted:
+        """The learner, with the users of these rows."""
+        if rows is None or not has_new_users(self.users, rows):
+            return self
+        return WithNewUsers(self, self.fold_in(rows))
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """The constructor's arguments, as scikit-learn's ``clone`` expects them."""
@@ -234,7 +402,8 @@ class Learner(ABC):
         from taurank import __version__
 
         self._fitted("users_")
-        arrays = {name: getattr(self, f"{name}_") for name in ("popularity", *self.stored)}
+        names = [name for name, array in self.stored.items() if not array.optional or f"{name}_" in self.__dict__]
+        arrays = {name: getattr(self, f"{name}_") for name in ("popularity", *names)}
         arrays["ids"] = np.frombuffer(ids_to_bytes(self.users, self.items), np.uint8)
         metadata = {
             "learner": learner_name(type(self)),
@@ -242,7 +411,13 @@ class Learner(ABC):
             "hyper_parameters": self._storable_parameters(),
             "log_fingerprint": self.log_fingerprint_,
         }
-        archive.write(path, "model", metadata, arrays)
+        if any(isinstance(array, ShardedArray) for array in arrays.values()):
+            sharded.save(path, metadata, arrays)
+            self.__dict__.update(
+                {f"{name}_": array for name, array in sharded.load(path)[1].items() if name != "ids"}
+            )
+        else:
+            archive.write(path, "model", metadata, arrays)
         if leftover := self.__dict__.pop("_leftover", None):
             leftover.remove()
 

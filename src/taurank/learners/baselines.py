@@ -26,6 +26,12 @@ class Random(Learner):
     def learn(self, log: Log) -> None:
         self.key_ = generator(self.random_state).integers(2**63, size=1, dtype=np.uint64)
 
+    def learn_more(self, log: Log) -> None:
+        """Nothing: scores are drawn for any catalogue."""
+
+    def fold(self, log: Log) -> None:
+        """Nothing: a user's scores follow from the position in the catalogue."""
+
     def score_block(self, user_codes: Codes) -> Float32s:
         scores = np.empty((len(user_codes), len(self.items)), np.float32)
         _uniform_scores(self.key_[0], user_codes, scores)
@@ -42,10 +48,16 @@ def _uniform_scores(key: Any, users: Any, scores: Any) -> None:
 
 @dataclass(kw_only=True, eq=False)
 class Popular(Learner):
-    """Items by how often they were bought, Σ_u Y_ui, the same for every user."""
+    """Items by how often they were bought, Σ_u Y_ui, weighed by the log's values if it has any; the same for all."""
 
     def learn(self, log: Log) -> None:
         """Nothing beyond the counts that every learner stores."""
+
+    def learn_more(self, log: Log) -> None:
+        """Nothing beyond the counts, which are added up for every learner."""
+
+    def fold(self, log: Log) -> None:
+        """Nothing: all users have the same scores."""
 
     def score_block(self, user_codes: Codes) -> Float32s:
         return np.tile(self.popularity_.astype(np.float32), (len(user_codes), 1))

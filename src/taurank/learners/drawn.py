@@ -12,9 +12,10 @@ import numpy as np
 from taurank._random import Stream, stream
 from taurank.data.log import Log
 from taurank.errors import InputError
-from taurank.learners.factorization import FactorLearner
+from taurank.learners.factorization import FactorLearner, FoldEpoch
 from taurank.learners.fitting import Epoch
-from taurank.sgd.samplers import Sampler, draw
+from taurank.sgd.folding import fold_drawn
+from taurank.sgd.samplers import Sampler, draw, draw_into
 from taurank.sgd.scheduler import Factors, Pairwise, Pointwise, Stats
 from taurank.sgd.slots import Cells
 from taurank.sgd.strata import Strata
@@ -30,6 +31,11 @@ class DrawnLearner(FactorLearner):
     def sampler(self, cells: Cells) -> Sampler:
         """Look at the cells once, refuse those without the classes that the method needs, and return how to draw."""
 
+    def sampler_of(self, log: Log) -> Sampler:
+        """How to draw from this log; a method that needs more than its cells overrides it."""
+        sizes = (log.n_users, log.n_items, log.n_times)
+        return self.sampler(Cells(log.user, log.item, log.time, log.treated, log.outcome, *sizes))
+
     @abstractmethod
     def step_params(self) -> Pairwise | Pointwise:
         """The hyper-parameters of a step."""
@@ -41,12 +47,36 @@ class DrawnLearner(FactorLearner):
         n = self.updates_per_epoch(log)
         if not n:
             raise InputError(f"{type(self).__name__} found no positive outcome in this log.")
-        sizes = (log.n_users, log.n_items, log.n_times)
-        sampler = self.sampler(Cells(log.user, log.item, log.time, log.treated, log.outcome, *sizes))
+        if log.values is not None:
+            raise InputError(
+                f"{type(self).__name__} draws outcomes and cannot weigh them by the column 'value'; leave the column "
+                "out, or use a learner that passes over the outcomes, such as dlce or bpr."
+            )
+        sampler = self.sampler_of(log)
         strata, params, run_samples = Strata(log.n_users, log.n_items, n), self.step_params(), type(self).run_samples
 
         def epoch(factors: Factors, seed: int, number: int, threads: int) -> Stats:
-            drawn = draw(sampler, n, log.n_users, stream(seed, number, Stream.DRAWN_SAMPLES), threads)
-            return run_samples(factors, drawn, strata, seed, number, params, threads)
+            now = params._replace(learning_rate=self.rate(number))
+            key = stream(seed, number, Stream.DRAWN_SAMPLES)
+            with strata.buffer(n, sampler.record) as drawn:
+                with strata.buffer(n, sampler.record) as spare:
+                    draw_into(drawn, spare, sampler, log.n_users, key, threads)
+                return run_samples(factors, drawn, strata, seed, number, now, threads)
+
+        return epoch
+
+    def prepare_fold(self, log: Log) -> FoldEpoch:
+        n = self.updates_per_epoch(log)
+        params = self.step_params()
+        try:
+            sampler = self.sampler_of(log)
+        except InputError:  # a class of cells is missing: these rows say nothing that the method uses
+            n = 0
+
+        def epoch(factors: Factors, seed: int, number: int, threads: int) -> None:
+            if n:
+                drawn = draw(sampler, n, log.n_users, stream(seed, number, Stream.DRAWN_SAMPLES), threads)
+                now = params._replace(learning_rate=self.rate(number))
+                fold_drawn(factors, drawn, now, log.n_users, threads)
 
         return epoch

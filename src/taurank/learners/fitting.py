@@ -9,23 +9,26 @@ from __future__ import annotations
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
 import numpy as np
 
 from taurank._progress import Progress
 from taurank._validation import check_instance, check_integer, check_number, generator
-from taurank.data.files import check_target
+from taurank.data.features import Features
+from taurank.data.files import check_target, is_folder
 from taurank.data.log import Log
+from taurank.data.remote import RemoteGains
 from taurank.errors import Diverged, InputError, OverlapWarning, TrainingLogWarning
 from taurank.estimation.gains import Gains
 from taurank.evaluation.evaluate import evaluate
 from taurank.evaluation.formulas import Formula, parse
 from taurank.evaluation.rankers import Ranker
-from taurank.learners.checkpoints import Checkpoint, Record, State, copied
+from taurank.learners.checkpoints import Checkpoint, Record, State
+from taurank.learners.holdout import some_users, warn_if_improving
 from taurank.sgd.scheduler import Factors, Stats
 
 if TYPE_CHECKING:
@@ -43,6 +46,7 @@ class Trainable(Ranker, Protocol):
     epochs: int
     learning_rate: float
     regularization: float
+    averaging: float
     random_state: Any
 
     def hyper_parameters(self) -> dict[str, Any]: ...
@@ -56,7 +60,7 @@ class Trainable(Ranker, Protocol):
 class FitOptions:
     """The arguments of ``fit`` apart from the log, checked."""
 
-    validation: Gains | None = None
+    validation: Gains | RemoteGains | Literal["auto"] | None = "auto"
     metric: Metrics = "CDCG"
     patience: int | None = 10
     show_progress: bool | None = None
@@ -64,18 +68,25 @@ class FitOptions:
     validate_every: int | None = None
     checkpoint_minutes: float = 5.0
     callback: Callable[[Any, Record], None] | None = None
+    validation_users: int | None = None
+    features: Features | None = None
+    start: Any = None  # a fitted learner
 
     def __post_init__(self) -> None:
-        if self.validation is not None:
+        if self.validation is not None and not (self.holds_out or isinstance(self.validation, RemoteGains)):
             check_instance("validation", self.validation, Gains, "taurank.gains, such as gains.capped_ips(log, cap)")
         if self.patience is not None:
             check_integer("patience", self.patience)
         if self.validate_every is not None:
             check_integer("validate_every", self.validate_every)
+        if self.validation_users is not None:
+            check_integer("validation_users", self.validation_users)
         if self.callback is not None and not callable(self.callback):
             raise InputError(f"callback must be a function of a learner and a record, got {self.callback!r}.")
+        if self.features is not None:
+            check_instance("features", self.features, Features, "taurank.Features(users=frame, items=frame)")
         check_number("checkpoint_minutes", self.checkpoint_minutes, 0)
-        if self.checkpoint is not None:
+        if self.checkpoint is not None and not is_folder(self.checkpoint):  # a folder for a remote log
             check_target(self.checkpoint)
         _ = self.formulas  # parsed now, so that a wrong name is refused before the fit
 
@@ -87,23 +98,51 @@ class FitOptions:
             raise InputError("metric is empty; name at least one, such as CDCG.")
         return formulas
 
+    @property
+    def holds_out(self) -> bool:
+        """Whether a part of the log is to be held out."""
+        return isinstance(self.validation, str) and self.validation == "auto"
+
+    @cached_property
+    def measured(self) -> Gains | RemoteGains | None:
+        """What a check measures: the validation, or that of some of its users."""
+        if isinstance(self.validation, RemoteGains):
+            return self.validation
+        if not isinstance(self.validation, Gains) or self.validation_users is None:
+            return self.validation if isinstance(self.validation, Gains) else None
+        return some_users(self.validation, self.validation_users, seed=0)
+
     def measure(self, learner: Ranker, threads: int | None = None) -> dict[str, float]:
         """The validation metrics by name; empty without validation."""
-        if self.validation is None:
+        if self.measured is None:
             return {}
         with warnings.catch_warnings():
             for known in (OverlapWarning, TrainingLogWarning):  # noise once per check; see warn_of_training_log
                 warnings.simplefilter("ignore", known)
-            result = evaluate(learner, self.validation, _given(self.metric), threads=threads)
+            gains: Any = self.measured
+            result = evaluate(learner, gains, _given(self.metric), threads=threads)
         return {formula.name: float(result[formula.name].mean) for formula in self.formulas}
 
     def warn_of_training_log(self, fingerprint: str | None) -> None:
         """Early stopping by the training log itself notices no overfitting."""
-        if self.validation is not None and self.validation.log_fingerprint == fingerprint is not None:
+        if (
+            isinstance(self.validation, (Gains, RemoteGains))
+            and self.validation.log_fingerprint == fingerprint is not None
+        ):
             message = (
                 "the validation gains come from the training log, so overfitting goes unnoticed; use another log."
             )
             warnings.warn(message, TrainingLogWarning, stacklevel=3)
+
+    def warn_if_improving(self, name: str, records: Sequence[Record], epochs: int) -> None:
+        """Say so if the curve of the validation had not leveled off."""
+        merits = [self.merit(record.metrics) for record in records if record.metrics]
+        if merits:
+            warn_if_improving(name, records, merits, epochs, self.formulas[0].name)
+
+    def best_epoch(self, records: Sequence[Record]) -> int:
+        """The epoch whose check was the best, the first of equals."""
+        return max((record for record in records if record.metrics), key=lambda one: self.merit(one.metrics)).epoch
 
     def merit(self, metrics: dict[str, float]) -> float:
         """The first metric, signed so that larger is better."""
@@ -118,34 +157,45 @@ def _given(metric: Metrics) -> Any:
 class Training:
     """One fit of a learner that trains factors: call ``run`` once."""
 
-    def __init__(self, learner: Trainable, epoch: Epoch, options: FitOptions, threads: int) -> None:
+    def __init__(
+        self, learner: Trainable, epoch: Epoch, options: FitOptions, threads: int,
+        checks: Container[int] | None = None, pilot: Sequence[Record] = (), title: str = "",
+    ) -> None:  # fmt: skip
         self.learner, self.epoch, self.options, self.threads = learner, epoch, options, threads
+        self.pilot, self.title = list(pilot), title or type(learner).__name__
+        self.averaged = round(learner.averaging * learner.epochs)  # the last epochs
         self.every = options.validate_every or max(1, learner.epochs // 50)
+        self.checks = checks or range(self.every, learner.epochs + 1, self.every)
 
-    def run(self, log: Log) -> State:
+    def run(self, log: Any) -> State:
         """Train to the last epoch, or until ``patience`` checks brought nothing better."""
-        file, state = self._checkpoint(log), self._begin(log)
+        file, state = self.checkpoint(log), self.begin(log)
         if file and file.path.exists():
             names = [formula.name for formula in self.options.formulas]
             state = file.read(state, self.learner.epochs, names, seeded=self.learner.random_state is not None)
         written = time.monotonic()
         with Progress(self.options.show_progress) as bar:
-            bar.begin(type(self.learner).__name__, self.learner.epochs, state.epoch)
+            bar.begin(self.title, self.learner.epochs, state.epoch)
             while not self._is_over(state):
                 checked = self._step(state, bar)
                 if file and time.monotonic() - written >= 60 * self.options.checkpoint_minutes:
                     file.write(state)
                     written = time.monotonic()
                 if checked and self.options.callback:
-                    self.options.callback(self.learner.with_factors(state.tables), state.history[-1])
+                    self.options.callback(self.measured(state), state.history[-1])
             bar.end(self._summary(state))
         if file:
             file.write(state)  # the finished fit, until its model is saved
         return state
 
-    def _begin(self, log: Log) -> State:
+    def begin(self, log: Any) -> State:
+        """The state before the first epoch."""
         seed = int(generator(self.learner.random_state).integers(2**63))
-        return State(seed, self.learner.initial(log, seed))
+        return State(seed, self.learner.initial(log, seed), pilot=self.pilot)
+
+    def measured(self, state: State) -> Any:
+        """The learner with the factors of now, to be evaluated."""
+        return self.learner.with_factors(state.model)
 
     def _is_over(self, state: State) -> bool:
         patience = self.options.patience
@@ -159,19 +209,21 @@ class Training:
         state.epoch += 1
         if stats.diverged:
             raise self._diverged(state.epoch)
-        due = state.epoch % self.every == 0
-        metrics = self._validate(state) if due and self.options.validation is not None else {}
+        if state.epoch > self.learner.epochs - self.averaged:
+            state.add_to_average()
+        due = state.epoch in self.checks
+        metrics = self._validate(state) if due and self.options.measured is not None else {}
         state.history.append(Record(state.epoch, float(stats.loss), int(stats.updates), metrics))
         speed = stats.updates / max(seconds, 1e-9) / 1e6
         bar.step(f"loss {stats.loss:.4g}, {speed:.1f} M updates/s{self._best(state)}")
         return due
 
     def _validate(self, state: State) -> dict[str, float]:
-        metrics = self.options.measure(self.learner.with_factors(state.tables), self.threads)
+        metrics = self.options.measure(self.measured(state), self.threads)
         merit = self.options.merit(metrics)
         if merit > state.best:
             state.best, state.best_epoch, state.worse = merit, state.epoch, 0
-            state.best_tables = Factors(*(copied(table) for table in state.tables))
+            state.keep_best()
         else:
             state.worse += 1
         return metrics
@@ -200,7 +252,8 @@ class Training:
             f"try {rate / 10:.2g}{cap}."
         )
 
-    def _checkpoint(self, log: Log) -> Checkpoint | None:
+    def checkpoint(self, log: Any) -> Any:
+        """The file that stores the state, if one was asked for."""
         if self.options.checkpoint is None:
             return None
         if isinstance(self.learner.random_state, np.random.Generator):
@@ -208,8 +261,10 @@ class Training:
         hyper = {name: value for name, value in self.learner.hyper_parameters().items() if name != "threads"}
         names = [formula.name for formula in self.options.formulas]
         identity = (type(self.learner).__module__, type(self.learner).__qualname__, sorted(hyper.items()), self.every)
-        data = [log] if self.options.validation is None else [log, self.options.validation]
-        return Checkpoint.of(self.options.checkpoint, (*identity, names, self.options.patience), data)
+        features = () if self.options.features is None else (self.options.features.fingerprint,)
+        how = (names, self.options.patience, self.options.holds_out, self.options.validation_users, *features)
+        data = [log, self.options.validation] if isinstance(self.options.validation, Gains) else [log]
+        return Checkpoint.of(self.options.checkpoint, (*identity, *how), data)
 
 
 def history_frame(records: Sequence[Record], formulas: Sequence[Formula]) -> pd.DataFrame:

@@ -8,22 +8,24 @@ whole pairs. The losses are in ``taurank.sgd.losses``.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar
 
 import numpy as np
 
 from taurank._validation import check_number
+from taurank.data.ids import Codes
 from taurank.data.log import Log
 from taurank.errors import InputError
 from taurank.estimation import gains
 from taurank.estimation.caps import Caps
 from taurank.estimation.gains import Gains
 from taurank.learners.drawn import DrawnLearner
-from taurank.learners.factorization import CAP_GRID, REGULARIZATION_GRID, FactorLearner
+from taurank.learners.factorization import CAP_GRID, REGULARIZATION_GRID, FactorLearner, FoldEpoch
 from taurank.learners.fitting import Epoch
 from taurank.sgd import samplers
+from taurank.sgd.folding import fold_pairs
 from taurank.sgd.losses import SURROGATES
 from taurank.sgd.planning import by_user
 from taurank.sgd.samples import PAIR, Baskets
@@ -70,23 +72,41 @@ class GainsPass(FactorLearner):
         if not len(cells):
             raise InputError(f"{type(self).__name__} found no usable positive outcome in this log.")
         strata = Strata(log.n_users, log.n_items, len(cells))
-        basket, baskets = _baskets(cells) if self.avoid_bought else (None, None)
+        basket, baskets = self._baskets(cells)
         positives = by_user(cells.user, cells.item, cells.value, log.n_users, log.n_items, basket)
         params = Pairwise(self.learning_rate, self.regularization, self.steepness, SURROGATES[self.loss])
 
         def epoch(factors: Factors, seed: int, number: int, threads: int) -> Stats:
-            return run_pairwise_epoch(factors, positives, strata, seed, number, params, threads, baskets)
+            now = params._replace(learning_rate=self.rate(number))
+            return run_pairwise_epoch(factors, positives, strata, seed, number, now, threads, baskets)
 
         return epoch
 
+    def prepare_fold(self, log: Log) -> FoldEpoch:
+        cells = self.gains(log)
+        basket, baskets = self._baskets(cells)
+        positives = by_user(cells.user, cells.item, cells.value, log.n_users, log.n_items, basket)
+        params = Pairwise(self.learning_rate, self.regularization, self.steepness, SURROGATES[self.loss])
 
-def _baskets(cells: Gains) -> tuple[np.ndarray, Baskets]:
+        def epoch(factors: Factors, seed: int, number: int, threads: int) -> None:
+            now = params._replace(learning_rate=self.rate(number))
+            fold_pairs(factors, positives, log.n_items, seed, number, now, threads, baskets)
+
+        return epoch
+
+    def _baskets(self, cells: Gains) -> tuple[Codes | None, Baskets | None]:
+        if not self.avoid_bought:
+            return None, None
+        return baskets_of(cells.user, cells.item, cells.time, cells.n_users)
+
+
+def baskets_of(user: Codes, item: Codes, time: Codes, n_users: int) -> tuple[Codes, Baskets]:
     """The basket of every cell, and what each basket (a user at a time) contains."""
-    slot = cells.time.astype(np.int64) * cells.n_users + cells.user
-    order = np.lexsort((cells.item, slot))
+    slot = time.astype(np.int64) * n_users + user
+    order = np.lexsort((item, slot))
     _, basket = np.unique(slot, return_inverse=True)
     start = np.concatenate(([0], np.cumsum(np.bincount(basket))))
-    return basket.astype(np.int32), Baskets(start.astype(np.int64), cells.item[order])
+    return basket.astype(np.int32), Baskets(start.astype(np.int64), item[order].astype(np.int32))
 
 
 @dataclass(kw_only=True, eq=False)
@@ -94,6 +114,7 @@ class BPR(GainsPass):
     """Rank what a user buys above what the user did not buy at that time: −log σ(s_uij) over the positives."""
 
     avoid_bought: ClassVar[bool] = True
+    estimates_effects: ClassVar[bool] = False
 
     def gains(self, log: Log) -> Gains:
         return gains.outcome(log)
@@ -104,41 +125,50 @@ class DLCE(GainsPass):
     """Debiased learning for the causal effect, the paper's method: pass over the capped IPS estimate.
 
     A treated positive weighs 1 / max(P, χ^T) and is pulled up, a control positive weighs 1 / max(1−P, χ^C) and is
-    pushed down. ``cap`` is χ for both arms; ``cap_treated`` and ``cap_control`` override it.
+    pushed down. ``cap`` is χ for both arms; ``cap_treated`` and ``cap_control`` override it. ``control_weight`` is
+    ρ, a factor of the weights of control positives: 1 is DLCE, 0 is DLTO.
     """
 
-    learning_rate: float = 0.003
-    epochs: int = 200
+    learning_rate: float = 0.01
     cap: float = 0.01
     cap_treated: float | None = None
     cap_control: float | None = None
+    control_weight: float = 1.0
 
     needs_propensity: ClassVar[bool] = True
-    space: ClassVar[Mapping[str, Sequence[float]]] = {"regularization": REGULARIZATION_GRID, "cap": CAP_GRID}
+    space: ClassVar[Mapping[str, Sequence[float]]] = {
+        "regularization": REGULARIZATION_GRID,
+        "cap": CAP_GRID,
+        "control_weight": (0.0, 0.3, 0.6, 0.8, 1.0),
+    }
 
     def __post_init__(self) -> None:
         super().__post_init__()
         Caps.of(self.cap, self.cap_treated, self.cap_control)  # refuses what is not between 0 and 1
+        check_number("control_weight", self.control_weight, 0, maximum=1)
 
     def gains(self, log: Log) -> Gains:
         log.recorded_propensity(type(self).__name__)
-        return gains.capped_ips(log, self.cap, cap_treated=self.cap_treated, cap_control=self.cap_control)
+        cells = gains.capped_ips(log, self.cap, cap_treated=self.cap_treated, cap_control=self.cap_control)
+        if self.control_weight == 0:
+            return cells.only(lambda value: value > 0)
+        return replace(cells, value=np.where(cells.value < 0, self.control_weight * cells.value, cells.value))
 
 
 @dataclass(kw_only=True, eq=False)
 class DLTO(DLCE):
     """DLCE on treated positives only: debiased learning for the treated outcome Y^T."""
 
-    def gains(self, log: Log) -> Gains:
-        return super().gains(log).only(lambda value: value > 0)
+    control_weight: float = 0.0
+
+    space: ClassVar[Mapping[str, Sequence[float]]] = {"regularization": REGULARIZATION_GRID, "cap": CAP_GRID}
 
 
 @dataclass(kw_only=True, eq=False)
 class BLCE(GainsPass):
     """Biased learning for the causal effect: DLCE with the mean propensity for all, Eq. (tau_naive)."""
 
-    learning_rate: float = 0.003
-    epochs: int = 200
+    learning_rate: float = 0.01
 
     def gains(self, log: Log) -> Gains:
         return gains.naive(log)
@@ -152,7 +182,6 @@ class ULBPR(DrawnLearner):
     positive, a third each; with probability α (``positive_share``) {TP, CN} above {TN, CP}, a quarter each.
     """
 
-    learning_rate: float = 0.03
     regularization: float = 0.001
     positive_share: float = 0.0
 

@@ -20,9 +20,10 @@ from taurank.errors import InputError
 from taurank.learners.base import Float32s
 from taurank.learners.drawn import DrawnLearner
 from taurank.learners.factorization import REGULARIZATION_GRID, FactorLearner, products
+from taurank.learners.updating import extended
 from taurank.sgd import samplers
 from taurank.sgd.samples import POINT
-from taurank.sgd.scheduler import Factors, Pointwise, run_pointwise_samples
+from taurank.sgd.scheduler import Factors, Pointwise, factor_table, run_pointwise_samples
 from taurank.sgd.slots import CLASS_NAMES, Cells, arms_of, cells_by_class, slots_of
 
 
@@ -33,7 +34,6 @@ class ULRMF(DrawnLearner):
     Arms are drawn 50/50 and ``positives`` is the share of positive cells in each; α is ``positive_share``.
     """
 
-    learning_rate: float = 0.1
     regularization: float = 0.003
     positive_share: float = 0.0
     positives: float = 0.2
@@ -71,9 +71,7 @@ class CausE(DrawnLearner):
     σ(p_u·q^T) − σ(p_u·q^C).
     """
 
-    learning_rate: float = 0.05
     regularization: float = 0.001
-    epochs: int = 200
     tie: float = 0.001
 
     stored: ClassVar[Mapping[str, Array]] = {
@@ -109,8 +107,20 @@ class CausE(DrawnLearner):
         self.control_item_factors_ = tables.items[half:, : self.factors].copy()
         return self
 
+    def tables(self, n_users: int, n_items: int) -> Factors:
+        users, treated = super().tables(n_users, n_items)
+        both = factor_table(2 * n_items, self.factors)
+        both[:n_items], both[n_items:] = treated, extended(self.control_item_factors_, n_items)
+        return Factors(users, both)
+
     def score_block(self, user_codes: Codes) -> Float32s:
         users = self._fitted("user_factors_")[user_codes]
         return np.asarray(
             expit(products(users, self.item_factors_)) - expit(products(users, self.control_item_factors_))
         )
+
+    def score_user(self, user_code: int) -> Float32s:
+        if type(self).score_block is not CausE.score_block:
+            return super().score_user(user_code)
+        user = self._fitted("user_factors_")[user_code]
+        return np.asarray(expit(self.item_factors_ @ user) - expit(self.control_item_factors_ @ user))

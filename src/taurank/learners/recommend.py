@@ -20,13 +20,13 @@ import pyarrow as pa
 
 from taurank import _arrays
 from taurank._threads import one_blas_thread, worker_count
-from taurank._validation import check_choice, check_integer
+from taurank._validation import check_choice, check_integer, check_number
 from taurank.data import sources, writer
 from taurank.data.ids import Codes, Ids, to_array
 from taurank.data.log import Log
 from taurank.errors import InputError, plural, show
+from taurank.evaluation import topk
 from taurank.evaluation.rankers import Ranker
-from taurank.learners import topk
 from taurank.learners.lookup import Lookup
 
 if TYPE_CHECKING:
@@ -44,7 +44,11 @@ MOST_THREADS = 10_000
 class Fitted(Ranker, Protocol):
     """A fitted learner, as far as recommending needs it."""
 
-    popularity_: npt.NDArray[np.int64]
+    @property
+    def popularity_(self) -> npt.NDArray[Any]: ...
+
+    @property
+    def scores_are_effects(self) -> bool: ...
 
     @property
     def lookup(self) -> Lookup: ...
@@ -105,13 +109,27 @@ class Request:
     on_unknown: OnUnknown
     on_unknown_item: OnUnknownItem
     threads: int | None
+    min_effect: float | None = None
 
     def __post_init__(self) -> None:
+        if self.min_effect is not None:
+            self._check_effects(self.min_effect)
         check_integer("k", self.k)
         if self.threads is not None:
             check_integer("threads", self.threads, 1, MOST_THREADS)
         check_choice("on_unknown", self.on_unknown, get_args(OnUnknown))
         check_choice("on_unknown_item", self.on_unknown_item, get_args(OnUnknownItem))
+
+    def _check_effects(self, min_effect: float) -> None:
+        check_number("min_effect", min_effect, -1, 1)
+        if not self.learner.scores_are_effects:
+            name = type(self.learner).__name__
+            raise InputError(
+                f"min_effect needs scores that are effects, and those of {name} only order the items; "
+                "use EmpiricalBayes or CountingBayes."
+            )
+        if self.on_unknown == "popular":
+            raise InputError("min_effect and on_unknown='popular' exclude each other: popularity is not an effect.")
 
     def frame(self, users: Any) -> pd.DataFrame:
         frame: pd.DataFrame = pa.Table.from_batches(self.batches(users), self.schema()).to_pandas()
@@ -135,8 +153,11 @@ class Request:
 
     def batches(self, users: Any) -> Iterator[pa.RecordBatch]:
         """Recommendations block by block, in the order of ``users``."""
+        yield from self.batches_of(*self.locate(users))
+
+    def batches_of(self, codes: Codes, ids: pa.Array) -> Iterator[pa.RecordBatch]:
+        """``batches`` of users that were located."""
         workers = worker_count(self.threads)
-        codes, ids = self._locate(users)
         exclusion = Exclusion.of(self.exclude, self.learner.users, self.learner.items)
         banned = self._banned(exclusion)
         size = _block_size(len(self.learner.items))
@@ -147,7 +168,7 @@ class Request:
                 for part, top in zip(wave, tops, strict=True):
                     yield self._batch(ids.slice(part.start, size), top)
 
-    def _locate(self, users: Any) -> tuple[Codes, pa.Array]:
+    def locate(self, users: Any) -> tuple[Codes, pa.Array]:
         """Positions of the users (−1: unknown), and their ids."""
         known = self.learner.users
         if users is None:
@@ -185,6 +206,8 @@ class Request:
     def _top(self, codes: Codes, banned: Codes, exclusion: Exclusion) -> topk.Top:
         scores = self._scores(codes)
         scores[:, banned] = -np.inf
+        if self.min_effect is not None:
+            scores[scores < self.min_effect] = -np.inf
         return topk.best(scores, min(self.k, scores.shape[1]), *exclusion.of_users(codes))
 
     def _scores(self, codes: Codes) -> npt.NDArray[np.float32]:

@@ -9,18 +9,37 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from taurank.data import archive
+from taurank.data.files import is_folder
 from taurank.data.ids import Ids, ids_from_bytes
 from taurank.data.schema import Array, check_arrays
 from taurank.errors import InputError, first_line
+from taurank.learners import sharded
 from taurank.learners.base import Learner, class_path
 from taurank.learners.baselines import Popular, Random
 from taurank.learners.counting import CountingBayes
+from taurank.learners.empirical_bayes import EmpiricalBayes
+from taurank.learners.neighbors import CUBN
+from taurank.learners.orthogonal import RankLearner
 from taurank.learners.pairwise import BLCE, BPR, DLCE, DLTO, ULBPR
 from taurank.learners.pointwise import ULRMF, CausE
 
 LEARNERS: dict[str, type[Learner]] = {
     learner.__name__.lower(): learner
-    for learner in (Random, Popular, BPR, ULBPR, ULRMF, CausE, BLCE, DLTO, DLCE, CountingBayes)
+    for learner in (
+        Random,
+        Popular,
+        BPR,
+        ULBPR,
+        ULRMF,
+        CausE,
+        BLCE,
+        DLTO,
+        DLCE,
+        CountingBayes,
+        EmpiricalBayes,
+        CUBN,
+        RankLearner,
+    )
 }
 
 
@@ -60,7 +79,7 @@ def load(path: str | os.PathLike[str], trust: Iterable[str] = ()) -> Learner:
     A class that is not taurank's own must be imported, which runs code: name the modules (or packages) that
     may be imported in ``trust``. A class that this process has already imported needs no trust.
     """
-    metadata, arrays = archive.read(path, "model")
+    metadata, arrays = sharded.load(path) if is_folder(path) else archive.read(path, "model")
     name = metadata.get("learner") if isinstance(metadata, dict) else None
     if not isinstance(name, str):
         raise InputError(f"'{os.fspath(path)}' does not say which learner it contains; save the model again.")
@@ -93,9 +112,11 @@ def _class_in_file(name: str, path: str, trust: list[str], metadata: Mapping[str
 
 
 def _restored(kind: type[Learner], metadata: Mapping[str, Any], arrays: archive.Arrays) -> Learner:
-    learner = kind(**metadata["hyper_parameters"])
+    learner = kind(**{**kind.before, **metadata["hyper_parameters"]})
     users, items = _catalogue(arrays)
-    schema = {"popularity": Array("int64", ("items",)), **kind.stored}
+    kind_of = str(arrays["popularity"].dtype) if "popularity" in arrays else ""
+    popularity = "float64" if kind_of == "float64" else "int64"  # fractions where the log had values
+    schema = {"popularity": Array(popularity, ("items",), minimum=0.0), **kind.stored}
     check_arrays(arrays, schema, {**learner.get_params(), "users": len(users), "items": len(items)})
     learner.users_, learner.items_ = users, items
     for name, array in arrays.items():

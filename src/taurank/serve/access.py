@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fastapi import APIRouter, Depends, HTTPException, Request
-from fastapi.openapi.models import HTTPBearer as HTTPBearerModel
-from fastapi.security.base import SecurityBase
+from fastapi.security import HTTPBearer
 
 from taurank.serve.auth import Guard
 from taurank.serve.limits import RateLimit
@@ -18,6 +17,10 @@ _ALLOWED = {"app": ("app", "admin"), "analyst": ("analyst", "admin"), "admin": (
 _PROBLEMS: dict[int | str, dict[str, Any]] = {
     status: {"model": Problem} for status in (400, 401, 403, 404, 409, 413, 422, 429, 503)
 }
+# for the OpenAPI description only: ``Access`` looks at the header, and takes a browser's password, too
+_described = HTTPBearer(
+    scheme_name="token", description="A token created with `taurank serve token create`.", auto_error=False
+)
 
 
 @dataclass
@@ -28,13 +31,12 @@ class Access:
     limit: RateLimit
     failures: RateLimit  # by address: guesses are slow
 
-    async def check(self, request: Request, role: str) -> None:
-        header = request.headers.get("authorization", "")
-        reading = request.method == "GET"
+    async def check(self, header: str, reading: bool, address: str, role: str) -> None:
+        """Refuse a request whose Authorization header does not give it this role; ``reading`` is GET."""
         known, found = self.guard.cached(header, reading)
         if not known:
             if found is None:
-                self._slow_down(request)
+                self._slow_down(address)
             found = await asyncio.to_thread(self.guard.look_up, header, reading)
         if found is None:
             raise HTTPException(401, "a valid token is needed.", {"WWW-Authenticate": 'Basic realm="taurank"'})
@@ -44,24 +46,16 @@ class Access:
         if not self.limit.allow(key):
             raise HTTPException(429, "too many requests; try again in a second.", {"Retry-After": "1"})
 
-    def _slow_down(self, request: Request) -> None:
-        address = request.client.host if request.client else ""
+    def _slow_down(self, address: str) -> None:
         if not self.failures.allow(address):
             raise HTTPException(429, "too many unknown tokens; try again in a second.", {"Retry-After": "1"})
 
 
-class _Needs(SecurityBase):
-    """The dependency of a route: one check that also shows in the OpenAPI description."""
-
-    def __init__(self, access: Access, role: str) -> None:
-        self.model = HTTPBearerModel(description="A token created with `taurank serve token create`.")
-        self.scheme_name = "token"
-        self._access, self._role = access, role
-
-    async def __call__(self, request: Request) -> None:
-        await self._access.check(request, self._role)
-
-
 def router_with_access(access: Access, role: str) -> APIRouter:
     """A router whose requests need a token with this role."""
-    return APIRouter(dependencies=[Depends(_Needs(access, role))], responses=_PROBLEMS)
+
+    async def check(request: Request) -> None:
+        header, reading = request.headers.get("authorization", ""), request.method == "GET"
+        await access.check(header, reading, request.client.host if request.client else "", role)
+
+    return APIRouter(dependencies=[Depends(_described), Depends(check)], responses=_PROBLEMS)

@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Body, HTTPException, Path, Query
+from fastapi import APIRouter, HTTPException, Path, Query, Request
 from sqlalchemy import desc, select
 
 from taurank.serve import gate, tables
@@ -27,6 +27,8 @@ from taurank.serve.surfaces import put_surface
 
 SurfaceName = Annotated[Name, Path(description="The name of a surface.")]
 Note = Annotated[str, Query(max_length=500, pattern=r"^[^\x00]*$")]
+_FILE = {"requestBody": {"required": True, "content": {"application/octet-stream": {
+    "schema": {"type": "string", "format": "binary", "minLength": 1}}}}}  # fmt: skip
 ItemIds = Annotated[Sequence[str], Query(max_length=100)]
 
 
@@ -84,15 +86,15 @@ def _changing(service: Service, access: Access) -> APIRouter:
         policy = Policy(**body.policy.model_dump())
         if body.holdout_model is not None:
             service.decider.models.get(body.holdout_model)
-        put_surface(store, name, policy, body.period, body.holdout, body.holdout_model, clock())
+        put_surface(
+            store, name, policy, body.period, body.holdout, body.holdout_model, clock(), body.outcome, body.cap
+        )
         return current(name)
 
-    @router.post("/v1/models", status_code=201)
-    async def upload(
-        content: Annotated[bytes, Body(media_type="application/octet-stream")], note: Note = ""
-    ) -> dict[str, Any]:
+    @router.post("/v1/models", status_code=201, openapi_extra=_FILE)
+    async def upload(request: Request, note: Note = "") -> dict[str, Any]:
         """Upload the file of a fitted model; the same file again is the same model."""
-        return await asyncio.to_thread(add_model, store, content, note, clock())
+        return await asyncio.to_thread(add_model, store, await request.body(), note, clock())
 
     @router.post("/v1/surfaces/{name}/candidate")
     def candidate(name: SurfaceName, body: CandidateBody) -> dict[str, Any]:

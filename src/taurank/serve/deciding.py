@@ -16,18 +16,17 @@ import numpy.typing as npt
 from sqlalchemy import select
 from threadpoolctl import threadpool_limits
 
-from taurank.errors import InputError
 from taurank.serve import streams, tables
 from taurank.serve.models import Registry, ServedModel
 from taurank.serve.policy import Floats, Policy
 from taurank.serve.recording import Request, Row
-from taurank.serve.store import Store
+from taurank.serve.store import Conflict, Store
 from taurank.serve.surfaces import Surface, Surfaces
 
 Clock = Callable[[], float]
 
 
-class NoModel(InputError):
+class NoModel(Conflict):
     """A surface without a model was asked for a list."""
 
 

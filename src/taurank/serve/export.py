@@ -19,10 +19,10 @@ from sqlalchemy import select
 
 from taurank.data import writer
 from taurank.data.log import Log
-from taurank.errors import InputError
 from taurank.serve import tables
 from taurank.serve.deciding import Decider
 from taurank.serve.recording import Row
+from taurank.serve.store import Conflict
 from taurank.serve.surfaces import Surface
 
 _CHUNK = 5000
@@ -48,9 +48,9 @@ def export(decider: Decider, surface: Surface, last: int | None = None) -> Expor
     """All settled periods of a surface, or the ``last`` so many."""
     periods = settled_periods(decider, surface, last)
     if not periods:
-        raise InputError(f"surface '{surface.name}' has no settled period yet; wait until one has ended.")
+        raise Conflict(f"surface '{surface.name}' has no settled period yet; wait until one has ended.")
     columns: dict[str, list[Any]] = {
-        name: [] for name in ("user_id", "item_id", "time", "treated", "outcome", "propensity")
+        name: [] for name in ("user_id", "item_id", "time", "treated", "outcome", "propensity", "value")
     }
     visits: dict[str, list[str]] = {"user_id": [], "time": []}
     models: set[str] = set()
@@ -60,16 +60,19 @@ def export(decider: Decider, surface: Surface, last: int | None = None) -> Expor
         visits["time"].append(name)
         if decision["model"] is not None:
             models.add(decision["model"])
-        for item, treated, outcome, propensity in _cells(decision, positives):
-            values = (decision["user_id"], item, name, treated, outcome, propensity)
+        for item, *rest in _cells(decision, positives):
+            values = (decision["user_id"], item, name, *rest)
             for column, value in zip(columns.values(), values, strict=True):
                 column.append(value)
     items = sorted({*columns["item_id"], *(item for version in models for item in decider.models.get(version).items)})
     table = pa.table({**columns, "treated": pa.array(columns["treated"], pa.int8()),
                       "outcome": pa.array(columns["outcome"], pa.int8())})  # fmt: skip
     names = [surface.period.name(number) for number in periods]
-    log = Log.from_frame(table, users=sorted(set(visits["user_id"])), items=items, times=names)
-    return Export(log, pa.table(visits))
+    if surface.outcome != "value":  # a learner would weigh purchases by a column of values
+        table = table.drop_columns(["value"])
+    visited = pa.table(visits)
+    log = Log.from_frame(table, users=sorted(set(visits["user_id"])), items=items, times=names, visits=visited)
+    return Export(log, visited)
 
 
 def settled_periods(decider: Decider, surface: Surface, last: int | None = None) -> list[int]:
@@ -99,10 +102,11 @@ def _positives_of(decider: Decider, ids: list[str]) -> dict[str, list[Row]]:
     return grouped
 
 
-def _cells(decision: Row, positives: list[Row]) -> Iterator[tuple[str, int, int, float]]:
+def _cells(decision: Row, positives: list[Row]) -> Iterator[tuple[str, int, int, float, float]]:
+    """Item, treated, outcome, propensity and value; a log has no negative values (refunds), so they are 0 there."""
     bought = {row["item_id"]: row for row in positives}
     for item, pi in zip(json.loads(decision["shown"]), json.loads(decision["propensities"]), strict=True):
-        yield item, 1, int(item in bought), pi
+        yield item, 1, int(item in bought), pi, max(0.0, bought[item]["value"]) if item in bought else 0.0
     for item, row in sorted(bought.items()):
         if not row["treated"]:
-            yield item, 0, 1, row["propensity"]
+            yield item, 0, 1, row["propensity"], max(0.0, row["value"])

@@ -7,10 +7,9 @@ from typing import Any
 from sqlalchemy import Connection, select, update
 
 from taurank._validation import check_number
-from taurank.errors import InputError
 from taurank.serve import tables
 from taurank.serve.lift import compare_candidate
-from taurank.serve.store import NotFound, Store
+from taurank.serve.store import Conflict, NotFound, Store
 from taurank.serve.surfaces import Surface, note, read_surface
 
 PATIENCE = 28  # settled periods after which an undecided candidate makes room for another
@@ -22,7 +21,7 @@ def judge(store: Store, surface: Surface, now: float, patience: int = PATIENCE) 
         return "no candidate"
     comparison = compare_candidate(store, surface)
     low, high = comparison.bounds
-    reason = f"caused purchases per visit, candidate − incumbent: between {low:.4g} and {high:.4g}"
+    reason = f"{surface.unit} per visit, candidate − incumbent: between {low:.4g} and {high:.4g}"
     if comparison.mismatch:
         counts = ", ".join(f"{arm} {users:,}" for arm, users in comparison.users.items())
         _alert(
@@ -56,9 +55,9 @@ def start_candidate(store: Store, surface: str, model: str, share: float, reason
     with store.write() as connection:
         current = _current(connection, surface, model)
         if current.incumbent is None:
-            raise InputError(f"surface '{surface}' has no incumbent to compare with; promote a first model.")
+            raise Conflict(f"surface '{surface}' has no incumbent to compare with; promote a first model.")
         if model == current.incumbent:
-            raise InputError(f"model '{model}' is the incumbent of surface '{surface}'.")
+            raise Conflict(f"model '{model}' is the incumbent of surface '{surface}'.")
         since = _first_whole_period(connection, current, now)
         _change(connection, surface, candidate=model, share=share, since=since)
         note(connection, surface, "candidate", model, reason, now)
@@ -71,7 +70,7 @@ def promote(store: Store, surface: str, model: str, reason: str, now: float, exp
         if expected is not None and current.candidate != expected:
             return False
         if current.incumbent == model:
-            raise InputError(f"model '{model}' is the incumbent of surface '{surface}' already.")
+            raise Conflict(f"model '{model}' is the incumbent of surface '{surface}' already.")
         _change(
             connection, surface, incumbent=model, previous=current.incumbent, candidate=None, share=0.0, since=None
         )
@@ -86,7 +85,7 @@ def demote(store: Store, surface: str, reason: str, now: float, expected: str | 
         if expected is not None and current.candidate != expected:
             return False
         if current.candidate is None:
-            raise InputError(f"surface '{surface}' has no candidate.")
+            raise Conflict(f"surface '{surface}' has no candidate.")
         _change(connection, surface, candidate=None, share=0.0, since=None)
         note(connection, surface, "demoted", current.candidate, reason, now)
     return True
@@ -97,7 +96,7 @@ def roll_back(store: Store, surface: str, reason: str, now: float) -> str:
     with store.write() as connection:
         current = read_surface(connection, surface)
         if current.previous is None:
-            raise InputError(f"surface '{surface}' has no earlier incumbent.")
+            raise Conflict(f"surface '{surface}' has no earlier incumbent.")
         _change(
             connection, surface, incumbent=current.previous, previous=current.incumbent,
             candidate=None, share=0.0, since=None,

@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from sqlalchemy import select
+from sqlalchemy import ColumnElement, Float, case, cast, func, select
 
 from taurank.serve import tables
-from taurank.serve.sequences import Means, Sequence, difference, one_arm, ratio_evidence, running_means
+from taurank.serve.sequences import (
+    FEWEST_ACTIVE,
+    FEWEST_VALUED,
+    Means,
+    Sequence,
+    difference,
+    one_arm,
+    ratio_evidence,
+    running_means,
+)
 from taurank.serve.store import Store
 from taurank.serve.surfaces import Surface
 
@@ -47,14 +57,16 @@ class Visits:
         return len(np.unique(self.user[self.arm == arm]))
 
 
-def read_visits(store: Store, surface: str, since: int | None = None, last: int | None = None) -> Visits:
+def read_visits(
+    store: Store, surface: str, since: int | None = None, last: int | None = None, lift: Any = tables.results.c.lift
+) -> Visits:
     """The settled visits of a surface, from period ``since`` on, of the ``last`` so many periods."""
     table = tables.results
     mine = table.c.surface == surface
     if since is not None:
         mine &= table.c.period >= since
     names = ("period", "user_id", "arm", "model", "purchases", "lift", "greedy", "explored")
-    query = select(*(table.c[name] for name in names)).where(mine)
+    query = select(*(lift if name == "lift" else table.c[name] for name in names)).where(mine)
     if last is not None:
         kept = select(tables.settled.c.period).where(tables.settled.c.surface == surface)
         query = query.where(table.c.period.in_(kept.order_by(tables.settled.c.period.desc()).limit(last)))
@@ -67,6 +79,15 @@ def read_visits(store: Store, surface: str, since: int | None = None, last: int 
         periods.tolist(), period.astype(np.int64), user.astype(np.int64), columns[2].astype(np.str_),
         columns[3].astype(np.str_), *(column.astype(np.float64) for column in columns[4:]),
     )  # fmt: skip
+
+
+def value_lift(cap: float | None) -> ColumnElement[float]:
+    """The value that a decision's list caused: its purchases weighted by their value, up to ``cap`` each."""
+    table = tables.positives
+    worth = table.c.value if cap is None else case((table.c.value > cap, cap), else_=table.c.value)
+    weight = case((table.c.treated == 1, 1.0), else_=-table.c.propensity / (1.0 - table.c.propensity))
+    total = select(func.sum(worth * weight)).where(table.c.decision == tables.results.c.decision)
+    return func.coalesce(cast(total.scalar_subquery(), Float), 0.0)
 
 
 def arm_lift(visits: Visits, arm: str) -> Sequence:
@@ -84,7 +105,7 @@ class Comparison:
     """The candidate against the incumbent, since the candidate began."""
 
     periods: list[int]
-    lift: Sequence  # candidate − incumbent, caused purchases per visit
+    lift: Sequence  # candidate − incumbent, caused purchases (or their value) per visit
     users: dict[str, int]
     evidence: float  # log evidence of a sample-ratio mismatch
 
@@ -101,7 +122,9 @@ class Comparison:
 
 def compare_candidate(store: Store, surface: Surface) -> Comparison:
     """How the candidate of a surface does."""
-    visits = read_visits(store, surface.name, surface.since)
+    valued = surface.outcome == "value"
+    lift = value_lift(surface.cap) if valued else tables.results.c.lift
+    visits = read_visits(store, surface.name, surface.since, lift=lift)
     shares = surface.shares()
     users = {arm: visits.users_of(arm) for arm in shares}
     arms = (
@@ -109,4 +132,5 @@ def compare_candidate(store: Store, surface: Surface) -> Comparison:
         visits.means("incumbent", "lift", surface.incumbent),
     )
     evidence = ratio_evidence(list(users.values()), list(shares.values()))
-    return Comparison(visits.periods, difference(*arms), users, evidence)
+    compared = difference(*arms, fewest_active=FEWEST_VALUED if valued else FEWEST_ACTIVE)
+    return Comparison(visits.periods, compared, users, evidence)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from bisect import bisect_left
 from collections import Counter
 
 _EDGES = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
@@ -27,8 +28,8 @@ class Metrics:
     def request(self, route: str, status: int, seconds: float) -> None:
         self.add("taurank_requests_total", route=route, status=str(status))
         buckets = self._seconds.setdefault(route, [0.0] * (len(_EDGES) + 2))
-        for place, edge in enumerate(_EDGES):
-            buckets[place] += seconds <= edge
+        for place in range(bisect_left(_EDGES, seconds), len(_EDGES)):
+            buckets[place] += 1
         buckets[-2] += 1
         buckets[-1] += seconds
 

@@ -30,8 +30,8 @@ _LOADED_AT_ONCE = 4
 class ServedModel:
     """A fitted learner that scores one user at a time, by text ids.
 
-    Every score of a decision comes from a block of one user: a larger matrix product may round differently,
-    and then a replay would not repeat the bits.
+    Every score of a decision comes from ``score_user``: a product for several users may round differently, and
+    then a replay would not repeat the bits.
     """
 
     version: str
@@ -54,7 +54,7 @@ class ServedModel:
         code = self.user_code.get(user)
         if code is None:
             return np.asarray(self.learner.popularity_, dtype=np.float32)
-        return np.asarray(self.learner.score_block(np.array([code], np.int32))[0])
+        return self.learner.score_user(code)
 
 
 class Registry:
@@ -77,16 +77,20 @@ class Registry:
         return model
 
     def _load(self, version: str) -> ServedModel:
-        query = select(tables.model_files.c.content).where(tables.model_files.c.version == version)
-        rows = self._store.rows(query)
-        if not rows:
-            raise NotFound(f"there is no model '{version}'.")
-        model = ServedModel(version, _read(rows[0]["content"]))
+        model = ServedModel(version, read_model(self._store, version))
         _ = model.item_code, model.user_code
         while len(self._loaded) >= _LOADED_AT_ONCE:
             self._loaded.pop(next(iter(self._loaded)))
         self._loaded[version] = model
         return model
+
+
+def read_model(store: Store, version: str) -> Learner:
+    """The learner of a stored model, as an object of its own."""
+    rows = store.rows(select(tables.model_files.c.content).where(tables.model_files.c.version == version))
+    if not rows:
+        raise NotFound(f"there is no model '{version}'.")
+    return _read(rows[0]["content"])
 
 
 def add_model(store: Store, content: bytes, note: str, now: float) -> dict[str, Any]:
@@ -124,7 +128,8 @@ def check_model(content: bytes) -> Learner:
 
 
 def _finite_arrays(learner: Learner) -> bool:
-    arrays = [getattr(learner, f"{name}_") for name in ("popularity", *learner.stored)]
+    names = [f"{name}_" for name in ("popularity", *learner.stored)]
+    arrays = [getattr(learner, name) for name in names if name in learner.__dict__]
     return all(np.isfinite(array).all() for array in arrays if array.dtype.kind in "fiu")
 
 

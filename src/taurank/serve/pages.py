@@ -38,7 +38,7 @@ def routes(service: Service, access: Access) -> APIRouter:
 
     reading = router_with_access(access, "analyst")
 
-    @reading.get("/metrics", response_class=PlainTextResponse)
+    @reading.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
     async def metrics() -> Response:
         """Counters for Prometheus."""
         return PlainTextResponse(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 
 from taurank.errors import InputError
 
@@ -39,6 +40,7 @@ class Period:
     def end(self, number: int) -> float:
         return self.start(number + 1)
 
+    @lru_cache(1000)  # noqa: B019  (periods are few and small)
     def name(self, number: int) -> str:
         """The start of a period as text; names sort in the order of time."""
         return datetime.fromtimestamp(self.start(number), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

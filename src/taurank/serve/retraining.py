@@ -10,7 +10,7 @@ the purchases that lists drawn with π′ would have caused in the last period, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -23,20 +23,26 @@ from taurank.serve.deciding import Decider
 from taurank.serve.export import drawn_decisions, export, settled_periods
 from taurank.serve.gate import start_candidate
 from taurank.serve.models import ServedModel, add_model, model_bytes
-from taurank.serve.settling import settle
+from taurank.serve.settling import GRACE_SECONDS, settle
 from taurank.serve.surfaces import Surface, note
+from taurank.serve.updates import new_periods, updated, why_not
 
+UNFAIR = "no period has ended since the incumbent was stored: on those that it has learned from it looks too good"
 FEWEST_EFFECTIVE = 50.0  # purchases in each arm, after weighting (Kish)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How to retrain: a learner by name with its settings, on the ``last`` periods, for a ``share`` of users."""
+    """How to retrain: a learner by name with its settings, on the ``last`` periods, for a ``share`` of users.
+
+    With ``update`` the incumbent learns from the periods since it was stored, where it is such a learner.
+    """
 
     learner: str = "dlce"
     settings: dict[str, Any] = field(default_factory=dict)
     share: float = 0.3
     last: int | None = None
+    update: bool = False
 
     def make(self) -> Learner:
         if self.learner.lower() not in LEARNERS:
@@ -46,10 +52,14 @@ class Plan:
         except TypeError as error:
             raise InputError(f"{self.learner} does not take the settings {', '.join(self.settings)}.") from error
 
+    def fitted(self, log: Log) -> Learner:
+        """The learner, fitted; a part of the log is held out to end the training unless ``epochs`` are set."""
+        return self.make().fit(log, None if "epochs" in self.settings else "auto")
+
 
 @dataclass(frozen=True)
 class Estimate:
-    """Caused purchases per decision, new model minus incumbent, with a 95 % interval."""
+    """Caused purchases (or value) per decision, new model minus incumbent, with a 95 % interval."""
 
     difference: float
     low: float
@@ -66,7 +76,7 @@ class Retrained:
     estimate: Estimate | None = None
 
 
-def retrain(decider: Decider, name: str, plan: Plan, grace: float | None = None) -> Retrained:
+def retrain(decider: Decider, name: str, plan: Plan, grace: float = GRACE_SECONDS) -> Retrained:
     """One round of learning for a surface."""
     plan.make()  # a mistake in the plan shows before the work
     now = decider.clock()
@@ -74,19 +84,50 @@ def retrain(decider: Decider, name: str, plan: Plan, grace: float | None = None)
     surface = decider.surfaces.get(name)
     if surface.incumbent is None:
         raise InputError(f"surface '{name}' has no incumbent; promote a first model, for example popular.")
-    settle(decider, surface, now) if grace is None else settle(decider, surface, now, grace)
+    settle(decider, surface, now, grace)
     periods = settled_periods(decider, surface, plan.last)
     log = export(decider, surface, plan.last).log
-    doubt = cannot_tell(log)
+    new = new_periods(decider, surface, periods, grace)
+    doubt = cannot_tell(log) or ("" if periods[-1] in new else UNFAIR)
     if doubt:
         return _refused(decider, surface, doubt, now)
-    earlier = plan.make().fit(_without_last_time(log))
+    training = _training(decider, surface, plan, new)
+    earlier = training.learner(log.split(times=1)[0], 1)
     estimate = compare_offline(decider, surface, earlier, periods[-1])
     if estimate.high < 0:
-        words = f"it looks worse than the incumbent in the last period ({_interval(estimate)})"
+        words = f"it looks worse than the incumbent in the last period ({_interval(surface, estimate)})"
         return _refused(decider, surface, words, now, estimate)
-    row = add_model(decider.store, model_bytes(plan.make().fit(log)), f"{plan.learner}, {log.n_times} periods", now)
-    return _register(decider, surface, row["version"], plan.share, estimate, now)
+    about = f"{plan.learner}, {training.words or f'{log.n_times} periods'}"
+    row = add_model(decider.store, model_bytes(training.learner(log)), about, now)
+    result = _register(decider, surface, row["version"], plan.share, estimate, now)
+    return replace(result, words=f"{result.words}; {training.words}") if training.words else result
+
+
+@dataclass(frozen=True)
+class _Training:
+    """A fit from nothing, or an update with the last ``new`` periods."""
+
+    decider: Decider
+    surface: Surface
+    plan: Plan
+    new: int = 0
+    words: str = ""
+
+    def learner(self, log: Log, without: int = 0) -> Learner:
+        """Trained on a log that lacks so many of the last periods."""
+        if not self.new:
+            return self.plan.fitted(log)
+        return updated(self.decider, self.surface, log, self.new - without)
+
+
+def _training(decider: Decider, surface: Surface, plan: Plan, new: list[int]) -> _Training:
+    if not plan.update:
+        return _Training(decider, surface, plan)
+    reason = why_not(decider, surface, type(plan.make()), new)
+    if reason:
+        return _Training(decider, surface, plan, words=f"fitted from nothing, because {reason}")
+    words = f"update of '{surface.incumbent}' with {len(new)} periods"
+    return _Training(decider, surface, plan, len(new), words)
 
 
 def cannot_tell(log: Log) -> str:
@@ -113,7 +154,11 @@ def compare_offline(decider: Decider, surface: Surface, learner: Learner, period
             old = decider.propensities_of(decision, incumbent, surface.policy)
             for row in positives:
                 weight = 1 / row["propensity"] if row["treated"] else -1 / (1 - row["propensity"])
-                value += weight * (new.get(row["item_id"], 0.0) - old.get(row["item_id"], 0.0))
+                value += (
+                    surface.worth(row["value"])
+                    * weight
+                    * (new.get(row["item_id"], 0.0) - old.get(row["item_id"], 0.0))
+                )
         differences.append(value)
     values = np.array(differences)
     error = 1.96 * float(values.std(ddof=1)) / np.sqrt(len(values)) if len(values) > 1 else np.inf
@@ -121,16 +166,10 @@ def compare_offline(decider: Decider, surface: Surface, learner: Learner, period
     return Estimate(mean, mean - error, mean + error, len(values))
 
 
-def _without_last_time(log: Log) -> Log:
-    keep = log.time < log.n_times - 1
-    frame = log.to_arrow().filter(keep)
-    return Log.from_frame(frame, log.users.values, log.items.values, log.times.values[:-1])
-
-
 def _register(
     decider: Decider, surface: Surface, version: str, share: float, estimate: Estimate, now: float
 ) -> Retrained:
-    words = f"estimated against the incumbent: {_interval(estimate)}"
+    words = f"estimated against the incumbent: {_interval(surface, estimate)}"
     if surface.candidate is not None:
         return Retrained(version, f"stored, but '{surface.candidate}' is still the candidate; {words}", estimate)
     if version == surface.incumbent:
@@ -147,7 +186,6 @@ def _refused(
     return Retrained(None, words, estimate)
 
 
-def _interval(estimate: Estimate) -> str:
-    return (
-        f"{estimate.difference:+.4f} caused purchases per decision, 95 % {estimate.low:+.4f} to {estimate.high:+.4f}"
-    )
+def _interval(surface: Surface, estimate: Estimate) -> str:
+    between = f"{estimate.low:+.4f} to {estimate.high:+.4f}"
+    return f"{estimate.difference:+.4f} {surface.unit} per decision, 95 % {between}"

@@ -26,6 +26,12 @@ def _as_text(value: Any) -> Any:
     return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
+def _as_time(value: Any) -> Any:
+    if not isinstance(value, str):
+        raise ValueError("a time is text such as '2026-11-16T12:00:00Z'")
+    return value
+
+
 Id = Annotated[
     str,
     StringConstraints(min_length=1, max_length=200, pattern=_PRINTABLE),
@@ -33,6 +39,12 @@ Id = Annotated[
     WithJsonSchema(
         {"anyOf": [{"type": "string", "minLength": 1, "maxLength": 200, "pattern": _PRINTABLE}, {"type": "integer"}]}
     ),
+]
+_YEARS = r"^(19(7[1-9]|[89]\d)|2\d{3}|3[0-4]\d{2})-"
+Time = Annotated[
+    AwareDatetime,
+    BeforeValidator(_as_time),
+    WithJsonSchema({"type": "string", "format": "date-time", "pattern": _YEARS}),
 ]
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.-]{1,60}$")]
 Version = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{16}$")]
@@ -78,8 +90,8 @@ class Event(Body):
     event_id: Id
     user_id: Id
     item_id: Id
-    time: AwareDatetime | None = None
-    value: Annotated[float, Field(ge=-1e15, le=1e15)] = 1.0
+    time: Time | None = None
+    value: Annotated[float, Field(strict=True, ge=-1e15, le=1e15)] = 1.0
 
     @field_validator("time")
     @classmethod
@@ -112,6 +124,12 @@ class SurfaceBody(Body):
     policy: PolicyBody = PolicyBody()
     holdout: Annotated[float, Field(ge=0, le=0.9)] = 0.05
     holdout_model: Version | None = None
+    outcome: Annotated[
+        Literal["purchases", "value"], Field(description="What the gate compares: purchases, or their value.")
+    ] = "purchases"
+    cap: Annotated[
+        float | None, Field(ge=1e-9, le=1e15, description="The most that one bought item counts, with value.")
+    ] = None
 
 
 class CandidateBody(Body):

@@ -28,6 +28,7 @@ ALPHA = 0.05
 MIXTURE = 4.0
 FEWEST_USERS = 100  # per arm, at the first look
 FEWEST_ACTIVE = 30  # of them with an outcome that is not 0
+FEWEST_VALUED = 100  # the same for values, whose tails are longer; by simulation with log-normal ones up to σ = 2
 
 
 @dataclass(frozen=True)
@@ -89,10 +90,11 @@ def one_arm(means: Means, alpha: float = ALPHA) -> Sequence:
     return from_variance(means.mean, means.variance, means.enough, alpha)
 
 
-def difference(first: Means, second: Means, alpha: float = ALPHA) -> Sequence:
+def difference(first: Means, second: Means, alpha: float = ALPHA, fewest_active: int = FEWEST_ACTIVE) -> Sequence:
     """The confidence sequence of first − second; the two have no user in common."""
     variance = first.variance + second.variance
-    return from_variance(first.mean - second.mean, variance, first.enough & second.enough, alpha)
+    enough = first.enough & second.enough & (np.minimum(first.active, second.active) >= fewest_active)
+    return from_variance(first.mean - second.mean, variance, enough, alpha)
 
 
 def from_variance(

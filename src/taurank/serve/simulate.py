@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -59,7 +59,10 @@ class SimulatedClock:
 
 @dataclass(frozen=True)
 class Scenario:
-    """What is simulated; the defaults are the demonstration."""
+    """What is simulated; the defaults are the demonstration.
+
+    Its learner was chosen by this world's truth: it shows that the loop works, not which learner is best.
+    """
 
     users: int = 1500
     items: int = 60
@@ -69,7 +72,11 @@ class Scenario:
     share: float = 0.5  # of a candidate
     seed: int = 0
     policy: Policy = field(default_factory=lambda: Policy(k=5, floor=0.02, ceiling=0.8, temperature=0.3))
-    plan: Plan = field(default_factory=lambda: Plan("cause", {"factors": 8, "epochs": 30, "random_state": 0}))
+    plan: Plan = field(
+        default_factory=lambda: Plan(
+            "cause", {"factors": 8, "epochs": 30, "learning_rate": 0.05, "rate_decay": 1.0, "random_state": 0}
+        )
+    )
 
     def world(self) -> World:
         """Popular items sell anyway; what a list causes is another taste."""
@@ -190,7 +197,7 @@ def _retrain(decider: Decider, scenario: Scenario, action: str) -> str:
     decider.surfaces.refresh()
     if decider.surfaces.get(SURFACE).candidate is not None:
         return action
-    plan = Plan(scenario.plan.learner, scenario.plan.settings, scenario.share, scenario.plan.last)
+    plan = replace(scenario.plan, share=scenario.share)
     result = retrain(decider, SURFACE, plan, grace=0.0)
     return f"{action}; new candidate" if result.version else f"{action}; not retrained: {result.words}"
 

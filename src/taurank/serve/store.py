@@ -8,6 +8,8 @@ disk, lock timeout) becomes ``Unavailable``.
 from __future__ import annotations
 
 import secrets
+import sqlite3
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
@@ -15,14 +17,16 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, Engine, Table, create_engine, event, select
-from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.dialects import sqlite as sqlite_dialect
+from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from taurank.errors import InputError, first_line
 from taurank.serve import tables
 
 BUSY_SECONDS = 5.0
+_RETRY_SECONDS = 0.001
 
 
 class Unavailable(Exception):
@@ -31,6 +35,10 @@ class Unavailable(Exception):
 
 class NotFound(InputError):
     """A surface or a model that does not exist."""
+
+
+class Conflict(InputError):
+    """A request that is right in itself, but not in the state that a surface is in."""
 
 
 class Store:
@@ -109,7 +117,7 @@ def _insert_at_once(connection: Connection, table: Table, rows: Sequence[dict[st
 
 @cache
 def _insert_or_skip(dialect: str, table: Table) -> Any:
-    kind: Any = postgresql if dialect == "postgresql" else sqlite
+    kind: Any = postgresql if dialect == "postgresql" else sqlite_dialect
     return kind.insert(table).on_conflict_do_nothing()
 
 
@@ -149,7 +157,32 @@ def _sqlite(path: Path) -> Engine:
 
     @event.listens_for(engine, "begin")
     def begin(connection: Connection) -> None:
-        immediate = connection.get_execution_options().get("immediate", False)
-        connection.exec_driver_sql("BEGIN IMMEDIATE" if immediate else "BEGIN")
+        if connection.get_execution_options().get("immediate", False):
+            _begin_immediate(connection)
+        else:
+            connection.exec_driver_sql("BEGIN")
 
     return engine
+
+
+def _begin_immediate(connection: Connection) -> None:
+    """Take the write lock. SQLite itself would try it ever more rarely, down to every 100 ms."""
+    end = time.monotonic() + BUSY_SECONDS
+    driver: Any = connection.connection.driver_connection
+    driver.execute("PRAGMA busy_timeout=0")
+    try:
+        while not _begins(connection, time.monotonic() < end):
+            time.sleep(_RETRY_SECONDS)
+    finally:
+        driver.execute(f"PRAGMA busy_timeout={round(1000 * BUSY_SECONDS)}")
+
+
+def _begins(connection: Connection, may_fail: bool) -> bool:
+    try:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+    except OperationalError as error:
+        busy = getattr(error.orig, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
+        if busy and may_fail:
+            return False
+        raise
+    return True

@@ -11,16 +11,16 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, delete, insert, select, update
 
-from taurank._validation import check_number
-from taurank.errors import InputError
+from taurank._validation import check_choice, check_number
 from taurank.serve import streams, tables
 from taurank.serve.periods import Period
 from taurank.serve.policy import Policy
-from taurank.serve.store import NotFound, Store, insert_new, setting
+from taurank.serve.store import Conflict, NotFound, Store, insert_new, setting
 
 _CACHE_SECONDS = 1.0
+_OUTCOME = "outcome/"
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,20 @@ class Surface:
     candidate: str | None
     share: float
     since: int | None
+    outcome: str = "purchases"  # what the gate compares: "purchases", or their "value"
+    cap: float | None = None  # values count up to here
+
+    def worth(self, value: float) -> float:
+        """What a bought item counts at the gate."""
+        if self.outcome == "purchases":
+            return 1.0
+        return value if self.cap is None else min(value, self.cap)
+
+    @property
+    def unit(self) -> str:
+        if self.outcome == "purchases":
+            return "caused purchases"
+        return "caused value" if self.cap is None else f"caused value (up to {self.cap:g} per item)"
 
     @property
     def experiment(self) -> str:
@@ -67,7 +81,8 @@ class Surface:
         return {arm: share for arm, share in planned.items() if share > 0}
 
     def to_dict(self) -> dict[str, Any]:
-        names = ("name", "holdout", "holdout_model", "enabled", "incumbent", "previous", "candidate", "share")
+        names = ("name", "holdout", "holdout_model", "enabled", "incumbent", "previous", "candidate", "share",
+                 "outcome", "cap")  # fmt: skip
         values = {name: getattr(self, name) for name in names}
         return {**values, "period": self.period_name, "policy": self.policy.to_dict(), "policy_id": self.policy_id}
 
@@ -107,7 +122,15 @@ class Surfaces:
 def read_surfaces(connection: Connection) -> list[Surface]:
     joined = tables.surfaces.join(tables.policies, tables.policies.c.id == tables.surfaces.c.policy)
     query = select(tables.surfaces, tables.policies.c.body).select_from(joined).order_by(tables.surfaces.c.name)
-    return [_from_row(dict(row)) for row in connection.execute(query).mappings()]
+    outcomes = _read_outcomes(connection)
+    return [_from_row({**row, **outcomes.get(row["name"], {})}) for row in connection.execute(query).mappings()]
+
+
+def _read_outcomes(connection: Connection) -> dict[str, dict[str, Any]]:
+    """What the gates compare; a setting, so that older databases need no new column."""
+    table = tables.settings
+    rows = connection.execute(select(table).where(table.c.name.startswith(_OUTCOME, autoescape=True))).all()
+    return {name.removeprefix(_OUTCOME): json.loads(value) for name, value in rows}
 
 
 def _from_row(row: dict[str, Any]) -> Surface:
@@ -131,9 +154,12 @@ def put_surface(
     holdout: float,
     holdout_model: str | None = None,
     now: float | None = None,
+    outcome: str = "purchases",
+    cap: float | None = None,
 ) -> None:
-    """Create a surface, or change its policy and hold-out; its period stays as it was created."""
+    """Create a surface, or change its policy, hold-out and outcome; its period stays as it was created."""
     Period.parse(period)
+    _check_outcome(outcome, cap)
     check_number("holdout", holdout, 0, 0.9)
     values = {"policy": store_policy(store, policy), "holdout": holdout, "holdout_model": holdout_model}
     with store.write() as connection:
@@ -142,10 +168,28 @@ def put_surface(
             fresh = {"name": name, "period": period, "enabled": True, "share": 0.0, **values}
             connection.execute(insert(tables.surfaces), fresh)
         elif row["period"] != period:
-            raise InputError(f"surface '{name}' has the period {row['period']}, which cannot change.")
+            raise Conflict(f"surface '{name}' has the period {row['period']}, which cannot change.")
         else:
             connection.execute(update(tables.surfaces).where(tables.surfaces.c.name == name).values(values))
+        _put_outcome(connection, name, outcome, cap)
         note(connection, name, "settings", None, json.dumps(policy.to_dict()), now)
+
+
+def _check_outcome(outcome: str, cap: float | None) -> None:
+    check_choice("outcome", outcome, ("purchases", "value"))
+    if cap is not None:
+        check_number("cap", cap, 1e-9, 1e15)
+
+
+def _put_outcome(connection: Connection, name: str, outcome: str, cap: float | None) -> None:
+    current = read_surface(connection, name)
+    if (current.outcome, current.cap) == (outcome, cap):
+        return
+    if current.candidate is not None:  # whoever may choose after a look finds something in either
+        raise Conflict(f"the outcome of surface '{name}' cannot change while a candidate runs; demote it first.")
+    key, table = _OUTCOME + name, tables.settings
+    connection.execute(delete(table).where(table.c.name == key))
+    connection.execute(insert(table), {"name": key, "value": json.dumps({"outcome": outcome, "cap": cap})})
 
 
 def store_policy(store: Store, policy: Policy) -> str:

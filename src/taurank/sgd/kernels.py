@@ -14,7 +14,7 @@ import numpy as np
 from taurank._jit import compiled, inlined
 from taurank.sgd.intrinsics import prefetch
 from taurank.sgd.losses import f32, pair_gradient, pair_loss, point_gradient, point_loss
-from taurank.sgd.rows import pair_score, pair_step, point_score, point_step, tie_step
+from taurank.sgd.rows import pair_score, pair_step, point_score, point_step, tied_step
 from taurank.sgd.samples import Float32s, Samples
 
 MEASURE_EVERY = 32  # samples of the right chain: the reported loss is a sub-sample, because a loss costs a logarithm
@@ -100,7 +100,7 @@ def _prefetch_pair(users: Float32s, items: Float32s, sample: Any) -> None:
 
 @compiled
 def run_points(users: Float32s, items: Float32s, samples: Samples, params: PointParams, stats: Any) -> None:
-    """Pointwise steps over one unit; the tie follows the step it belongs to."""
+    """Pointwise steps over one unit, each with its tie."""
     last, half = len(samples) - 1, len(samples) // 2
     far = users.size + items.size > CACHED_FACTORS
     left = point_score(users, items, *_point(samples[0]))
@@ -128,10 +128,9 @@ def _point_turn(users: Float32s, items: Float32s, here: Any, following: Any, par
     eta_g = params.step * point_gradient(score, here.target)
     u, i = _point(here)
     v, k = _point(following)
-    ahead = point_step(users, items, u, i, v, k, eta_g, params.shrink)
     if params.tie != f32(0):
-        tie_step(items, i, np.uint64(here.tied), params.tie)
-    return ahead
+        return tied_step(users, items, u, i, np.uint64(here.tied), v, k, eta_g, params.shrink, params.tie)
+    return point_step(users, items, u, i, v, k, eta_g, params.shrink)
 
 
 @inlined

@@ -51,6 +51,15 @@ def draw_outside(samples: Samples, baskets: Baskets, items: Ints, key: Any) -> i
 
 
 @compiled
+def draw_negatives(samples: Samples, in_baskets: bool, baskets: Baskets, items: Ints, key: Any) -> int:
+    """j for every sample, outside its basket if there are baskets; returns how many found none."""
+    if in_baskets:
+        return draw_outside(samples, baskets, items, key)
+    draw_others(samples, items, key)
+    return 0
+
+
+@compiled
 def _try_outside(i: int, bought: Ints, items: Ints, key: Any, counter: int) -> Any:
     for attempt in range(TRIES):
         j = items[below(key, counter + attempt, len(items))]

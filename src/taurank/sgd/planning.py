@@ -41,28 +41,32 @@ def by_user(
     return run_interruptibly(lambda stop: _sort_by_user(user, item, weight, basket is not None, baskets, n_users))
 
 
-def bucket_pairs(strata: Strata, cut: Cut, schedule: Schedule, drawn: Samples) -> tuple[Samples, Longs]:
+def bucket_pairs(
+    strata: Strata, cut: Cut, schedule: Schedule, drawn: Samples, dealt: Samples | None = None
+) -> tuple[Samples, Longs]:
     """Sort drawn pairs by the unit that owns u, i and j: the pairs, and where each unit begins.
 
-    Pairs of one unit keep their order."""
+    Pairs of one unit keep their order. ``dealt`` is memory for them."""
     _check_drawn(drawn, "weight", user=strata.n_users, item=strata.n_items, other=strata.n_items)
-    same = np.flatnonzero(drawn["item"] == drawn["other"])
-    if same.size:
+    if _any_same(drawn):
+        same = np.flatnonzero(drawn["item"] == drawn["other"])
         raise InputError(
             f"{plural(same.size, 'drawn pair')} compare an item with itself, such as item "
             f"{drawn['item'][same[0]]}; draw j != i."
         )
     unit = _units_of_pairs(cut.user_block, cut.item_block, schedule.width, strata.meetings(), drawn)
-    return _bucket(unit, len(schedule.blocks), drawn)
+    return _bucket(unit, len(schedule.blocks), drawn, np.empty_like(drawn) if dealt is None else dealt)
 
 
-def bucket_points(strata: Strata, cut: Cut, schedule: Schedule, drawn: Samples) -> tuple[Samples, Longs]:
+def bucket_points(
+    strata: Strata, cut: Cut, schedule: Schedule, drawn: Samples, dealt: Samples | None = None
+) -> tuple[Samples, Longs]:
     """Sort drawn single items by the unit that owns user and item: the samples, and where each unit begins.
 
-    Rows of the second item table belong to the block of their item. Samples of one unit keep their order."""
+    Rows of the second item table belong to the block of their item. The rest is as in ``bucket_pairs``."""
     _check_drawn(drawn, "target", user=strata.n_users, item=2 * strata.n_items, tied=2 * strata.n_items)
     unit = _units_of_points(cut.user_block, cut.item_block, schedule.width, drawn)
-    return _bucket(unit, len(schedule.blocks), drawn)
+    return _bucket(unit, len(schedule.blocks), drawn, np.empty_like(drawn) if dealt is None else dealt)
 
 
 @compiled
@@ -124,6 +128,14 @@ def _within(number: Float32s, first: Any, second: Any, third: Any, a: Any, b: An
     for n in range(len(first)):
         good &= 0 <= first[n] < a and 0 <= second[n] < b and 0 <= third[n] < c and np.isfinite(number[n])
     return good
+
+
+@compiled
+def _any_same(drawn: Samples) -> bool:
+    found = False
+    for n in range(len(drawn)):
+        found |= drawn[n].item == drawn[n].other
+    return found
 
 
 @compiled
@@ -199,15 +211,14 @@ def _units_of_points(user_block: Ints, item_block: Ints, width: int, drawn: Samp
 
 
 @compiled
-def _bucket(unit: Ints, units: int, drawn: Samples) -> tuple[Samples, Longs]:
+def _bucket(unit: Ints, units: int, drawn: Samples, dealt: Samples) -> tuple[Samples, Longs]:
     start = np.zeros(units + 1, np.int64)
     for n in range(len(unit)):
         start[unit[n] + 1] += 1
     start = np.cumsum(start)
     position = start[:-1].copy()
-    sorted_samples = np.empty_like(drawn)
     for n in range(len(drawn)):
         to = np.uint64(unit[n])
-        sorted_samples[np.uint64(position[to])] = drawn[n]
+        dealt[np.uint64(position[to])] = drawn[n]
         position[to] += 1
-    return sorted_samples, start
+    return dealt, start

@@ -46,13 +46,14 @@ def point_step(users: Any, items: Any, u: Any, i: Any, v: Any, k: Any, eta_g: An
 
 
 @vectorized
-def tie_step(items: Any, i: Any, o: Any, tie: Any) -> None:
-    """Descend (λ_c/2)‖q_i − q_o‖² with ``tie`` = η λ_c."""
-    a, b = items[i], items[o]
-    for c in range(a.size):
-        apart = tie * (a[c] - b[c])
-        a[c] -= apart
-        b[c] += apart
+def tied_step(
+    users: Any, items: Any, u: Any, i: Any, o: Any, v: Any, k: Any, eta_g: Any, shrink: Any, tie: Any
+) -> Any:
+    """``point_step``, and after the update descend (λ_c/2)‖q_i − q_o‖² with ``tie`` = η λ_c; return s_vk."""
+    if u == v and k != i and k != o and users.shape[1] >= WIDE:
+        return _tied_same_user(users[u], items[i], items[o], items[k], eta_g, shrink, tie)
+    _tied_update(users[u], items[i], items[o], eta_g, shrink, tie)
+    return _dot(users[v], items[k])
 
 
 @vectorized
@@ -110,4 +111,30 @@ def _point_same_user(p: Any, a: Any, k: Any, eta_g: Any, shrink: Any) -> Any:
         p[c] = new
         a[c] = shrink * y + eta_g * x
         total += new * k[c]
+    return total
+
+
+@vectorized
+def _tied_update(p: Any, a: Any, b: Any, eta_g: Any, shrink: Any, tie: Any) -> None:
+    for c in range(p.size):
+        x, y, z = p[c], a[c], b[c]
+        p[c] = shrink * x + eta_g * y
+        new = shrink * y + eta_g * x
+        apart = tie * (new - z)
+        a[c] = new - apart
+        b[c] = z + apart
+
+
+@vectorized
+def _tied_same_user(p: Any, a: Any, b: Any, k: Any, eta_g: Any, shrink: Any, tie: Any) -> Any:
+    total = f32(0)
+    for c in range(p.size):
+        x, y, z = p[c], a[c], b[c]
+        own = shrink * x + eta_g * y
+        p[c] = own
+        new = shrink * y + eta_g * x
+        apart = tie * (new - z)
+        a[c] = new - apart
+        b[c] = z + apart
+        total += own * k[c]
     return total

@@ -22,7 +22,7 @@ from taurank.errors import InputError
 from taurank.sgd.intrinsics import LINE, fetch_add, load_acquire, store_release
 from taurank.sgd.kernels import UNIT_STATS, PairParams, PointParams, run_pairs, run_points
 from taurank.sgd.losses import LOGISTIC, f32
-from taurank.sgd.negatives import draw_others, draw_outside
+from taurank.sgd.negatives import draw_negatives
 from taurank.sgd.planning import block_offsets, bucket_pairs, bucket_points, plan_users
 from taurank.sgd.samples import NO_BASKETS, Baskets, Float32s, Ints, Longs, Positives, Samples
 from taurank.sgd.strata import Cut, Strata
@@ -116,9 +116,9 @@ def run_pairwise_epoch(
             sizes = (schedule.width, schedule.blocks)
             job = PassJob(positives, cut, *sizes, offsets, samples, begin, end, key, baskets or NO_BASKETS)
             planned = np.repeat([0, 1], schedule.width)  # the round of the planning has user blocks only
-            return _run(_work_on_pass, factors, job, _pair_params(params), planned, threads, stop)
+            return _run(_work_on_pass, factors, job, pair_params(params), planned, threads, stop)
 
-    return _total(run_interruptibly(run))
+    return total(run_interruptibly(run))
 
 
 def run_pairwise_samples(
@@ -129,11 +129,12 @@ def run_pairwise_samples(
 
     def run(stop: Flag) -> UnitStats:
         cut, schedule = strata.cut_pairs(seed, epoch), strata.schedule_pairs()
-        job = DrawnJob(*bucket_pairs(strata, cut, schedule, drawn), schedule.width, schedule.blocks)
-        ready = np.zeros(3 * schedule.width, np.int64)
-        return _run(_work_on_pairs, factors, job, _pair_params(params), ready, threads, stop)
+        with strata.buffer(len(drawn), drawn.dtype) as dealt:
+            job = DrawnJob(*bucket_pairs(strata, cut, schedule, drawn, dealt), schedule.width, schedule.blocks)
+            ready = np.zeros(3 * schedule.width, np.int64)
+            return _run(_work_on_pairs, factors, job, pair_params(params), ready, threads, stop)
 
-    return _total(run_interruptibly(run))
+    return total(run_interruptibly(run))
 
 
 def run_pointwise_samples(
@@ -145,11 +146,12 @@ def run_pointwise_samples(
 
     def run(stop: Flag) -> UnitStats:
         cut, schedule = strata.cut(seed, epoch), strata.schedule()
-        job = DrawnJob(*bucket_points(strata, cut, schedule, drawn), schedule.width, schedule.blocks)
-        ready = np.zeros(2 * schedule.width, np.int64)
-        return _run(_work_on_points, factors, job, _point_params(params), ready, threads, stop)
+        with strata.buffer(len(drawn), drawn.dtype) as dealt:
+            job = DrawnJob(*bucket_points(strata, cut, schedule, drawn, dealt), schedule.width, schedule.blocks)
+            ready = np.zeros(2 * schedule.width, np.int64)
+            return _run(_work_on_points, factors, job, point_params(params), ready, threads, stop)
 
-    return _total(run_interruptibly(run))
+    return total(run_interruptibly(run))
 
 
 class PassJob(NamedTuple):
@@ -290,17 +292,13 @@ def _run_planned(factors: Factors, job: PassJob, params: PairParams, unit: int, 
     block = job.blocks[unit, 1] - job.width
     items = job.cut.item_order[job.cut.item_start[block] : job.cut.item_start[block + 1]]
     key = stream_key(job.key, unit, _UNIT)
-    skipped = 0
-    if job.positives.in_baskets:
-        skipped = draw_outside(samples, job.baskets, items, key)
-    else:
-        draw_others(samples, items, key)
+    skipped = draw_negatives(samples, job.positives.in_baskets, job.baskets, items, key)
     stats[unit].skipped = skipped
     stats[unit].updates = len(samples) - skipped
     run_pairs(factors.users, factors.items, samples, params, stats[unit])
 
 
-def _total(stats: UnitStats) -> Stats:
+def total(stats: UnitStats) -> Stats:
     """Add up in the order of the units."""
     measured = max(int(stats["measured"].sum()), 1)
     loss, zero_loss = (float(stats[name].sum()) / measured for name in ("loss", "zero_loss"))
@@ -308,12 +306,13 @@ def _total(stats: UnitStats) -> Stats:
     return Stats(loss, updates, skipped, not stats["overflows"].any(), zero_loss)
 
 
-def _pair_params(params: Pairwise) -> PairParams:
+def pair_params(params: Pairwise) -> PairParams:
+    """The hyper-parameters of a step as the kernels take them."""
     eta, gamma = params.learning_rate, params.regularization
     return PairParams(params.surrogate, f32(params.steepness), f32(eta), f32(1 - eta * gamma))
 
 
-def _point_params(params: Pointwise) -> PointParams:
+def point_params(params: Pointwise) -> PointParams:
     eta, gamma = params.learning_rate, params.regularization
     return PointParams(f32(eta), f32(1 - eta * gamma), f32(eta * params.tie))
 

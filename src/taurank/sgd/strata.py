@@ -1,9 +1,10 @@
 """The plan of an epoch: which users meet which items, so that no two threads share a row.
 
-Users and items are each cut into B random blocks, new ones every epoch. In round s the user block a meets the item
-block (a + s) mod B. The B *units* of a round have no users and no items in common, so they can run at the same time,
-in any order, on any number of threads or machines, with the same bits. After B rounds every user block has met every
-item block, so every positive has been visited.
+Users and items are each cut into B random blocks. The members of a user block are drawn once for a fit, and their
+order every epoch; item blocks are drawn every epoch. So users can stay on one machine for a whole fit, while item
+blocks travel. In round s the user block a meets the item block (a + s) mod B. The B *units* of a round have no users
+and no items in common, so they can run at the same time, in any order, on any number of threads or machines, with
+the same bits. After B rounds every user block has met every item block, so every positive has been visited.
 
 A negative item j comes from the block of i. Blocks are random and, up to one item, of equal size, so over the epochs
 j is uniform over all items but i, and a block never holds fewer than two items.
@@ -22,7 +23,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from taurank._jit import compiled
-from taurank._random import Stream, below, stream
+from taurank._random import Stream, below, stream, stream_key
 from taurank.errors import InputError
 from taurank.sgd.samples import PAIR, Ints, Longs, Samples
 
@@ -31,6 +32,7 @@ PAIRS_PER_UNIT = 256
 ITEMS_PER_BLOCK = 16  # enough for varied negatives within one epoch
 WORKERS = 16  # units per round, and so the largest useful number of threads, if the dataset is large enough
 MOST_BLOCKS = 64
+_BLOCK = int(Stream.UNIT)
 POSITIVES_PER_VISIT = 4  # positives of a user in a unit, on average: they share one load of the user's row
 
 
@@ -43,6 +45,14 @@ class Cut(NamedTuple):
     item_start: Longs
     user_block: Ints
     item_block: Ints
+
+
+class UserGroups(NamedTuple):
+    """The user blocks of a whole fit: their members, where each block begins, and the block of every user."""
+
+    members: Ints
+    start: Longs
+    block: Ints
 
 
 class Schedule(NamedTuple):
@@ -72,15 +82,16 @@ class Strata:
         pair_roof = min(roof, max(1, n_items // (2 * ITEMS_PER_BLOCK)))
         self.pair_blocks = _fit(pair_roof, n_positives / (2 * PAIRS_PER_UNIT), 3)
         self._spare: list[Samples] = []
+        self._groups: dict[tuple[int, int], UserGroups] = {}
 
     @contextmanager
-    def buffer(self, count: int) -> Iterator[Samples]:
-        """Memory for the pairs of an epoch, reused by the next one: new pages cost a third of a plan."""
-        buffer = self._spare.pop() if self._spare else np.empty(0, PAIR)
-        if len(buffer) != count:
-            buffer = np.empty(count, PAIR)
+    def buffer(self, count: int, record: np.dtype[Any] = PAIR) -> Iterator[Samples]:
+        """Memory for the samples of an epoch, reused by the next one: new pages cost a third of a plan."""
+        buffer = self._spare.pop() if self._spare else np.empty(0, record)
+        if len(buffer) != count or buffer.dtype != record:
+            buffer = np.empty(count, record)
         yield buffer
-        self._spare[:] = [buffer]
+        self._spare.append(buffer)
 
     def cut(self, seed: int, epoch: int) -> Cut:
         """The random blocks of an epoch: B of users, B of items."""
@@ -119,10 +130,33 @@ class Strata:
         return 2 * self.pair_blocks
 
     def _cut(self, seed: int, epoch: int, user_blocks: int, item_blocks: int) -> Cut:
-        users, items = (stream(seed, epoch, purpose) for purpose in (Stream.USER_BLOCKS, Stream.ITEM_BLOCKS))
-        user_order, user_start, user_block = _cut(self.n_users, user_blocks, users)
-        item_order, item_start, item_block = _cut(self.n_items, item_blocks, items)
-        return Cut(user_order, user_start, item_order, item_start, user_block, item_block)
+        groups = self._user_groups(seed, user_blocks)
+        user_order = shuffle_blocks(groups.members, groups.start, 0, stream(seed, epoch, Stream.USER_BLOCKS))
+        items = cut_items(self.n_items, item_blocks, seed, epoch)
+        return Cut(user_order, groups.start, items.order, items.start, groups.block, items.block)
+
+    def user_groups(self, seed: int) -> UserGroups:
+        """The B user blocks of a fit with this seed."""
+        return self._user_groups(seed, self.blocks)
+
+    def _user_groups(self, seed: int, blocks: int) -> UserGroups:
+        if (seed, blocks) not in self._groups:
+            key = stream(seed, 0, Stream.USER_GROUPS)
+            self._groups = {(seed, blocks): UserGroups(*_cut(self.n_users, blocks, key))}
+        return self._groups[seed, blocks]
+
+
+class ItemBlocks(NamedTuple):
+    """The item blocks of one epoch: ids block by block, where each block begins, and the block of every item."""
+
+    order: Ints
+    start: Longs
+    block: Ints
+
+
+def cut_items(n_items: int, blocks: int, seed: int, epoch: int) -> ItemBlocks:
+    """The random item blocks of an epoch."""
+    return ItemBlocks(*_cut(n_items, blocks, stream(seed, epoch, Stream.ITEM_BLOCKS)))
 
 
 def _fit(roof: int, work: float, power: int) -> int:
@@ -149,6 +183,18 @@ def shuffle(size: int, key: Any) -> Ints:
     for n in range(size - 1, 0, -1):
         m = below(key, n, n + 1)
         order[n], order[m] = order[m], order[n]
+    return order
+
+
+@compiled
+def shuffle_blocks(members: Ints, start: Longs, first: int, key: Any) -> Ints:
+    """The members of consecutive blocks, each block in a random order; ``first`` is the number of the first one."""
+    order = np.empty_like(members)
+    for b in range(len(start) - 1):
+        low, size = start[b], start[b + 1] - start[b]
+        positions = shuffle(size, stream_key(key, first + b, _BLOCK))
+        for n in range(size):
+            order[low + n] = members[low + positions[n]]
     return order
 
 

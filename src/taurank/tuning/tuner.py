@@ -20,6 +20,7 @@ from taurank._validation import check_instance, check_integer
 from taurank.data.files import atomic_path
 from taurank.data.fingerprint import fingerprint
 from taurank.data.log import Log
+from taurank.data.remote import RemoteGains, RemoteLog
 from taurank.errors import InputError, plural
 from taurank.estimation.gains import Gains
 from taurank.evaluation.evaluate import evaluate
@@ -60,8 +61,12 @@ def tune(
     ``journal`` is a file: the same call with the same journal continues where it stopped. ``jobs`` processes share
     the trials, each with one thread; the same seed makes the same trials for any number of jobs up to four.
     """
-    check_instance("log", log, Log, "Log.read or Log.from_frame")
-    check_instance("validation", validation, Gains, "taurank.gains, such as gains.capped_ips(log, cap)")
+    if isinstance(log, RemoteLog) and jobs != 1:
+        raise InputError(f"a trial on a cluster uses all of its workers; leave jobs at 1, got {jobs}.")
+    if not isinstance(log, RemoteLog):
+        check_instance("log", log, Log, "Log.read or Log.from_frame")
+    if not isinstance(validation, RemoteGains):
+        check_instance("validation", validation, Gains, "taurank.gains, such as gains.capped_ips(log, cap)")
     for name, number in (("trials", trials), ("jobs", jobs)):
         check_integer(name, number)
     check_integer("random_state", random_state, 0)

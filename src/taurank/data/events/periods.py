@@ -1,8 +1,8 @@
 """Time as a shop writes it: instants, the periods they fall into, and windows after them.
 
 An instant is an integer, microseconds since 1970, in UTC where the table has a time zone and on the table's
-own clock where it has none. A period is half-open, [start, end): a day, a week from Monday, or what lies
-between two given edges. Days and weeks follow the clock of the table's time zone.
+own clock where it has none. A period is half-open, [start, end): a number of days, of weeks from
+Monday or of months, or what lies between two given edges. Days, weeks and months follow the clock of the time zone.
 """
 
 from __future__ import annotations
@@ -32,31 +32,46 @@ _ISO_TEXT = (
     r"^\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])"
     r"([ T]([01]\d|2[0-3])(:[0-5]\d(:[0-5]\d(\.\d{1,9})?)?)?(Z|[+-]\d\d(:?\d\d)?)?)?$"
 )
+_PERIOD_TEXT = re.compile(r"\s*(?:(\d{1,5})\s*)?(day|week|month)s?\s*")
+MAX_COUNT = 10_000
 _WINDOW_TEXT = re.compile(r"\s*([+-]?\d+(?:\.\d+)?)\s*(week|day|hour|minute|second)s?\s*")
 
 
 @dataclass(frozen=True)
 class Periods:
-    """How time is cut: ``kind`` is "day", "week" or "edges", and only the last has edges."""
+    """How time is cut: every ``count`` days, weeks or months (``unit``), or at given ``edges``.
 
-    kind: str
+    Days are counted from 1 January 1970, weeks from the Monday before it, months from its January: the periods of
+    two exports are cut at the same instants, wherever their events begin.
+    """
+
+    unit: str
+    count: int = 1
     edges: pa.Array | None = None
 
     @classmethod
     def of(cls, period: Any) -> Periods:
-        """From the option a caller gives: "day", "week", or a list of edges."""
-        if isinstance(period, str) and period in ("day", "week"):
-            return cls(period)
+        """From the option a caller gives: "day", "2 weeks", "month", or a list of edges."""
+        match = _PERIOD_TEXT.fullmatch(period) if isinstance(period, str) else None
+        if match and 1 <= int(match[1] or 1) <= MAX_COUNT:
+            return cls(match[2], int(match[1] or 1))
         if isinstance(period, str) or not isinstance(period, Iterable):
-            raise InputError(f"period must be 'day', 'week' or a list of edges, got {period!r}.")
-        return cls("edges", _read_edges(period))
+            raise InputError(
+                "period must be 'day', 'week' or 'month', a number of them such as '2 weeks', or a list of edges, "
+                f"got {period!r}."
+            )
+        return cls("edges", edges=_read_edges(period))
+
+    @property
+    def kind(self) -> str:
+        """What a summary calls them: "week", "2 weeks", "edges"."""
+        return self.unit if self.count == 1 else f"{self.count} {self.unit}s"
 
     def number(self, instants: Microseconds, zone: str | None) -> pa.Array:
         """The period of each instant as an integer; null outside the edges."""
         if self.edges is None:
-            days = np.floor_divide(on_the_clock(instants, zone), DAY)
-            weeks = np.floor_divide(days + _DAYS_FROM_MONDAY, 7)
-            return pa.array((days if self.kind == "day" else weeks).astype(np.int32))
+            units = _units(on_the_clock(instants, zone), self.unit)
+            return pa.array(np.floor_divide(units, self.count).astype(np.int32))
         edges = _edge_instants(self.edges, zone)
         number = np.searchsorted(edges, instants, side="right").astype(np.int32) - 1
         return pa.array(number, mask=(number < 0) | (number >= len(edges) - 1))
@@ -69,9 +84,23 @@ class Periods:
         """The start of every period from first to last: a date, or the edge as it was given."""
         if self.edges is not None:
             return self.edges.slice(first, last - first + 1)
-        number = np.arange(first, last + 1, dtype=np.int32)
-        days = number if self.kind == "day" else 7 * number - _DAYS_FROM_MONDAY
+        units = self.count * np.arange(first, last + 1, dtype=np.int64)
+        if self.unit == "month":
+            units = units.astype("datetime64[M]").astype("datetime64[D]").astype(np.int64)
+        days = 7 * units - _DAYS_FROM_MONDAY if self.unit == "week" else units
         return pa.array(days.astype(np.int32)).view(pa.date32())
+
+    def starts(self, first: int, last: int, zone: str | None) -> Microseconds:
+        """The instants at which the periods from first to last start."""
+        return _edge_instants(self.names(first, last), zone)
+
+
+def _units(clock: Microseconds, unit: str) -> Microseconds:
+    """How many whole days, weeks or months lie between the beginning of the count and each instant."""
+    if unit == "month":
+        return clock.view("datetime64[us]").astype("datetime64[M]").astype(np.int64)
+    days = np.floor_divide(clock, DAY)
+    return days if unit == "day" else np.floor_divide(days + _DAYS_FROM_MONDAY, 7)
 
 
 def read_instants(array: pa.Array, column: str, text: bool) -> tuple[Microseconds, str | None]:
@@ -140,6 +169,28 @@ def wrong_text(array: pa.Array) -> npt.NDArray[np.bool_]:
         except pa.ArrowInvalid:
             wrong |= np.asarray(pc.equal(dates, text), dtype=bool)
     return wrong
+
+
+def in_zone(instants: Microseconds, own: str | None, zone: str | None) -> Microseconds:
+    """Instants of a table in the zone that was asked for: without a zone of its own, its clock is that zone's."""
+    if zone is None or own is not None:
+        return instants
+    try:
+        local = pa.array(instants, pa.timestamp("us"))
+        placed = pc.assume_timezone(local, zone, ambiguous="earliest", nonexistent="latest")
+    except pa.ArrowException as error:
+        raise InputError(f"the time zone '{zone}' cannot be used: {first_line(error)}.") from error
+    return np.asarray(placed.view(pa.int64()), dtype=np.int64)
+
+
+def check_zone(zone: Any) -> str | None:
+    """A time zone by its name, such as "Europe/Berlin"; refused if it is unknown."""
+    if zone is None:
+        return None
+    if not isinstance(zone, str):
+        raise InputError(f"timezone must be a name such as 'Europe/Berlin', got {zone!r}.")
+    on_the_clock(np.zeros(1, np.int64), zone)
+    return "UTC" if zone in _UTC_NAMES else zone
 
 
 def on_the_clock(instants: Microseconds, zone: str | None) -> Microseconds:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+import textwrap
+from dataclasses import asdict, dataclass, field
 from datetime import timedelta
 from typing import Any
+
+WIDTH = 80
 
 
 @dataclass(frozen=True)
 class EventSummary:
     """What became of every event; ``str(summary)`` is a table of it.
 
-    ``impressions = treated_cells + repeated_impressions + impressions_outside`` and
-    ``outcomes = matched + control + before_impression + after_window + outcomes_outside``.
+    ``impressions = treated_cells + repeated_impressions + impressions_outside + impressions_not_eligible +
+    impressions_duplicate + impressions_null`` and ``outcomes = matched + control + before_impression + after_window +
+    outcomes_outside + outcomes_not_eligible + outcomes_duplicate + outcomes_null``. ``nulls`` counts the nulls of
+    each column, ``dropped_periods`` has a remark about each incomplete period, and ``eligibility`` names the tables
+    that limit the ``eligible_cells``.
     """
 
     impressions: int
@@ -33,6 +39,16 @@ class EventSummary:
     period: str
     n_periods: int
     window: timedelta | None
+    impressions_null: int = 0
+    impressions_duplicate: int = 0
+    impressions_not_eligible: int = 0
+    outcomes_null: int = 0
+    outcomes_duplicate: int = 0
+    outcomes_not_eligible: int = 0
+    nulls: dict[str, int] = field(default_factory=dict)
+    dropped_periods: tuple[str, ...] = ()
+    eligibility: tuple[str, ...] = ()
+    eligible_cells: int | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
@@ -40,27 +56,63 @@ class EventSummary:
 
     def __str__(self) -> str:
         window = "the period itself" if self.window is None else f"{self.window} after an impression"
-        lines = [
-            ("time", f"{self.first_event} to {self.last_event}"),
-            ("periods", f"{self.n_periods:,} ({self.period})"),
-            ("window", window),
-            ("impressions", f"{self.impressions:,}"),
-            ("", f"{self.treated_cells:,} treated cells, {self.repeated_impressions:,} repeated in a cell"),
-            ("", f"{self.impressions_outside:,} outside the periods"),
-            ("outcomes", f"{self.outcomes:,}"),
-            ("", f"{self.matched:,} in a treated cell, {self.control:,} without an impression"),
-            ("", f"{self.before_impression:,} before the impression, {self.after_window:,} after the window"),
-            ("", f"{self.repeated_outcomes:,} repeated in a cell"),
-            ("", f"{self.outcomes_outside:,} outside the periods"),
-            ("rows", f"{self.rows:,}"),
-            ("propensity", self._propensity_sentence()),
-        ]
-        return "\n".join(f"{name:<12} {text}" for name, text in lines)
+        lines = [_line("time", f"{self.first_event} to {self.last_event}")]
+        lines += [_line("periods", f"{self.n_periods:,} ({self.period})")]
+        lines += [_line("", f"dropped as incomplete: {remark}") for remark in self.dropped_periods]
+        lines += [_line("window", window)]
+        if self.eligible_cells is not None:
+            lines += [_line("eligible", f"{self.eligible_cells:,} cells, by {' and '.join(self.eligibility)}")]
+        lines += self._impressions() + self._outcomes()
+        return "\n".join([*lines, _line("rows", f"{self.rows:,}"), _line("propensity", self._propensity_sentence())])
+
+    def _impressions(self) -> list[str]:
+        return _counts(
+            "impressions", self.impressions,
+            [(self.treated_cells, "treated cells"), (self.repeated_impressions, "repeated in a cell")],
+            [
+                (self.impressions_duplicate, "exact duplicates, dropped"),
+                (self.impressions_null, f"with a null, dropped{self._null_columns('impressions')}"),
+                (self.impressions_outside, "outside the periods, dropped"),
+                (self.impressions_not_eligible, "in cells that are not eligible, set aside"),
+            ],
+        )  # fmt: skip
+
+    def _outcomes(self) -> list[str]:
+        return _counts(
+            "outcomes", self.outcomes,
+            [(self.matched, "in a treated cell"), (self.control, "without an impression")],
+            [
+                (self.before_impression, "before the impression, not counted"),
+                (self.after_window, "after the window, not counted"),
+                (self.outcomes_duplicate, "exact duplicates, dropped"),
+                (self.outcomes_null, f"with a null, dropped{self._null_columns('outcomes')}"),
+                (self.outcomes_outside, "outside the periods, dropped"),
+                (self.outcomes_not_eligible, "in cells that are not eligible, set aside"),
+                (self.repeated_outcomes, "of those counted repeat an outcome of their cell"),
+            ],
+        )  # fmt: skip
+
+    def _null_columns(self, table: str) -> str:
+        counts = [f"{key.partition('.')[2]} {n:,}" for key, n in self.nulls.items() if key.startswith(f"{table}.")]
+        return f" ({', '.join(counts)})" if counts else ""
 
     def _propensity_sentence(self) -> str:
         if not self.rows_without_propensity:
             return "recorded for every row"
         return (
-            f"{self.rows_without_propensity:,} of {self.rows:,} rows have none, so the log records none; "
+            f"{self.rows_without_propensity:,} of {self.rows:,} rows have none; "
             "taurank.propensity.estimate can supply it."
         )
+
+
+def _counts(name: str, total: int, always: list[tuple[int, str]], otherwise: list[tuple[int, str]]) -> list[str]:
+    """A total and its parts, in a column of right-aligned numbers; the last parts only where there are any."""
+    width = len(f"{total:,}")
+    parts = [*always, *((count, text) for count, text in otherwise if count)]
+    return [_line(name, f"{total:,}")] + [_line("", f"{count:>{width},} {text}") for count, text in parts]
+
+
+def _line(name: str, text: str) -> str:
+    """A line of the summary, broken where it would be wider than the terminal of a person."""
+    first = f"{name:<12} "
+    return textwrap.fill(text, WIDTH, initial_indent=first, subsequent_indent=" " * 15, drop_whitespace=True)

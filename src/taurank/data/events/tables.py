@@ -1,98 +1,138 @@
 """The event tables of a shop on their way into a database.
 
 A table is walked once, batch by batch: every row is checked, its ids become codes, its time becomes
-microseconds and the number of its period. The catalogue is made when both tables are in, since only then all
-ids are known, and for a CSV their type.
+microseconds and the number of its period. Whatever is wrong in any table is reported at once.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from taurank.data.columns import PROPENSITY, WrongRows, to_numbers, without_dictionary
-from taurank.data.events.periods import Microseconds, Periods, read_instants, wrong_text
-from taurank.data.id_column import IdColumn, sorted_ids, typed_ids
-from taurank.data.ids import Codes, Ids
+from taurank.data.columns import (
+    ANY_PROPENSITY,
+    OUTCOME_VALUE,
+    PROPENSITY,
+    ColumnRule,
+    WrongRows,
+    spread,
+    to_numbers,
+    without_dictionary,
+)
+from taurank.data.events.periods import Microseconds, Periods, in_zone, read_instants, wrong_text
+from taurank.data.events.renames import TABLES, Renames
+from taurank.data.id_column import IdColumn
 from taurank.data.sources import from_files, from_frame
-from taurank.errors import InputError, plural, show
+from taurank.errors import InputError, together
 
 TIMESTAMP = "a timestamp such as 2024-01-31 18:30:00"
+NULLS = ("refuse", "drop")
+_ADVICE = "fill them, or leave these rows out with nulls='drop' (--nulls drop)"
+_RAW = "user_code INTEGER, item_code INTEGER, instant BIGINT, period INTEGER, propensity DOUBLE, value DOUBLE"
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How tables are read: the periods, the names of columns, the time zone, and what may be wrong in a row."""
+
+    periods: Periods
+    renames: Renames
+    zone: str | None = None
+    nulls: str = "refuse"
+    zero_propensity: bool = False  # P = 0 and P = 1 may occur, where a cell is not eligible
 
 
 class EventTable:
-    """One of the two tables on its way into the database: ids as codes, time as microseconds.
+    """One of the tables on its way into the database: ids as codes, time as microseconds.
 
     All rows are read before it complains, so that a message can say how many are wrong.
     """
 
-    def __init__(self, name: str, data: Any, periods: Periods) -> None:
-        self.name, self.periods = name, periods
+    def __init__(self, name: str, data: Any, reading: Reading) -> None:
+        self.name, self.reading = name, reading
         try:
             self.source = from_files(data) if isinstance(data, (str, os.PathLike)) else from_frame(data)
         except InputError as error:
             raise InputError(f"{name}: {error}") from error
         self.columns = self._locate()
-        self.wrong_rows = WrongRows()
-        self.ids = {column: IdColumn(f"{name}.{column}", self.wrong_rows) for column in ("user_id", "item_id")}
+        self.wrong_rows = WrongRows(_ADVICE)
+        self.ids: dict[str, IdColumn] = {
+            column: IdColumn(f"{name}.{column}", self.wrong_rows)
+            for column in ("user_id", "item_id")
+            if column in self.columns
+        }
         self.zone: str | None = None
         self.n_rows = 0
+        self.nulls: dict[str, int] = {}  # by column; a row may lack several
+        self.n_null = 0
 
-    @property
-    def has_propensity(self) -> bool:
-        return "propensity" in self.columns
+    def has(self, column: str) -> bool:
+        return column in self.columns
 
-    def load(self, database: Any) -> EventTable:
+    def load(self, database: Any) -> None:
         """Read and check every row; the valid ones go into the table raw_<name>."""
-        types = "user_code INTEGER, item_code INTEGER, instant BIGINT, period INTEGER, propensity DOUBLE"
-        database.execute(f"CREATE TABLE raw_{self.name} ({types})")
-        for batch in self.source.batches(self.columns):
+        database.execute(f"CREATE TABLE raw_{self.name} ({_RAW})")
+        for batch in self.source.batches(dict.fromkeys(self.columns.values())):
             database.register("batch", pa.table(self._read(batch)))
             database.execute(f"INSERT INTO raw_{self.name} SELECT * FROM batch")
             database.unregister("batch")
         self.wrong_rows.refuse()
-        if not self.n_rows:
-            raise InputError(f"{self.name} has no rows; a log needs both impressions and outcomes.")
-        return self
+        if self.n_rows == self.n_null:
+            what = "no rows" if not self.n_rows else "a null in every row"
+            raise InputError(f"{self.name} has {what}; a log needs both impressions and outcomes.")
 
-    def _locate(self) -> list[str]:
-        needed, columns = ("user_id", "item_id", "timestamp"), self.source.columns
-        for column in needed:
-            if column not in columns:
-                raise InputError(
-                    f"{self.name} ({self.source.name}) has no column '{column}'; needed: "
-                    f"{', '.join(needed)}; found: {(', '.join(columns) or 'none')[:200]}."
-                )
-        return [*needed, *(["propensity"] if "propensity" in columns else [])]
+    def _locate(self) -> dict[str, str]:
+        """Our columns and those of the source; an error names all that are missing."""
+        present = self.source.columns
+        columns, missing = self.reading.renames.locate(self.name, present)
+        if missing:
+            names = " and ".join(f"'{column}'" for column in missing)
+            raise InputError(
+                f"{self.name} ({self.source.name}) has no column {names}; needed: "
+                f"{', '.join(TABLES[self.name][0])}; found: {(', '.join(present) or 'none')[:200]}; "
+                f"map other names with columns={{'{missing[0]}': …}} (--columns {missing[0]}=…)."
+            )
+        return columns
 
     def _read(self, batch: pa.RecordBatch) -> dict[str, pa.Array]:
         columns = self._whole_rows(batch)
-        instants = self._instants(columns["timestamp"])
-        n, valid = len(instants), not self.wrong_rows
+        n = len(next(iter(columns.values())))
+        no_codes, no_numbers = pa.nulls(n, pa.int32()), pa.nulls(n, pa.float64())
+        instants = self._instants(columns["timestamp"]) if self.has("timestamp") else None
+        valid = not self.wrong_rows
         self.n_rows += batch.num_rows
+        codes = {name: pa.array(column.add(columns[name])) for name, column in self.ids.items()}
         return {
-            "user_code": pa.array(self.ids["user_id"].add(columns["user_id"])),
-            "item_code": pa.array(self.ids["item_id"].add(columns["item_id"])),
-            "instant": pa.array(instants),
-            "period": self.periods.number(instants, self.zone) if valid else pa.nulls(n, pa.int32()),
-            "propensity": self._propensity(columns) if self.has_propensity else pa.nulls(n, pa.float64()),
+            "user_code": codes.get("user_id", no_codes),
+            "item_code": codes.get("item_id", no_codes),
+            "instant": pa.nulls(n, pa.int64()) if instants is None else pa.array(instants),
+            "period": no_codes if instants is None or not valid else self.reading.periods.number(instants, self.zone),
+            "propensity": self._propensity(columns["propensity"]) if self.has("propensity") else no_numbers,
+            "value": self._numbers(columns["value"], OUTCOME_VALUE) if self.has("value") else no_numbers,
         }
 
     def _whole_rows(self, batch: pa.RecordBatch) -> dict[str, pa.Array]:
-        """The columns without the rows that have a null anywhere, which are counted."""
-        columns = {column: without_dictionary(batch.column(column)) for column in self.columns}
+        """The columns without the rows that lack something, which are counted."""
+        columns = {column: without_dictionary(batch.column(name)) for column, name in self.columns.items()}
         whole = np.ones(batch.num_rows, bool)
         for column, array in columns.items():
-            self.wrong_rows.add_nulls(f"{self.name}.{column}", array, self.n_rows)
-            whole &= np.asarray(array.is_valid(), dtype=bool)
+            if column != "propensity" and array.null_count:  # a propensity may be null: it was not recorded
+                self._count_nulls(column, array)
+                whole &= np.asarray(array.is_valid(), dtype=bool)
         if whole.all():
             return columns
+        self.n_null += int(np.count_nonzero(~whole))
         return {column: array.filter(pa.array(whole)) for column, array in columns.items()}
+
+    def _count_nulls(self, column: str, array: pa.Array) -> None:
+        self.nulls[column] = self.nulls.get(column, 0) + array.null_count
+        if self.reading.nulls == "refuse":
+            self.wrong_rows.add_nulls(f"{self.name}.{column}", array, self.n_rows)
 
     def _instants(self, array: pa.Array) -> Microseconds:
         label = f"{self.name}.timestamp"
@@ -103,76 +143,55 @@ class EventTable:
             if wrong.any():
                 self.wrong_rows.add(label, TIMESTAMP, array, wrong)
                 return np.zeros(len(array), np.int64)
-        instants, zone = read_instants(array, label, self.source.text)
-        if self.n_rows and zone != self.zone and not self.wrong_rows:
+        instants, own = read_instants(array, label, self.source.text)
+        zone = self.reading.zone or own
+        if self.n_rows > self.n_null and zone != self.zone and not self.wrong_rows:
             raise InputError(f"column '{label}' has {_zone(self.zone)} in one row and {_zone(zone)} in another.")
         self.zone = zone
-        return instants
+        return in_zone(instants, own, self.reading.zone)
 
-    def _propensity(self, columns: Mapping[str, pa.Array]) -> pa.Array:
-        array, label = columns["propensity"], f"{self.name}.propensity"
-        values = to_numbers(array, label, self.source.text)
-        self.wrong_rows.add(label, PROPENSITY.must, array, PROPENSITY.wrong(values))
+    def _propensity(self, array: pa.Array) -> pa.Array:
+        rule = ANY_PROPENSITY if self.reading.zero_propensity else PROPENSITY
+        recorded = array.drop_null()
+        values = np.asarray(self._numbers(recorded, rule))
+        return pa.array(spread(values, np.asarray(array.is_valid(), dtype=bool)), from_pandas=True)
+
+    def _numbers(self, array: pa.Array, rule: ColumnRule) -> pa.Array:
+        label = f"{self.name}.{rule.column}"
+        values = to_numbers(self.source.numerals(array), label, self.source.text)
+        self.wrong_rows.add(label, rule.must, array, rule.wrong(values))
         return pa.array(values)
 
 
-def refuse_different_zones(impressions: EventTable, outcomes: EventTable) -> None:
-    if impressions.zone != outcomes.zone:
-        raise InputError(
-            f"column 'timestamp' has {_zone(impressions.zone)} in impressions and {_zone(outcomes.zone)} in "
-            "outcomes; give both tables the same time zone, or none."
-        )
+def load_tables(database: Any, given: Mapping[str, Any], reading: Reading) -> dict[str, EventTable]:
+    """All tables in the database; whatever is wrong in any of them is reported at once."""
+    flaws: list[str] = []
+    tables: dict[str, EventTable] = {}
+    for name, data in given.items():
+        try:
+            tables[name] = EventTable(name, data, reading)
+        except InputError as error:
+            flaws.append(str(error))
+    flaws += reading.renames.unused() if len(tables) == len(given) else []
+    for table in tables.values():
+        try:
+            table.load(database)
+        except InputError as error:
+            flaws += table.wrong_rows.sentences() or [str(error)]
+    if flaws:
+        raise together(flaws)
+    _refuse_different_zones([table for table in tables.values() if table.has("timestamp")])
+    return tables
 
 
-def merge_ids(database: Any, tables: list[EventTable], column: str, given: Any, id_types: Mapping[str, Any]) -> Ids:
-    """The catalogue of a column over both tables; the database gets the position of every code in it."""
-    own = None if given is None else Ids(given, column)
-    columns = [table.ids[column].finish() for table in tables]
-    kind = id_types.get(column) if own is None else own.values.type
-    parts = _of_one_type(tables, [values for values, _ in columns], column, kind)
-    ids = own if own is not None else Ids(sorted_ids(pc.unique(pa.concat_arrays(parts))), column)
-    for table, values, (_, merged) in zip(tables, parts, columns, strict=True):
-        positions = ids.encode(values)
-        _store_positions(database, f"{table.name}_{column}", positions[merged])
-        _refuse_unknown(database, table, column, ids, values.filter(pa.array(positions < 0)))
-    return ids
-
-
-def _store_positions(database: Any, name: str, positions: Codes) -> None:
-    codes = np.arange(len(positions), dtype=np.int32)
-    database.register("batch", pa.table({"code": pa.array(codes), "position": pa.array(positions)}))
-    database.execute(f"CREATE TABLE {name} AS SELECT * FROM batch")
-    database.unregister("batch")
-
-
-def _of_one_type(tables: list[EventTable], lists: list[pa.Array], column: str, kind: Any) -> list[pa.Array]:
-    """The ids of both tables in one type: that of the table that has types, or what both CSVs can be."""
-    typed = [values.type for values, table in zip(lists, tables, strict=True) if not table.source.text]
-    if kind is None:
-        kind = typed[0] if typed else typed_ids(pc.unique(pa.concat_arrays(lists)), None, column).type
-    parts = [
-        typed_ids(values, kind, column) if table.source.text else values
-        for values, table in zip(lists, tables, strict=True)
-    ]
-    if len(typed) == 2 and typed[0] != typed[1]:
-        raise InputError(
-            f"column '{column}' has {typed[0]} ids such as {show(lists[0][0])} in impressions, but "
-            f"{typed[1]} ids such as {show(lists[1][0])} in outcomes; give both the same type."
-        )
-    return parts
-
-
-def _refuse_unknown(database: Any, table: EventTable, column: str, ids: Ids, unknown: pa.Array) -> None:
-    if not len(unknown):
-        return
-    code = column.replace("_id", "_code")
-    known = f"raw_{table.name} JOIN {table.name}_{column} ON {code} = code"
-    rows = database.execute(f"SELECT count(*) FROM {known} WHERE position < 0").fetchall()[0][0]
-    given, column = ("users=", "a user_id") if column == "user_id" else ("items=", "an item_id")
-    raise InputError(
-        f"{plural(rows, 'row')} of {table.name} {'has' if rows == 1 else 'have'} {column} that is not in {given} "
-        f"({plural(len(ids), 'id')}), for example {show(unknown[0])}; add it there or drop these rows."
-    )
+def _refuse_different_zones(tables: list[EventTable]) -> None:
+    first = tables[0]
+    for table in tables[1:]:
+        if first.zone != table.zone:
+            raise InputError(
+                f"column 'timestamp' has {_zone(first.zone)} in {first.name} and {_zone(table.zone)} in "
+                f"{table.name}; name one for both with timezone= (--timezone Europe/Berlin)."
+            )
 
 
 def _zone(zone: str | None) -> str:

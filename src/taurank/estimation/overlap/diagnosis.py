@@ -33,6 +33,7 @@ from taurank.estimation.overlap.figures import (
     Total,
 )
 from taurank.estimation.overlap.findings import Finding, find
+from taurank.estimation.propensities.calibration import pair_strata
 from taurank.estimation.thresholds import almost_always, almost_never, lacks_overlap
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ class Diagnosis(Figures):
         """Everything as numbers, texts and lists, fit for JSON."""
         numbers: dict[str, Any] = _listed(asdict(self))
         numbers["findings"] = [finding._asdict() for finding in self.findings]
+        numbers["pairs"] = [stratum._asdict() for stratum in self.pairs]
         shares = {"always_share": self.always_share, "never_share": self.never_share}
         stated = {"level": self.level, "verdict": self.verdict, "n_cells": self.n_cells}
         return {**stated, **shares, **numbers, "histogram_edges": list(HISTOGRAM_EDGES)}
@@ -93,12 +95,14 @@ class Diagnosis(Figures):
         return text.text(self, self.findings, width=min(max(columns, 60), 120))
 
 
-def diagnose(log: Log, cells: Any = None) -> Diagnosis:
+def diagnose(log: Log, cells: Any = None, *, additive: bool = True) -> Diagnosis:
     """What the log says about overlap and about its propensities.
 
     Always: Σ_treated 1/P against users · items · times (its variance Σ_cells (1−P)/P is estimated by
     Σ_treated (1−P)/P²), and the same for each user and each item; Kish's effective number (Σw)²/Σw² of the
-    purchases of each arm; the share of purchases, and of their weight, with P within 1e-3 of 0 or 1.
+    purchases of each arm; the share of purchases, and of their weight, with P within 1e-3 of 0 or 1. In a log with
+    several times also Σ_treated 1/P over the cells whose pair was shown before, beside that of an additive model
+    (``additive=False``: without it, which saves its fit).
 
     Where the propensities of absent cells are known: Σ_control 1/(1−P) against the number of cells, and the
     share treated per bin of P. They are known if the log has a row for every cell, or from ``cells``: a
@@ -106,12 +110,12 @@ def diagnose(log: Log, cells: Any = None) -> Diagnosis:
     that were chosen without regard to treatment (see ``PropensityModel.sample_cells``).
     """
     check_instance("log", log, Log, "Log.from_frame or Log.read")
-    figures = _measure(log, log.recorded_propensity("diagnose"), cells)
+    figures = _measure(log, log.recorded_propensity("diagnose"), cells, additive)
     measured = {field.name: getattr(figures, field.name) for field in fields(figures)}
     return Diagnosis(**measured, findings=find(figures))
 
 
-def _measure(log: Log, propensity: Floats, cells: Any) -> Figures:
+def _measure(log: Log, propensity: Floats, cells: Any, additive: bool) -> Figures:
     known = _known_cells(log, propensity, cells)
     treated = propensity[log.treated == 1]
     return Figures(
@@ -124,10 +128,11 @@ def _measure(log: Log, propensity: Floats, cells: Any) -> Figures:
         control=_arm("control", log, propensity, 0),
         smallest_treated=float(treated.min(initial=1.0)),
         treated_total=_treated_total(log, propensity),
-        users=_margin("users", log, propensity, log.user, log.n_users),
-        items=_margin("items", log, propensity, log.item, log.n_items),
+        users=_margin("users", log, propensity, log.user, _cells_by_user(log)),
+        items=_margin("items", log, propensity, log.item, _cells_by_item(log)),
         control_total=None if known is None else _control_total(*known),
         bins=None if known is None else _bins(*known),
+        pairs=pair_strata(log, treated, additive),
     )
 
 
@@ -176,19 +181,30 @@ def _treated_total(log: Log, propensity: Floats) -> Total:
         p = np.maximum(propensity[rows][log.treated[rows] == 1], TINY)
         total += float((1.0 / p).sum())
         variance += float(((1.0 - p) / p**2).sum())
-    n_cells = log.catalogue.n_cells
+    n_cells = log.cells
     return Total(n_cells, total / n_cells, float(np.sqrt(variance)) / n_cells)
 
 
-def _margin(name: str, log: Log, propensity: Floats, code: npt.NDArray[np.int32], n: int) -> Margin:
+def _cells_by_user(log: Log) -> npt.NDArray[Any]:
+    return np.full(log.n_users, log.cells / log.n_users) if log.eligibility is None else log.eligibility.cells_by_user
+
+
+def _cells_by_item(log: Log) -> npt.NDArray[Any]:
+    return np.full(log.n_items, log.cells / log.n_items) if log.eligibility is None else log.eligibility.cells_by_item
+
+
+def _margin(name: str, log: Log, propensity: Floats, code: npt.NDArray[np.int32], cells: npt.NDArray[Any]) -> Margin:
+    """For how many users or items Σ 1/P over their treated cells is far from the number of their cells."""
+    n = len(cells)
     sums = np.zeros((3, n))  # treated cells, Σ 1/P, Σ (1−P)/P²
     for start in range(0, len(log), BLOCK_ROWS):
         rows = start + np.flatnonzero(log.treated[start : start + BLOCK_ROWS])
         p = np.maximum(propensity[rows], TINY)
         for row, values in enumerate((np.ones_like(p), 1.0 / p, (1.0 - p) / p**2)):
             sums[row] += np.bincount(code[rows], values, n)
-    treated, total, variance = sums[:, sums[0] >= ENOUGH_TREATED]
-    far = np.abs(total - log.catalogue.n_cells / n) > Z_LIMIT * np.sqrt(variance)
+    enough = sums[0] >= ENOUGH_TREATED
+    treated, total, variance = sums[:, enough]
+    far = np.abs(total - cells[enough]) > Z_LIMIT * np.sqrt(variance)
     return Margin(name, len(treated), int(np.count_nonzero(far)))
 
 
@@ -223,7 +239,7 @@ def _known_cells(log: Log, propensity: Floats, cells: Any) -> tuple[Floats, npt.
     """Propensity and treatment of cells that were not chosen by what happened there, if there are such."""
     if cells is not None:
         return _given_cells(log, propensity, cells)
-    return (propensity, log.treated) if len(log) == log.catalogue.n_cells else None
+    return (propensity, log.treated) if len(log) == log.cells else None
 
 
 def _given_cells(log: Log, propensity: Floats, cells: Any) -> tuple[Floats, npt.NDArray[np.int8]]:

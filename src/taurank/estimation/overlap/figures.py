@@ -9,6 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from taurank.estimation.propensities.calibration import PairStratum
+
 Z_LIMIT = 3.0  # z-score above which a difference counts
 ENOUGH_TREATED = 50  # treated cells a user or item needs for a check of its own
 HISTOGRAM_EDGES = tuple(np.linspace(-6.0, 6.0, 49).tolist())  # log10 of the odds of P
@@ -95,10 +97,12 @@ class Figures:
     items: Margin
     control_total: Total | None
     bins: tuple[Bin, ...] | None
+    pairs: tuple[PairStratum, ...]  # by past exposures of the pair; none for a log with a single time
 
     @property
     def n_cells(self) -> int:
-        return self.n_users * self.n_items * self.n_times
+        """The cells that could have been recommended."""
+        return self.treated_total.cells
 
     @property
     def n_purchases(self) -> int:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from taurank.estimation.overlap.figures import Z_LIMIT, Arm, Figures, Margin, Total
 from taurank.estimation.overlap.wording import fraction, number, percent
+from taurank.estimation.propensities.calibration import PairCalibration
 from taurank.estimation.thresholds import NEAR
 
 NAMED_SHARE = 0.05  # purchases without overlap are reported from this share on …
@@ -26,6 +27,10 @@ LEVELS = ("good", "caution", "poor")
 
 _RANDOMIZE = "Recommend at random to a small share of users, so that every item is sometimes shown and sometimes not."
 _RECORD = "Record the propensities when recommending, or estimate them: taurank propensity estimate LOG --out FILE."
+_RECORD_PAIRS = (
+    "Record the propensities when recommending, or estimate them with a model that knows pairs: "
+    "taurank propensity estimate LOG --model taste --replace --out FILE."
+)
 _CAP = "Limit the weights: gains.capped_ips(log, cap=0.01), and DLCE with a cap."
 _COLLECT = "Collect more data before comparing methods: more users, more times, or more recommendations."
 _GO_ON = "No obstacle was found: fit a causal learner (DLCE) and evaluate it with gains.capped_ips."
@@ -44,7 +49,7 @@ def find(figures: Figures) -> tuple[Finding, ...]:
     findings = [*_overlap(figures), *_arm(figures.treated), *_arm(figures.control)]
     findings += _smallest(figures)
     findings += _total("treated", "P", figures.treated_total)
-    findings += [*_margin(figures.users), *_margin(figures.items)]
+    findings += [*_margin(figures.users), *_margin(figures.items), *_pairs(figures)]
     if figures.control_total is not None:
         findings += _total("control", "(1 − P)", figures.control_total)
     findings += _bins(figures)
@@ -120,6 +125,13 @@ def _margin(margin: Margin) -> list[Finding]:
         "far from the number of cells: the propensities do not fit."
     )
     return [Finding("poor", sentence, _RECORD)]
+
+
+def _pairs(figures: Figures) -> list[Finding]:
+    calibration = PairCalibration(figures.pairs)
+    if calibration.holds:
+        return []
+    return [Finding("poor", f"{calibration.sentence} Estimates of effects with them are wrong.", _RECORD_PAIRS)]
 
 
 def _bins(figures: Figures) -> list[Finding]:

@@ -11,6 +11,7 @@ import pandas as pd
 from taurank.estimation.overlap.figures import ENOUGH_TREATED, Z_LIMIT, Arm, Figures, Total
 from taurank.estimation.overlap.findings import CHANCE_FAR, NOISY_ERROR, Finding, is_far
 from taurank.estimation.overlap.wording import number, percent
+from taurank.estimation.propensities.calibration import ENOUGH, PairStratum
 from taurank.estimation.thresholds import NEAR
 
 NAN = float("nan")
@@ -41,8 +42,9 @@ def advices(findings: Sequence[Finding]) -> list[str]:
 def size(figures: Figures) -> str:
     """How large the log is."""
     f = figures
+    which = "cells" if f.n_cells == f.n_users * f.n_items * f.n_times else "eligible cells"
     return (
-        f"{f.n_rows:,} rows of {f.n_cells:,} cells ({f.n_users:,} users × {f.n_items:,} items × "
+        f"{f.n_rows:,} rows of {f.n_cells:,} {which} ({f.n_users:,} users × {f.n_items:,} items × "
         f"{f.n_times:,} times); {f.n_treated:,} treated, {f.n_purchases:,} purchases."
     )
 
@@ -90,6 +92,7 @@ def checks(figures: Figures) -> list[Check]:
     for margin in (figures.users, figures.items):
         reading = f"by {Z_LIMIT:g} errors, of {margin.checked:,} with {ENOUGH_TREATED} treated or more"
         rows.append(Check(f"Σ 1/P far off, {margin.name}", margin.far_share, CHANCE_FAR, reading, True))
+    rows += [_pair_check(stratum) for stratum in figures.pairs]
     rows += _control_checks(figures)
     for arm in (figures.treated, figures.control):
         rows += _arm_checks(arm)
@@ -99,6 +102,12 @@ def checks(figures: Figures) -> list[Check]:
     reading = f"chance of it below {figures.smallest_chance:.2g}" if figures.smallest_chance < CHANCE_FAR else ""
     rows.append(Check("smallest P of a treated cell", figures.smallest_treated, NAN, reading))
     return rows
+
+
+def _pair_check(stratum: PairStratum) -> Check:
+    reading = "does not fit" if stratum.far else "fits" if stratum.treated >= ENOUGH else "too few treated cells"
+    beside = "" if stratum.additive is None else f"; an additive model: {number(stratum.additive)}"
+    return Check(f"Σ 1/P, {stratum.past}", stratum.ratio, 1.0, f"{reading} (± {stratum.error:.2g}){beside}")
 
 
 def _control_checks(figures: Figures) -> list[Check]:

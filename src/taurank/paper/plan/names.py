@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 # the paper's experiments; an experiment of one's own is of one of these kinds
 KINDS = ("statistics", "comparison", "car", "capping", "estimators", "unevenness", "misspecification", "losses")
-PRESETS = ("smoke", "quick", "full")
+PRESETS = ("smoke", "quick", "full", "authors")
 ITEMS = ("category", "product")
 ASSIGNMENTS = ("original", "personalized")  # how recommendations were assigned
 PROPENSITIES = ("recorded", "estimated")  # which propensities a learner sees
@@ -23,7 +23,7 @@ TUNED_METRICS = ("CDCG", "CP@10", "CP@100", "CAR")  # the first is the one that 
 # tables and files that a run writes itself; an experiment of this name would overwrite them
 RESERVED = (
     "run", "report", "search", "tuned", "verdicts", "cache", "tuning", "statistics_brier", "statistics_density",
-    "comparison_targets",
+    "comparison_targets", "comparison_curves", "tables", "authors",
 )  # fmt: skip
 
 

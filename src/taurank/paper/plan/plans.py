@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from taurank.paper.plan.names import ASSIGNMENTS, causal
+from taurank.paper.plan.names import ASSIGNMENTS, KINDS, TUNED_METRICS, causal
 
 Settings = Mapping[str, Any]  # hyper-parameters of a method, and `updates` for the length of a fit
 Tuned = Mapping[str, Any]  # items -> assignment -> method -> settings, and metric -> settings
@@ -68,7 +68,10 @@ class Preset:
     A fit makes at most ``updates`` and is checked on the validation weeks ``validations`` times. ``factors`` is d by
     assignment, ``settings`` are defaults of all trained methods. ``sizes`` are the users and items of the synthetic
     worlds that replace the real data. ``per_metric`` is the plans' (see Plan) unless they say otherwise. ``search``
-    is the budget of the search for hyper-parameters.
+    is the budget of the search for hyper-parameters. ``tuned`` is the file with the hyper-parameters, and
+    ``experiments`` are those that a run makes unless others are named. With ``snapshots``, the hyper-parameters say
+    after how many updates each metric is measured; otherwise the validation weeks choose the epoch. ``draws`` are
+    added to the seed of a dataset, one for each independent draw; the search uses the seed itself.
     """
 
     name: str
@@ -80,6 +83,10 @@ class Preset:
     use_tuned: bool = True
     per_metric: bool = False
     search: Mapping[str, Any] | None = None
+    tuned: str = "tuned.toml"
+    experiments: Sequence[str] = KINDS
+    snapshots: bool = False
+    draws: Sequence[int] = (0,)
 
 
 @dataclass(frozen=True)
@@ -87,6 +94,7 @@ class Plan:
     """One experiment: the content of its TOML file, under a preset.
 
     With ``per_metric``, each metric that was tuned to other settings has a fit of its own; CAR always has one.
+    With ``spread``, every fit is made on all draws of the preset, otherwise on the first.
     ``overrides`` are settings by dataset and label, ``own_metrics`` metrics by dataset.
     """
 
@@ -101,6 +109,7 @@ class Plan:
     tuned: Tuned
     keep_models: bool = False
     per_metric: bool = False
+    spread: bool = False
     overrides: Mapping[tuple[str, str], Mapping[str, Settings]] = field(default_factory=dict)
     own_metrics: Mapping[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)
 
@@ -108,6 +117,15 @@ class Plan:
         """The same experiment on some of its datasets."""
         wanted = {(one, other) for one in items for other in assignments}
         return replace(self, datasets=tuple(d for d in self.datasets if (d.items, d.assignment) in wanted))
+
+    def with_seed(self, seed: int) -> Plan:
+        """The same experiment on other draws."""
+        return replace(self, datasets=tuple(replace(dataset, seed=seed) for dataset in self.datasets))
+
+    def drawn(self, dataset: Dataset) -> list[Dataset]:
+        """The dataset in each draw: independent training, validation and test weeks, and initial factors."""
+        draws = self.preset.draws if self.spread else self.preset.draws[:1]
+        return [replace(dataset, seed=dataset.seed + draw) for draw in draws]
 
     def metrics_of(self, dataset: Dataset) -> tuple[str, ...]:
         """The metrics for this dataset."""
@@ -123,3 +141,17 @@ class Plan:
                 settings |= table.get(causal(metric), {})
         own = self.overrides.get((dataset.items, dataset.assignment), {}).get(method.label, {})
         return {**settings, **method.settings, **own}
+
+    def snapshots(self, method: Method, dataset: Dataset, settings: Settings) -> dict[str, int]:
+        """After how many updates a fit with these settings is measured, by metric: one run serves several metrics."""
+        updates = {}
+        for metric in TUNED_METRICS:
+            wanted = self.settings(method, dataset, metric)
+            if self.preset.snapshots and "updates" in wanted and _same_steps(wanted, settings):
+                updates[metric] = int(wanted["updates"])
+        return updates
+
+
+def _same_steps(one: Settings, other: Settings) -> bool:
+    """Whether two fits take the same steps, and differ at most in their number."""
+    return {**one, "updates": None} == {**other, "updates": None}

@@ -30,6 +30,12 @@ from taurank.paper.plan.toml_table import TomlTable, is_integer, is_label, is_nu
 
 DECIDED = ("random_state", "threads", "epochs")  # hyper-parameters that a run decides, not a plan
 MOST_WEEKS = 10_000
+RATES = {  # where a plan sets none: the constant rates of the searches before the learners' own rates decayed
+    "BPR": {"learning_rate": 0.01},
+    "ULBPR": {"learning_rate": 0.03},
+    "CausE": {"learning_rate": 0.05},
+    **{name: {"learning_rate": 0.003} for name in ("DLCE", "DLTO", "BLCE")},
+}
 
 
 def load(name: str, preset: Preset, tuned: Tuned | None = None) -> Plan:
@@ -43,11 +49,11 @@ def load(name: str, preset: Preset, tuned: Tuned | None = None) -> Plan:
         known = ", ".join(KINDS)
         raise InputError(f"there is no experiment '{name}'; known: {known}, or the path of a TOML file.")
     content = parse_toml(text, f"{stem}.toml")
-    return _plan(content, stem, preset, load_tuned() if tuned is None else tuned)
+    return _plan(content, stem, preset, load_tuned(packaged=preset.tuned) if tuned is None else tuned)
 
 
 def load_preset(name: str) -> Preset:
-    """smoke, quick or full, as ``presets.toml`` describes them."""
+    """smoke, quick, full or authors, as ``presets.toml`` describes them."""
     tables = parse_toml(_packaged("presets.toml"), "presets.toml")
     if name not in tables:
         raise InputError(f"there is no preset '{name}'; known: {', '.join(tables)}.")
@@ -57,10 +63,10 @@ def load_preset(name: str) -> Preset:
     return Preset(name=name, sizes=sizes, **table)
 
 
-def load_tuned(path: Path | None = None) -> Tuned:
-    """Tuned hyper-parameters: from a file, or those of the package."""
-    text = _packaged("tuned.toml") if path is None else _read(path)
-    where = "tuned.toml" if path is None else str(path)
+def load_tuned(path: Path | None = None, packaged: str = "tuned.toml") -> Tuned:
+    """Tuned hyper-parameters: from a file, or from this one of the package."""
+    text = _packaged(packaged) if path is None else _read(path)
+    where = packaged if path is None else str(path)
     tuned = parse_toml(text, where)
     for items in tuned:
         for assignment, methods in TomlTable(tuned[items], f"{where}: {items}").content.items():
@@ -70,10 +76,14 @@ def load_tuned(path: Path | None = None) -> Tuned:
 
 
 def hyper_parameters(name: str) -> dict[str, Any]:
-    """What a plan can set of a method, with the defaults; ``updates`` is the length of a fit with epochs."""
+    """What a plan can set of a method, with the defaults; ``updates`` is the length of a fit with epochs.
+
+    Unless a plan says otherwise the rate is constant and nothing is averaged, as in the paper.
+    """
     if name in LIMITS:
         return {}
-    defaults = learner_class(name)().get_params()
+    kind = learner_class(name)
+    defaults = {**kind().get_params(), **kind.before, **RATES.get(kind.__name__, {})}
     settable = {key: value for key, value in defaults.items() if key not in DECIDED}
     return {**settable, "updates": None} if "epochs" in defaults else settable
 
@@ -120,6 +130,7 @@ def _plan(content: dict[str, Any], name: str, preset: Preset, tuned: Tuned) -> P
         tuned=tuned,
         keep_models=table.flag("keep_models", False),
         per_metric=table.flag("per_metric", preset.per_metric),
+        spread=table.flag("spread", False),
         overrides={entry.dataset_key: entry.settings for entry in entries if entry.settings},
         own_metrics={entry.dataset_key: entry.metrics for entry in entries if entry.metrics},
     )

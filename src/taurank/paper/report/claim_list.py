@@ -11,13 +11,26 @@ from taurank.paper.verdicts.claims import VERDICTS, ClaimResult
 KINDS = {True: "good", False: "poor", None: "caution"}
 
 
+AUTHORS = "At the authors' settings"
+
+
 def tally(results: Sequence[ClaimResult]) -> str:
     """ "24 claims: 6 reproduced, 11 not reproduced, 7 inconclusive."""
-    return f"{len(results)} claims: {', '.join(label for _, label in _counts(results))}."
+    return " ".join(f"{title} {', '.join(label for _, label in counts)}." for title, counts in _tallies(results))
 
 
-def tally_block(results: Sequence[ClaimResult]) -> page.Block:
-    return page.tally(f"{len(results)} claims:", _counts(results))
+def tally_blocks(results: Sequence[ClaimResult]) -> list[page.Block]:
+    return [page.tally(title, counts) for title, counts in _tallies(results)]
+
+
+def _tallies(results: Sequence[ClaimResult]) -> list[tuple[str, list[tuple[str, str]]]]:
+    """The counts of this run, and those at the authors' settings if they are known."""
+    tallies = [(f"{len(results)} claims:", _counts(results))] if results else []
+    second = [result.authors for result in results if result.authors]
+    if second:
+        counts = [(KINDS[key], f"{second.count(verdict)} {verdict}") for key, verdict in VERDICTS.items()]
+        tallies.append((f"{AUTHORS}, {len(second)} of them:", counts))
+    return tallies
 
 
 def _counts(results: Sequence[ClaimResult]) -> list[tuple[str, str]]:
@@ -34,7 +47,10 @@ def cards(results: Sequence[ClaimResult]) -> page.Block:
 
 def _card(result: ClaimResult) -> page.Block:
     blocks = [page.listed(result.figures.splitlines())] if result.figures else []
-    blocks += [page.text(text) for text in (result.remark, result.explanation, *_criterion(result)) if text]
+    blocks += [page.text(text) for text in (result.remark, result.explanation) if text]
+    if result.authors:
+        blocks += [page.text(f"{AUTHORS}: {result.authors}."), page.listed(result.authors_figures.splitlines())]
+    blocks += [page.text(text) for text in _criterion(result)]
     return page.card(KINDS[result.reproduced], result.verdict, result.claim, blocks, result.id)
 
 
@@ -50,6 +66,8 @@ def markdown(results: Sequence[ClaimResult]) -> str:
         source = f"(section {result.where}; the paper's figures: {result.paper})"
         lines.append(wrap(f"- **{result.verdict}**: {escape(result.claim)} {source}", "  "))
         figures = [line for line in result.figures.splitlines() if not line.startswith(" ")]
-        texts = [text for text in (*figures, result.remark, result.explanation) if text]
+        second = [line for line in result.authors_figures.splitlines() if not line.startswith(" ")]
+        answer = f"{AUTHORS}: {result.authors}. {'; '.join(second)}" if result.authors else ""
+        texts = [text for text in (*figures, result.remark, result.explanation, answer) if text]
         lines += [wrap(f"  - {escape(text)}", "    ") for text in texts]
     return "\n".join(lines)

@@ -25,6 +25,20 @@ DLCE_COLOR = styles.STYLES["dlce"].color
 Draw = Callable[[pd.DataFrame, str, str], page.Block]  # the rows of one panel, its metric and its dataset
 
 
+def convergence(frame: pd.DataFrame, metric: str) -> list[page.Block]:
+    """The validation metric of every trained method by the number of updates."""
+    return list(_panels(frame[frame["metric"] == metric], [metric], _convergence))
+
+
+def _convergence(frame: pd.DataFrame, metric: str, dataset: str) -> page.Block:
+    millions = frame.assign(millions=frame["updates"] / 1e6)
+    x = alt.X("millions:Q", title="million updates", scale=alt.Scale(type="log"), axis=alt.Axis(tickCount=4))
+    y = alt.Y("value:Q", title=f"{metric}, validation", scale=alt.Scale(zero=False), axis=few_ticks())
+    line = alt.Chart(styles.labeled(millions), title=dataset).mark_line(strokeWidth=2)
+    keys = {"color": styles.by_method(frame)["color"]}
+    return panel(line.encode(x, y, **keys), f"{metric} of the validation week by updates, {dataset}")
+
+
 def caps(frame: pd.DataFrame, metric: str) -> list[page.Block]:
     """Figs. 3 and 4: DLCE by cap, with the spread over weeks; a ring marks the best cap."""
     return list(_panels(dlce_rows(frame), [metric], _cap))

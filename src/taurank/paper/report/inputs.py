@@ -1,6 +1,7 @@
 """What a report is made from: the tables of a run, its record, and what people found out about it.
 
-All of it lies in one folder: ``<experiment>.csv``, ``run.json`` and, optionally, ``findings.toml``:
+All of it lies in one folder: ``<experiment>.csv``, ``run.json`` and, optionally, a folder ``authors`` with the tables
+of a run with the authors' settings, which gives every claim a second answer, and ``findings.toml``:
 
     note = "Shown at the top of the report."
 
@@ -33,6 +34,7 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
     "statistics_density": ("items", "setting", "low", "high", "density"),
     "comparison": _SCORES,
     "comparison_targets": _SCORES,
+    "comparison_curves": ("items", "setting", "method", "metric", "updates", "value"),
     "car": _SCORES,
     "capping": ("items", "setting", "metric", "cap", "mean", "std"),
     "estimators": ("items", "setting", "method", "metric", "cap", "mae", "truth"),
@@ -51,8 +53,8 @@ COLUMNS: Mapping[str, tuple[str, ...]] = {
         "validation",
     ),
 }
-SUFFIXES = ("", "_brier", "_density", "_targets")  # of the tables that one experiment may write
-_TEXT = ("items", "setting", "method", "metric", "objective", "quantity", "propensity", "loss", "settings")
+SUFFIXES = ("", "_brier", "_density", "_targets", "_curves")  # of the tables that one experiment may write
+_TEXT = ("items", "setting", "method", "metric", "objective", "quantity", "propensity", "loss", "settings", "weeks")
 _RENAMED = {"cut": "pruned"}  # columns of tables written by earlier versions
 
 
@@ -72,11 +74,17 @@ class Inputs:
     frames: Mapping[str, pd.DataFrame]
     record: Mapping[str, Any] = field(default_factory=dict)
     findings: Findings = field(default_factory=Findings)
+    authors: Mapping[str, pd.DataFrame] = field(default_factory=dict)
 
     @property
     def is_smoke(self) -> bool:
         """Whether the data are made up: then the figures prove nothing."""
         return bool(self.record.get("preset") == "smoke")
+
+    @property
+    def in_pairs(self) -> bool:
+        """Whether the weeks of every score are known, so that scores are compared in pairs."""
+        return any("weeks" in frame for frame in self.frames.values())
 
     @property
     def own(self) -> dict[str, str]:
@@ -90,12 +98,16 @@ def read(folder: Path) -> Inputs:
         raise InputError(f"the folder '{folder}' does not exist; run 'taurank paper --out {folder}' first.")
     record = _read_record(folder / "run.json")
     own = own_experiments(record)
+    findings = _read_findings(folder / "findings.toml", [*KINDS, *own])
+    return Inputs(_read_tables(folder, own), record, findings, _read_tables(folder / "authors", {}))
+
+
+def _read_tables(folder: Path, own: Mapping[str, str]) -> dict[str, pd.DataFrame]:
     kinds = {name: name for name in COLUMNS} | {
         name + suffix: kind + suffix for name, kind in own.items() for suffix in SUFFIXES if kind + suffix in COLUMNS
     }
     paths = {name: folder / f"{name}.csv" for name in kinds}
-    frames = {name: _read_table(path, COLUMNS[kinds[name]]) for name, path in paths.items() if path.is_file()}
-    return Inputs(frames, record, _read_findings(folder / "findings.toml", [*KINDS, *own]))
+    return {name: _read_table(path, COLUMNS[kinds[name]]) for name, path in paths.items() if path.is_file()}
 
 
 def own_experiments(record: Mapping[str, Any]) -> dict[str, str]:

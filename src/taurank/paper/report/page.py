@@ -26,7 +26,7 @@ def write(out: str | os.PathLike[str]) -> None:
     """Write report.html, report.md, comparison.svg, comparison.md and the verdicts into the folder of the tables."""
     folder = Path(out)
     run = inputs.read(folder)
-    results = [] if run.is_smoke else claims.check(run.frames, run.findings.explanations)
+    results = [] if run.is_smoke else claims.check(run.frames, run.findings.explanations, authors=run.authors)
     page.write(folder / "report.html", texts.TITLE, blocks(run, results), broad=True)
     _write_text(folder / "report.md", markdown(run, results))
     if len(run.frames.get("comparison", ())):
@@ -42,7 +42,7 @@ def blocks(run: Inputs, results: Sequence[ClaimResult]) -> list[page.Block]:
     chosen = sections.sections_of(run)
     links = [(section.anchor, section.title) for section, _ in chosen]
     links = [*([("claims", "Claims")] if results else []), *links, ("run", "The run")]
-    parts = [*_lead(run, results), page.contents(links), *_claims(results)]
+    parts = [*_lead(run, results), page.contents(links), *_claims(run, results)]
     for section, frames in chosen:
         parts += sections.blocks(section, frames)
     parts += [page.heading("The run", "run"), *_record(run)]
@@ -51,12 +51,12 @@ def blocks(run: Inputs, results: Sequence[ClaimResult]) -> list[page.Block]:
 
 def _lead(run: Inputs, results: Sequence[ClaimResult]) -> list[page.Block]:
     """The first screen: one line of counts, what to be careful about, the main chart and the main table."""
-    result = claim_list.tally_block(results) if results else page.verdict("caution", "No verdicts", texts.SYNTHETIC)
+    result = claim_list.tally_blocks(results) or [page.verdict("caution", "No verdicts", texts.SYNTHETIC)]
     note = [page.verdict("caution", "Note", run.findings.note)] if run.findings.note else []
     frame = run.frames.get("comparison")
     if frame is None or frame.empty:
-        return [result, *note, *_about(run)]
-    return [result, *note, *sections.lead(frame, _about(run))]
+        return [*result, *note, *_about(run)]
+    return [*result, *note, *sections.lead(frame, _about(run))]
 
 
 def _about(run: Inputs) -> list[page.Block]:
@@ -71,10 +71,10 @@ def _missing(run: Inputs) -> str:
     return texts.missing_experiments([section.name for section in SECTIONS if section.name not in run.frames])
 
 
-def _claims(results: Sequence[ClaimResult]) -> list[page.Block]:
+def _claims(run: Inputs, results: Sequence[ClaimResult]) -> list[page.Block]:
     if not results:
         return []
-    return [page.heading("Claims", "claims"), page.text(texts.CRITERION), claim_list.cards(results)]
+    return [page.heading("Claims", "claims"), page.text(texts.criterion(run.in_pairs)), claim_list.cards(results)]
 
 
 def _record(run: Inputs) -> list[page.Block]:
@@ -93,13 +93,24 @@ def markdown(run: Inputs, results: Sequence[ClaimResult]) -> str:
     parts += [paragraphs(run.findings.note), paragraphs(texts.OPENING), paragraphs(f"{label}. {data}")]
     parts += [paragraphs(_missing(run))]
     if results:
-        parts += ["## Claims", paragraphs(texts.CRITERION), claim_list.markdown(results)]
+        parts += ["## Claims", paragraphs(texts.criterion(run.in_pairs)), claim_list.markdown(results)]
     for section, frames in sections.sections_of(run):
         parts += [f"## {section.title}", paragraphs(section.text)]
         parts += [paragraphs(section.missing_datasets(frames))]
         parts += [table.markdown() for table in section.tables(frames)]
     parts += ["## The run", tables.record(run.record).markdown() if run.record else texts.UNKNOWN_RUN]
     return "\n\n".join(part for part in parts if part) + "\n"
+
+
+def write_latex(out: str | os.PathLike[str]) -> Path:
+    """Write every table of a run as LaTeX (package booktabs) into tables.tex, and return its path."""
+    folder = Path(out)
+    run = inputs.read(folder)
+    parts = [f"% {texts.TITLE}; needs \\usepackage{{booktabs}}"]
+    for section, frames in sections.sections_of(run):
+        parts += [f"% {section.title}", *(table.latex() for table in section.tables(frames))]
+    _write_text(folder / "tables.tex", "\n\n".join(parts) + "\n")
+    return folder / "tables.tex"
 
 
 def _write_text(path: Path, text: str) -> None:

@@ -94,7 +94,9 @@ def lead(frame: pd.DataFrame, beside: Iterable[page.Block] = ()) -> list[page.Bl
 
 def _comparison_tables(frames: Frames) -> list[Table]:
     targets = frames.get("comparison_targets", pd.DataFrame())
+    curves = frames.get("comparison_curves", pd.DataFrame())
     more = [tables.targets(targets, texts.TARGETS)] if len(targets) else []
+    more += [tables.convergence(curves)] if len(curves) else []
     return [*tables.comparison(frames["comparison"]), *more]
 
 
@@ -102,8 +104,10 @@ def _comparison_charts(frames: Frames) -> Charts:
     frame = frames["comparison"]
     values = {dataset: rank_correlation(frame, "P@10", "CP@10", dataset)[0] for dataset in datasets_of(frame)}
     known = {", ".join(dataset): value for dataset, value in values.items() if value is not None}
+    curves = frames.get("comparison_curves", pd.DataFrame())
     return [
         (texts.SCORES, charts.scores(frame, "CDCG")),
+        (texts.CONVERGENCE, curve_charts.convergence(curves, "CDCG") if len(curves) else []),
         (texts.correlations(known), charts.outcome_against_effect(frame)),
     ]
 
@@ -126,7 +130,7 @@ SECTIONS: tuple[Section, ...] = (
         "comparison", "Comparison", texts.COMPARISON,
         _comparison_tables,
         _comparison_charts,
-        folded="All metrics with standard deviations (Tables 3 and 4), and the population targets",
+        folded="All metrics with standard deviations (Tables 3 and 4), population targets, and convergence",
     ),
     Section(
         "car", "CAR", texts.CAR,

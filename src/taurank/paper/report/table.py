@@ -1,9 +1,9 @@
-"""A table before it is HTML or Markdown, and the Markdown of both tables and text."""
+"""A table before it is HTML, Markdown or LaTeX, and the Markdown of both tables and text."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from taurank.html import page
@@ -32,6 +32,44 @@ class Table:
         align = ["---"] + ["---:"] * (len(head) - 1)
         rows = [head, align, *([_cell(cell) for cell in row] for row in self.rows)]
         return "\n".join([f"**{escape(self.caption)}**", "", *(f"| {' | '.join(row)} |" for row in rows)])
+
+    def latex(self) -> str:
+        """A ``table`` with the rules of the package booktabs."""
+        head = [] if not self.groups else [_latex_row(_spanning(label, width) for label, width in self.groups)]
+        head += [_latex_row(map(latex_escape, self.columns)), "\\midrule"]
+        rows = []
+        for number, row in enumerate(self.rows):
+            rows += [*(["\\midrule"] if number in self.ruled else []), _latex_row(map(_latex_cell, row))]
+        lines = ["\\begin{table}", f"\\caption{{{latex_escape(self.caption)}}}"]
+        lines += [f"\\begin{{tabular}}{{l{'r' * (len(self.columns) - 1)}}}", "\\toprule", *head, *rows]
+        return "\n".join([*lines, "\\bottomrule", "\\end{tabular}", "\\end{table}"])
+
+
+def _latex_row(cells: Iterable[str]) -> str:
+    return f"{' & '.join(cells)} \\\\"
+
+
+def _spanning(label: str, width: int) -> str:
+    return f"\\multicolumn{{{width}}}{{c}}{{{latex_escape(label)}}}"
+
+
+def _latex_cell(cell: Cell) -> str:
+    text = latex_escape(cell.text)
+    if "best" in cell.kind.split():
+        text = f"\\textbf{{{text}}}"
+    return f"{text} {latex_escape(cell.note)}".strip()
+
+
+_LATEX = {
+    "\\": "\\textbackslash{}", "{": "\\{", "}": "\\}", "&": "\\&", "%": "\\%", "$": "\\$", "#": "\\#", "_": "\\_",
+    "~": "\\textasciitilde{}", "^": "\\textasciicircum{}", "±": "$\\pm$", "–": "--", "χ": "$\\chi$", "β": "$\\beta$",
+    "ξ": "$\\xi$", "γ": "$\\gamma$", "μ": "$\\mu$", "ᵀ": "$^T$", "ᶜ": "$^C$", "\n": " ",
+}  # fmt: skip
+
+
+def latex_escape(text: str) -> str:
+    """Text that LaTeX prints as it is."""
+    return "".join(_LATEX.get(sign, sign) for sign in text)
 
 
 def _cell(cell: Cell) -> str:

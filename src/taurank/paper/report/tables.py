@@ -27,6 +27,7 @@ from taurank.paper.verdicts.comparison import (
 HERE, PAPER = "here", "paper"
 EXTRA = ("countingbayes",)  # not in the paper, set apart from its methods
 OUTCOME = "P@10"
+FLAT = 0.01  # relative gain in the last quarter of the updates below which a curve has gone flat
 _QUANTITIES = {
     "users": "users",
     "items": "items",
@@ -93,6 +94,30 @@ def targets(frame: pd.DataFrame, caption: str) -> Table:
         for method in methods_of(own)
     ]
     return Table(caption, ["", *metrics], rows)
+
+
+def convergence(frame: pd.DataFrame) -> Table:
+    """How much each method still gained in the last quarter of its updates: flat is below one percent."""
+    rows = []
+    for (items, setting, method, metric), curve in frame.groupby(
+        ["items", "setting", "method", "metric"], sort=False
+    ):
+        gain, updates = last_gain(curve, str(metric)), curve["updates"].max()
+        state = "flat" if gain < FLAT else "still rising"
+        cells = (Cell(f"{updates / 1e6:,.0f} M"), Cell(f"{gain:+.1%}"), Cell(state))
+        rows.append([Cell(f"{items}, {setting}: {method_name(str(method))}, {metric}"), *cells])
+    return Table("Convergence", ["", "updates", "gain in the last quarter", ""], rows)
+
+
+def last_gain(curve: pd.DataFrame, metric: str) -> float:
+    """The best value so far at the end, relative to the best at three quarters of the updates."""
+    values = curve.sort_values("updates")
+    sign = 1.0 if larger_is_better(metric) else -1.0
+    best = (sign * values["value"]).cummax()
+    before = best[values["updates"] <= 0.75 * values["updates"].max()]
+    if before.empty:
+        return float("nan")
+    return float((best.iloc[-1] - before.iloc[-1]) / max(abs(before.iloc[-1]), 1e-12))
 
 
 def _scores(

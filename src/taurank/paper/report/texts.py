@@ -16,7 +16,7 @@ paper learns the second from logs, without bias, with a method called DLCE. This
 section 5."""
 MAIN_CHART = """\
 CP@10, the purchases caused per recommendation in the top 10. Filled dot: this run, with a bar of ± one standard
-deviation over the test weeks. Hollow diamond: the paper."""
+deviation over test weeks and draws. Hollow diamond: the paper."""
 
 _PACKAGED = """\
 The paper's datasets are made of {paper} weeks of purchases, those here of {ours}. There are fewer users and
@@ -34,10 +34,16 @@ This is the smoke preset: small synthetic datasets that show that everything run
 the paper, so no claim is checked."""
 UNKNOWN_RUN = "There is no run.json: versions, seed and time of this run are not known."
 
-CRITERION = """\
-A difference counts if it is larger than the larger of the two standard deviations over the test weeks: ▲ clearly
-for the claim, ▼ clearly against it, ≈ within noise. A claim about several datasets is not reproduced if one of
-them is clearly against it, reproduced if all are clearly for it, and inconclusive otherwise. By the same
+_IN_PAIRS = """\
+Methods are compared in pairs by a t-test: over independent draws of the training log where there are several, else
+over the test weeks of one draw. The level of 5 % is divided by the number of comparisons that all claims make. Of the
+paper's own figures only mean and standard deviation are printed: there a difference counts if it is larger than the
+larger of the two standard deviations."""
+_BY_SPREAD = """\
+A difference counts if it is larger than the larger of the two standard deviations over the test weeks."""
+_CRITERION = """\
+▲ is clearly for the claim, ▼ clearly against it, ≈ within noise. A claim about several datasets is not reproduced if
+one of them is clearly against it, reproduced if all are clearly for it, and inconclusive otherwise. By the same
 criteria, the paper's own printed figures do not confirm all of its claims either; each claim says so."""
 
 STATISTICS = "Two catalogs from the same purchases: items are product categories, or single products."
@@ -49,7 +55,8 @@ How well the probabilities of the earlier weeks predict the last one, by the wei
 better). The dot marks the lowest score, the dashed line the paper's weight, which is also used here."""
 
 COMPARISON = """\
-Mean over the test weeks ± standard deviation over them, by the truth; each method is tuned on a validation week.
+Mean ± standard deviation over the test weeks, and over the draws of the training log where there are several, by the
+truth; each method is tuned on a validation week.
 The best method of each column is bold, and so is CountingBayes where it is better still.
 
 CountingBayes is not in the paper and is set apart. It has no model of users or items: it shrinks each pair's own
@@ -63,6 +70,8 @@ The population target of a method, in the last of these tables, is the result of
 weights, which unlimited data and an unrestricted model would lead to. The gap between a target and the truth is
 bias; the gap between a method and its target is variance, and what its model and training lose."""
 TARGETS = "Population targets: the result of each method with unlimited data"
+CONVERGENCE = """\
+CDCG on the validation week by the number of updates: a comparison counts only where the curves have gone flat."""
 SCORES = "CDCG as a chart; filled dot: this run, hollow diamond: the paper."
 OUTCOME = """\
 P@10 counts purchases, CP@10 those that the recommendation caused. The paper says in a footnote that the two do
@@ -87,6 +96,11 @@ propensities estimated from the log itself."""
 LOSSES = """\
 Section 5.1.2: the upper bound of the local loss, its approximation, and a hinge loss, by the number d of factors.
 The paper uses d = 200 in the original and 400 in the personalized setting."""
+
+
+def criterion(in_pairs: bool) -> str:
+    """What counts as a difference; tables of earlier versions do not have the weeks that pairs need."""
+    return f"{_IN_PAIRS if in_pairs else _BY_SPREAD} {_CRITERION}"
 
 
 def data(record: Mapping[str, Any]) -> tuple[str, str]:

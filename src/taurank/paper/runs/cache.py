@@ -20,9 +20,10 @@ from taurank.errors import InputError
 from taurank.learners import Learner, learner_class, load
 from taurank.paper.plan.names import LIMITS
 from taurank.paper.runs.fits import RETRIES, FitResult, FitSpec, Report, measured_fit
+from taurank.paper.runs.snapshots import long_fit
 from taurank.paper.runs.splits import Splits
 
-RESULT_VERSION = 2  # raise it whenever the same settings give other figures
+RESULT_VERSION = 3  # raise it whenever the same settings give other figures
 
 
 class ResultCache:
@@ -38,10 +39,14 @@ class ResultCache:
         if stored is not None:
             self.reused += 1
             return stored
-        result, model = measured_fit(spec, self.splits.split(spec.dataset), self.threads, report, retries)
-        if spec.keep_model and model is not None:
-            make_folder(self.folder)
-            model.save(self._model_path(spec))
+        split = self.splits.split(spec.dataset)
+        if spec.snapshots:
+            result = long_fit(spec, split, self.threads, make_folder(self.folder) / self.key(spec))
+        else:
+            result, model = measured_fit(spec, split, self.threads, report, retries)
+            if spec.keep_model and model is not None:
+                make_folder(self.folder)
+                model.save(self._model_path(spec))
         self.write(self.key(spec), {"fit": asdict(spec), **result.to_json()})
         self.done += 1
         return result

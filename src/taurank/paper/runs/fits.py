@@ -7,13 +7,14 @@ tunes each metric by itself.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from taurank.errors import Diverged
+from taurank.errors import Diverged, UnfinishedWarning
 from taurank.evaluation.evaluate import evaluate
 from taurank.evaluation.formulas import parse
 from taurank.learners import Learner, Record, learner_class
@@ -32,7 +33,11 @@ Report = Callable[[Mapping[str, float]], None]
 
 @dataclass(frozen=True)
 class FitSpec:
-    """One fit to be made; equal specs have equal results. ``updates`` and ``validations`` are 0 without epochs."""
+    """One fit to be made; equal specs have equal results.
+
+    ``updates`` and ``validations`` are 0 without epochs. ``snapshots`` says after how many updates a metric is
+    measured; without it the validation weeks choose the epoch of each metric.
+    """
 
     dataset: Dataset
     method: str
@@ -40,12 +45,13 @@ class FitSpec:
     updates: int = 0
     validations: int = 0
     metrics: tuple[str, ...] = TRACKED
+    snapshots: tuple[tuple[str, int], ...] = ()
     keep_model: bool = field(default=False, compare=False)
 
     @classmethod
     def of(
         cls, dataset: Dataset, method: str, settings: Settings, updates: int, validations: int,
-        metrics: Iterable[str] = (), keep_model: bool = False,
+        metrics: Iterable[str] = (), snapshots: Mapping[str, int] | None = None, keep_model: bool = False,
     ) -> FitSpec:  # fmt: skip
         """A spec without anything that cannot change the result, so that experiments share fits."""
         wanted = (*TRACKED, *sorted({*metrics} - {*TRACKED}))
@@ -58,6 +64,9 @@ class FitSpec:
         )  # fmt: skip
         if "updates" not in defaults:
             return spec
+        if snapshots:
+            spec, updates = replace(spec, snapshots=tuple(sorted(snapshots.items()))), max(snapshots.values())
+            return replace(spec, updates=updates, validations=validations)
         return replace(spec, updates=min(int(settings.get("updates", updates)), updates), validations=validations)
 
     def __str__(self) -> str:
@@ -107,6 +116,7 @@ class FitResult:
     seconds: float
     updates: int
     values: Mapping[str, Value]
+    curve: Sequence[Mapping[str, float]] = ()  # the validation metrics after each check, with its ``updates``
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -116,7 +126,7 @@ class FitResult:
         values = {
             name: Value(tuple(v["weeks"]), v["validation"], v["updates"]) for name, v in saved["values"].items()
         }
-        return cls(saved["settings"], saved["seconds"], saved["updates"], values)
+        return cls(saved["settings"], saved["seconds"], saved["updates"], values, saved.get("curve", ()))
 
 
 def best_of(results: Iterable[FitResult], metric: str) -> FitResult:
@@ -156,7 +166,16 @@ def measured_fit(
     best.restore(MODEL_METRIC)
     params = learner.get_params()
     settings = {name: params[name] for name, _ in spec.settings}  # with the learning rate that did not diverge
-    return FitResult(settings, seconds, best.updates, values), learner
+    return FitResult(settings, seconds, best.updates, values, curve_of(learner, best.per_epoch)), learner
+
+
+def curve_of(learner: Learner, per_epoch: int) -> list[dict[str, float]]:
+    """The validation metrics of every check, by the number of updates made until then."""
+    checks = learner.history_.drop(columns=["loss", "updates"]).dropna().to_dict("records")
+    return [
+        {"updates": check.pop("epoch") * per_epoch, **{str(name): float(value) for name, value in check.items()}}
+        for check in checks
+    ]
 
 
 def _limit_scores(name: str, split: Split, threads: int | None) -> Any:
@@ -177,10 +196,12 @@ def _train(
     for left in reversed(range(retries)):
         best = BestEpochs(learner, spec.metrics, per_epoch, report)
         try:
-            learner.fit(
-                split.train, split.validation, best.names, patience=None, validate_every=every, show_progress=False,
-                callback=best.check,
-            )  # fmt: skip
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UnfinishedWarning)  # the report has the curves
+                learner.fit(
+                    split.train, split.validation, best.names, patience=None, validate_every=every,
+                    show_progress=False, callback=best.check,
+                )  # fmt: skip
             break
         except Diverged:
             if not left:
@@ -208,7 +229,7 @@ class BestEpochs:
     def check(self, learner: Learner, record: Record) -> None:
         """After a check: store the fitted arrays for the metrics that improved."""
         self.updates = record.epoch * self.per_epoch
-        arrays = {name: getattr(learner, f"{name}_") for name in learner.stored}
+        arrays = {name: learner.__dict__[f"{name}_"] for name in learner.stored if f"{name}_" in learner.__dict__}
         for name in self.names:
             value = record.metrics[name]
             if name not in self.best or _better(name, value, self.best[name][0]):

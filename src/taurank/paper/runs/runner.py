@@ -17,6 +17,7 @@ import pandas as pd
 
 import taurank
 from taurank._progress import Progress
+from taurank._validation import check_integer
 from taurank.data.files import atomic_path
 from taurank.errors import InputError
 from taurank.paper.plan.names import ITEMS, KINDS
@@ -38,13 +39,17 @@ def run(
     threads: int | None = None,
     show_progress: bool | None = None,
     items: str | None = None,
+    seed: int | None = None,
+    latex: bool = False,
 ) -> Path:
     """Run experiments, write their tables and the report into the folder ``out``, and return that folder.
 
-    ``names`` are names of experiments or paths of TOML files; none means all eight. ``preset`` is "smoke" (small
-    synthetic worlds), "quick" or "full" (with a search over hyper-parameters). ``source`` is a folder with the
-    original CSV files. Results are cached in ``out/cache``: a run that was killed continues where it stopped.
+    ``names`` are names of experiments or paths of TOML files; none means all of the preset. ``preset`` is "smoke"
+    (small synthetic worlds), "quick", "full" (with a search over hyper-parameters) or "authors" (the authors'
+    settings, all their updates). ``source`` is a folder with the original CSV files. Results are cached in
+    ``out/cache``: a run that was killed continues where it stopped.
     ``items`` "category" or "product" runs that half alone; a run without it reuses both halves from the same folder.
+    ``seed`` replaces that of the experiments. With ``latex``, all tables are also written to ``out/tables.tex``.
     ``show_progress`` None shows a bar on a terminal and plain lines elsewhere; False shows nothing.
     """
     began = time.monotonic()
@@ -52,9 +57,10 @@ def run(
     size = load_preset(preset)
     folder = _writable(Path(out))
     own = folder / "tuned.toml"
-    tuned = load_tuned(own if size.search and own.exists() else None)
+    tuned = load_tuned(own if size.search and own.exists() else None, size.tuned)
     wanted = [names] if isinstance(names, str) else list(names)
-    plans = _on_items([load(name, size, tuned) for name in wanted or KINDS], items)
+    plans = _on_items([load(name, size, tuned) for name in wanted or size.experiments], items)
+    plans = [plan if seed is None else plan.with_seed(check_integer("seed", seed, 0)) for plan in plans]
     _check_names(plans)
     cache = ResultCache(folder / "cache", Splits(size, source, threads), threads)
     with Progress(show_progress is not False, lines=True) as progress:
@@ -64,13 +70,15 @@ def run(
         seconds = _run_all(plans, cache, folder, progress)
     _write_record(folder, plans, cache, seconds, time.monotonic() - began)
     _report(folder)
+    if latex:
+        _latex(folder)
     return folder
 
 
 def _run_all(plans: list[Plan], cache: ResultCache, folder: Path, progress: Progress) -> dict[str, float]:
     """Each experiment's fits, then its tables; returns the seconds of each."""
     needed = {plan.name: tables.fits_of(plan) for plan in plans}
-    progress.begin("fits", len(_missing([fit for fits in needed.values() for fit in fits], cache)))
+    progress.begin("steps", sum(map(_steps, _missing([fit for fits in needed.values() for fit in fits], cache))))
     seconds = {}
     for plan in plans:
         began = time.monotonic()
@@ -79,7 +87,7 @@ def _run_all(plans: list[Plan], cache: ResultCache, folder: Path, progress: Prog
         for fit in missing:
             start = time.monotonic()
             cache.result(fit)
-            progress.step(f"{plan.name}: {fit}, {time.monotonic() - start:.1f} s")
+            progress.step(f"{plan.name}: {fit}, {time.monotonic() - start:.1f} s", _steps(fit))
         for name, frame in tables.frames(plan, cache).items():
             _write_table(folder, name, frame)
         seconds[plan.name] = time.monotonic() - began
@@ -91,6 +99,11 @@ def _missing(fits: list[FitSpec], cache: ResultCache) -> list[FitSpec]:
     keep = {fit for fit in fits if fit.keep_model}
     distinct = [replace(fit, keep_model=fit in keep) for fit in dict.fromkeys(fits)]
     return [fit for fit in distinct if cache.find(fit) is None]
+
+
+def _steps(fit: FitSpec) -> int:
+    """The length of a fit for the progress bar, in million updates, so that the time left is of use."""
+    return 1 + fit.updates // 1_000_000
 
 
 def _on_items(plans: list[Plan], items: str | None) -> list[Plan]:
@@ -137,16 +150,20 @@ def _write_record(
     folder: Path, plans: list[Plan], cache: ResultCache, seconds: Mapping[str, float], total: float
 ) -> None:
     """run.json: where the figures come from; earlier starts in this folder are part of it."""
-    before = _before(folder, plans[0].preset.name)
-    spent = {name: before.get("experiments", {}).get(name, 0.0) + value for name, value in seconds.items()}
+    preset, before = plans[0].preset.name, _before(folder)
+    presets = before.get("presets", {})
+    earlier = before.get("experiments", {})
+    spent = {name: value + (presets.get(name) == preset) * earlier.get(name, 0.0) for name, value in seconds.items()}
+    seeds = {one.seed for plan in plans for dataset in plan.datasets for one in plan.drawn(dataset)}
     own = {plan.name: {"kind": plan.kind, "title": plan.title} for plan in plans if plan.name not in KINDS}
     items = dict.fromkeys(dataset.items for plan in plans for dataset in plan.datasets)
     record: dict[str, Any] = {
-        "preset": plans[0].preset.name,
-        "seed": sorted({dataset.seed for plan in plans for dataset in plan.datasets}),
+        "preset": preset,
+        "presets": {**presets, **dict.fromkeys(seconds, preset)},
+        "seed": sorted({*before.get("seed", ()), *seeds}),
         "weeks": {name: cache.splits.world(name).origin.get("weeks") for name in items},
         "source": _source(cache, next(iter(items), None)),
-        "experiments": {**before.get("experiments", {}), **{name: round(value, 1) for name, value in spent.items()}},
+        "experiments": {**earlier, **{name: round(value, 1) for name, value in spent.items()}},
         "own": {**before.get("own", {}), **own},
         "seconds": round(total, 1),
         "fits": {"done": cache.done, "reused": _reused(plans, cache)},
@@ -161,15 +178,17 @@ def _write_record(
         path.write_text(json.dumps(record, indent=1), encoding="utf-8")
 
 
-def _before(folder: Path, preset: str) -> dict[str, Any]:
-    """What run.json says of earlier starts with this preset: a run may be made in parts."""
+def _before(folder: Path) -> dict[str, Any]:
+    """What run.json says of earlier starts: a run may be made in parts, each with a preset of its own."""
     try:
         old = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-        if old["preset"] != preset:
-            return {}
         this = {old["date"]: {"seconds": old["seconds"], "fits": old["fits"]["done"]}}
         spent = {name: float(seconds) for name, seconds in old["experiments"].items()}
-        return {"experiments": spent, "own": {**old["own"]}, "starts": {**old["earlier_starts"], **this}}
+        presets = {name: str(old.get("presets", {}).get(name, old["preset"])) for name in spent}
+        return {
+            "experiments": spent, "presets": presets, "seed": [int(seed) for seed in old["seed"]],
+            "own": {**old["own"]}, "starts": {**old["earlier_starts"], **this},
+        }  # fmt: skip
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return {}  # no record, or an unreadable one: it is written again
 
@@ -203,3 +222,9 @@ def _report(folder: Path) -> None:
     from taurank.paper.report import page
 
     page.write(folder)
+
+
+def _latex(folder: Path) -> None:
+    from taurank.paper.report import page
+
+    page.write_latex(folder)

@@ -1,8 +1,9 @@
 """The search of ``full``: hyper-parameters of every trained method on every dataset, by the validation weeks.
 
 Each method is searched over the paper's grids (γ and χ; α, λ_c where it has them) and over learning rates, from the
-settings known so far. A trial is a fit like any other, so it is cached and measures all metrics at once: the trials
-that CDCG guides count for CP@10 and CP@100 too, and CAR has trials of its own.
+settings known so far and from the authors'. All methods have the same number of trials and of updates. A trial is a
+fit like any other, so it is cached and measures all metrics at once: the trials that CDCG guides count for CP@10 and
+CP@100 too, and CAR has trials of its own.
 
 ``python -m taurank.paper.runs.search --help`` runs a part of it.
 """
@@ -28,7 +29,7 @@ from taurank.errors import InputError, first_line
 from taurank.evaluation.formulas import parse
 from taurank.learners import learner_class
 from taurank.paper.plan.names import LIMITS, TUNED_METRICS
-from taurank.paper.plan.plans import Dataset, Plan, Preset, Settings, Tuned
+from taurank.paper.plan.plans import Dataset, Method, Plan, Preset, Settings, Tuned
 from taurank.paper.plan.reading import hyper_parameters, load, load_preset, load_tuned
 from taurank.paper.runs.cache import ResultCache, make_folder
 from taurank.paper.runs.fits import MODEL_METRIC, FitSpec
@@ -42,12 +43,12 @@ Folder = str | os.PathLike[str]
 
 @dataclass(frozen=True)
 class MethodSearch:
-    """One search: a method on a dataset, guided by one metric. ``start`` are the settings to try first."""
+    """One search: a method on a dataset, guided by one metric. ``starts`` are the settings to try first."""
 
     dataset: Dataset
     method: str
     metric: str
-    start: Settings
+    starts: tuple[Settings, ...]
     preset: Preset
     folder: Path
     source: Folder | None
@@ -62,22 +63,24 @@ class MethodSearch:
         return self.dataset.items, self.dataset.assignment, self.method
 
     def spec(self) -> SearchSpec:
-        """The search for the library's tuner, with as many trials for each hyper-parameter as the budget has."""
+        """The search for the library's tuner."""
         space = self.space()
-        start = ({name: self.start[name] for name in space},) if set(space) <= set(self.start) else ()
+        complete = [{name: start[name] for name in space} for start in self.starts if set(space) <= set(start)]
+        starts = tuple(start for n, start in enumerate(complete) if start not in complete[:n])
         identity = json.dumps([asdict(self.dataset), self.preset.factors, self.preset.sizes, self.budget["updates"]])
         return SearchSpec(
             f"{self.method} on {self.dataset} for {self.metric}", self, space, self.metric,
-            parse(self.metric).larger_is_better, int(self.budget["trials"]) * len(space), "walk", start, WARMUP,
+            parse(self.metric).larger_is_better, int(self.budget["trials"]), "walk", starts, WARMUP,
             seed=zlib.crc32("-".join((*self.key, self.metric)).encode()), identity=identity,
         )  # fmt: skip
 
     def space(self) -> dict[str, list[Any]]:
         """The grid of the learner and the learning rates, with the first settings among them."""
         grid = dict(learner_class(self.method).space)
+        grid.pop("control_weight", None)  # the paper's DLCE gives both arms the same weight
         if "learning_rate" in hyper_parameters(self.method):
             grid["learning_rate"] = self.budget["learning_rate"]
-        given = {name: [self.start[name]] if name in self.start else [] for name in grid}
+        given = {name: [start[name] for start in self.starts if name in start] for name in grid}
         return {name: _ordered([*values, *given[name]]) for name, values in grid.items()}
 
     def journal(self) -> Path:
@@ -89,7 +92,7 @@ class MethodSearch:
     def __call__(self, settings: dict[str, Any], report: Any) -> Mapping[str, float]:
         """One trial: the best validation value of every metric."""
         sizes = (self.budget["updates"], self.budget["validations"])
-        fixed = {"factors": self.preset.factors[self.dataset.assignment]}
+        fixed = {"factors": self.preset.factors[self.dataset.assignment], **self.preset.settings}
         fit = FitSpec.of(self.dataset, self.method, {**fixed, **settings}, *sizes)
         result = _cache_of(self).result(fit, report, retries=1)
         return {name: result.values[name].validation for name in TUNED_METRICS}
@@ -140,10 +143,17 @@ def _searches(plans: Iterable[Plan], folder: Path, source: Folder | None) -> lis
                     continue  # not trained: its few hyper-parameters are chosen in the plan
                 plain = Dataset(dataset.items, dataset.assignment, times=dataset.times, seed=dataset.seed)
                 for metric in _guiding_metrics(plan, dataset):
-                    start = replace(plan, overrides={}).settings(replace(method, settings={}), dataset, metric)
-                    one = MethodSearch(plain, method.name, metric, start, plan.preset, folder, source)
+                    starts = _starts(plan, method, dataset, metric)
+                    one = MethodSearch(plain, method.name, metric, starts, plan.preset, folder, source)
                     searches.setdefault((str(plain), method.name, metric), one)
     return [searches[key] for key in sorted(searches)]
+
+
+def _starts(plan: Plan, method: Method, dataset: Dataset, metric: str) -> tuple[Settings, ...]:
+    """The settings known so far and the authors' own, for this metric."""
+    plain = replace(plan, overrides={}, per_metric=True)
+    authors = replace(plain, tuned=load_tuned(packaged="authors.toml"))
+    return tuple(each.settings(replace(method, settings={}), dataset, metric) for each in (plain, authors))
 
 
 def _guiding_metrics(plan: Plan, dataset: Dataset) -> list[str]:

@@ -26,17 +26,22 @@ from taurank.paper.runs.fits import MODEL_METRIC, FitSpec, best_of, needs_propen
 from taurank.worlds import dunnhumby
 
 DENSITY_BINS = 50
+CURVE_COLUMNS = ["items", "setting", "method", "metric", "updates", "value"]
 TARGET_COLUMNS = ["items", "setting", "method", "metric", "mean", "std"]
 Labels = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class RowSpec:
-    """One row of a table: its labels, its metric, and the fits of which the best by validation is taken."""
+    """One row of a table: its labels, its metric, and in each draw the fits of which validation takes the best."""
 
     labels: Labels
     metric: str
-    fits: tuple[FitSpec, ...]
+    draws: tuple[tuple[FitSpec, ...], ...]
+
+    @property
+    def fits(self) -> list[FitSpec]:
+        return [fit for fits in self.draws for fit in fits]
 
 
 def frames(plan: Plan, cache: ResultCache) -> dict[str, pd.DataFrame]:
@@ -47,6 +52,7 @@ def frames(plan: Plan, cache: ResultCache) -> dict[str, pd.DataFrame]:
         return {plan.name: _estimators(plan, cache)}
     tables = {plan.name: pd.DataFrame([_row(row, cache, plan.kind == "comparison") for row in row_specs(plan)])}
     if plan.kind == "comparison":
+        tables[f"{plan.name}_curves"] = pd.DataFrame(_curves(plan, cache), columns=CURVE_COLUMNS)
         tables[f"{plan.name}_targets"] = pd.DataFrame(_targets(plan, cache), columns=TARGET_COLUMNS)
     return tables
 
@@ -112,7 +118,8 @@ def _estimated(plan: Plan) -> Iterator[RowSpec]:
     for dataset, method in itertools.product(plan.datasets, plan.methods):
         settings = plan.settings(method, dataset, MODEL_METRIC)
         labels = {"items": dataset.items, "setting": dataset.assignment, "method": method.label}
-        yield RowSpec(labels, MODEL_METRIC, (_fit_spec(plan, dataset, method, settings),))
+        draws = tuple((_fit_spec(plan, drawn, method, settings),) for drawn in plan.drawn(dataset))
+        yield RowSpec(labels, MODEL_METRIC, draws)
 
 
 _ROWS_BY_KIND: Mapping[str, Callable[[Plan], Iterator[RowSpec]]] = {
@@ -133,7 +140,7 @@ def _statistics(plan: Plan, cache: ResultCache) -> dict[str, pd.DataFrame]:
         values += [{"items": items, "quantity": name, "value": float(value)} for name, value in facts.items()]
         curves.append(curve.assign(items=items)[["items", "prior_weight", "brier"]])
     for dataset in plan.datasets:
-        densities += _density(dataset, cache)
+        densities += _density(plan.drawn(dataset)[0], cache)
     return {
         plan.name: pd.DataFrame(values),
         f"{plan.name}_brier": pd.concat(curves, ignore_index=True),
@@ -145,7 +152,7 @@ def _estimators(plan: Plan, cache: ResultCache) -> pd.DataFrame:
     """Tables 6 and 7: the error of (capped) IPS in each test week against that week's truth."""
     rows = []
     for spec in row_specs(plan):
-        (fit,) = spec.fits
+        fit = spec.fits[0]
         rows += [{**spec.labels, **row} for row in _errors(fit, plan, cache)]
     return pd.DataFrame(rows)
 
@@ -160,8 +167,11 @@ def _rows(
     base = {"items": dataset.items, **({} if plan.kind == "unevenness" else {"setting": dataset.assignment})}
     for metric in plan.metrics_of(dataset):
         settings = {**plan.settings(method, dataset, metric), **(varied or {})}
-        fits = tuple(_fit_spec(plan, dataset, method, {**settings, **chosen}) for chosen in _choices(method))
-        yield RowSpec({**base, **labels}, metric, fits)
+        draws = tuple(
+            tuple(_fit_spec(plan, drawn, method, {**settings, **chosen}) for chosen in _choices(method))
+            for drawn in plan.drawn(dataset)
+        )
+        yield RowSpec({**base, **labels}, metric, draws)
 
 
 def _named(plan: Plan, method: Method) -> Labels:
@@ -179,18 +189,31 @@ def _fit_spec(plan: Plan, dataset: Dataset, method: Method, settings: Mapping[st
     check_settings(method.name, fit_settings, f"{plan.name}.toml")
     sizes = (plan.preset.updates, plan.preset.validations)
     keep = plan.keep_models or plan.kind == "estimators"
-    return FitSpec.of(dataset, method.name, settings, *sizes, metrics=plan.metrics_of(dataset), keep_model=keep)
+    snapshots = plan.snapshots(method, dataset, settings)
+    return FitSpec.of(dataset, method.name, settings, *sizes, plan.metrics_of(dataset), snapshots, keep)
 
 
 def _row(spec: RowSpec, cache: ResultCache, costs: bool) -> Labels:
-    result = best_of((cache.result(fit) for fit in spec.fits), spec.metric)
-    value = result.values[spec.metric]
-    row = {**spec.labels, "metric": spec.metric, "mean": value.mean, "std": value.std}
+    """Mean and spread over draws and weeks; the hyper-parameters and the cost are those of the first draw."""
+    results = [best_of((cache.result(fit) for fit in fits), spec.metric) for fits in spec.draws]
+    weeks = [result.values[spec.metric].weeks for result in results]
+    row = {**spec.labels, "metric": spec.metric, "mean": float(np.mean(weeks)), "std": float(np.std(weeks))}
+    row["weeks"] = json.dumps(weeks)
     if costs:
-        settings = json.dumps(dict(sorted(result.settings.items())))
-        row |= {"settings": settings, "seconds": round(result.seconds, 2), "updates": result.updates}
-        row["best_updates"] = value.updates
+        first = results[0]
+        settings = json.dumps(dict(sorted(first.settings.items())))
+        row |= {"settings": settings, "seconds": round(first.seconds, 2), "updates": first.updates}
+        row["best_updates"] = first.values[spec.metric].updates
     return row
+
+
+def _curves(plan: Plan, cache: ResultCache) -> Iterator[Labels]:
+    """How the validation metric of each fit of the first draw rose with the updates: has it gone flat?"""
+    for spec in row_specs(plan):
+        result = best_of((cache.result(fit) for fit in spec.draws[0]), spec.metric)
+        name = causal(spec.metric)
+        for check in result.curve if name == spec.metric else ():
+            yield {**spec.labels, "metric": name, "updates": int(check["updates"]), "value": check[name]}
 
 
 # ---- what is not a fit ---------------------------------------------------------------------------
@@ -203,7 +226,7 @@ def _targets(plan: Plan, cache: ResultCache) -> Iterator[Labels]:
             continue
         cap = float(plan.settings(method, dataset, MODEL_METRIC).get("cap", 0.0))
         metrics = [metric for metric in plan.metrics_of(dataset) if metric == causal(metric)]
-        weeks = _target(dataset, method.name, cap, metrics, cache)
+        weeks = _target(plan.drawn(dataset)[0], method.name, cap, metrics, cache)
         labels = {"items": dataset.items, "setting": dataset.assignment, "method": method.label}
         for metric in metrics:
             yield {**labels, "metric": metric, "mean": np.mean(weeks[metric]), "std": np.std(weeks[metric])}

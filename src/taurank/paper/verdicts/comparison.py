@@ -1,24 +1,33 @@
 """How scores are compared: what counts as a difference, and how differences add up to an assessment.
 
-A difference between two scores counts if it is larger than the larger of their two standard deviations over the
-test weeks. That is about two standard errors of a difference between means over ten independent weeks, and leaves
-room for what another training seed would change. Anything smaller is within noise.
+Two scores of a run are compared in pairs, since both were measured on the same weeks: by a t-test over the draws of
+their mean over the weeks, which includes what another training log would change, or over the weeks if there is one
+draw. The level is divided by the number of comparisons (Bonferroni). Of printed figures only mean and standard
+deviation are known: there a difference counts if it is larger than the larger of the two standard deviations.
+Anything smaller is within noise.
 """
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import pandas as pd
 
 from taurank.evaluation import formulas
 from taurank.paper.plan.names import ASSIGNMENTS, ITEMS, LIMITS
 
+Floats = npt.NDArray[np.float64]
 Frames = Mapping[str, pd.DataFrame]
 DatasetKey = tuple[str, str]  # items, setting
 
 SIGNS = {1: "▲", 0: "≈", -1: "▼"}
+LEVEL = 0.05
+COMPARISONS = 350  # that the claims make at most, counted by a test
 ROUNDING = 1e-9  # 0.0313 − 0.0310 is not more than 0.0003
 NAMES = {
     "random": "Random", "popular": "Popular", "bpr": "BPR", "ulbpr": "ULBPR", "ulrmf": "ULRMF", "cause": "CausE",
@@ -29,11 +38,12 @@ DATASETS: tuple[DatasetKey, ...] = tuple((items, setting) for items in ITEMS for
 
 
 class Score(NamedTuple):
-    """A mean over test weeks, its standard deviation, and the method it belongs to."""
+    """A mean, its standard deviation, the method it belongs to, and the weeks of each draw if they are known."""
 
     mean: float
     std: float
     method: str = ""
+    weeks: tuple[tuple[float, ...], ...] = ()
 
 
 class Comparison(NamedTuple):
@@ -114,7 +124,13 @@ def lookup(frame: pd.DataFrame, method: str = "", **where: object) -> Score | No
     if not matches.any():
         return None
     row = frame.iloc[int(matches.argmax())]
-    return Score(float(row["mean"]), 0.0 if pd.isna(row["std"]) else float(row["std"]), method)
+    std = 0.0 if pd.isna(row["std"]) else float(row["std"])
+    return Score(float(row["mean"]), std, method, weeks_of(row.get("weeks")))
+
+
+def weeks_of(cell: object) -> tuple[tuple[float, ...], ...]:
+    """A cell of the column ``weeks``; empty where there is none."""
+    return tuple(tuple(map(float, draw)) for draw in json.loads(cell)) if isinstance(cell, str) else ()
 
 
 def best(scores: Iterable[Score | None], metric: str) -> Score | None:
@@ -134,9 +150,37 @@ def noise(first: Score, second: Score) -> float:
 def compare(first: Score, second: Score, larger_better: bool = True) -> int:
     """1 if the first is better by more than the noise, -1 if worse by more, 0 if within it."""
     gap = first.mean - second.mean
-    if abs(gap) <= noise(first, second) * (1 + ROUNDING):
+    if not _differ(first, second):
         return 0
     return 1 if (gap > 0) == larger_better else -1
+
+
+def _differ(first: Score, second: Score) -> bool:
+    differences = paired_differences(first, second)
+    if differences is None:
+        return abs(first.mean - second.mean) > noise(first, second) * (1 + ROUNDING)
+    return p_value(differences) < LEVEL / COMPARISONS
+
+
+def paired_differences(first: Score, second: Score) -> Floats | None:
+    """One independent difference for each draw, or for each week of the only draw; None if weeks are not known."""
+    one, two = np.array(first.weeks), np.array(second.weeks)
+    if not one.size or one.shape != two.shape:
+        return None
+    differences = one - two
+    differences = differences.mean(axis=1) if len(differences) > 1 else differences[0]
+    return differences if len(differences) > 1 else None
+
+
+def p_value(differences: Floats) -> float:
+    """Student's two-sided t-test of mean zero; 1 where all differences are zero."""
+    from scipy import stats
+
+    mean, spread = differences.mean(), differences.std(ddof=1)
+    if spread <= ROUNDING * abs(mean):
+        return 0.0 if mean else 1.0
+    t = mean / spread * math.sqrt(len(differences))
+    return float(2 * stats.t.sf(abs(t), len(differences) - 1))
 
 
 def compare_by(metric: str, first: Score, second: Score) -> int:

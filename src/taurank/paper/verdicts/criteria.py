@@ -94,7 +94,11 @@ def _lead(rows: pd.DataFrame, winner: str, losers: Sequence[str], metric: str) -
     ours, theirs = lookup(rows, winner), best((lookup(rows, method) for method in losers), metric)
     if ours is None or theirs is None or not theirs.mean > 0:
         return None
-    return Score(ours.mean / theirs.mean - 1, max(ours.std, theirs.std) / theirs.mean)
+    weeks = tuple(
+        tuple(one / other - 1 for one, other in zip(*pair, strict=True))
+        for pair in zip(ours.weeks, theirs.weeks, strict=True)
+    ) if ours.weeks and theirs.weeks else ()  # fmt: skip
+    return Score(ours.mean / theirs.mean - 1, max(ours.std, theirs.std) / theirs.mean, weeks=weeks)
 
 
 def uncorrelated(one: str, two: str) -> Criterion:

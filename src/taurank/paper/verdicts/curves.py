@@ -21,9 +21,9 @@ from taurank.paper.verdicts.comparison import (
     format_score,
     lookup,
     method_name,
-    noise,
     paper_datasets,
     rows_of,
+    weeks_of,
 )
 from taurank.paper.verdicts.criteria import Criterion
 from taurank.paper.verdicts.paper_tables import METRICS
@@ -44,8 +44,9 @@ class Curve(NamedTuple):
         """The score at each cap, from the smallest cap to the largest."""
         rows = rows_of(dlce_rows(frame), self.dataset, self.metric)
         rows = rows[rows["mean"].notna()].sort_values("cap")
-        stds = rows["std"].fillna(0.0)
-        return {cap: Score(mean, std) for cap, mean, std in zip(rows["cap"], rows["mean"], stds, strict=True)}
+        rows = rows.assign(std=rows["std"].fillna(0.0), weeks=rows.get("weeks"))
+        columns = (rows[name] for name in ("cap", "mean", "std", "weeks"))
+        return {cap: Score(mean, std, weeks=weeks_of(cell)) for cap, mean, std, cell in zip(*columns, strict=True)}
 
 
 def intermediate_cap_is_best(metric: str, datasets: Sequence[DatasetKey]) -> Criterion:
@@ -165,8 +166,8 @@ def losses_are_alike(one: str, two: str) -> Criterion:
         for metric in METRICS:
             first, second = (lookup(rows, loss=loss, factors=factors, metric=metric) for loss in (one, two))
             if first is not None and second is not None:
-                negligible = max(noise(first, second), ALIKE * abs(first.mean))
-                apart.append(abs(first.mean - second.mean) > negligible)
+                large = abs(first.mean - second.mean) > ALIKE * abs(first.mean)
+                apart.append(large and compare_by(metric, first, second) != 0)
                 values = f"{one} {format_score(metric, first.mean)} : {two} {format_score(metric, second.mean)}"
                 figures.append(f"{metric} {values}")
         return PartialResult(" ".join(dataset), _unless(apart), f"d = {factors:g}: {', '.join(figures)}")

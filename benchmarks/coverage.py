@@ -1,0 +1,138 @@
+"""How often does the 95 % interval of an estimate cover the truth? By simulation, case by case.
+
+    python benchmarks/coverage.py [--draws 1000] [--cases rare users]
+
+Every draw takes new users from a population and a new log of theirs, estimates CP@10 of a fixed ranking by every
+estimator, and asks whether the interval covers the effect of the population. Beside it stands the interval of a
+bootstrap over users (BCa), and how often the verdict was to believe.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from taurank import Log
+from taurank.data.ids import Catalogue, Ids
+from taurank.estimation.estimators import Estimator
+from taurank.estimation.variate import fit_variate
+from taurank.evaluation.assessment import Assessment
+from taurank.evaluation.bootstrap import Bootstrap
+from taurank.evaluation.formulas import parse
+from taurank.evaluation.rankers import ArrayRanking
+
+Floats = npt.NDArray[np.float64]
+K = 10
+
+
+@dataclass(frozen=True)
+class Case:
+    """Propensities between ``low`` and ``high`` (log-uniform over items), purchase rates in both arms.
+
+    ``uneven`` is the shape of the gamma distribution of the users' readiness to buy (None: all alike), ``shock`` the
+    spread of the logarithm of a factor common to all users at a time.
+    """
+
+    users: int
+    times: int
+    low: float
+    high: float
+    treated: float
+    control: float
+    uneven: float | None = None
+    shock: float = 0.0
+
+    @property
+    def truth(self) -> float:
+        return self.treated - self.control
+
+    def draw(self, rng: np.random.Generator) -> Log:
+        shape = (self.users, K, self.times)
+        chance = np.exp(rng.uniform(np.log(self.low), np.log(self.high), shape))
+        ready = (
+            np.ones((self.users, 1, 1))
+            if self.uneven is None
+            else rng.gamma(self.uneven, 1 / self.uneven, (self.users, 1, 1))
+        )
+        ready = ready * np.exp(rng.normal(-(self.shock**2) / 2, self.shock, (1, 1, self.times)))
+        treated = rng.random(shape) < chance
+        outcome = rng.random(shape) < np.minimum(np.where(treated, self.treated, self.control) * ready, 1.0)
+        return _log(treated, outcome, chance)
+
+
+def _log(treated: npt.NDArray[np.bool_], outcome: npt.NDArray[np.bool_], chance: Floats) -> Log:
+    kept = np.nonzero(treated | outcome)
+    names = ("user_id", "item_id", "time")
+    catalogue = Catalogue(*(Ids(np.arange(n), name) for n, name in zip(treated.shape, names, strict=True)))
+    user, item, time = (axis.astype(np.int32) for axis in kept)
+    return Log(
+        catalogue, user, item, time, treated[kept].astype(np.int8), outcome[kept].astype(np.int8), chance[kept]
+    )
+
+
+CASES = {
+    "good overlap, 200 users": Case(200, 4, 0.1, 0.5, 0.03, 0.01),
+    "good overlap, 1,000 users": Case(1000, 1, 0.1, 0.5, 0.03, 0.01),
+    "good overlap, uneven users": Case(300, 4, 0.1, 0.5, 0.03, 0.01, uneven=0.5),
+    "heavy weights, 2,000 users": Case(2000, 4, 0.01, 0.5, 0.03, 0.01),
+    "heavy weights, 500 users": Case(500, 4, 0.005, 0.5, 0.03, 0.01),
+    "often shown (P .8 to .99)": Case(300, 4, 0.8, 0.99, 0.1, 0.05),
+    "rare first, 200 users, .3 %": Case(200, 1, 0.005, 0.02, 0.003, 0.001),
+    "rare first, 200 users, 1 %": Case(200, 1, 0.005, 0.02, 0.01, 0.003),
+    "rare first, 1,000 users, .3 %": Case(1000, 1, 0.005, 0.02, 0.003, 0.001),
+    "rare first, 1,000 users, 1 %": Case(1000, 1, 0.005, 0.02, 0.01, 0.003),
+    **{f"{n} users": Case(n, 10, 0.2, 0.6, 0.1, 0.05, uneven=2.0) for n in (2, 3, 5, 10, 20)},
+    "times differ, 5 times": Case(300, 5, 0.1, 0.5, 0.06, 0.02, shock=0.3),
+    "times differ, 20 times": Case(300, 20, 0.1, 0.5, 0.06, 0.02, shock=0.3),
+    # never used while the intervals were developed
+    "times differ, 5 times, 500 users": Case(500, 5, 0.05, 0.4, 0.05, 0.03, shock=0.4),
+    "times differ, 6 times, uneven users": Case(250, 6, 0.2, 0.6, 0.1, 0.04, uneven=1.0, shock=0.3),
+    "times differ, 8 times, heavy weights": Case(800, 8, 0.02, 0.5, 0.04, 0.01, shock=0.2),
+    "times differ, 3 times": Case(400, 3, 0.1, 0.4, 0.08, 0.03, shock=0.25),
+    "times alike, 6 times": Case(400, 6, 0.1, 0.4, 0.05, 0.02),
+}
+
+
+@dataclass
+class Tally:
+    covered: dict[str, int]
+    believed: int = 0
+    draws: int = 0
+
+
+def coverage(case: Case, draws: int, seed: int = 0) -> Tally:
+    """How many of the draws were covered by each estimator's interval, and how many believed."""
+    rng = np.random.default_rng(seed)
+    tally = Tally(dict.fromkeys(("doubly robust", "SNIPS", "IPS", "bootstrap"), 0), draws=draws)
+    for _ in range(draws):
+        log = case.draw(rng)
+        ranking = ArrayRanking(np.zeros((case.users, K)), log.users, log.items)
+        robust = Estimator("doubly robust", variate=fit_variate(log))
+        assessed = Assessment(ranking, log, [parse(f"CP@{K}")], robust)
+        for one in (robust, Estimator("SNIPS", normalized=True), Estimator("IPS")):
+            low, high = assessed.answer(f"CP@{K}", one).interval()
+            tally.covered[one.name] += low <= case.truth <= high
+        low, high = Bootstrap(assessed.answer(f"CP@{K}", Estimator("IPS")).per_user).interval(threads=1)
+        tally.covered["bootstrap"] += low <= case.truth <= high
+        tally.believed += assessed.verdict(f"CP@{K}").believe
+    return tally
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--draws", type=int, default=1000)
+    parser.add_argument("--cases", nargs="*", default=[""], help="Words that a case's name must contain.")
+    options = parser.parse_args()
+    print("| case | doubly robust | SNIPS | IPS | bootstrap of IPS | believed |\n|---|---|---|---|---|---|")
+    for name, case in CASES.items():
+        if any(word in name for word in options.cases):
+            tally = coverage(case, options.draws)
+            figures = [f"{100 * count / tally.draws:.1f}" for count in (*tally.covered.values(), tally.believed)]
+            print(f"| {name} | {' | '.join(figures)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,205 @@
+"""How near EmpiricalBayes comes to what can be known: one table, on draws that were not used for tuning.
+
+    python benchmarks/quality.py dunnhumby    # the four Dunnhumby worlds, in percent of "ten weeks"
+    python benchmarks/quality.py lowrank      # low-rank worlds, in percent of the best factor learner
+    python benchmarks/quality.py cold         # a tenth of users and items without rows: features against none
+    python benchmarks/quality.py time         # CPU seconds of one fit, with and without the choice of prior
+    python benchmarks/quality.py rows         # seconds and memory on a log with 50 million rows
+
+"Ten weeks" is ``limits.ten_weeks_scores``: it knows the true distribution of each item's rates over users. Every line
+is printed as soon as it is known, so an interrupted run leaves what it has measured. A star marks a missed target.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+import numpy as np
+
+sys.path[:0] = [str(Path(__file__).parent.parent / "src"), str(Path(__file__).parent)]
+
+import taurank as tr  # noqa: E402
+from features import benchmark_cold  # noqa: E402
+from taurank.data.ids import Catalogue, Ids  # noqa: E402
+from taurank.paper.runs import limits  # noqa: E402
+
+METRICS = ("CP@10", "CP@100", "CDCG")
+TARGETS = {"CP@10": 94.0, "CP@100": 94.0, "CDCG": 95.0}
+SPACE = {"learning_rate": (0.003, 0.01, 0.03), "regularization": (0.001, 0.01, 0.1), "factors": (16, 64)}
+DRAWS, TEST = (9311, 9312, 9313), 9400  # seeds of the training logs, and of the truth they are measured by
+VARIANTS = ("with P", "without P", "misspecified P")
+
+
+def main() -> None:
+    parts = {"dunnhumby": dunnhumby, "lowrank": low_rank, "cold": cold, "time": fit_time, "rows": rows}
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("part", choices=parts)
+    parser.add_argument("--items", nargs="+", default=["category", "product"], choices=("category", "product"))
+    parser.add_argument("--variants", nargs="+", default=list(VARIANTS), choices=VARIANTS)
+    parser.add_argument("--draws", type=int, default=len(DRAWS))
+    parser.add_argument("--trials", type=int, default=8, help="trials of each factor learner's search")
+    parser.add_argument("--epochs", type=int, default=20, help="most epochs of a factor learner")
+    parser.add_argument("--rows", type=int, default=50_000_000, help="of the large log")
+    parser.add_argument("--threads", type=int, default=1)
+    options = parser.parse_args()
+    parts[options.part](options)
+
+
+def dunnhumby(options: argparse.Namespace) -> None:
+    print(f"{'world':22} {'draw':>4} {'':14}" + "".join(f"{name:>17}" for name in METRICS) + "  seconds  prior")
+    for name, world in dunnhumby_worlds(options.items):
+        truth = world.sample(10, TEST).truth
+        for draw in DRAWS[: options.draws]:
+            log = world.sample(10, draw).log
+            limit = measured(limits.ten_weeks_scores(world, log, options.threads), truth)
+            print_row(name, draw, "ten weeks", limit, None, "")
+            counting = measured(tr.CountingBayes().fit(log), truth)
+            print_row(name, draw, "CountingBayes", counting, limit, "")
+            for variant in options.variants:
+                began = time.process_time()
+                learner = tr.EmpiricalBayes(threads=options.threads).fit(_log(world, log, draw, variant))
+                prior = f"{time.process_time() - began:8.1f}  {chosen(learner)}"
+                print_row(name, draw, variant, measured(learner, truth), limit, prior)
+
+
+def _log(world: tr.World, log: tr.Log, draw: int, variant: str) -> tr.Log:
+    if variant == "misspecified P":
+        return world.misspecified(0.3).sample(10, draw).log
+    return log if variant == "with P" else replace(log, propensity=None)
+
+
+def low_rank(options: argparse.Namespace) -> None:
+    print(
+        f"{'world':24} {'':14}" + "".join(f"{name:>10}" for name in METRICS) + "  of the best factor learner's CDCG"
+    )
+    for name, world, times in low_rank_worlds():
+        log, truth = world.sample(times, DRAWS[0]).log, world.sample(10, TEST).truth
+        validation = world.sample(10, DRAWS[1]).truth  # favors the factor learners: a shop has no such truth
+        factors = {}
+        for kind in (tr.DLTO, tr.DLCE, tr.CausE):
+            search = tr.tune(
+                kind, log, validation, trials=options.trials, random_state=0, space=SPACE,
+                fixed={"epochs": options.epochs, "threads": options.threads},
+            )  # fmt: skip
+            learner = search.learner().fit(log, validation)
+            factors[kind.__name__] = measured(learner, truth)
+        best = max(values["CDCG"] for values in factors.values())
+        ours = tr.EmpiricalBayes(threads=options.threads).fit(log)
+        results = {
+            "ten weeks": measured(limits.ten_weeks_scores(world, log, options.threads), truth),
+            **factors,
+            "EmpiricalBayes": measured(ours, truth),
+        }
+        for label, values in results.items():
+            figures = "".join(f"{values[metric]:10.4f}" for metric in METRICS)
+            which = chosen(ours) if label == "EmpiricalBayes" else ""
+            print(f"{name:24} {label:14}{figures} {100 * values['CDCG'] / best:6.1f} %  {which}", flush=True)
+
+
+def cold(options: argparse.Namespace) -> None:
+    print(benchmark_cold(False).to_string(index=False))
+
+
+def fit_time(options: argparse.Namespace) -> None:
+    small = tr.World.synthetic(100, 20, 0).sample(3, 0).log
+    for name, world in dunnhumby_worlds(options.items):
+        log = world.sample(10, DRAWS[0]).log
+        fits: dict[str, dict[str, Any]] = {
+            "item": {"prior": "item", "strength": 3.0},
+            "propensity": {"prior": "propensity", "strength": 3.0},
+            "chosen": {},
+        }
+        for label, given in fits.items():
+            learner = tr.EmpiricalBayes(threads=options.threads, **given)
+            learner.fit(small)  # compiles
+            began = time.process_time()
+            learner.fit(log)
+            seconds = time.process_time() - began
+            print(f"{name:22} {label:12} {len(log):>12,} rows {seconds:8.1f} CPU seconds", flush=True)
+
+
+def rows(options: argparse.Namespace) -> None:
+    tr.EmpiricalBayes(threads=1).fit(tr.World.synthetic(100, 20, 0).sample(3, 0).log)  # compiles
+    log = large_log(options.rows)
+    held = sum(column.nbytes for column in (log.user, log.item, log.time, log.treated, log.outcome))
+    held += 0 if log.propensity is None else log.propensity.nbytes
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    began, cpu = time.perf_counter(), time.process_time()
+    learner = tr.EmpiricalBayes(threads=options.threads).fit(log)
+    seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    print(f"{len(log):,} rows, {seconds:.0f} s ({cpu:.0f} CPU seconds), {chosen(learner)}")
+    print(f"log {held / 1e9:.2f} GB, peak before the fit {before / 1e9:.2f} GB, peak {peak / 1e9:.2f} GB")
+    print(f"peak {peak / held:.1f} × the log's arrays")
+
+
+def large_log(rows: int) -> tr.Log:
+    """Rows that no world could hold: users with a few hundred rows each, items with long-tailed popularity."""
+    rng = np.random.default_rng(0)
+    n_users, n_items, times = max(1, rows // 100), 10_000, 10
+    user = np.repeat(np.arange(n_users, dtype=np.int32), rows // n_users)
+    item = (n_items * rng.random(len(user), np.float32) ** 3).astype(np.int32)
+    moment = rng.integers(0, times, len(user), np.int32)
+    cell = (moment.astype(np.int64) * n_users + user) * n_items + item
+    cell.sort()
+    cell = cell[np.concatenate(([True], np.diff(cell) > 0))]
+    item, user = (cell % n_items).astype(np.int32), (cell // n_items % n_users).astype(np.int32)
+    moment = (cell // n_items // n_users).astype(np.int32)
+    treated = (rng.random(len(cell), np.float32) < 0.9).astype(np.int8)
+    outcome = np.where(treated == 1, rng.random(len(cell), np.float32) < 0.05, True).astype(np.int8)
+    catalogue = Catalogue(*(Ids(np.arange(n), name) for n, name in (
+        (n_users, "user_id"), (n_items, "item_id"), (times, "time"),
+    )))  # fmt: skip
+    propensity = 0.02 + 0.1 * rng.random(len(cell))
+    return tr.Log(catalogue, user, item, moment, treated, outcome, propensity)
+
+
+def dunnhumby_worlds(kinds: list[Literal["category", "product"]]) -> Iterator[tuple[str, tr.World]]:
+    for kind in kinds:
+        world = tr.dunnhumby.world(items=kind)
+        yield f"{kind} original", world
+        yield f"{kind} personalized", world.personalized(2.0)
+
+
+def low_rank_worlds() -> Iterator[tuple[str, tr.World, int]]:
+    synthetic, fourth = tr.World.synthetic(2000, 500, 9200), tr.World.synthetic(3000, 400, 9201, rank=4)
+    yield "2000 × 500, 10 times", synthetic, 10
+    yield "2000 × 500, 1 time", synthetic, 1
+    yield "3000 × 400, 10 times", fourth, 10
+    yield "3000 × 400, 2 times", fourth, 2
+
+
+def measured(ranker: object, truth: tr.Gains) -> dict[str, float]:
+    result = tr.evaluate(ranker, truth, list(METRICS))
+    return {name: float(result[name].mean) for name in METRICS}
+
+
+def chosen(learner: tr.EmpiricalBayes) -> str:
+    best = max(learner.settings_, key=lambda setting: learner.settings_[setting])
+    rest = f", rank {best.rank}" if best.rank else f", {best.steps} steps" + (", half" if best.own < 1 else "")
+    return f"{best.prior}, strength {best.strength:g}{rest}"
+
+
+def print_row(
+    name: str, draw: int, label: str, values: dict[str, float], limit: dict[str, float] | None, prior: str
+) -> None:
+    cells = []
+    for metric in METRICS:
+        share = f"{100 * values[metric] / limit[metric]:6.1f} %" if limit else " " * 8
+        missed = "*" if limit and 100 * values[metric] / limit[metric] < TARGETS[metric] else " "
+        cells.append(f"{values[metric]:7.4f}{share}{missed}")
+    print(f"{name:22} {draw:>4} {label:14}" + "".join(cells) + f" {prior}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

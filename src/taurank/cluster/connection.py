@@ -1,0 +1,142 @@
+"""``connect``: Ray, the workers, and the folder they share."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from taurank._threads import worker_count
+from taurank._validation import check_integer
+from taurank.cluster.pool import Pool, require_ray
+from taurank.cluster.worker import Worker
+from taurank.data import remote
+from taurank.data.temporary import temporary_folder
+from taurank.errors import InputError, first_line
+
+
+class Cluster:
+    """A connection: ``workers`` processes, and ``storage``, a folder that all machines reach."""
+
+    def __init__(self, pool: Pool, storage: Path) -> None:
+        self.pool, self.storage = pool, storage
+        self.open = True
+        self._folders = 0
+
+    @property
+    def workers(self) -> int:
+        return len(self.pool)
+
+    def __repr__(self) -> str:
+        return f"Cluster({self.workers} workers, storage '{self.storage}')"
+
+    def new_folder(self, name: str) -> Path:
+        """An empty folder in the storage."""
+        self._folders += 1
+        folder = self.storage / f"{name}-{os.getpid()}-{self._folders}"
+        folder.mkdir(parents=True)
+        return folder
+
+    def write_recommendations(self, request: Any, folder: Any, users: Any) -> int:
+        from taurank.cluster.recommending import write_recommendations
+
+        return write_recommendations(self, request, folder, users)
+
+
+_current: list[Cluster] = []
+
+
+@contextmanager
+def connect(
+    address: str | None = None, workers: int | None = None, *, storage: str | os.PathLike[str] | None = None
+) -> Iterator[Cluster]:
+    """Connect to a Ray cluster, start ``workers`` processes on it, and end them with the block.
+
+    ``address`` None starts Ray on this machine for the time of the block, with token authentication; "auto" joins
+    the cluster that this machine belongs to; "ray://host:10001" reaches one from outside (it needs ray[client]).
+    ``workers`` (None: one for each core of the cluster) changes the speed, never a bit of a result. ``storage`` is a
+    folder that all machines reach, for models until they are saved; on one machine it may be left out.
+    """
+    if address is None:
+        _require_token()
+        os.environ.setdefault("RAY_worker_niceness", "0")  # 15 by default: any other program would go first
+    ray = require_ray()
+    if workers is not None:
+        check_integer("workers", workers)
+    if _current:
+        raise InputError("this process is connected to a cluster already; leave the first `with connect(…)` block.")
+    with ExitStack() as stack:
+        if not ray.is_initialized():
+            _start(ray, address, workers)
+            stack.callback(ray.shutdown)
+        cores = int(ray.cluster_resources().get("CPU", 0))
+        count = workers or max(1, cores)
+        if count > cores:
+            raise InputError(f"{count} workers need as many cores, and the cluster has {cores}; ask for fewer.")
+        folder = _storage(ray, storage)
+        place = folder if folder is not None else stack.enter_context(temporary_folder())
+        pool = Pool(Worker, count)
+        cluster = Cluster(pool, place)
+        stack.callback(pool.close)
+        _current.append(cluster)
+        remote.set_engine(cluster)
+        try:
+            yield cluster
+        finally:
+            _current.clear()
+            remote.set_engine(None)
+            cluster.open = False
+
+
+def current() -> Cluster:
+    """The open connection."""
+    if not _current:
+        raise InputError("no cluster is connected; use `with taurank.cluster.connect(…):` around this.")
+    return _current[-1]
+
+
+def _require_token() -> None:
+    """Without a token, everyone on this machine could run code in a Ray of ours. Ray reads the mode when imported."""
+    if "ray" not in sys.modules and os.environ.setdefault("RAY_AUTH_MODE", "token") == "token":
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+
+
+def _start(ray: Any, address: str | None, workers: int | None) -> None:
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+    if address is None:
+        cores = max(workers or 0, worker_count(None))
+        options |= {
+            "address": "local",
+            "num_cpus": cores,
+            "include_dashboard": False,
+            "_node_ip_address": "127.0.0.1",
+        }
+    else:
+        options["address"] = address
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Ray's remarks about its own future
+            ray.init(**options)
+    except Exception as error:  # an unreachable address, a wrong token, another version of Ray or Python
+        raise InputError(f"Ray cannot be reached at {address or 'this machine'!r}: {first_line(error)}.") from error
+
+
+def _storage(ray: Any, storage: str | os.PathLike[str] | None) -> Path | None:
+    if storage is None:
+        machines = {node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
+        if len(machines) > 1:
+            raise InputError(
+                f"the cluster has {len(machines)} machines; name a folder that all of them reach: connect(storage=…)."
+            )
+        return None
+    folder = Path(storage).resolve()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"the storage '{storage}' cannot be used: {error.strerror}.") from error
+    return folder

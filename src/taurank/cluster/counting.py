@@ -1,0 +1,76 @@
+"""CountingBayes on a cluster: pairs are counted where their users are, items are added up, pairs are scored there."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from taurank.cluster.evaluating import Rows, group_log
+from taurank.cluster.grouping import send_rows
+from taurank.data.ids import Catalogue, Codes
+from taurank.data.shards import Shard, ShardedArray, write_shard
+from taurank.learners.counting import COUNTS, ItemMeans, Pairs, count_pairs, item_means, item_sums
+
+ROWS_PER_GROUP = 1 << 22
+
+
+class CountTask(NamedTuple):
+    """The users low … high − 1."""
+
+    folder: Path
+    number: int
+    users: Codes
+    timed: bool
+
+
+class ScoreTask(NamedTuple):
+    folder: Path
+    number: int
+    learner: Any
+    means: ItemMeans
+    n_times: int
+
+
+def fit(learner: Any, log: Any) -> None:
+    """The arrays of ``CountingBayes.learn``; those of the pairs stay in files."""
+    folder = log.cluster.new_folder("fit")
+    count = max(log.cluster.workers, -(-len(log) // ROWS_PER_GROUP))
+    edges = [log.n_users * n // count for n in range(count + 1)]
+    groups = [np.arange(low, high, dtype=np.int32) for low, high in pairwise(edges)]
+    tasks = [(CountTask(folder, n, users, log.summary.timed), log.shared) for n, users in enumerate(groups)]
+    sums = sum(send_rows(log, groups, "count_pairs", tasks))
+    means = item_means(sums, float(log.n_users * log.n_times))
+    plain = type(learner)(**learner.get_params())
+    scoring = [(ScoreTask(folder, n, plain, means, log.n_times),) for n in range(count)]
+    lengths, shards = zip(*log.cluster.pool.map("smooth_pairs", scoring), strict=True)
+    learner.unseen_ = learner.unseen_scores(means, log.n_times)
+    learner.pair_start_ = np.concatenate(([0], np.cumsum(np.concatenate(lengths)))).astype(np.int64)
+    for name in shards[0]:
+        setattr(learner, f"{name}_", ShardedArray(folder, [part[name] for part in shards]))
+    learner.times_ = np.array([log.n_times], np.int64)
+
+
+def count(task: CountTask, catalogue: Catalogue, *rows: Rows) -> npt.NDArray[np.float64]:
+    """Count the pairs of some users into a file; the sums of every item."""
+    pairs = count_pairs(group_log(task.users, catalogue, task.timed, 0.0, rows))
+    np.savez(_file(task), **pairs._asdict())
+    return item_sums(pairs, catalogue.n_items)
+
+
+def score(task: ScoreTask) -> tuple[npt.NDArray[np.int64], dict[str, Shard]]:
+    """Score the pairs of a file: how many each user has, and the files of items, scores and counts."""
+    with np.load(_file(task)) as stored:
+        pairs = Pairs(**stored)
+    scores = task.learner.pair_scores(pairs, task.means, task.n_times)
+    counts = {name: column.astype(np.int32) for name, column in zip(COUNTS, pairs[2:], strict=True)}
+    columns = {"pair_item": pairs.item, "pair_score": scores, **counts}
+    shards = {name: write_shard(task.folder, name, task.number, column) for name, column in columns.items()}
+    return np.diff(pairs.start), shards
+
+
+def _file(task: CountTask | ScoreTask) -> Path:
+    return task.folder / f"counts-{task.number}.npz"

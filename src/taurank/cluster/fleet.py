@@ -1,0 +1,130 @@
+"""The workers during one fit: who owns which users, one epoch after the other, and snapshots of the factors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from taurank.cluster.pool import Pool
+from taurank.cluster.residence import SNAPSHOT, EpochReport, Job
+from taurank.data.shards import write_manifest
+from taurank.errors import InputError
+from taurank.sgd.losses import SURROGATES
+from taurank.sgd.scheduler import Pairwise, Stats
+from taurank.sgd.strata import Strata
+from taurank.sgd.visits import first_blocks, total_of, visits
+
+PIECES_AT_ONCE = 4  # per worker, on their way through the object store
+
+
+class Fleet:
+    """One fit of a learner that passes over gains, on all workers of a pool."""
+
+    def __init__(self, pool: Pool, log: Any, learner: Any, seed: int) -> None:
+        self.pool, self.log, self.seed = pool, log, seed
+        self.learner = type(learner)(**learner.get_params())  # without what an earlier fit left in it
+        self.job: Job | None = None
+        self.generation: list[int] = []
+        self.blocks: list[Any] = []  # references to the item blocks after the last epoch
+        self.reports: list[EpochReport] = []
+
+    # loading
+
+    def load(self) -> None:
+        """Bring the positives to their owners; only to those that do not have them yet."""
+        if self.job is not None and self.generation == self.pool.generation:
+            return
+        pool = self.pool
+        shared, learner = self.log.shared, pool.put(self.learner)
+        staged = self._stage(shared, learner)
+        count = sum(pool.get([number for number, _ in staged]))
+        self.job = job = self._job(count)
+        missing = [w for w in range(job.workers) if not self.generation or self.generation[w] != pool.generation[w]]
+        owner, local, *places = pool.call(0, "place", job, returns=2 + job.workers)
+        for worker in missing:
+            pool.call(worker, "move_in", job, places[worker])
+        waiting: list[Any] = []
+        for number, (_, columns) in enumerate(staged):
+            parts = pool.call(number % job.workers, "split", columns, owner, local, missing, returns=len(missing))
+            parts = [parts] if len(missing) == 1 else parts
+            waiting += [pool.call(w, "absorb", number, part) for w, part in zip(missing, parts, strict=True)]
+            while len(waiting) > PIECES_AT_ONCE * job.workers:
+                pool.get(waiting.pop(0))
+        pool.get(waiting)
+        pool.get([pool.call(worker, "settle") for worker in missing])
+        self.generation = list(pool.generation)
+
+    def _stage(self, shared: Any, learner: Any) -> list[Any]:
+        """For each piece, references to the number of its positives and to their columns."""
+        pool, pieces, staged = self.pool, self.log.pieces, []
+        for number, piece in enumerate(pieces):
+            task = (piece, shared, self.log.treated_share, learner)
+            staged.append(pool.call(number % len(pool), "stage", *task, returns=2))
+            if number >= PIECES_AT_ONCE * len(pool):
+                pool.get(staged[number - PIECES_AT_ONCE * len(pool)][0])
+        return staged
+
+    def _job(self, count: int) -> Job:
+        learner, log = self.learner, self.log
+        if not count:
+            raise InputError(f"{type(learner).__name__} found no usable positive outcome in this log.")
+        blocks = Strata(log.n_users, log.n_items, count).blocks
+        workers = len(self.pool)
+        params = Pairwise(learner.learning_rate, learner.regularization, learner.steepness, SURROGATES[learner.loss])
+        return Job(
+            self.seed, workers, log.n_users, log.n_items, count, blocks, learner.factors,
+            tuple(first_blocks(blocks, workers)), params, learner.avoid_bought,
+        )  # fmt: skip
+
+    # epochs
+
+    def start(self) -> None:
+        """The factors before the first epoch."""
+        self.blocks = []
+        self.pool.each("start")
+
+    def restore(self, folder: Path, average: Path | None) -> None:
+        """The factors of a snapshot, and the average that goes with it."""
+        self.blocks = []
+        self.pool.each("restore", folder, average)
+
+    def run_epoch(self, epoch: int, rate: float) -> Stats:
+        """All visits of an epoch; every worker gets them in order, and Ray brings the item blocks."""
+        pool, job = self.pool, self.job
+        assert job is not None
+        for worker in range(job.workers):
+            pool.call(worker, "plan", epoch)
+        for worker in range(job.workers):
+            pool.call(worker, "begin", *self.blocks)
+        rows: list[Any] = [None] * job.blocks
+        for worker, block, high, low, starts in visits(job.blocks, job.workers):
+            incoming = None if starts else rows[block]
+            rows[block] = pool.call(worker, "visit", block, high, low, rate, incoming)
+        self.reports = pool.get([pool.call(worker, "end") for worker in range(job.workers)])
+        self.blocks = rows
+        pool.losses = 0
+        return total_of([report.stats for report in self.reports])
+
+    def add_to_average(self, count: int) -> None:
+        self.pool.each("add_to_average", count, *self.blocks)
+
+    # snapshots
+
+    def snapshot(self, folder: Path, averaged: bool = False) -> Path:
+        """Write the factors, or their average, as a folder."""
+        pool, job = self.pool, self.job
+        assert job is not None
+        edges = [job.n_users * n // job.workers for n in range(job.workers + 1)]
+        numbers = range(job.workers)
+        slices = [pool.call(worker, "slices", averaged, edges, returns=job.workers) for worker in numbers]
+        slices = [[one] if job.workers == 1 else one for one in slices]
+        users = [
+            pool.call(n, "write_users", folder, n, edges[n], edges[n + 1], *(slices[worker][n] for worker in numbers))
+            for n in numbers
+        ]
+        blocks: Sequence[Any] = () if averaged else self.blocks
+        items = [pool.call(n, "write_items", folder, averaged, *blocks) for n in numbers]
+        shards = {"user_factors": pool.get(users), "item_factors": pool.get(items)}
+        write_manifest(folder, SNAPSHOT, {}, shards)
+        return folder

@@ -1,0 +1,225 @@
+"""Pieces of a log: row groups of Parquet files, read and checked where they are needed.
+
+The pieces depend on the files alone, so that everything that is computed piece by piece does not depend on the
+number of workers.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet
+
+from taurank.data.columns import OUTCOME_VALUE, WrongRows
+from taurank.data.files import find_files, kind_of
+from taurank.data.fingerprint import fingerprint
+from taurank.data.id_column import IdColumn
+from taurank.data.ids import Catalogue, Codes, Ids
+from taurank.data.log import RULES, Log
+from taurank.data.metadata import ELIGIBILITY_KEY
+from taurank.data.reader import read_cells
+from taurank.data.sources import BATCH_ROWS, Source, from_files
+from taurank.errors import InputError
+from taurank.estimation.thresholds import lacks_overlap
+from taurank.learners.holdout import some_pairs
+
+ROWS_PER_PIECE = 1 << 21
+
+
+class Part(NamedTuple):
+    """A part of a log: the rows that a fit holds out to see when it overfits, or the others."""
+
+    held_out: bool
+    times: tuple[int, ...]  # held out; positions in the catalogue of the whole log. Empty: pairs are held out
+
+    def rows(self, user: Codes, item: Codes, time: Codes, n_items: int) -> npt.NDArray[np.bool_]:
+        if self.times and not self.held_out:
+            return time >= 0  # the catalogue of the rest does not have the others
+        held = np.isin(time, self.times) if self.times else some_pairs(user, item, n_items)
+        return held if self.held_out else ~held
+
+
+class Piece(NamedTuple):
+    """Some row groups, in order."""
+
+    number: int
+    groups: tuple[tuple[str, int], ...]  # file, number of the row group
+    columns: tuple[str, ...]
+    part: Part | None = None  # None: all rows
+
+
+@dataclass(frozen=True, eq=False)
+class PartOfLog(Log):
+    """Some rows of a log that is elsewhere, with its catalogue."""
+
+    share: float = 0.0
+
+    @property
+    def treated_share(self) -> float:
+        """That of the whole log."""
+        return self.share
+
+
+class Summary(NamedTuple):
+    """What the catalogue and the learners need to know of some rows."""
+
+    users: pa.Array
+    items: pa.Array
+    times: pa.Array
+    bought: npt.NDArray[np.int64]  # positives of each item
+    rows: int
+    treated: int
+    positives: int
+    timed: bool
+    has_propensity: bool
+    lacks_overlap: bool
+    digest: str
+
+
+def find_pieces(path: str | os.PathLike[str]) -> tuple[list[Piece], Source]:
+    """The pieces of a file, folder or glob of Parquet, and the source they come from."""
+    files = find_files(path)
+    if any(kind_of(file) != "Parquet" for file in files):
+        raise InputError(
+            f"'{path}' has CSV files; a cluster reads Parquet: convert them with Log.read(...).write(...)."
+        )
+    source = from_files(path)
+    _refuse(source)
+    pieces: list[Piece] = []
+    groups: list[tuple[str, int]] = []
+    rows = 0
+    for file in files:
+        metadata = pa.parquet.read_metadata(file)
+        for group in range(metadata.num_row_groups):
+            groups.append((str(file.resolve()), group))
+            rows += metadata.row_group(group).num_rows
+            if rows >= ROWS_PER_PIECE:
+                pieces.append(Piece(len(pieces), tuple(groups), source.columns))
+                groups, rows = [], 0
+    if rows:
+        pieces.append(Piece(len(pieces), tuple(groups), source.columns))
+    if not pieces:
+        raise InputError(f"{source.name} has no rows.")
+    return pieces, source
+
+
+def _refuse(source: Source) -> None:
+    """What would change the numbers of one machine if it were left out."""
+    if OUTCOME_VALUE.column in source.columns:
+        raise InputError(
+            f"{source.name} has the column 'value', by which a cluster cannot weigh outcomes; leave the column out, "
+            "or read the log on one machine (Log.read)."
+        )
+    if any(ELIGIBILITY_KEY in metadata for metadata in source.metadata):
+        raise InputError(
+            f"{source.name} limits the cells that could have been recommended (visits, candidates), which a cluster "
+            "cannot take into account; read the log on one machine (Log.read)."
+        )
+
+
+def read_piece(piece: Piece) -> Log:
+    """The rows of a piece, with the catalogue of what occurs in it."""
+
+    def walk(columns: list[str]) -> Iterator[pa.RecordBatch]:
+        for file in dict.fromkeys(file for file, _ in piece.groups):
+            groups = [group for name, group in piece.groups if name == file]
+            with pa.parquet.ParquetFile(file, page_checksum_verification=True) as parquet:
+                yield from parquet.iter_batches(batch_size=BATCH_ROWS, row_groups=groups, columns=columns)
+
+    cells = read_cells(Source(f"'{piece.groups[0][0]}'", piece.columns, walk), (None, None, None), RULES)
+    numbers = cells.numbers
+    return Log(
+        cells.catalogue, cells.user, cells.item, cells.time,
+        numbers["treated"], numbers["outcome"], numbers.get("propensity"), cells.timed,
+    )  # fmt: skip
+
+
+def read_part(piece: Piece, catalogue: Catalogue, treated_share: float) -> PartOfLog:
+    """The rows of a piece, with the catalogue of the whole log."""
+    log = read_piece(piece)
+    at = [
+        positions(whole, own.values)
+        for whole, own in zip(
+            (catalogue.users, catalogue.items, catalogue.times), (log.users, log.items, log.times), strict=True
+        )
+    ]
+    if not log.timed:
+        at[2] = np.zeros(1, np.int32)
+    part = PartOfLog(
+        catalogue, at[0][log.user], at[1][log.item], at[2][log.time], log.treated, log.outcome, log.propensity,
+        log.timed, share=treated_share,
+    )  # fmt: skip
+    return (
+        part
+        if piece.part is None
+        else _some_rows(part, piece.part.rows(part.user, part.item, part.time, part.n_items))
+    )
+
+
+def _some_rows(log: PartOfLog, kept: npt.NDArray[np.bool_]) -> PartOfLog:
+    columns = {name: getattr(log, name) for name in ("user", "item", "time", "treated", "outcome", "propensity")}
+    return replace(log, **{name: column[kept] for name, column in columns.items() if column is not None})
+
+
+def tally(piece: Piece, catalogue: Catalogue) -> npt.NDArray[np.int64]:
+    """Pairs that may be held out (no, yes) × times × (rows, treated, positives, rows without a propensity)."""
+    log = read_part(piece, catalogue, 0.0)
+    held = some_pairs(log.user, log.item, log.n_items)
+    at = held * np.int64(log.n_times) + log.time
+    lacking = np.ones(len(log), bool) if log.propensity is None else ~np.isfinite(log.propensity)
+    marks = (np.ones(len(log), bool), log.treated == 1, log.outcome == 1, lacking)
+    counts = [np.bincount(at[mark], minlength=2 * log.n_times) for mark in marks]
+    return np.stack(counts, axis=-1).reshape(2, log.n_times, 4)
+
+
+def summarize(piece: Piece) -> Summary:
+    """Read a piece once."""
+    log = read_piece(piece)
+    bought = np.bincount(log.item[log.outcome == 1], minlength=log.n_items)
+    extreme = log.propensity is not None and bool(lacks_overlap(log.propensity).any())
+    return Summary(
+        log.users.values, log.items.values, log.times.values, bought, len(log), int(np.count_nonzero(log.treated)),
+        int(np.count_nonzero(log.outcome)), log.timed, log.propensity is not None, extreme, fingerprint(log),
+    )  # fmt: skip
+
+
+def merge(*summaries: Summary) -> Summary:
+    """The summary of several pieces."""
+    users, items, times = (_union(column, [getattr(s, column) for s in summaries]) for column in _LISTS)
+    bought = np.zeros(len(items), np.int64)
+    for part in summaries:
+        bought[np.asarray(pc.index_in(part.items.cast(items.type), value_set=items))] += part.bought
+    rows, treated, positives = (sum(getattr(s, n) for s in summaries) for n in ("rows", "treated", "positives"))
+    extreme = any(s.lacks_overlap for s in summaries)
+    digest = " ".join(s.digest for s in summaries)
+    flags = (summaries[0].timed, summaries[0].has_propensity)
+    return Summary(users, items, times, bought, rows, treated, positives, *flags, extreme, digest)
+
+
+_LISTS = {"users": "user_id", "items": "item_id", "times": "time"}
+
+
+def _union(column: str, parts: list[pa.Array]) -> pa.Array:
+    """Distinct ids, of one type; the rules are those of a column that is read in one place."""
+    reader = IdColumn(_LISTS[column], WrongRows())
+    for part in parts:
+        reader.add(part)
+    return reader.finish()[0]
+
+
+def positions(ids: Ids, values: pa.Array) -> Codes:
+    """``ids.encode``; a sorted list of integers is searched, which needs no memory."""
+    whole = ids.values
+    if pa.types.is_integer(whole.type) and values.type == whole.type and len(whole):
+        numbers, wanted = np.asarray(whole), np.asarray(values)
+        if bool((numbers[1:] > numbers[:-1]).all()):
+            at = np.minimum(np.searchsorted(numbers, wanted), len(numbers) - 1)
+            return np.where(numbers[at] == wanted, at, -1).astype(np.int32)
+    return ids.encode(values)

@@ -1,0 +1,246 @@
+"""The part of a fit that lives on one worker: its users' positives and factors, and the item blocks that pass."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from taurank.data.shards import Shard, ShardedArray, open_arrays, read_manifest, write_shard
+from taurank.learners.factorization import normal_rows
+from taurank.learners.pairwise import baskets_of
+from taurank.sgd.planning import by_user
+from taurank.sgd.samples import NO_BASKETS
+from taurank.sgd.scheduler import Pairwise, UnitStats, factor_table
+from taurank.sgd.strata import ItemBlocks, cut_items
+from taurank.sgd.visits import Residents, recut
+
+Float32s = npt.NDArray[np.float32]
+SNAPSHOT = "factors"
+
+
+@dataclass(frozen=True)
+class Job:
+    """One fit, as far as the workers need to know it."""
+
+    seed: int
+    workers: int
+    n_users: int
+    n_items: int
+    n_positives: int
+    blocks: int
+    factors: int
+    first: tuple[int, ...]  # user blocks of each worker
+    params: Pairwise
+    in_baskets: bool
+
+
+class EpochReport(NamedTuple):
+    """What a worker did in an epoch."""
+
+    stats: UnitStats
+    received: int  # bytes of item blocks
+    busy: float  # seconds in the kernels
+    planning: float  # seconds, sorting the positives by unit
+    waiting: float  # seconds between the calls, for blocks and for the driver
+
+
+class Residence:
+    """Call ``absorb`` for every piece, then ``settle``; ``start`` or ``restore``; then epochs."""
+
+    def __init__(self, job: Job, number: int, place: Any) -> None:
+        release_memory()
+        self.job, self.number = job, number
+        self.codes, self._members, self._start = (np.array(part) for part in place)
+        self._pieces: dict[int, Any] = {}
+        self.users = self.average = factor_table(0, job.factors)
+        self.item_average = factor_table(0, job.factors)
+        self.items = _no_items()
+        self.blocks: dict[int, Float32s] = {}
+        self._source: Any = None  # where the blocks of the next epoch come from, unless from the epoch before
+        self.stats: Any = None
+        self.received, self.busy, self.planning, self.waiting, self.left = 0, 0.0, 0.0, 0.0, 0.0
+
+    # loading
+
+    def absorb(self, number: int, columns: Any) -> None:
+        """Store the positives of one piece."""
+        self._pieces[number] = [np.array(column) for column in columns]  # a copy: the original is in shared memory
+
+    def settle(self) -> int:
+        """Sort the positives by user; rows keep the order they have in the files."""
+        pieces = [self._pieces[number] for number in sorted(self._pieces)]
+        self._pieces = {}
+        user, item, weight, moment = (_joined(pieces, column) for column in range(4))
+        basket, baskets = None, NO_BASKETS
+        if self.job.in_baskets:
+            basket, baskets = baskets_of(user, item, moment, len(self.codes))
+        positives = by_user(user, item, weight, len(self.codes), self.job.n_items, basket)
+        del user, item, weight, moment
+        first = self.job.first[self.number]
+        self.residents = Residents(
+            positives, self._members, self._start, first, self.job.blocks, self.job.n_items, baskets
+        )
+        release_memory()
+        return len(positives.item)
+
+    def start(self) -> None:
+        """The factors before the first epoch: these users' part of the stream of ``FactorLearner.initial``."""
+        rng = np.random.default_rng(np.random.SeedSequence(self.job.seed))
+        self.users = factor_table(len(self.codes), self.job.factors)
+        for first, rows in normal_rows(rng, self.job.n_users, self.job.factors):
+            low, high = np.searchsorted(self.codes, (first, first + len(rows)))
+            self.users[low:high, : self.job.factors] = rows[self.codes[low:high] - first]
+        self._source = rng
+
+    def restore(self, folder: Path, average: Path | None) -> None:
+        """The factors of a snapshot."""
+        arrays = read_snapshot(folder)
+        self.users = self._own_rows(arrays["user_factors"])
+        self._source = arrays["item_factors"]
+        if average is not None:
+            means = read_snapshot(average)
+            self.average = self._own_rows(means["user_factors"])
+            low, high = self.item_range
+            self.item_average = factor_table(high - low, self.job.factors)
+            self.item_average[:, : self.job.factors] = means["item_factors"][np.arange(low, high)]
+
+    def _own_rows(self, stored: ShardedArray) -> Float32s:
+        table = factor_table(len(self.codes), self.job.factors)
+        table[:, : self.job.factors] = stored[self.codes]
+        return table
+
+    # an epoch
+
+    def plan(self, epoch: int) -> None:
+        began = time.perf_counter()
+        self.previous = self.items
+        self.residents.plan(self.job.seed, epoch)
+        self.items = self.residents.items
+        self.stats = self.residents.new_stats()
+        self.left = time.perf_counter()
+        self.received, self.busy, self.planning, self.waiting = 0, 0.0, self.left - began, 0.0
+
+    def begin(self, *blocks: Float32s) -> None:
+        """The item blocks that this worker starts with: from all blocks of the epoch before, or from the start."""
+        own = self.residents.own
+        if blocks:
+            self.blocks = recut(self.previous, self.items, own, list(blocks))
+            self.received += sum(block.nbytes for block in blocks)
+            return
+        at = np.empty(self.job.n_items, np.int32)
+        at[self.items.order] = np.arange(self.job.n_items, dtype=np.int32)
+        sizes = np.diff(self.items.start)
+        self.blocks = {b: factor_table(int(sizes[b]), self.job.factors) for b in own}
+        for first, rows in self._start_items():
+            home = self.items.block[first : first + len(rows)]
+            for b in own:
+                here = np.flatnonzero(home == b)
+                self.blocks[b][at[first + here] - self.items.start[b], : self.job.factors] = rows[here]
+        self._source = None
+
+    def _start_items(self) -> Iterator[tuple[int, Float32s]]:
+        if isinstance(self._source, np.random.Generator):
+            yield from normal_rows(self._source, self.job.n_items, self.job.factors)
+            return
+        start = 0
+        for part in self._source.parts:
+            yield start, part
+            start += len(part)
+
+    def visit(self, block: int, high: int, low: int, rate: float, rows: Float32s | None) -> Float32s:
+        """One item block meets some of the user blocks; its rows after that."""
+        self.waiting += time.perf_counter() - self.left
+        if rows is None:
+            table = self.blocks.pop(block)
+        else:
+            table = factor_table(*rows.shape)
+            table[:] = rows
+            self.received += table.nbytes
+        began = time.perf_counter()
+        if self.job.n_items > 1:  # else there is nothing to rank
+            params = self.job.params._replace(learning_rate=rate)
+            self.residents.visit(self.users, table, block, high, low, params, self.stats)
+        self.left = time.perf_counter()
+        self.busy += self.left - began
+        return table
+
+    def end(self) -> EpochReport:
+        return EpochReport(self.stats, self.received, self.busy, self.planning, self.waiting)
+
+    def add_to_average(self, count: int, *blocks: Float32s) -> None:
+        """Eq. (averaging), for the users of this worker and for its range of items."""
+        items = self._range_of(blocks)
+        if count == 1:
+            self.average, self.item_average = _copied(self.users), items
+            return
+        share = np.float32(1 / count)
+        for mean, table in ((self.average, self.users), (self.item_average, items)):
+            mean += share * (table - mean)
+
+    # snapshots
+
+    @property
+    def item_range(self) -> tuple[int, int]:
+        n, workers = self.job.n_items, self.job.workers
+        return n * self.number // workers, n * (self.number + 1) // workers
+
+    def _range_of(self, blocks: tuple[Float32s, ...]) -> Float32s:
+        """The rows of this worker's range of items, in catalogue order."""
+        low, high = self.item_range
+        table = factor_table(high - low, self.job.factors)
+        for b, rows in enumerate(blocks):
+            ids = self.residents.block_items(b)
+            here = np.flatnonzero((ids >= low) & (ids < high))
+            table[ids[here] - low] = rows[here]
+        return table
+
+    def slices(self, averaged: bool, edges: list[int]) -> Any:
+        """Codes and factors of its users in each range of users."""
+        table = self.average if averaged else self.users
+        at = np.searchsorted(self.codes, edges)
+        parts = [(self.codes[low:high], table[low:high, : self.job.factors]) for low, high in pairwise(at)]
+        return parts[0] if len(parts) == 1 else tuple(parts)
+
+    def write_items(self, folder: Path, averaged: bool, *blocks: Float32s) -> Shard:
+        table = self.item_average if averaged else self._range_of(blocks)
+        return write_shard(folder, "item_factors", self.number, table[:, : self.job.factors])
+
+
+def release_memory() -> None:
+    """Give back to the system what reading and sorting no longer need; the allocators would keep it."""
+    pa.default_memory_pool().release_unused()
+    with suppress(OSError, AttributeError):  # glibc alone has it
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def read_snapshot(folder: Path) -> dict[str, ShardedArray]:
+    """The arrays of a snapshot, memory-mapped."""
+    _, shards = read_manifest(folder, SNAPSHOT, check=False)
+    return open_arrays(folder, shards)
+
+
+def _joined(pieces: list[Any], column: int) -> npt.NDArray[Any]:
+    parts = [piece[column] for piece in pieces]
+    for piece in pieces:
+        piece[column] = None  # each column is released as soon as it is copied
+    return np.concatenate(parts)
+
+
+def _copied(table: Float32s) -> Float32s:
+    copy = factor_table(*table.shape)
+    copy[:] = table
+    return copy
+
+
+def _no_items() -> ItemBlocks:
+    return cut_items(1, 1, 0, 0)

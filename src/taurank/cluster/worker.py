@@ -1,0 +1,121 @@
+"""What a worker process can do; ``Pool`` makes it a Ray actor."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from taurank.cluster import counting, evaluating, pieces, recommending, routing
+from taurank.cluster.counting import CountTask, ScoreTask
+from taurank.cluster.evaluating import MeasureTask
+from taurank.cluster.pieces import Piece, Summary
+from taurank.cluster.recommending import RecommendTask
+from taurank.cluster.residence import Job, Residence
+from taurank.cluster.routing import Columns, Place
+
+
+class Worker:
+    """One process with one thread. It keeps the users of one fit; everything else is passed to it."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.residence: Residence | None = None
+
+    def pid(self) -> int:
+        return os.getpid()
+
+    def memory(self) -> dict[str, int]:
+        """Bytes of memory of its own: now and at most, without what it shares through the object store."""
+        return routing.own_memory()
+
+    # reading
+
+    def summarize(self, piece: Piece) -> Summary:
+        return pieces.summarize(piece)
+
+    def tally(self, piece: Piece, catalogue: Any) -> Any:
+        return pieces.tally(piece, catalogue)
+
+    def merge(self, *summaries: Summary) -> Summary:
+        return pieces.merge(*summaries)
+
+    # a fit
+
+    def stage(self, piece: Piece, catalogue: Any, share: float, learner: Any) -> tuple[int, Columns]:
+        return routing.stage(pieces.read_part(piece, catalogue, share), learner)
+
+    def place(self, job: Job) -> tuple[Any, ...]:
+        return routing.place_users(job)
+
+    def split(self, columns: Columns, owner: Any, local: Any, owners: list[int]) -> Any:
+        parts = routing.split(columns, owner, local, owners)
+        return parts[0] if len(owners) == 1 else tuple(parts)
+
+    def move_in(self, job: Job, place: Place) -> None:
+        """Become the home of some users; what was here before is dropped."""
+        self.residence = None
+        self.residence = Residence(job, self.number, place)
+
+    def absorb(self, number: int, columns: Columns) -> None:
+        self._home.absorb(number, columns)
+
+    def settle(self) -> int:
+        return self._home.settle()
+
+    def start(self) -> None:
+        self._home.start()
+
+    def restore(self, folder: Path, average: Path | None) -> None:
+        self._home.restore(folder, average)
+
+    def plan(self, epoch: int) -> None:
+        self._home.plan(epoch)
+
+    def begin(self, *blocks: Any) -> None:
+        self._home.begin(*blocks)
+
+    def visit(self, block: int, high: int, low: int, rate: float, rows: Any = None) -> Any:
+        return self._home.visit(block, high, low, rate, rows)
+
+    def end(self) -> Any:
+        return self._home.end()
+
+    def add_to_average(self, count: int, *blocks: Any) -> None:
+        self._home.add_to_average(count, *blocks)
+
+    def slices(self, averaged: bool, edges: list[int]) -> Any:
+        return self._home.slices(averaged, edges)
+
+    def write_users(self, folder: Path, number: int, low: int, high: int, *slices: Any) -> Any:
+        return routing.write_users(folder, number, low, high, *slices)
+
+    def write_items(self, folder: Path, averaged: bool, *blocks: Any) -> Any:
+        return self._home.write_items(folder, averaged, *blocks)
+
+    # other learners, evaluation, recommendations
+
+    def rows(self, piece: Piece, catalogue: Any, share: float, group_of: Any, groups: list[int]) -> Any:
+        parts = evaluating.rows_by_group(pieces.read_part(piece, catalogue, share), group_of, groups)
+        return parts[0] if len(groups) == 1 else tuple(parts)
+
+    def needed(self, piece: Piece, catalogue: Any, share: float, estimate: Any, whole_log: bool) -> Any:
+        return evaluating.needed_users(pieces.read_part(piece, catalogue, share), estimate, whole_log)
+
+    def measure(self, task: MeasureTask, catalogue: Any, ranker: Any, *rows: Any) -> Any:
+        return evaluating.measure_group(task, catalogue, ranker, *rows)
+
+    def count_pairs(self, task: CountTask, catalogue: Any, *rows: Any) -> Any:
+        return counting.count(task, catalogue, *rows)
+
+    def smooth_pairs(self, task: ScoreTask) -> Any:
+        return counting.score(task)
+
+    def recommend(self, task: RecommendTask, request: Any) -> int:
+        return recommending.write_part(task, request)
+
+    @property
+    def _home(self) -> Residence:
+        if self.residence is None:
+            raise RuntimeError("this worker has no users yet")
+        return self.residence

@@ -1,0 +1,87 @@
+"""What the ranks of single cells are worth, and sums over whole lists: a block of users in, arrays out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from taurank._jit import compiled
+from taurank.evaluation.rank_kernels import new_bins, rank_items
+
+
+@compiled
+def row_weights(
+    scores: Any, least: Any, users: Any, column: Any, start: Any, item: Any, tables: Any, out: Any
+) -> None:
+    """``out[m, row]``: the weight of metric m at the item of each row; user u has ``start[u] : start[u + 1]``.
+
+    Items that score below ``least`` are too far down to have one; theirs stays 0.
+    """
+    n_known, n_items = scores.shape[1], len(column)
+    bins = new_bins(scores)
+    slot = np.full(n_items, -1, np.int32)
+    wanted = np.empty(n_items, np.int32)
+    above, tied = np.empty(n_items, np.int64), np.empty(n_items, np.int64)
+    for b in range(len(users)):
+        n = 0
+        for row in range(start[users[b]], start[users[b] + 1]):
+            i = item[row]
+            if slot[i] < 0 and (column[i] < 0 or scores[b, column[i]] >= least[b]):
+                slot[i], wanted[n] = n, i
+                n += 1
+        if n == 0:
+            continue
+        rank_items(scores[b], column[wanted[:n]], n_items - n_known, above, tied, bins)
+        for row in range(start[users[b]], start[users[b] + 1]):
+            a = slot[item[row]]
+            if a >= 0:
+                for m in range(len(out)):
+                    out[m, row] = _mean_weight(tables, m, above[a], tied[a])
+        for a in range(n):
+            slot[wanted[a]] = -1
+
+
+@compiled
+def list_sums(
+    scores: Any, order: Any, length: Any, users: Any, item_of: Any, factors: Any, unknown: Any, n_unknown: Any,
+    tables: Any, out: Any,
+) -> None:  # fmt: skip
+    """``out[m, user, c]`` = Σ_i weight_m(rank of i) · factors[i, c], over the first ``length`` columns in ``order``.
+
+    The columns are ordered best first. ``item_of`` is the item of each column of the scores, ``unknown`` the sum of
+    the factors of the items without a column, which come last, tied.
+    """
+    total = np.empty(factors.shape[1])
+    n_known = scores.shape[1]
+    for b in range(len(users)):
+        first, n_listed = 0, length[b]
+        while first < n_listed:
+            last = first
+            score = scores[b, order[b, first]]
+            total[:] = 0.0
+            while last < n_listed and scores[b, order[b, last]] == score:
+                for c in range(len(total)):
+                    total[c] += factors[item_of[order[b, last]], c]
+                last += 1
+            _add(tables, first, last - first, total, out, users[b])
+            first = last
+        if n_unknown > 0 and n_listed == n_known:
+            _add(tables, n_known, n_unknown, unknown, out, users[b])
+
+
+@compiled
+def _add(tables: Any, above: Any, tied: Any, total: Any, out: Any, user: Any) -> None:
+    for m in range(len(out)):
+        weight = _mean_weight(tables, m, above, tied)
+        if weight != 0.0:
+            for c in range(len(total)):
+                out[m, user, c] += weight * total[c]
+
+
+@compiled
+def _mean_weight(tables: Any, metric: Any, above: Any, tied: Any) -> Any:
+    """The mean weight over the ranks above + 1 … above + tied."""
+    if tied == 1:
+        return tables.weight[metric, above]
+    return (tables.summed[metric, above + tied] - tables.summed[metric, above]) / tied

@@ -1,0 +1,142 @@
+"""The k best items of every user: arrays in, arrays out.
+
+Equal scores rank in catalogue order. Items are scanned in stretches; a stretch in which nothing beats the
+k-th best so far is passed over by one vectorized comparison. ``best`` cuts ties at the k-th score, as a list must;
+``best_first`` includes them all, as the expectation of a metric needs.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from taurank._jit import compiled
+
+_STRETCH = 64
+_SORT_PAYS = 256  # deeper lists than this: insertions cost more than sorting the row
+
+
+class Top(NamedTuple):
+    """Columns and scores of the best of each row, best first; row r has ``length[r]`` of them."""
+
+    columns: npt.NDArray[np.int32]
+    values: npt.NDArray[Any]  # of the type of the scores
+    length: npt.NDArray[np.int64]
+
+
+class Listing(NamedTuple):
+    """Columns of each row, best first; row r has ``length[r]`` of them, and no other column scores ``least[r]``."""
+
+    columns: npt.NDArray[np.int32]
+    length: npt.NDArray[np.int64]
+    least: npt.NDArray[Any]
+
+
+def best(
+    scores: npt.NDArray[Any],
+    k: int,
+    start: npt.NDArray[np.int64] | None = None,
+    excluded: npt.NDArray[np.int32] | None = None,
+) -> Top:
+    """The ``k`` best of each row; a NaN or −∞ is never among them.
+
+    ``excluded[start[r] : start[r + 1]]`` are columns that row r must not get; they are overwritten with −∞,
+    so ``scores`` is then modified in place.
+    """
+    if start is not None and excluded is not None:
+        _exclude(scores, start, excluded)
+    rows = len(scores)
+    columns = np.full((rows, k), -1, np.int32)
+    values = np.full((rows, k), -np.inf, scores.dtype)
+    count = np.zeros(rows, np.int64)
+    _best(scores, columns, values, count)
+    return Top(columns, values, count)
+
+
+def best_first(scores: npt.NDArray[Any], depth: int) -> Listing:
+    """All columns by descending score, or at least those that share the first ``depth`` ranks, ties included."""
+    rows, n = scores.shape
+    if depth > min(_SORT_PAYS, n - 1):
+        order = np.argsort(-scores, axis=1, kind="stable").astype(np.int32)
+        return Listing(order, np.full(rows, n, np.int64), np.full(rows, -np.inf, scores.dtype))
+    top = best(scores, depth)
+    above, tied = np.empty(rows, np.int64), np.empty(rows, np.int64)
+    _count_ties(scores, top.values, above, tied)
+    length = above + tied
+    columns = np.full((rows, int(length.max(initial=0))), -1, np.int32)
+    _fill(scores, top.columns, top.values, above, length, columns)
+    return Listing(columns, length, top.values[:, -1])
+
+
+@compiled
+def _exclude(scores: Any, start: Any, excluded: Any) -> None:
+    for row in range(scores.shape[0]):
+        for position in range(start[row], start[row + 1]):
+            scores[row, excluded[position]] = -np.inf
+
+
+@compiled
+def _best(scores: Any, columns: Any, values: Any, count: Any) -> None:
+    for row in range(scores.shape[0]):
+        count[row] = _best_of_row(scores[row], columns[row], values[row])
+
+
+@compiled
+def _best_of_row(scores: Any, columns: Any, values: Any) -> Any:
+    k, count = len(values), 0
+    for first in range(0, len(scores), _STRETCH):
+        stretch = scores[first : first + _STRETCH]
+        if _any_above(stretch, values[k - 1]):
+            for j in range(len(stretch)):
+                if stretch[j] > values[k - 1]:
+                    count = min(count + 1, k)
+                    _insert(stretch[j], first + j, columns, values, count)
+    return count
+
+
+@compiled
+def _any_above(stretch: Any, threshold: Any) -> Any:
+    """Counters as wide as most scores let the compiler compare many at once."""
+    above = np.int32(0)
+    for j in range(len(stretch)):
+        above |= np.int32(stretch[j] > threshold)
+    return above != 0
+
+
+@compiled
+def _insert(score: Any, column: Any, columns: Any, values: Any, count: Any) -> None:
+    """Put a score behind all that are at least as high."""
+    slot = count - 1
+    while slot > 0 and values[slot - 1] < score:
+        values[slot], columns[slot] = values[slot - 1], columns[slot - 1]
+        slot -= 1
+    values[slot], columns[slot] = score, column
+
+
+@compiled
+def _count_ties(scores: Any, values: Any, above: Any, tied: Any) -> None:
+    """How many columns of each row score above the last of its list, and how many the same."""
+    for row in range(scores.shape[0]):
+        one, last = scores[row], values[row, -1]
+        above[row] = np.count_nonzero(values[row] > last)
+        same = np.int32(0)
+        for j in range(len(one)):
+            same = np.int32(same + (one[j] == last))
+        tied[row] = same
+
+
+@compiled
+def _fill(scores: Any, best_columns: Any, values: Any, above: Any, length: Any, columns: Any) -> None:
+    """The columns above the last score as they are listed, then all that tie with it, in catalogue order."""
+    for row in range(scores.shape[0]):
+        count, last = above[row], values[row, -1]
+        if length[row] <= values.shape[1]:  # no tie was cut
+            columns[row, : length[row]] = best_columns[row, : length[row]]
+            continue
+        columns[row, :count] = best_columns[row, :count]
+        for j in range(scores.shape[1]):
+            if scores[row, j] == last:
+                columns[row, count] = j
+                count += 1

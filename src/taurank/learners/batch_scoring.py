@@ -1,0 +1,67 @@
+"""``scorer``: recommendations as a function over Arrow batches, for any engine that maps one over partitions.
+
+No engine is imported here. Spark's ``mapInArrow`` and Ray Data's ``map_batches`` call what ``scorer`` returns.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from taurank._validation import check_integer
+from taurank.data.sources import to_arrow
+from taurank.errors import InputError
+from taurank.learners.base import Learner
+from taurank.learners.recommend import OnUnknown, Request
+from taurank.learners.registry import load
+
+
+def scorer(model: Learner | str | os.PathLike[str], k: int = 10, on_unknown: OnUnknown = "raise") -> Scorer:
+    """A function from batches with ``user_id`` to batches with ``user_id, item_id, score, rank``.
+
+    ``model`` is a fitted learner, or the path of a saved one: a path is opened by each process that scores, which
+    costs nothing to send. ``on_unknown`` is that of ``recommend``.
+    """
+    check_integer("k", k)
+    return Scorer(model, k, on_unknown)
+
+
+class Scorer:
+    """``scorer(batches)``; it can be pickled, and caches the model it opens."""
+
+    def __init__(self, model: Learner | str | os.PathLike[str], k: int, on_unknown: OnUnknown) -> None:
+        self.model = model if isinstance(model, Learner) else Path(model).resolve()
+        self.k, self.on_unknown = k, on_unknown
+        self._request: Request | None = None
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Of the batches it returns."""
+        return self.request.schema()
+
+    @property
+    def request(self) -> Request:
+        if self._request is None:
+            learner: Any = self.model if isinstance(self.model, Learner) else load(self.model)
+            self._request = Request(learner, self.k, None, None, self.on_unknown, "raise", 1)
+        return self._request
+
+    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            if "user_id" not in batch.schema.names:
+                raise InputError(
+                    f"a batch to score needs the column 'user_id'; found: {', '.join(batch.schema.names)}."
+                )
+            yield from self.request.batches(batch.column("user_id"))
+
+    def table(self, frame: Any) -> pa.Table:
+        """One table in, one table out: for engines that pass a whole batch at a time."""
+        table = to_arrow(frame)
+        return pa.Table.from_batches(self(table.to_batches()), self.schema)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_request": None}

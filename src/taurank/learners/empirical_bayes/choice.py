@@ -1,0 +1,200 @@
+"""Which prior, and how strong: the one that best predicts what was held out.
+
+Every candidate is fitted to all times but the last, and its score is the log-likelihood of the last time's cells,
+absent ones included: log μ̂^a of a cell that was positive in arm a, log(1 − μ̂^a) of one that was not. A log with one
+time holds out a fifth of its pairs instead. No truth and no inverse propensities are involved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from taurank.learners.empirical_bayes import taste as tastes
+from taurank.learners.empirical_bayes.counts import (
+    CONTROL_POSITIVE,
+    NOT_HELD_OUT,
+    NOTHING,
+    TREATED_NEGATIVE,
+    Floats,
+    HeldOut,
+    Integers,
+    Pairs,
+)  # fmt: skip
+from taurank.learners.empirical_bayes.grid import make_grid
+from taurank.learners.empirical_bayes.groups import Groups, by_exposure, by_propensity, one_group
+from taurank.learners.empirical_bayes.model import (
+    SHAPES,
+    Posterior,
+    Segments,
+    Shapes,
+    item_rates,
+    posterior,
+    segment,
+)
+
+GROUPS: dict[str, Callable[[Pairs], Groups]] = {
+    "item": one_group, "exposure": by_exposure, "propensity": by_propensity,
+}  # fmt: skip
+PRIORS = (*GROUPS, "taste")
+STRENGTHS = (3.0, 300.0, 3000.0)  # of the pull toward the cluster, in pairs
+STEPS = (3, 10, 30)  # of EM from the cluster's prior: stopping early is a second way to stay near it
+HALF = 0.5
+GAMMA_SHAPES = (0.3, 1.0, 3.0, 10.0, 30.0)  # of the Gamma prior around taste
+RANKS = (16, 24)
+RATES = make_grid(24, 1e-4, 0.98)
+SAMPLED_USERS = 4096  # whose cells are scored: enough to choose by, also where users × items are too many to visit
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A prior and its strength; the EM steps of priors of counts, the rank of taste (0 for other priors).
+
+    ``own`` is the weight of the posterior under a prior moved by the segment's own pairs; the rest of the weight has
+    the posterior under the cluster's prior.
+    """
+
+    prior: str
+    strength: float
+    steps: int = 0
+    rank: int = 0
+    own: float = 1.0
+
+
+class Fits:
+    """Posteriors of one set of counts under several settings; what two settings share is computed once."""
+
+    def __init__(self, pairs: Pairs, threads: int | None, shapes: Shapes = SHAPES) -> None:
+        self.pairs, self.threads, self.shapes = pairs, threads, shapes
+        self._segments: dict[str, Segments] = {}
+        self._tastes: dict[int, tastes.Taste] = {}
+
+    def counted(self, setting: Setting) -> Posterior:
+        """The posterior without taste."""
+        if setting.prior not in self._segments:
+            groups = GROUPS[setting.prior](self.pairs)
+            self._segments = {setting.prior: segment(self.pairs, groups, RATES, self.threads, self.shapes)}
+        segments = self._segments[setting.prior]
+        return posterior(segments, setting.strength, setting.steps, setting.own, self.threads)
+
+    def taste(self, rank: int) -> tastes.Taste:
+        if rank not in self._tastes:
+            means = item_rates(self.pairs)
+            self._tastes = {rank: tastes.learn_taste(self.pairs, means, rank, self.threads)}
+        return self._tastes[rank]
+
+
+class Search:
+    """The held-out log-likelihood, per cell, of every setting that was tried."""
+
+    def __init__(self, held_out: HeldOut, threads: int | None) -> None:
+        self.held_out, self.fits = (
+            held_out,
+            Fits(held_out.pairs, threads, SHAPES[:1]),
+        )  # one clustering is enough to choose by
+        self.scores: dict[Setting, float] = {}
+
+    def best(self) -> Setting:
+        return max(self.scores, key=lambda setting: self.scores[setting])
+
+    def improves(self, setting: Setting) -> bool:
+        """Try a setting; whether it is the best so far."""
+        self.scores[setting] = log_likelihood(self.held_out, self.fits, setting)
+        return self.best() == setting
+
+
+def choose(
+    held_out: HeldOut, priors: Sequence[str], strength: float | None, rank: int | None, threads: int | None
+) -> dict[Setting, float]:
+    """First the groups of pairs, then how far and how freely each segment follows its own pairs, then taste."""
+    search = Search(held_out, threads)
+    for prior in priors:
+        if prior != "taste":
+            search.improves(Setting(prior, strength or STRENGTHS[0], steps=STEPS[0]))
+    if search.scores:
+        _refine(search, strength)
+    if "taste" in priors:
+        _try_tastes(search, GAMMA_SHAPES if strength is None else (strength,), RANKS if rank is None else (rank,))
+    return search.scores
+
+
+def _refine(search: Search, strength: float | None) -> None:
+    """More EM steps while they help; else less weight of own pairs, and a stronger pull while that helps."""
+    first = search.best()
+    more = [replace(first, steps=steps) for steps in STEPS[1:]]
+    stronger = [replace(first, strength=value) for value in (STRENGTHS[1:] if strength is None else ())]
+    if not all(search.improves(setting) for setting in more[:1]):
+        search.improves(replace(first, own=HALF))
+        all(search.improves(setting) for setting in stronger)
+    else:
+        all(search.improves(setting) for setting in more[1:])
+
+
+def _try_tastes(search: Search, shapes: Sequence[float], ranks: Sequence[int]) -> None:
+    """Every shape at the first rank; other ranks only if taste is the best prior so far."""
+    for rank in ranks:
+        if rank == ranks[0] or search.best().prior == "taste":
+            for shape in shapes:
+                search.improves(Setting("taste", shape, rank=rank))
+
+
+def log_likelihood(held_out: HeldOut, fits: Fits, setting: Setting) -> float:
+    """The mean log-likelihood of the held-out cells of all users, or of a sample of them."""
+    pairs = held_out.pairs
+    step = max(1, pairs.n_users // SAMPLED_USERS)
+    users = np.arange(0, pairs.n_users, step)
+    used = (pairs.user % step == 0) & (held_out.held != NOT_HELD_OUT)
+    if setting.prior == "taste":
+        taste = fits.taste(setting.rank)
+        moments = tastes.pair_moments(pairs, taste, setting.strength)
+        absent, cells = _absent_taste(held_out, taste, setting.strength, users)
+    else:
+        result = fits.counted(setting)
+        moments = np.where(pairs.seen[:, None], result.pair, result.absent[pairs.item])
+        number = _absent_cells(held_out, users)
+        absent, cells = float(number @ np.log1p(-result.absent[:, 1])), float(number.sum())
+    total = float(_cells(held_out.held[used], moments[used]).sum())
+    return (total + held_out.share * absent) / max(1.0, np.count_nonzero(used) + held_out.share * cells)
+
+
+def _cells(held: npt.NDArray[np.int8], moments: Floats) -> Floats:
+    treated, control = moments[:, 0], moments[:, 1]
+    return np.select(
+        [held == NOTHING, held == TREATED_NEGATIVE, held == CONTROL_POSITIVE],
+        [np.log1p(-control), np.log1p(-treated), np.log(control)],
+        np.log(treated),
+    )
+
+
+def _absent_cells(held_out: HeldOut, users: Integers) -> Floats:
+    """For each item, the cells of the held-out time whose pairs have no row at all, of these users."""
+    if held_out.eligibility is None:
+        pairs, step = held_out.pairs, users[1] - users[0] if len(users) > 1 else 1
+        return len(users) - np.bincount(pairs.item[pairs.user % step == 0], minlength=pairs.n_items).astype(
+            np.float64
+        )
+    return sum((mask.sum(0) for _, mask in _absent_blocks(held_out, users)), np.zeros(held_out.pairs.n_items))
+
+
+def _absent_blocks(held_out: HeldOut, users: Integers) -> Iterator[tuple[Integers, npt.NDArray[np.bool_]]]:
+    """Blocks of users, and which of their cells at the held-out time are eligible and of pairs without rows."""
+    pairs = held_out.pairs
+    for first in range(0, len(users), 256):
+        block = users[first : first + 256]
+        mask = held_out.eligible(block)
+        for at, user in enumerate(block):
+            mask[at, pairs.item[pairs.start[user] : pairs.start[user + 1]]] = False
+        yield block, mask
+
+
+def _absent_taste(held_out: HeldOut, taste: tastes.Taste, shape: float, users: Integers) -> tuple[float, float]:
+    """Σ log(1 − μ̂^C) over the sampled users' pairs without any row, and the number of their cells."""
+    total, cells, chances = 0.0, 0, held_out.pairs.absent_chances()
+    for block, mask in _absent_blocks(held_out, users):
+        control = tastes.absent_moments(taste.users[block], taste.items, taste.means, shape, chances)[1]
+        total += float(np.log1p(-control)[mask].sum())
+        cells += int(np.count_nonzero(mask))
+    return total, float(cells)

@@ -1,0 +1,233 @@
+"""EmpiricalBayes: the posterior mean effect of every pair, under a prior that is learned from the log.
+
+``docs/empirical_bayes.md`` has the equations and what they reach.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from taurank._validation import check_choice, check_integer, check_number
+from taurank.data.ids import Codes
+from taurank.data.log import Log
+from taurank.data.schema import Array
+from taurank.errors import InputError
+from taurank.learners.base import Float32s, Learner
+from taurank.learners.empirical_bayes import taste as tastes
+from taurank.learners.empirical_bayes.choice import PRIORS, STEPS, Fits, Setting, choose
+from taurank.learners.empirical_bayes.counts import Floats, Pairs, count, hold_out
+from taurank.learners.empirical_bayes.folding import fold_counts
+from taurank.learners.empirical_bayes.merging import added
+
+AUTO = "auto"
+_COUNTS = ("rows", "treated", "treated_positives", "control_positives")
+MOST_RANK = 256
+
+
+@dataclass(kw_only=True, eq=False)
+class EmpiricalBayes(Learner):
+    """Rank by E[μ^T − μ^C | the pair's counts], an effect in purchases per recommendation.
+
+    ``prior`` is what a pair's rates are expected to be before its own counts are seen: those of the item
+    ("item"), of the item's pairs that were recommended as often ("exposure") or with a similar propensity
+    ("propensity"), or what the user's other items say ("taste"). "auto" chooses by the likelihood of the last
+    time, which is held out for that. ``strength`` is how much the prior counts: in pairs of an item that its
+    cluster of items stands for, or, for taste, in purchases of the pair; None: chosen the same way. ``rank`` is
+    the rank of taste. ``settings_`` has the held-out log-likelihood per cell of every setting tried.
+    """
+
+    prior: str = AUTO
+    strength: float | None = None
+    rank: int | None = None
+    threads: int | None = None
+
+    scores_are_effects: ClassVar[bool] = True
+    stored: ClassVar[Mapping[str, Array]] = {
+        "pair_start": Array("int64", ("users + 1",), offsets_of="pairs"),
+        "pair_item": Array("int32", ("pairs",), below="items"),
+        "pair_score": Array("float32", ("pairs",)),
+        "pair_deviation": Array("float32", ("pairs",), minimum=0.0),
+        "unseen": Array("float32", ("items",)),
+        "unseen_deviation": Array("float32", ("items",), minimum=0.0),
+        "user_vector": Array("float64", ("users", "vector")),
+        "item_vector": Array("float64", ("items", 2, "vector")),
+        "mean_rate": Array("float64", ("items", 2), minimum=0.0),
+        "taste_setting": Array("float64", (2,), minimum=0.0),  # shape and times
+        "chosen": Array("float64", (5,), minimum=0.0, optional=True),  # prior, strength, steps, rank, own
+        "times": Array("int64", (1,), minimum=1, maximum=2**31 - 1, optional=True),
+        **{f"pair_{name}": Array("int32", ("pairs",), minimum=0, optional=True) for name in _COUNTS},
+        "pair_propensity": Array("float32", ("pairs",), optional=True),
+        "pair_chances": Array("int32", ("pairs",), minimum=0, optional=True),  # these three of eligibility tables
+        "item_cells": Array("float64", ("items",), minimum=0.0, optional=True),
+        "user_cells": Array("float64", ("users",), minimum=0.0, optional=True),
+        "absent_chances": Array("int32", ("items",), minimum=0, optional=True),
+    }
+    space: ClassVar[Mapping[str, Sequence[Any]]] = {"prior": PRIORS}
+
+    def __post_init__(self) -> None:
+        check_choice("prior", self.prior, (AUTO, *PRIORS))
+        if self.strength is not None:
+            check_number("strength", self.strength, 1e-6, 1e12)
+        if self.rank is not None:
+            check_integer("rank", self.rank, 1, MOST_RANK)
+        if self.threads is not None:
+            check_integer("threads", self.threads)
+
+    def learn(self, log: Log) -> None:
+        _check_arms(log)
+        self.settings_: dict[Setting, float] = {}
+        setting = self._setting(log)
+        self._store(count(log), setting)
+
+    def learn_more(self, log: Log) -> None:
+        """Add up the counts, and fit the prior that was chosen before to all of them."""
+        self._check_propensity(log, self._chosen())
+        self._store(added(self._pairs(), log), self._chosen())
+
+    def fold(self, log: Log) -> None:
+        """The posteriors of these users' pairs under the priors of the fit."""
+        known, new, setting = self._pairs(), count(log), self._chosen()
+        self._check_propensity(log, setting)
+        if setting.prior == "taste":
+            taste = tastes.fold_taste(new, self._fitted("item_vector_"), self._fitted("mean_rate_"))
+            self.user_vector_ = taste.users
+            self._store_pairs(new, tastes.pair_moments(new, taste, setting.strength))
+            self.taste_setting_ = np.array([setting.strength, log.n_times], np.float64)
+        else:
+            result = fold_counts(known, new, setting, self.threads)
+            self._store_pairs(new, result.pair)
+            self.unseen_, self.unseen_deviation_ = _effect(result.absent)
+            self.user_vector_ = np.zeros((new.n_users, 0))
+        self._store_counts(new)
+
+    def score_block(self, user_codes: Codes) -> Float32s:
+        return self._filled(user_codes, self._fitted("pair_score_"), *self._absent(user_codes)[:1])
+
+    def deviation_block(self, user_codes: Codes) -> Float32s:
+        """The posterior standard deviation of every score of these users."""
+        return self._filled(user_codes, self._fitted("pair_deviation_"), *self._absent(user_codes)[1:])
+
+    def deviation(self, users: Any, items: Any) -> Float32s:
+        """The posterior standard deviation of the score of each pair (users[n], items[n])."""
+        return self._of_pairs(self.deviation_block, users, items)
+
+    def _check_propensity(self, log: Log, setting: Setting) -> None:
+        if setting.prior == "propensity":
+            log.recorded_propensity("EmpiricalBayes with prior='propensity'")
+
+    def _setting(self, log: Log) -> Setting:
+        """What was asked for, or the best of what may be chosen from."""
+        if self.prior == "propensity":
+            log.recorded_propensity("EmpiricalBayes with prior='propensity'")
+        usable = [prior for prior in PRIORS if prior != "propensity" or not log.n_without_propensity]
+        priors = usable if self.prior == AUTO else [self.prior]
+        if self.prior != AUTO and self.strength is not None and (self.prior != "taste" or self.rank is not None):
+            steps = 0 if self.prior == "taste" else STEPS[0]
+            return Setting(self.prior, self.strength, steps, self.rank or 0)
+        self.settings_ = choose(hold_out(log), priors, self.strength, self.rank, self.threads)
+        return max(self.settings_, key=lambda setting: self.settings_[setting])
+
+    def _store(self, pairs: Pairs, setting: Setting) -> None:
+        fits = Fits(pairs, self.threads)
+        if setting.prior == "taste":
+            self._store_taste(fits, setting)
+        else:
+            self._store_counted(fits, setting)
+        numbers = (setting.strength, setting.steps, setting.rank, setting.own)
+        self.chosen_ = np.array([PRIORS.index(setting.prior), *numbers], np.float64)
+        self._store_counts(pairs)
+
+    def _store_counted(self, fits: Fits, setting: Setting) -> None:
+        result, n_items = fits.counted(setting), fits.pairs.n_items
+        self._store_pairs(fits.pairs, result.pair)
+        self.unseen_, self.unseen_deviation_ = _effect(result.absent)
+        self.user_vector_, self.item_vector_ = np.zeros((fits.pairs.n_users, 0)), np.zeros((n_items, 2, 0))
+        self.mean_rate_, self.taste_setting_ = np.zeros((n_items, 2)), np.zeros(2)
+
+    def _store_taste(self, fits: Fits, setting: Setting) -> None:
+        taste = fits.taste(setting.rank)
+        self._store_pairs(fits.pairs, tastes.pair_moments(fits.pairs, taste, setting.strength))
+        self.unseen_ = self.unseen_deviation_ = np.zeros(fits.pairs.n_items, np.float32)
+        self.user_vector_, self.item_vector_, self.mean_rate_ = taste.users, taste.items, taste.means
+        self.taste_setting_ = np.array([setting.strength, fits.pairs.times], np.float64)
+
+    def _store_pairs(self, pairs: Pairs, moments: Floats) -> None:
+        self.pair_start_, self.pair_item_ = pairs.start, pairs.item
+        self.pair_score_, self.pair_deviation_ = _effect(moments)
+
+    def _store_counts(self, pairs: Pairs) -> None:
+        """What an update and new users need: the counts, and the chances where eligibility tables limit them."""
+        for name in ("pair_propensity_", "pair_chances_", "item_cells_", "user_cells_", "absent_chances_"):
+            self.__dict__.pop(name, None)
+        self.times_ = np.array([pairs.times], np.int64)
+        for name in _COUNTS:
+            setattr(self, f"pair_{name}_", getattr(pairs, name))
+        if pairs.propensity is not None:
+            self.pair_propensity_ = pairs.propensity
+        if pairs.limited:
+            self.pair_chances_, self.absent_chances_ = pairs.chances, pairs.absent_chances()
+            self.item_cells_, self.user_cells_ = pairs.item_cells, pairs.user_cells
+
+    def _pairs(self) -> Pairs:
+        """The counts of the model."""
+        if "times_" not in self.__dict__:
+            raise InputError(
+                "this model was saved by a version of taurank that did not store its counts, so it cannot take in "
+                "new rows; fit it again."
+            )
+        times, n_users, n_items = int(self.times_[0]), len(self.pair_start_) - 1, len(self.unseen_)
+        stored: Mapping[str, Any] = self.__dict__
+        user_cells = stored.get("user_cells_", np.full(n_users, float(n_items * times)))
+        rows, treated, bought, otherwise = (stored[f"pair_{name}_"] for name in _COUNTS)
+        return Pairs(
+            self.pair_start_, self.pair_item_, rows, treated, bought, otherwise, stored.get("pair_propensity_"),
+            stored.get("pair_chances_", np.broadcast_to(np.int32(times), len(self.pair_item_))),
+            stored.get("item_cells_", np.full(n_items, float(n_users * times))), user_cells, times,
+            float(np.count_nonzero(user_cells)),
+        )  # fmt: skip
+
+    def _chosen(self) -> Setting:
+        prior, strength, steps, rank, own = self.chosen_
+        return Setting(PRIORS[int(prior)], float(strength), int(steps), int(rank), float(own))
+
+    def _absent(self, user_codes: Codes) -> tuple[Float32s, Float32s]:
+        """Scores and deviations as if none of these users' pairs had rows, users × items."""
+        if not self._fitted("user_vector_").shape[1]:
+            shape = (len(user_codes), len(self.unseen_))
+            return np.broadcast_to(self.unseen_, shape), np.broadcast_to(self.unseen_deviation_, shape)
+        strength, times = self.taste_setting_
+        vectors = self.user_vector_[user_codes]
+        filled = np.zeros((-(-len(vectors) // 16) * 16, vectors.shape[1]))  # one shape of product, so one sum order
+        filled[: len(vectors)] = vectors
+        treated, control, variance = tastes.absent_moments(
+            filled, self.item_vector_, self.mean_rate_, strength, self.__dict__.get("absent_chances_", int(times))
+        )
+        part = slice(len(vectors))
+        return (treated - control)[part].astype(np.float32), np.sqrt(variance)[part].astype(np.float32)
+
+    def _filled(self, user_codes: Codes, values: Float32s, absent: Float32s) -> Float32s:
+        """A fresh block: ``absent``, with the values of the pairs that have rows."""
+        first, last = self.pair_start_[user_codes], self.pair_start_[user_codes + 1]
+        row = np.repeat(np.arange(len(user_codes)), last - first)
+        within = np.arange(len(row)) - np.repeat(np.cumsum(last - first) - last, last - first)
+        block = np.array(absent, np.float32)
+        block[row, self.pair_item_[within]] = values[within]
+        return block
+
+
+def _effect(moments: Floats) -> tuple[Float32s, Float32s]:
+    """Mean and standard deviation of μ^T − μ^C."""
+    effect = moments[:, 0] - moments[:, 1]
+    deviation = np.sqrt(np.maximum(moments[:, 2] - effect**2, 0.0))
+    return effect.astype(np.float32), deviation.astype(np.float32)
+
+
+def _check_arms(log: Log) -> None:
+    treated = int(np.count_nonzero(log.treated))
+    for arm, cells in (("treated", treated), ("untreated", log.cells - treated)):
+        if cells == 0:
+            raise InputError(f"EmpiricalBayes needs both arms, and nothing in this log is {arm}.")

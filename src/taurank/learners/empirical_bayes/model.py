@@ -1,0 +1,214 @@
+"""The model: segments (the pairs of one item in one group), their means, their priors, and what follows for a pair.
+
+    all pairs  ─►  clusters of items × groups  ─►  segments
+
+Each level's prior is its parent's, tilted to the level's own means and moved by its own pairs.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from taurank.learners.empirical_bayes.counts import Floats, Integers, Pairs, distinct
+from taurank.learners.empirical_bayes.grid import Patterns, fit_priors, posteriors
+from taurank.learners.empirical_bayes.groups import Groups
+from taurank.learners.empirical_bayes.rates import paired_rates
+
+Shapes = tuple[tuple[int, int], ...]
+SHAPES: Shapes = ((3, 6), (4, 4), (5, 5))  # of clusterings: quantiles of treated share × quantiles of control rate
+PAIRS_PER_CLUSTER = 20_000  # fewer clusters, and a stronger pull, where pairs are too few for own distributions
+CLUSTER_STEPS = 300
+CLUSTER_PULL = 30.0
+
+
+@dataclass(frozen=True)
+class Segments:
+    """Everything about the segments that does not depend on the pull toward their cluster.
+
+    Where one cluster ends and the next begins is arbitrary, so there are several clusterings; posteriors
+    are averaged over them.
+    """
+
+    patterns: Patterns
+    pair_entry: Integers
+    absent_entry: Integers  # items · groups
+    means: Floats
+    clusterings: tuple[tuple[Floats, Integers], ...]  # the priors of the clusters, and which is each segment's
+    rates: Floats
+    absent_share: Floats  # items × groups
+
+
+@dataclass(frozen=True)
+class Posterior:
+    """E[μ^T], E[μ^C], E[(μ^T − μ^C)²] of every pair with rows, and of the absent pairs of every item."""
+
+    pair: Floats
+    absent: Floats
+
+
+def segment(
+    pairs: Pairs, groups: Groups, rates: Floats, threads: int | None = 1, shapes: Shapes = SHAPES
+) -> Segments:
+    patterns, pair_entry, absent_entry = _patterns(pairs, groups)
+    items, group = np.divmod(np.arange(pairs.n_items * groups.number), groups.number)
+    positives, trials = _totals(patterns)
+    item_rate = item_rates(pairs)
+    means = _segment_rates(positives, trials, item_rate[items], groups.number)
+    share = groups.absent / np.maximum(groups.absent.sum(1, keepdims=True), 1e-300)
+    share[groups.absent.sum(1) == 0, 0] = 1.0
+    one = _prior_of_all(patterns, means, rates, threads)
+    clusterings = []
+    for shape in _affordable(shapes, pairs.users * pairs.n_items):
+        parent = _clusters(pairs, item_rate, shape)[items] * groups.number + group
+        number = shape[0] * shape[1]
+        clusterings.append((_parents(patterns, one, parent, means, rates, number, groups.number, threads), parent))
+    return Segments(patterns, pair_entry, absent_entry, means, tuple(clusterings), rates, share)
+
+
+def posterior(segments: Segments, pull: float, steps: int, own: float = 1.0, threads: int | None = 1) -> Posterior:
+    """The mean over clusterings; ``own`` is the weight of priors that the segments' own pairs have moved."""
+    moments = np.zeros((len(segments.patterns.weight), 3))
+    for parents, parent in segments.clusterings:
+        for weight, moves in ((own, steps), (1.0 - own, 0)):
+            if weight:
+                moments += weight * posteriors(
+                    segments.patterns, parents, parent, segments.means, pull, moves, segments.rates, threads
+                )
+    moments /= len(segments.clusterings)
+    share = segments.absent_share
+    absent = moments[segments.absent_entry].reshape(*share.shape, 3)
+    return Posterior(moments[segments.pair_entry], np.einsum("ig,igm->im", share, absent))
+
+
+def _affordable(shapes: Shapes, pairs: float) -> list[tuple[int, int]]:
+    """Coarser shapes, and fewer of them, where pairs are too few for so many distributions."""
+    most = max(1.0, pairs / PAIRS_PER_CLUSTER)
+    scales = (min(1.0, math.sqrt(most / (first * second))) for first, second in shapes)
+    scaled = ((max(1, int(a * s)), max(1, int(b * s))) for (a, b), s in zip(shapes, scales, strict=True))
+    return list(dict.fromkeys(scaled))
+
+
+def _patterns(pairs: Pairs, groups: Groups) -> tuple[Patterns, Integers, Integers]:
+    """The distinct counts of every segment, and which of them those of each pair and of the absent pairs are."""
+    n_segments, own = pairs.n_items * groups.number, len(pairs.item)
+    base = max(pairs.times, int(pairs.chances.max(initial=0))) + 1
+    code = np.zeros(own + n_segments, np.int64)
+    code[own:] = np.repeat(pairs.absent_chances(), groups.number)
+    code[:own] = pairs.chances
+    for column in (pairs.treated, pairs.treated_positives, pairs.control_positives):
+        code *= base
+        code[:own] += column
+    values, code = np.unique(code, return_inverse=True)
+    unit = np.concatenate((pairs.item.astype(np.int64) * groups.number + groups.of_pair, np.arange(n_segments)))
+    weight = np.concatenate((pairs.seen.astype(np.float64), groups.absent.ravel()))
+    order = np.argsort(unit, kind="stable")
+    start = np.searchsorted(unit[order], np.arange(n_segments + 1))
+    begin, found, entry_sorted = distinct(start, code[order], len(values))
+    entry = np.empty_like(entry_sorted)
+    entry[order] = entry_sorted
+    chances, n, y, c = (values // base**power % base for power in (3, 2, 1, 0))
+    table = np.stack((n, y, chances - n, c)).astype(np.int32)
+    patterns = Patterns(
+        begin, np.ascontiguousarray(table[:, found]), np.bincount(entry, weight, len(found)).astype(np.float64)
+    )
+    return patterns, entry[:own], entry[own:]
+
+
+def _totals(patterns: Patterns) -> tuple[Floats, Floats]:
+    """Positives and trials of every segment in both arms, segments × 2."""
+    sums = np.add.reduceat(patterns.counts * patterns.weight, patterns.start[:-1], axis=1).T
+    return np.ascontiguousarray(sums[:, [1, 3]]), np.ascontiguousarray(sums[:, [0, 2]])
+
+
+def item_rates(pairs: Pairs) -> Floats:
+    """The mean rates of every item, items × 2."""
+    treated = pairs.by_item(pairs.treated)
+    positives = np.stack((pairs.by_item(pairs.treated_positives), pairs.by_item(pairs.control_positives)), 1)
+    return paired_rates(positives, np.stack((treated, pairs.item_cells - treated), 1))
+
+
+def _segment_rates(positives: Floats, trials: Floats, item_rate: Floats, groups: int) -> Floats:
+    """The item's rates, times the group's, times the segment's own deviation."""
+    if groups == 1:
+        return item_rate
+    expected = trials * item_rate
+    of_group = paired_rates(positives.reshape(-1, groups, 2).sum(0), expected.reshape(-1, groups, 2).sum(0))
+    prior = item_rate * np.tile(of_group, (len(positives) // groups, 1))
+    return prior * paired_rates(positives, trials * prior)
+
+
+def _clusters(pairs: Pairs, item_rate: Floats, shape: tuple[int, int]) -> Integers:
+    """Items in quantiles of the treated share × quantiles of the control rate."""
+    treated_share = pairs.by_item(pairs.treated)
+    return _quantile(treated_share, shape[0]) * shape[1] + _quantile(item_rate[:, 1], shape[1])
+
+
+def _quantile(values: Floats, parts: int) -> Integers:
+    edges = np.quantile(values, np.arange(1, parts) / parts)
+    return np.searchsorted(edges, values).astype(np.int64)
+
+
+def _prior_of_all(patterns: Patterns, means: Floats, rates: Floats, threads: int | None) -> Floats:
+    whole = np.zeros(len(means), np.int64)
+    flat = np.full((1, len(rates), len(rates)), 1.0 / len(rates) ** 2)
+    mean = _mean_of(whole, 1, means, _totals(patterns)[1])
+    return fit_priors(_merged(patterns, whole, 1), flat, whole[:1], mean, 1.0, CLUSTER_STEPS, rates, threads)
+
+
+def _parents(
+    patterns: Patterns, one: Floats, parent: Integers, means: Floats, rates: Floats, clusters: int, groups: int,
+    threads: int | None,
+) -> Floats:  # fmt: skip
+    """The priors of clusters × groups, starting at the group that says most about both arms at once.
+
+    A group that was always or never treated says nothing about how the two rates go together, so each
+    group's parent is its neighbor on the side of the first one.
+    """
+    positives, trials = _totals(patterns)
+    merged = _merged(patterns, parent, clusters * groups)
+    cluster_means = _mean_of(parent, clusters * groups, means, trials)
+    priors = np.repeat(one, clusters * groups, axis=0)
+    pull = CLUSTER_PULL * max(1.0, PAIRS_PER_CLUSTER * clusters * groups / max(1.0, patterns.weight.sum()))
+    for group, nearer in _outward(positives.reshape(-1, groups, 2).sum(0)):
+        units = np.arange(clusters) * groups + group
+        priors[units] = fit_priors(
+            _chosen(merged, units), priors, units + (nearer - group), cluster_means[units], pull,
+            CLUSTER_STEPS, rates, threads,
+        )  # fmt: skip
+    return priors
+
+
+def _outward(positives: Floats) -> list[tuple[int, int]]:
+    """Every group and the one its priors start from, nearest first; ``positives`` are groups × 2."""
+    first = int(positives.min(1).argmax())
+    below = [(group, group + 1) for group in reversed(range(first))]
+    above = [(group, group - 1) for group in range(first + 1, len(positives))]
+    return [(first, first), *below, *above]
+
+
+def _chosen(patterns: Patterns, units: Integers) -> Patterns:
+    """The patterns of some units."""
+    first, many = patterns.start[units], np.diff(patterns.start)[units]
+    start = np.concatenate(([0], np.cumsum(many)))
+    at = np.arange(start[-1]) + np.repeat(first - start[:-1], many)
+    return Patterns(start, np.ascontiguousarray(patterns.counts[:, at]), patterns.weight[at])
+
+
+def _mean_of(unit: Integers, number: int, means: Floats, trials: Floats) -> Floats:
+    weight = trials.sum(1) + 1e-9
+    total = np.bincount(unit, weight, number) + 1e-300
+    return np.stack([np.bincount(unit, weight * arm, number) / total for arm in means.T], 1)
+
+
+def _merged(patterns: Patterns, unit: Integers, number: int) -> Patterns:
+    """The patterns of several segments as those of one unit."""
+    of_pattern = np.repeat(unit, np.diff(patterns.start))
+    counts, code = np.unique(patterns.counts, axis=1, return_inverse=True)
+    key = of_pattern * counts.shape[1] + code.ravel()
+    values, at = np.unique(key, return_inverse=True)
+    start = np.searchsorted(values, np.arange(number + 1) * counts.shape[1])
+    weight = np.bincount(at, patterns.weight).astype(np.float64)
+    return Patterns(start, np.ascontiguousarray(counts[:, values % counts.shape[1]]), weight)

@@ -1,0 +1,228 @@
+"""Taste: what a user's other items say about a pair.
+
+In each arm the rate of a pair is the item's mean times a low-rank factor, from one vector per user and two per item:
+
+    μ^a_ui ≈ m^a_i · x_u·v^a_i,    a ∈ {T, C}.
+
+The variance of positives is near their expectation, so x and v minimize the weighted squares
+
+    Σ_{u,i,a} n^a_ui m^a_i (y^a_ui / (n^a_ui m^a_i) − x_u·v^a_i)² + λ Σ_u |x_u − e|² + λ Σ_{i,a} |v^a_i − v̄_i|²,
+
+with e = (1, 0, …, 0), so that without data every factor is 1, and v̄ halfway between the arms. Each vector has a
+closed form given the others (alternating least squares), and absent pairs enter through one
+matrix Σ_i m^C_i v^C_i v^C_i'.
+
+The prior of a pair is Gamma(k) with mean m · x·v, where x comes from the user's other items alone (leave one out, a
+correction of rank two). Then the pair's own counts have the posterior mean (k + y) / (k / (m x·v) + n).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from taurank._jit import compiled
+from taurank._threads import map_blocks, one_blas_thread
+from taurank.learners.empirical_bayes.counts import Floats, Pairs
+
+RIDGE, SWEEPS = 4.0, 8
+LEAST = 0.02  # of x·v, which least squares can make negative
+MOST = 0.999  # of a rate
+
+
+@dataclass(frozen=True)
+class Taste:
+    """Vectors of users and, in both arms, of items; x·v of every pair with rows, without its own counts."""
+
+    users: Floats  # users × rank
+    items: Floats  # items × 2 × rank
+    means: Floats  # items × 2
+    left_out: Floats  # pairs × 2
+
+
+def learn_taste(pairs: Pairs, means: Floats, rank: int, threads: int | None) -> Taste:
+    """Alternating least squares; ``means`` are the items' mean rates m, items × 2."""
+    data = (pairs.treated, pairs.treated_positives, pairs.control_positives)
+    item_share, user_share = shares(pairs)
+    order = np.argsort(pairs.item, kind="stable")
+    by_item = np.searchsorted(pairs.item[order], np.arange(pairs.n_items + 1))
+    user = pairs.user[order]
+    treated, positives, control = (column[order] for column in data)
+    users, items = _begin(pairs.n_users, rank), _begin(2 * pairs.n_items, rank).reshape(-1, 2, rank)
+
+    def solve_users(begin: int, end: int) -> None:
+        whole = all_items(items, means, item_share)
+        _solve_users(begin, end, pairs.start, pairs.item, *data, means, items, whole, user_share, users)
+
+    def solve_items(begin: int, end: int) -> None:
+        whole = (users * user_share[:, None]).T @ users
+        _solve_items(begin, end, by_item, user, treated, positives, control, means, users, whole, item_share, items)
+
+    left_out = np.empty((len(pairs.item), 2))
+    with one_blas_thread():
+        for _ in range(SWEEPS):
+            map_blocks(solve_users, pairs.n_users, threads)
+            map_blocks(solve_items, pairs.n_items, threads)
+        map_blocks(solve_users, pairs.n_users, threads)  # those of the final items, as for users that come later
+        whole = all_items(items, means, item_share)
+        map_blocks(
+            lambda begin, end: _leave_one_out(
+                begin, end, pairs.start, pairs.item, *data, pairs.chances, means, items, whole, user_share, left_out
+            ),
+            pairs.n_users, threads,
+        )  # fmt: skip
+    return Taste(users, items, means, left_out)
+
+
+def fold_taste(pairs: Pairs, items: Floats, means: Floats) -> Taste:
+    """Vectors of new users from their own pairs; those of the items stay."""
+    data = (pairs.treated, pairs.treated_positives, pairs.control_positives)
+    users, left_out = np.zeros((pairs.n_users, items.shape[2])), np.empty((len(pairs.item), 2))
+    item_share, user_share = shares(pairs)
+    rest = (means, items, all_items(items, means, item_share), user_share)
+    with one_blas_thread():
+        _solve_users(0, pairs.n_users, pairs.start, pairs.item, *data, *rest, users)
+        _leave_one_out(0, pairs.n_users, pairs.start, pairs.item, *data, pairs.chances, *rest, left_out)
+    return Taste(users, items, means, left_out)
+
+
+def shares(pairs: Pairs) -> tuple[Floats, Floats]:
+    """Of items and of users; the product of two is about the number of chances of their pair."""
+    visitors = max(1, int(np.count_nonzero(pairs.user_cells)))
+    return pairs.item_cells / visitors, pairs.user_cells * (visitors / max(1.0, pairs.user_cells.sum()))
+
+
+def gamma_posterior(positives: Any, trials: Any, prior_mean: Any, shape: float) -> tuple[Floats, Floats]:
+    """Mean and variance of a rate with a Gamma(shape) prior of this mean, given its counts."""
+    rate = shape / prior_mean + trials
+    mean = np.minimum((shape + positives) / rate, MOST)
+    return np.asarray(mean), np.asarray(mean / rate)
+
+
+def pair_moments(pairs: Pairs, taste: Taste, shape: float) -> Floats:
+    """E[μ^T], E[μ^C] and E[(μ^T − μ^C)²] of every pair with rows, pairs × 3."""
+    prior = np.maximum(taste.left_out, LEAST) * taste.means[pairs.item]
+    treated, treated_variance = gamma_posterior(pairs.treated_positives, pairs.treated, prior[:, 0], shape)
+    control, control_variance = gamma_posterior(
+        pairs.control_positives, pairs.chances - pairs.treated, prior[:, 1], shape
+    )
+    return np.stack((treated, control, (treated - control) ** 2 + treated_variance + control_variance), 1)
+
+
+def absent_moments(users: Any, items: Any, means: Any, shape: float, chances: Any) -> tuple[Floats, Floats, Floats]:
+    """E[μ^T], E[μ^C] and the variance of μ^T − μ^C for all items of these users, each users × items."""
+    prior = [np.maximum(users @ items[:, arm].T, LEAST) * means[:, arm] for arm in (0, 1)]
+    treated, treated_variance = gamma_posterior(0.0, 0.0, prior[0], shape)
+    control, control_variance = gamma_posterior(0.0, chances, prior[1], shape)
+    return treated, control, treated_variance + control_variance
+
+
+def _begin(n: int, rank: int) -> Floats:
+    """The same small numbers in every fit: they only have to be different."""
+    vectors = 0.3 * np.random.default_rng(0).standard_normal((n, rank))
+    vectors[:, 0] = 1.0
+    return vectors
+
+
+def all_items(items: Floats, means: Floats, share: Floats) -> Floats:
+    """Σ_i c_i m^C_i v^C_i v^C_i' with c_i chances: every user's control arm, as if nothing were treated."""
+    return np.asarray((items[:, 1] * (share[:, None] * means[:, 1:])).T @ items[:, 1])
+
+
+@compiled
+def _user_system(
+    user: Any, start: Any, item: Any, treated: Any, positives: Any, control: Any, means: Any, items: Any, whole: Any,
+    share: Any,
+) -> Any:  # fmt: skip
+    """Matrix and right side of the normal equations of one user."""
+    first, last, rank = start[user], start[user + 1], len(whole)
+    rows, weighted = np.empty((2 * (last - first), rank)), np.empty((2 * (last - first), rank))
+    right = np.zeros(rank)
+    right[0] = RIDGE
+    filled = 0
+    for pair in range(first, last):
+        i, n = item[pair], treated[pair]
+        for arm in range(2):
+            bought = positives[pair] if arm == 0 else control[pair]
+            if bought:
+                for j in range(rank):
+                    right[j] += bought * items[i, arm, j]
+            if n:
+                weight = n * means[i, 0] if arm == 0 else -n * means[i, 1]
+                for j in range(rank):
+                    rows[filled, j] = items[i, arm, j]
+                    weighted[filled, j] = weight * items[i, arm, j]
+                filled += 1
+    matrix = share * whole + rows[:filled].T @ weighted[:filled]
+    for j in range(rank):
+        matrix[j, j] += RIDGE
+    return matrix, right
+
+
+@compiled
+def _solve_users(
+    begin: Any, end: Any, start: Any, item: Any, treated: Any, positives: Any, control: Any, means: Any, items: Any,
+    whole: Any, share: Any, users: Any,
+) -> None:  # fmt: skip
+    for user in range(begin, end):
+        matrix, right = _user_system(user, start, item, treated, positives, control, means, items, whole, share[user])
+        users[user] = np.linalg.solve(matrix, right)
+
+
+@compiled
+def _solve_items(
+    begin: Any, end: Any, start: Any, user: Any, treated: Any, positives: Any, control: Any, means: Any, users: Any,
+    whole: Any, share: Any, items: Any,
+) -> None:  # fmt: skip
+    rank = users.shape[1]
+    for i in range(begin, end):
+        middle = 0.5 * (items[i, 0] + items[i, 1])
+        matrices, right = np.zeros((2, rank, rank)), np.zeros((2, rank))
+        rows, weighted = np.empty((start[i + 1] - start[i], rank)), np.empty((start[i + 1] - start[i], rank))
+        filled = 0
+        for pair in range(start[i], start[i + 1]):
+            x = users[user[pair]]
+            for j in range(rank):
+                right[0, j] += positives[pair] * x[j]
+                right[1, j] += control[pair] * x[j]
+            if treated[pair]:
+                for j in range(rank):
+                    rows[filled, j] = x[j]
+                    weighted[filled, j] = treated[pair] * x[j]
+                filled += 1
+        matrices[0] = rows[:filled].T @ weighted[:filled]
+        matrices[1] = (share[i] * whole - matrices[0]) * means[i, 1]
+        matrices[0] *= means[i, 0]
+        for arm in range(2):
+            for j in range(rank):
+                matrices[arm, j, j] += RIDGE
+                right[arm, j] += RIDGE * middle[j]
+            items[i, arm] = np.linalg.solve(matrices[arm], right[arm])
+
+
+@compiled
+def _leave_one_out(
+    begin: Any, end: Any, start: Any, item: Any, treated: Any, positives: Any, control: Any, chances: Any, means: Any,
+    items: Any, whole: Any, share: Any, left_out: Any,
+) -> None:  # fmt: skip
+    """Both tastes of every pair without its own counts: (A − V D V')⁻¹ (b − V y) by Woodbury's identity."""
+    for user in range(begin, end):
+        matrix, right = _user_system(user, start, item, treated, positives, control, means, items, whole, share[user])
+        inverse = np.linalg.inv(matrix)
+        x = inverse @ right
+        for pair in range(start[user], start[user + 1]):
+            i = item[pair]
+            first, second = items[i, 0], items[i, 1]
+            a, b = inverse @ first, inverse @ second
+            aa, ab, bb = first @ a, first @ b, second @ b
+            weight_t, weight_c = treated[pair] * means[i, 0], (chances[pair] - treated[pair]) * means[i, 1]
+            # residuals r = y − D f solve (I − D H) g = r, and the tastes without the pair are f − H g
+            f_t, f_c = first @ x, second @ x
+            r_t, r_c = positives[pair] - weight_t * f_t, control[pair] - weight_c * f_c
+            m11, m12, m21, m22 = 1 - weight_t * aa, -weight_t * ab, -weight_c * ab, 1 - weight_c * bb
+            determinant = max(m11 * m22 - m12 * m21, 1e-3)
+            g_t, g_c = (m22 * r_t - m12 * r_c) / determinant, (m11 * r_c - m21 * r_t) / determinant
+            left_out[pair, 0] = f_t - aa * g_t - ab * g_c
+            left_out[pair, 1] = f_c - ab * g_t - bb * g_c

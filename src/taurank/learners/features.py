@@ -1,0 +1,85 @@
+"""Factors pulled toward a linear map of features.
+
+The map M of users is the ridge regression of their factors on their features x_u, weighted by how much each user was
+trained: the minimum of Σ_u w_u ‖p_u − M x_u‖² + λ‖M‖² with w_u = n_u / (n_u + mean n), n_u the user's positives. It
+is solved again after every epoch, and then p_u moves by the share 1 − exp(−η·pull) toward M x_u: a step of descent
+on (pull/2)‖p_u − M x_u‖². A user without any row is M x_u itself. Items alike.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from scipy.linalg import cho_factor, cho_solve
+from scipy.sparse import csr_array, diags_array
+
+from taurank._threads import one_blas_thread
+from taurank.data.features import Features
+from taurank.data.log import Log
+from taurank.learners.fitting import Epoch
+from taurank.sgd.scheduler import Factors, Stats
+
+Float32s = npt.NDArray[np.float32]
+
+RIDGE = 1.0  # λ: a prior as strong as one fully trained row
+
+
+def pulled(
+    epoch: Epoch, features: Features, log: Log, rate: Callable[[int], float], known: tuple[int, int] = (0, 0)
+) -> Epoch:
+    """``epoch``, followed by the pull. The first ``known`` users and items are trained, with or without rows."""
+    maps = [
+        None if matrix is None else RidgeMap(matrix, positives, codes, trained)
+        for matrix, positives, codes, trained in (
+            (features.of_users(log.users), _positives(log.user, log), log.user, known[0]),
+            (features.of_items(log.items), _positives(log.item, log), log.item, known[1]),
+        )
+    ]
+
+    def run(factors: Factors, seed: int, number: int, threads: int) -> Stats:
+        stats = epoch(factors, seed, number, threads)
+        share = -math.expm1(-rate(number) * features.pull)
+        for ridge, table in zip(maps, factors, strict=True):
+            if ridge is not None:
+                ridge.pull(table, share)
+        return stats
+
+    return run
+
+
+def _positives(codes: npt.NDArray[Any], log: Log) -> npt.NDArray[Any]:
+    return np.asarray(codes[log.outcome == 1])
+
+
+class RidgeMap:
+    """The map from one table of features to factors."""
+
+    def __init__(
+        self, matrix: csr_array, positives: npt.NDArray[Any], rows: npt.NDArray[Any], known: int = 0
+    ) -> None:
+        n = matrix.shape[0]
+        count = np.bincount(positives, minlength=n).astype(np.float64)
+        self.cold = np.bincount(rows, minlength=n) == 0
+        self.cold[:known] = False
+        mean = count[count > 0].mean() if count.any() else 1.0
+        count[:known] = np.maximum(count[:known], mean)  # trained by rows that are not here
+        self.matrix, self.weighted = matrix, csr_array((diags_array(count / (count + mean)) @ matrix).T)
+        with one_blas_thread():
+            gram = (self.weighted @ matrix).toarray()
+            self.gram = cho_factor(gram + RIDGE * np.eye(len(gram)))
+
+    def predict(self, factors: Float32s) -> npt.NDArray[np.float64]:
+        """What the features say about each row of factors."""
+        with one_blas_thread():
+            return np.asarray(self.matrix @ cho_solve(self.gram, self.weighted @ factors.astype(np.float64)))
+
+    def pull(self, table: Float32s, share: float) -> None:
+        """Move rows toward the prediction; with several tables stacked, each has a map of its own."""
+        for part in np.split(table, len(table) // self.matrix.shape[0]):
+            toward = self.predict(part)
+            shares = np.where(self.cold, 1.0, share)[:, None]
+            part += (shares * (toward - part)).astype(np.float32)

@@ -1,0 +1,391 @@
+"""Two workers on two nodes: the bits of one machine, in fits, evaluations, recommendations and files."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import pickle
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import psutil
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import taurank as tr
+from taurank.cli.arguments import read_ranker
+from taurank.cluster import fleet, pieces
+from taurank.sgd.visits import visits
+
+PLAIN: dict[str, Any] = {"factors": 12, "epochs": 3, "random_state": 3}
+METRICS = ["CDCG", "CP@10", "CAR"]
+
+
+def sha(model: Any) -> str:
+    arrays = (np.asarray(model.user_factors_), np.asarray(model.item_factors_))
+    return hashlib.sha256(b"".join(array.tobytes() for array in arrays)).hexdigest()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def small_pieces() -> Iterator[None]:
+    """Several pieces, although the logs are small."""
+    before, pieces.ROWS_PER_PIECE = pieces.ROWS_PER_PIECE, 4_000
+    yield
+    pieces.ROWS_PER_PIECE = before
+
+
+@pytest.fixture(scope="module")
+def data(nodes: Any, logs: tuple[Path, Path]) -> Iterator[tuple[Any, Any]]:
+    """Both logs, read by two workers on two nodes."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        with tr.cluster.connect(nodes.address, workers=2) as cluster:
+            assert len({node_of(cluster, worker) for worker in range(2)}) == 2
+            yield tr.cluster.read_log(logs[0]), tr.cluster.read_log(logs[1])
+
+
+def node_of(cluster: Any, worker: int) -> str:
+    import ray
+
+    call = cluster.pool.actor(worker).__ray_call__.remote(lambda _: ray.get_runtime_context().get_node_id())
+    return str(ray.get(call))
+
+
+@pytest.fixture(scope="module")
+def local(logs: tuple[Path, Path]) -> tuple[tr.Log, tr.Log]:
+    return tr.Log.read(logs[0]), tr.Log.read(logs[1])
+
+
+@pytest.fixture(scope="module")
+def models(data: tuple[Any, Any], local: tuple[tr.Log, tr.Log]) -> tuple[Any, Any]:
+    """DLCE with a falling rate and averaging, fitted on one machine and on the cluster."""
+    settings = {**PLAIN, "rate_decay": 0.3, "averaging": 0.6}
+    return tr.DLCE(**settings).fit(local[0], None), tr.DLCE(**settings).fit(data[0], None)
+
+
+def test_the_catalogue_is_that_of_one_machine(data: tuple[Any, Any], local: tuple[tr.Log, tr.Log]) -> None:
+    for remote, log in zip(data, local, strict=True):
+        assert len(remote.pieces) > 1
+        assert remote.catalogue == log.catalogue
+        assert len(remote) == len(log)
+        assert remote.treated_share == log.treated_share
+
+
+def test_dlce_has_the_same_bits_and_the_same_history(models: tuple[Any, Any]) -> None:
+    one, many = models
+    assert sha(many) == sha(one)
+    pd.testing.assert_frame_equal(many.history_, one.history_)
+    assert (many.popularity_ == one.popularity_).all()
+
+
+@pytest.mark.parametrize("learner", [tr.BPR, tr.BLCE, tr.DLTO])
+def test_other_passes_have_the_same_bits(learner: Any, data: tuple[Any, Any], local: tuple[tr.Log, tr.Log]) -> None:
+    assert sha(learner(**PLAIN).fit(data[0], None)) == sha(learner(**PLAIN).fit(local[0], None))
+
+
+@pytest.mark.parametrize("learner", [tr.CountingBayes, tr.Popular, tr.Random])
+def test_learners_without_factors_score_the_same(
+    learner: Any, data: tuple[Any, Any], local: tuple[tr.Log, tr.Log], tmp_path: Path
+) -> None:
+    one, many = learner(random_state=5).fit(local[0], None), learner(random_state=5).fit(data[0], None)
+    users = np.arange(local[0].n_users, dtype=np.int32)
+    assert (one.score_block(users) == many.score_block(users)).all()
+    many.save(tmp_path / "model")
+    assert (one.score_block(users) == tr.load(tmp_path / "model").score_block(users)).all()
+
+
+@pytest.mark.filterwarnings("ignore::taurank.UnfinishedWarning")
+def test_a_fit_holds_out_the_same_rows_and_ends_with_the_same_bits(
+    data: tuple[Any, Any], local: tuple[tr.Log, tr.Log], tmp_path: Path
+) -> None:
+    """By default the last times are held out, and the rate decays; this fit overfits and is cut short."""
+    settings: dict[str, Any] = {"factors": 12, "epochs": 60, "random_state": 3, "averaging": 0.5}
+    one, many, again = (tr.DLCE(**settings) for _ in range(3))
+    one.fit(local[0], validation_users=50)
+    many.fit(data[0], validation_users=50, checkpoint=tmp_path / "kept", checkpoint_minutes=0)
+    assert len(one.holdout_) >= 8
+    assert 1 < len(one.history_) < 60
+    pd.testing.assert_frame_equal(many.holdout_, one.holdout_)
+    pd.testing.assert_frame_equal(many.history_, one.history_)
+    assert sha(many) == sha(one)
+    assert many.trained_ == one.trained_
+    again.fit(data[0], validation_users=50, checkpoint=tmp_path / "kept")  # nothing is left to do
+    assert sha(again) == sha(one)
+    pd.testing.assert_frame_equal(again.holdout_, one.holdout_)
+
+
+@pytest.mark.filterwarnings("ignore::taurank.UnfinishedWarning")
+@pytest.mark.parametrize("learner", [tr.BPR, tr.DLCE])
+def test_a_log_with_one_time_and_no_propensities_holds_out_pairs(
+    learner: Any, data: tuple[Any, Any], logs: tuple[Path, Path], tmp_path: Path
+) -> None:
+    frame = pd.read_parquet(logs[0]).drop_duplicates(["user_id", "item_id"])
+    columns = ["time"] if learner is tr.DLCE else ["time", "propensity"]
+    for part in range(3):
+        frame[part::3].drop(columns=columns).to_parquet(tmp_path / f"{part}.parquet")
+    settings: dict[str, Any] = {"factors": 12, "epochs": 25, "random_state": 1}
+    one = learner(**settings).fit(tr.Log.read(tmp_path))
+    many = learner(**settings).fit(tr.cluster.read_log(tmp_path))
+    assert len(one.holdout_)
+    pd.testing.assert_frame_equal(many.holdout_, one.holdout_)
+    assert sha(many) == sha(one)
+
+
+@pytest.mark.parametrize(
+    ("learner", "why"),
+    [
+        (tr.ULBPR, "ULBPR draws its samples from all cells and cannot be fitted on a cluster"),
+        (tr.EmpiricalBayes, "EmpiricalBayes needs the whole log and cannot be fitted on a cluster"),
+        (tr.CUBN, "CUBN needs the whole log and cannot be fitted on a cluster"),
+    ],
+)
+def test_other_learners_are_refused_in_one_sentence(learner: Any, why: str, data: tuple[Any, Any]) -> None:
+    with pytest.raises(tr.InputError, match=why):
+        learner().fit(data[0], None)
+
+
+def test_what_a_cluster_cannot_take_into_account_is_refused(
+    data: tuple[Any, Any], logs: tuple[Path, Path], tmp_path: Path
+) -> None:
+    frame = pd.read_parquet(logs[0])[:200]
+    frame.assign(value=2.0).to_parquet(tmp_path / "worth.parquet")
+    with pytest.raises(tr.InputError, match="column 'value', by which a cluster cannot weigh outcomes"):
+        tr.cluster.read_log(tmp_path / "worth.parquet")
+    tr.Log.from_frame(frame, visits=frame[["user_id", "time"]]).write(tmp_path / "visits.parquet")
+    with pytest.raises(tr.InputError, match="limits the cells that could have been recommended"):
+        tr.cluster.read_log(tmp_path / "visits.parquet")
+    features = tr.Features(users=pd.DataFrame({"user_id": [0], "age": [1.0]}))
+    with pytest.raises(tr.InputError, match="features are not used on a cluster"):
+        tr.DLCE(**PLAIN).fit(data[0], None, features=features)
+    with pytest.raises(tr.InputError, match=r"gains\.doubly_robust is not available on a cluster"):
+        tr.gains.doubly_robust(data[0])
+    with pytest.raises(tr.InputError, match="on a cluster, name the estimator"):
+        tr.evaluate(tr.Popular().fit(data[0], None), data[1])
+
+
+def test_a_model_folder_can_be_updated(
+    models: tuple[Any, Any], data: tuple[Any, Any], local: tuple[tr.Log, tr.Log], tmp_path: Path
+) -> None:
+    counts = [tr.CountingBayes().fit(log, None) for log in (local[0], data[0])]
+    for number, pair in enumerate((models, counts)):
+        updated: list[pd.DataFrame] = []
+        for learner in pair:
+            path = tmp_path / f"{number}-{len(updated)}"
+            learner.save(path)
+            updated.append(tr.load(path).update(local[1]).recommend(k=3))
+        pd.testing.assert_frame_equal(updated[0], updated[1])
+
+
+@pytest.mark.parametrize("estimator", ["capped_ips", "naive", "outcome"])
+def test_evaluation_has_the_same_numbers(
+    estimator: str, models: tuple[Any, Any], data: tuple[Any, Any], local: tuple[tr.Log, tr.Log]
+) -> None:
+    function = getattr(tr.gains, estimator)
+    options = {"cap": 0.1} if estimator == "capped_ips" else {}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", tr.OverlapWarning)
+        want = tr.evaluate(models[0], function(local[1], **options), METRICS)
+        got = tr.evaluate(models[1], function(data[1], **options), METRICS)
+    assert want.unknown_users == got.unknown_users > 0
+    for name in METRICS:
+        assert (want[name].per_user == got[name].per_user).all()
+        assert (want[name].per_time == got[name].per_time).all()
+        assert want[name].overlap_share == got[name].overlap_share
+    if estimator == "capped_ips":  # of which one machine makes a verdict and another interval
+        assert "an estimate is not judged" in str(got)
+        assert [line.split()[:2] for line in str(got).splitlines()[:4]] == [
+            line.split()[:2] for line in str(want).splitlines()[3:7]
+        ]
+    else:
+        assert str(got) == str(want)
+
+
+def test_early_stopping_is_the_same(data: tuple[Any, Any], local: tuple[tr.Log, tr.Log]) -> None:
+    settings = {**PLAIN, "epochs": 5, "learning_rate": 0.02}
+    options: dict[str, Any] = {"metric": "CDCG", "patience": 2, "validate_every": 1}
+    one = tr.DLCE(**settings).fit(local[0], tr.gains.capped_ips(local[1], 0.1), **options)
+    many = tr.DLCE(**settings).fit(data[0], tr.gains.capped_ips(data[1], 0.1), **options)
+    assert sha(one) == sha(many)
+    pd.testing.assert_frame_equal(one.history_, many.history_)
+
+
+def test_a_model_folder_is_complete_checked_and_recommends_the_same(models: tuple[Any, Any], tmp_path: Path) -> None:
+    one, many = models
+    many.save(tmp_path / "model")
+    manifest = json.loads((tmp_path / "model" / "manifest.json").read_text())
+    assert {"user_factors", "item_factors", "ids", "popularity"} <= manifest["arrays"].keys()
+    loaded = tr.load(tmp_path / "model")
+    assert isinstance(loaded.user_factors_.parts[0].base, np.memmap)  # type: ignore[attr-defined]
+    assert sha(loaded) == sha(one)
+    pd.testing.assert_frame_equal(loaded.recommend(k=5), one.recommend(k=5))
+    assert sha(read_ranker(tmp_path / "model", [])) == sha(one)  # as the commands read it
+    rows = loaded.write_recommendations(tmp_path / "lists", k=5)
+    written = pq.read_table(tmp_path / "lists").to_pandas()
+    assert rows == len(written)
+    pd.testing.assert_frame_equal(written, one.recommend(k=5))
+    with pytest.raises(tr.InputError, match="has other files in it"):
+        loaded.write_recommendations(tmp_path / "lists", k=5)
+    shutil.copytree(tmp_path / "model", tmp_path / "damaged")
+    shard = next((tmp_path / "damaged").glob("user_factors-*.npy"))
+    content = bytearray(shard.read_bytes())
+    content[-1] ^= 1
+    shard.write_bytes(content)
+    with pytest.raises(tr.InputError, match="is corrupt"):
+        tr.load(tmp_path / "damaged")
+
+
+def test_a_scorer_needs_no_engine_and_recommends_the_same(models: tuple[Any, Any], tmp_path: Path) -> None:
+    """What Spark's mapInArrow and Ray Data's map_batches call, pickled on the way."""
+    one, _ = models
+    one.save(tmp_path / "model.tau")
+    score = pickle.loads(pickle.dumps(tr.scorer(tmp_path / "model.tau", k=4)))
+    users = pa.table({"user_id": one.users.values})
+    batches = list(score(iter(users.to_batches(max_chunksize=50))))
+    want = one.recommend(k=4)
+    pd.testing.assert_frame_equal(pa.Table.from_batches(batches).to_pandas(), want)
+    pd.testing.assert_frame_equal(score.table(users).to_pandas(), want)
+    with pytest.raises(tr.InputError, match="needs the column 'user_id'; found: id"):
+        list(score([pa.record_batch({"id": [1]})]))
+
+
+def test_tuning_tries_the_same_and_finds_the_same(
+    data: tuple[Any, Any], local: tuple[tr.Log, tr.Log], tmp_path: Path
+) -> None:
+    options: dict[str, Any] = {"space": {"regularization": [0.1, 0.001]}, "trials": 2, "sampler": "walk"}
+    options["fixed"] = {"factors": 8, "epochs": 2}
+    one = tr.tune(tr.DLCE, local[0], tr.gains.capped_ips(local[1], 0.1), **options)
+    many = tr.tune(tr.DLCE, data[0], tr.gains.capped_ips(data[1], 0.1), **options)
+    pd.testing.assert_frame_equal(one.trials, many.trials)
+
+
+FIT = """
+import sys, time, warnings
+warnings.simplefilter("ignore")
+import hashlib, numpy as np, taurank as tr
+from taurank.cluster import fleet, pieces
+from taurank.sgd.visits import visits
+pieces.ROWS_PER_PIECE = 4_000
+address, counts, log, checkpoint, pause = sys.argv[1:]
+for workers in map(int, counts.split(",")):
+    with tr.cluster.connect(address, workers=workers):
+        model = tr.DLCE(factors=12, epochs=3, random_state=3, rate_decay=0.3, averaging=0.6).fit(
+            tr.cluster.read_log(log), None, checkpoint=checkpoint or None, checkpoint_minutes=0,
+            callback=lambda learner, record: time.sleep(float(pause)))
+        factors = np.asarray(model.user_factors_).tobytes() + model.item_factors_.tobytes()
+        print(hashlib.sha256(factors).hexdigest(), flush=True)
+"""
+
+
+def fit_elsewhere(*arguments: object) -> subprocess.Popen[str]:
+    """The same fit in a process of its own."""
+    command = [sys.executable, "-c", FIT, *map(str, arguments)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_a_killed_driver_goes_on_from_its_checkpoint(
+    nodes: Any, logs: tuple[Path, Path], models: tuple[Any, Any], tmp_path: Path
+) -> None:
+    """Also with another number of workers: two begin, one goes on."""
+    checkpoint = tmp_path / "checkpoint"
+    first = fit_elsewhere(nodes.address, "2", logs[0], checkpoint, 0.5)
+    deadline = time.monotonic() + 120
+    while not (checkpoint / "state.json").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    first.kill()
+    first.communicate()
+    reached = json.loads((checkpoint / "state.json").read_text())["epoch"]
+    assert 1 <= reached < 3
+    output, errors = fit_elsewhere(nodes.address, "1", logs[0], checkpoint, 0).communicate()
+    assert output.split() == [sha(models[0])], errors
+
+
+def test_a_killed_node_costs_no_bit(
+    nodes: Any, data: tuple[Any, Any], models: tuple[Any, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second node does not come back: its worker is started on the first, and later tests have one node."""
+    cluster, head = data[0].cluster, nodes.head_node.node_id
+    there = [pid for worker, pid in enumerate(cluster.pool.pids()) if node_of(cluster, worker) != head]
+    assert there
+    epochs: list[int] = []
+
+    def interrupted(blocks: int, workers: int) -> Iterator[Any]:
+        epochs.append(len(epochs))
+        order = visits(blocks, workers)
+        for number, visit in enumerate(order):
+            if len(epochs) == 2 and number == len(order) // 2:
+                nodes.remove_node(nodes.list_all_nodes()[1], allow_graceful=False)
+                while any(psutil.pid_exists(pid) for pid in there):  # a worker ends some time after its raylet
+                    time.sleep(0.05)
+            yield visit
+
+    monkeypatch.setattr(fleet, "visits", interrupted)
+    settings = {**PLAIN, "rate_decay": 0.3, "averaging": 0.6}
+    model = tr.DLCE(**settings).fit(data[0], None, checkpoint=tmp_path / "kept", checkpoint_minutes=0)
+    assert sha(model) == sha(models[0])
+    assert len(epochs) > 3
+
+
+def test_a_worker_killed_in_the_middle_of_an_epoch_costs_no_bit(
+    data: tuple[Any, Any], models: tuple[Any, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pool = data[0].cluster.pool
+    epochs: list[int] = []
+    victim = pool.pids()[1]
+
+    def interrupted(blocks: int, workers: int) -> Iterator[Any]:
+        epochs.append(len(epochs))
+        order = visits(blocks, workers)
+        for number, visit in enumerate(order):
+            if len(epochs) == 3 and number == len(order) // 2:
+                os.kill(victim, signal.SIGKILL)
+            yield visit
+
+    monkeypatch.setattr(fleet, "visits", interrupted)
+    settings = {**PLAIN, "rate_decay": 0.3, "averaging": 0.6}
+    model = tr.DLCE(**settings).fit(data[0], None, checkpoint=tmp_path / "kept", checkpoint_minutes=0)
+    assert sha(model) == sha(models[0])
+    assert len(epochs) == 4  # the third epoch ran twice, the first two once
+    pd.testing.assert_frame_equal(model.history_, models[0].history_)
+    model.save(tmp_path / "model")
+    assert not (tmp_path / "kept").exists()
+
+
+def test_a_lost_worker_costs_an_evaluation_only_its_groups(
+    data: tuple[Any, Any], local: tuple[tr.Log, tr.Log], models: tuple[Any, Any], tmp_path: Path
+) -> None:
+    os.kill(data[0].cluster.pool.pids()[0], signal.SIGKILL)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", tr.OverlapWarning)
+        got = tr.evaluate(models[1], tr.gains.capped_ips(data[1], 0.1), METRICS)
+        want = tr.evaluate(models[0], tr.gains.capped_ips(local[1], 0.1), METRICS)
+    assert all((got[name].per_user == want[name].per_user).all() for name in METRICS)
+    os.kill(data[0].cluster.pool.pids()[1], signal.SIGKILL)
+    models[1].write_recommendations(tmp_path / "lists", k=3)
+    pd.testing.assert_frame_equal(pq.read_table(tmp_path / "lists").to_pandas(), models[0].recommend(k=3))
+    assert [path.name for path in tmp_path.iterdir()] == ["lists"]
+
+
+def test_a_worker_without_memory_is_one_sentence(data: tuple[Any, Any]) -> None:
+    pool = data[0].cluster.pool
+    with pytest.raises(tr.InputError, match="a worker ran out of memory; use more workers"):
+        pool.get(pool.actor(0).__ray_call__.remote(lambda _: np.ones(1 << 50)))
+
+
+def test_bad_rows_are_refused_in_one_sentence(data: tuple[Any, Any], tmp_path: Path) -> None:
+    frame = pd.DataFrame({"user_id": [1, 2], "item_id": [1, 2], "treated": [0, 2], "outcome": [1, 1]})
+    frame.to_parquet(tmp_path / "bad.parquet")
+    with pytest.raises(tr.InputError, match="column 'treated' must be 0 or 1; 1 row is not"):
+        tr.cluster.read_log(tmp_path / "bad.parquet")
+    with pytest.raises(tr.InputError, match="connected to a cluster already"), tr.cluster.connect():
+        pass

@@ -1,0 +1,140 @@
+"""Eligible cells: counts, membership and numbering against the cells written out, and their way through a file."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import taurank as tr
+from support.builders import synthetic_log
+from taurank.data.eligibility import Eligibility, same_cells
+from taurank.data.fingerprint import fingerprint
+from taurank.data.ids import Catalogue, Ids
+from taurank.data.metadata import ELIGIBILITY_KEY, eligibility_from_metadata, to_metadata
+from taurank.errors import InputError
+
+SHAPE = (4, 5, 3)
+KINDS = ("all", "item", "item_time", "user_item_time")
+
+
+def catalogue_of(shape: tuple[int, int, int] = SHAPE) -> Catalogue:
+    return Catalogue(
+        *(Ids(np.arange(n), name) for n, name in zip(shape, ("user_id", "item_id", "time"), strict=True))
+    )
+
+
+def eligibility_of(seed: int, kind: str, visits: bool) -> tuple[Eligibility, npt.NDArray[np.bool_]]:
+    """Random tables with repeated rows, and the grid of eligible cells that they mean."""
+    rng = np.random.default_rng(seed)
+    user, _, time = (rng.integers(0, n, 12) for n in SHAPE)
+    grid = np.ones(SHAPE, bool)
+    visitors = (user, time) if visits else None
+    if visits:
+        present = np.zeros((SHAPE[0], SHAPE[2]), bool)
+        present[user, time] = True
+        grid &= present[:, None, :]
+    users, items, times = (rng.integers(0, n, 9) for n in SHAPE)
+    candidates: Any = {
+        "all": None,
+        "item": (None, items, None),
+        "item_time": (None, items, times),
+        "user_item_time": (users, items, times),
+    }[kind]
+    listed = np.zeros(SHAPE, bool)
+    where: dict[str, Any] = {"all": ..., "item": (slice(None), items), "item_time": (slice(None), items, times)}
+    listed[where.get(kind, (users, items, times))] = True
+    return Eligibility.of(catalogue_of(), visitors, candidates), grid & listed
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 10_000), st.sampled_from(KINDS), st.booleans())
+def test_counts_and_membership_equal_those_of_the_cells_written_out(seed: int, kind: str, visits: bool) -> None:
+    eligibility, grid = eligibility_of(seed, kind, visits)
+    user, item, time = np.indices(SHAPE)
+    assert np.array_equal(eligibility.contains(user, item, time), grid)
+    assert eligibility.cells == grid.sum()
+    assert np.array_equal(eligibility.cells_by_user, grid.sum((1, 2)))
+    assert np.array_equal(eligibility.cells_by_item, grid.sum((0, 2)))
+    assert np.array_equal(eligibility.cells_by_time, grid.sum((0, 1)))
+    numbered = [code.tolist() for code in eligibility.cell(np.arange(eligibility.cells))]
+    by_time = np.argwhere(grid.transpose(2, 0, 1))
+    assert numbered == [by_time[:, 1].tolist(), by_time[:, 2].tolist(), by_time[:, 0].tolist()]
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 10_000), st.sampled_from(KINDS), st.booleans())
+def test_a_smaller_catalogue_keeps_the_cells_that_remain(seed: int, kind: str, visits: bool) -> None:
+    eligibility, grid = eligibility_of(seed, kind, visits)
+    kept = [np.array([0, 2, 3]), np.array([4, 1]), np.array([2, 0])]
+    moves = [np.full(n, -1) for n in SHAPE]
+    for move, codes in zip(moves, kept, strict=True):
+        move[codes] = np.arange(len(codes))
+    moved = eligibility.moved(catalogue_of((3, 2, 2)), *moves)
+    assert np.array_equal(moved.contains(*np.indices((3, 2, 2))), grid[np.ix_(*kept)])
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 10_000), st.sampled_from(KINDS), st.booleans())
+def test_metadata_restores_it(seed: int, kind: str, visits: bool) -> None:
+    eligibility = replace(eligibility_of(seed, kind, visits)[0], treated_outside=3, outcomes_outside=7)
+    restored = eligibility_from_metadata(to_metadata(catalogue_of(), eligibility), catalogue_of())
+    assert same_cells(eligibility, restored)
+
+
+def test_a_log_writes_and_reads_its_eligible_cells(tmp_path: Path) -> None:
+    log = synthetic_log(4, 5, 3)
+    limited = replace(log, eligibility=eligibility_of(1, "item_time", True)[0])
+    limited.write(tmp_path / "log.parquet")
+    again = tr.Log.read(tmp_path / "log.parquet")
+    assert again.equals(limited)
+    assert again.cells == limited.cells < log.cells == 60
+    assert not again.equals(log)
+    assert fingerprint(again) == fingerprint(limited) != fingerprint(log)
+    assert copy.deepcopy(again).equals(again)
+    assert pickle.loads(pickle.dumps(again)).equals(again)
+
+
+def test_files_with_different_eligible_cells_are_refused_together(tmp_path: Path) -> None:
+    frame, lists = synthetic_log(4, 5, 3).to_frame(), [range(n) for n in SHAPE]
+    for seed, rows in ((1, frame[::2]), (2, frame[1::2])):
+        half = tr.Log.from_frame(rows, *lists)
+        replace(half, eligibility=eligibility_of(seed, "item", True)[0]).write(tmp_path / f"{seed}.parquet")
+    with pytest.raises(InputError, match="have different eligible cells; read them one at a time"):
+        tr.Log.read(tmp_path)
+
+
+def test_damaged_metadata_is_refused() -> None:
+    metadata = to_metadata(catalogue_of(), eligibility_of(3, "item_time", True)[0])
+    for wrong in (b"", b"!", b"AAAA", metadata[ELIGIBILITY_KEY][:-60]):
+        with pytest.raises(InputError, match="the eligible cells are corrupt"):
+            eligibility_from_metadata({**metadata, ELIGIBILITY_KEY: wrong}, catalogue_of())
+    with pytest.raises(InputError, match="corrupt"):  # of a larger catalogue
+        eligibility_from_metadata(metadata, catalogue_of((2, 2, 1)))
+
+
+def test_counts_need_no_memory_for_the_cells() -> None:
+    size = 1_000_000
+    eligibility = Eligibility.of(catalogue_of((size, size, 2)), ([5, 6, 6], [0, 0, 1]), (None, [1, 2], None))
+    assert eligibility.cells == 6
+    assert eligibility.cells_by_user[:8].tolist() == [0, 0, 0, 0, 0, 2, 4, 0]
+
+
+def test_the_column_value_is_read_and_written(tmp_path: Path) -> None:
+    frame = {"user_id": [1, 2], "item_id": [1, 1], "treated": [1, 0], "outcome": [1, 1], "value": [2.5, 0.0]}
+    log = tr.Log.from_frame(pd.DataFrame(frame))
+    assert log.values is not None
+    assert log.values.tolist() == [2.5, 0.0]
+    log.write(tmp_path / "log.parquet")
+    assert tr.Log.read(tmp_path / "log.parquet").equals(log)
+    with pytest.raises(InputError, match="column 'value' must be a finite number ≥ 0; 1 row is not, for example -1"):
+        tr.Log.from_frame(pd.DataFrame({**frame, "value": [-1.0, 1.0]}))

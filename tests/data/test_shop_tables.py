@@ -1,0 +1,215 @@
+"""Tables as shops have them: other names, nulls, duplicates, time zones, periods, visits and candidates."""
+
+from __future__ import annotations
+
+import re
+from datetime import date, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from taurank import Log
+from taurank.errors import InputError
+
+START = datetime(2024, 2, 26)  # a Monday
+
+
+def table(rows: list[tuple[Any, ...]], *more: str) -> pd.DataFrame:
+    return pd.DataFrame(rows, columns=["user_id", "item_id", "timestamp", *more])
+
+
+SHOWN = table([("a", 1, START), ("b", 2, START + timedelta(days=1))])
+BOUGHT = table([("a", 1, START + timedelta(hours=1)), ("c", 1, START + timedelta(days=1))])
+
+
+def test_columns_of_other_names() -> None:
+    shown = SHOWN.rename(columns={"user_id": "customer", "timestamp": "shown_at"})
+    bought = BOUGHT.rename(columns={"user_id": "customer", "timestamp": "bought_at"})
+    names = {"user_id": "customer", "timestamp": "shown_at", "outcomes.timestamp": "bought_at"}
+    assert Log.from_events(shown, bought, columns=names).equals(Log.from_events(SHOWN, BOUGHT))
+
+
+@pytest.mark.parametrize(
+    ("columns", "sentence"),
+    [
+        ({"user": "customer"}, "columns has 'user': 'customer'; it maps user_id, item_id, timestamp, propensity"),
+        ({"visits.item_id": "x"}, "columns has 'visits.item_id'"),
+        ({"user_id": "customer"}, "columns maps 'user_id' to 'customer', but no table has a column 'customer'"),
+        (["customer"], "columns must map our names to yours"),
+    ],
+)
+def test_wrong_names_are_refused(columns: Any, sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        Log.from_events(SHOWN, BOUGHT, columns=columns)
+
+
+def test_nulls_are_dropped_and_counted_on_request() -> None:
+    shown = table([("a", 1, START), (None, 2, START), (None, 2, pd.NaT), ("b", 2, START + timedelta(days=1))])
+    with pytest.raises(InputError, match=r"'impressions.user_id' has 2 null values.*nulls='drop'"):
+        Log.from_events(shown, BOUGHT)
+    log = Log.from_events(shown, BOUGHT, nulls="drop")
+    assert log.equals(Log.from_events(SHOWN, BOUGHT))
+    assert log.summary is not None
+    assert log.summary.impressions_null == 2
+    assert log.summary.nulls == {"impressions.user_id": 2, "impressions.timestamp": 1}
+    assert "2 with a null, dropped (user_id 2, timestamp 1)" in str(log.summary)
+
+
+def test_all_flaws_come_in_one_message(tmp_path: Path) -> None:
+    SHOWN.assign(timestamp=["soon", "later"], propensity=[0.5, 2]).to_csv(tmp_path / "shown.csv", index=False)
+    bought = BOUGHT.assign(user_id=pd.Series(["a", None], dtype=object)).drop(columns="timestamp")
+    with pytest.raises(InputError) as caught:
+        Log.from_events(tmp_path / "shown.csv", bought, visits=SHOWN.drop(columns="user_id"))
+    message = str(caught.value)
+    assert message.startswith("4 flaws were found: (1) ")
+    for flaw in (
+        "outcomes .* has no column 'timestamp'",
+        "visits .* has no column 'user_id'",
+        "2 rows are not, .*'soon'",
+    ):
+        assert re.search(flaw, message)
+    assert "'impressions.propensity' must be" in message
+
+
+def test_exact_duplicates_are_one_chance() -> None:
+    shown = table(
+        [("a", 1, START, 0.5), ("a", 1, START, 0.5), ("a", 1, START + timedelta(hours=1), 0.5)], "propensity"
+    )
+    bought = table([("a", 1, START, 3.0), ("a", 1, START, 3.0), ("a", 1, START, 4.0)], "value")
+    log = Log.from_events(shown, bought, combine="any")
+    assert log.propensity is not None
+    assert log.propensity.tolist() == [0.75]
+    assert log.values is not None
+    assert log.values.tolist() == [7.0]
+    assert log.summary is not None
+    assert (log.summary.impressions_duplicate, log.summary.outcomes_duplicate) == (1, 1)
+
+
+def test_a_time_zone_moves_the_days_and_joins_tables_with_and_without_one() -> None:
+    shown = table([("a", 1, pd.Timestamp("2024-02-26 23:30", tz="UTC"))])
+    bought = table([("a", 1, pd.Timestamp("2024-02-27 00:40"))])  # on the clock of Berlin: 23:40 UTC
+    with pytest.raises(InputError, match="the time zone UTC in impressions and no time zone in outcomes; name one"):
+        Log.from_events(shown, bought)
+    log = Log.from_events(shown, bought, timezone="Europe/Berlin", window="15 minutes")
+    assert log.times.values.to_pylist() == [date(2024, 2, 27)]
+    assert log.outcome.tolist() == [1]
+    with pytest.raises(InputError, match="the time zone 'Mars/Base' cannot be used"):
+        Log.from_events(shown, bought, timezone="Mars/Base")
+
+
+@pytest.mark.parametrize(
+    ("period", "expected"),
+    [
+        ("month", [date(2024, 2, 1), date(2024, 3, 1), date(2024, 4, 1)]),
+        ("2 months", [date(2024, 1, 1), date(2024, 3, 1)]),
+        ("2 weeks", [date(2024, 2, 26), date(2024, 3, 11), date(2024, 3, 25)]),
+        ("30 days", [date(1970, 1, 1) + timedelta(days=30 * n) for n in (659, 660)]),
+    ],
+)
+def test_periods_of_several_units(period: str, expected: list[date]) -> None:
+    events = table([("a", 1, START), ("b", 1, START + timedelta(days=40))])
+    log = Log.from_events(events, events, period=period)
+    assert log.times.values.to_pylist() == expected
+    assert log.time.tolist() == [0, len(expected) - 1]
+
+
+def many_days(first: datetime, last: datetime, users: int = 30) -> pd.DataFrame:
+    """Every user has an event at noon of every day."""
+    days = pd.date_range(first, last, freq="D") + timedelta(hours=12)
+    return table([(user, 1, day) for day in days for user in range(users)])
+
+
+def test_incomplete_first_and_last_weeks_are_named_and_dropped() -> None:
+    events = many_days(datetime(2024, 1, 3), datetime(2024, 1, 30))  # Wednesday to Tuesday
+    log = Log.from_events(events, events, period="week")
+    assert log.times.values.to_pylist() == [date(2024, 1, 8), date(2024, 1, 15), date(2024, 1, 22)]
+    assert log.summary is not None
+    assert log.summary.dropped_periods == (
+        "2024-01-01 (impressions begin 2024-01-03 12:00)",
+        "2024-01-29 (impressions end 2024-01-30 12:00)",
+    )
+    assert log.summary.impressions_outside == 30 * 7
+    assert Log.from_events(events, events, period="week", incomplete="keep").n_times == 5
+
+
+def test_weeks_that_are_merely_quiet_are_complete() -> None:
+    closed = many_days(datetime(2024, 1, 1), datetime(2024, 1, 27))
+    closed = closed[closed["timestamp"].dt.day_of_week < 6]  # the last week ends on a Saturday as all do
+    assert Log.from_events(closed, closed, period="week").n_times == 4
+    sparse = many_days(datetime(2024, 1, 3), datetime(2024, 1, 30), users=3)
+    assert Log.from_events(sparse, sparse, period="week").n_times == 5
+
+
+def test_a_table_that_begins_later_shortens_the_log() -> None:
+    shown = many_days(datetime(2024, 1, 1), datetime(2024, 1, 28))
+    log = Log.from_events(shown, shown[shown["timestamp"] >= datetime(2024, 1, 15)], period="week")
+    assert log.times.values.to_pylist() == [date(2024, 1, 15), date(2024, 1, 22)]
+
+
+def test_semicolons_and_decimal_commas(tmp_path: Path) -> None:
+    shown = SHOWN.assign(propensity=[0.25, 0.5])
+    bought = BOUGHT.assign(value=[2.5, 10.0])
+    shown.to_csv(tmp_path / "shown.csv", sep=";", decimal=",", index=False)
+    bought.to_csv(tmp_path / "bought.csv", sep="\t", index=False)
+    assert Log.from_events(tmp_path / "shown.csv", tmp_path / "bought.csv").equals(Log.from_events(shown, bought))
+    comma = 'user_id,item_id,treated,outcome,propensity\na,1,1,1,"0,25"\n'
+    (tmp_path / "comma.csv").write_text(comma)
+    with pytest.raises(InputError, match="for example '0,25'"):  # 1,234 may be a thousand there
+        Log.read(tmp_path / "comma.csv")
+
+
+def test_events_outside_eligible_cells_are_set_aside() -> None:
+    day = timedelta(days=1)
+    shown = table([("a", 1, START, 0.5), ("a", 2, START, 0.5), ("b", 1, START, 0.5)], "propensity")
+    bought = table([("b", 2, START + day, 0.5), ("c", 1, START, 0.0), ("a", 3, START, 0.0)], "propensity")
+    visits = pd.DataFrame({"user_id": ["a", "b", "b", "d"], "timestamp": [START, START, START + day, START]})
+    candidates = pd.DataFrame({"item_id": [1, 2]})
+    log = Log.from_events(shown, bought, visits=visits, candidates=candidates)
+    assert log.to_frame()[["user_id", "item_id"]].to_numpy().tolist() == [["a", 1], ["a", 2], ["b", 1], ["b", 2]]
+    assert log.users.values.to_pylist() == ["a", "b", "c", "d"]  # d came, saw nothing and bought nothing
+    assert log.cells == (3 + 1) * 2
+    assert log.summary is not None
+    assert log.summary.outcomes_not_eligible == 2
+    assert log.eligibility is not None
+    assert log.eligibility.outcomes_outside == 2
+    listed = shown.drop(columns="propensity").iloc[:2]
+    with pytest.raises(InputError, match="none of the 3 outcomes is in an eligible cell"):
+        Log.from_events(shown, bought, candidates=listed)
+    with pytest.raises(InputError, match="candidates with a user_id need a timestamp"):
+        Log.from_events(shown, bought, candidates=listed.drop(columns="timestamp"))
+    zero = bought.assign(propensity=[0.0, 0.0, 0.0])
+    with pytest.raises(InputError, match="strictly between 0 and 1 in eligible cells; 1 cell"):
+        Log.from_events(shown, zero, visits=visits, candidates=candidates)
+
+
+def test_eligible_cells_agree_with_a_slow_filter() -> None:
+    rng = np.random.default_rng(4)
+
+    def draw(n: int) -> pd.DataFrame:
+        days = [START + timedelta(days=int(d)) for d in rng.integers(0, 4, n)]
+        return pd.DataFrame({"user_id": rng.integers(0, 5, n), "item_id": rng.integers(0, 4, n), "timestamp": days})
+
+    shown, bought, visits, candidates = draw(60), draw(60), draw(12), draw(40)
+    whole = Log.from_events(shown, bought, users=range(5), items=range(4))
+    for own in (["item_id"], ["item_id", "timestamp"], ["user_id", "item_id", "timestamp"]):
+        log = Log.from_events(
+            shown, bought, users=range(5), items=range(4), visits=visits[["user_id", "timestamp"]],
+            candidates=candidates[own],
+        )  # fmt: skip
+        came = set(zip(visits["user_id"], visits["timestamp"].dt.date, strict=True))
+        could = {
+            tuple(row) for row in candidates[own].assign(timestamp=candidates["timestamp"].dt.date)[own].to_numpy()
+        }
+        rows = whole.to_frame()
+        kept = [
+            (row.user_id, row.time) in came
+            and tuple({"user_id": row.user_id, "item_id": row.item_id, "timestamp": row.time}[c] for c in own)
+            in could
+            for row in rows.itertuples()
+        ]
+        pd.testing.assert_frame_equal(log.to_frame(), rows[kept].reset_index(drop=True))
+        assert log.eligibility is not None
+        assert log.eligibility.contains(log.user, log.item, log.time).all()

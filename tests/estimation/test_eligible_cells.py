@@ -1,0 +1,125 @@
+"""Estimates where only a part of the users visit: means over eligible cells, checked by Monte Carlo."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pytest
+from scipy.special import expit
+
+import taurank as tr
+from support.builders import dense_log
+from taurank.data.eligibility import Eligibility
+from taurank.errors import InputError
+
+SHAPE = (60, 30, 12)
+
+
+def visiting_log(seed: int) -> tuple[tr.Log, npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
+    """A log in which a third of the users visit at a time; propensities are additive where they do, else 0."""
+    rng = np.random.default_rng(seed)
+    visits = rng.random((SHAPE[0], SHAPE[2])) < 1 / 3
+    users, items = rng.normal(0, 0.7, SHAPE[0]), rng.normal(0, 0.7, SHAPE[1])
+    grid = np.broadcast_to(visits[:, None, :], SHAPE)
+    propensity = expit(users[:, None, None] + items[None, :, None] - 1.0) * grid
+    treated = (rng.random(SHAPE) < propensity).astype(np.int8)
+    outcome = ((rng.random(SHAPE) < 0.2 + 0.3 * treated) & grid).astype(np.int8)
+    log = dense_log(treated, outcome, np.where(grid, propensity, 0.5))
+    limits = Eligibility.of(log.catalogue, (np.nonzero(visits)[0], np.nonzero(visits)[1]))
+    return replace(log, eligibility=limits), propensity, grid
+
+
+def test_naive_is_right_on_average_where_only_a_part_visits() -> None:
+    """With one propensity for all eligible cells the naive estimate is unbiased; over all cells it is not."""
+    rng, totals, wrong, truth = np.random.default_rng(0), [], [], 0.3
+    for _ in range(200):
+        visits = rng.random((40, 3)) < 0.3
+        grid = np.broadcast_to(visits[:, None, :], (40, 10, 3))
+        treated = ((rng.random(grid.shape) < 0.4) & grid).astype(np.int8)
+        outcome = ((rng.random(grid.shape) < 0.2 + truth * treated) & grid).astype(np.int8)
+        log = dense_log(treated, outcome)
+        limited = replace(
+            log, eligibility=Eligibility.of(log.catalogue, (np.nonzero(visits)[0], np.nonzero(visits)[1]))
+        )
+        totals.append(tr.gains.naive(limited).value.sum() / limited.cells)
+        wrong.append(tr.gains.naive(log).value.sum() / limited.cells)
+    error = np.std(totals) / np.sqrt(len(totals))
+    assert abs(np.mean(totals) - truth) < 4 * error
+    assert abs(np.mean(wrong) - truth) > 20 * error
+
+
+def test_estimated_propensities_ignore_cells_that_are_not_eligible() -> None:
+    log, propensity, _ = visiting_log(1)
+    truth = propensity[log.user, log.item, log.time]
+    limited = tr.propensity.estimate(log, random_state=0).propensity
+    blind = tr.propensity.estimate(replace(log, eligibility=None), random_state=0).propensity
+    assert limited is not None
+    assert blind is not None
+    assert np.corrcoef(limited, truth)[0, 1] > 0.9
+    assert abs(limited.mean() - truth.mean()) < 0.02
+    assert truth.mean() - blind.mean() > 0.1  # a user who did not come counts as one who was not shown anything
+
+
+def test_everything_eligible_is_the_same_as_no_table() -> None:
+    treated = (np.random.default_rng(3).random((20, 15, 3)) < 0.3).astype(np.int8)
+    log = dense_log(treated)
+    user, time = (axis.ravel() for axis in np.indices((20, 3)))
+    everyone = replace(log, eligibility=Eligibility.of(log.catalogue, (user, time)))
+    plain, limited = (tr.propensity.estimate(one, random_state=0).propensity for one in (log, everyone))
+    assert plain is not None
+    assert limited is not None
+    np.testing.assert_allclose(limited, plain, atol=2e-5)
+
+
+def test_a_sample_of_the_cells_estimates_what_all_cells_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    log, _, _ = visiting_log(2)
+    whole = tr.propensity.estimate(log, random_state=0).propensity
+    monkeypatch.setattr("taurank.estimation.additive_cells.MOST_CELLS", 1_500)
+    sampled = tr.propensity.estimate(log, random_state=0).propensity
+    assert whole is not None
+    assert sampled is not None
+    assert np.corrcoef(whole, sampled)[0, 1] > 0.9
+    assert abs(whole.mean() - sampled.mean()) < 0.03
+
+
+def test_diagnosis_counts_eligible_cells_only() -> None:
+    log, _, grid = visiting_log(4)
+    limited, blind = (tr.propensity.diagnose(one) for one in (log, replace(log, eligibility=None)))
+    assert limited.n_cells == grid.sum()
+    assert abs(limited.treated_total.ratio - 1.0) < 0.1
+    assert blind.treated_total.ratio < 0.5
+    assert limited.users.far <= 3 < blind.users.far
+
+
+def value_log(values: list[float] | None) -> tr.Log:
+    rng = np.random.default_rng(5)
+    user, item = (axis.ravel() for axis in np.indices((12, 8)))
+    frame = pd.DataFrame({"user_id": user, "item_id": item, "treated": rng.integers(0, 2, 96)})
+    frame = frame.assign(outcome=rng.integers(0, 2, 96), propensity=0.5)
+    return tr.Log.from_frame(frame if values is None else frame.assign(value=np.resize(values, 96)))
+
+
+def test_values_weigh_gains_and_what_learners_learn() -> None:
+    everyone = np.arange(12, dtype=np.int32)
+    plain, ones, doubled = value_log(None), value_log([1.0]), value_log([2.0, 0.0, 5.0])
+    for estimate in (tr.gains.outcome, tr.gains.naive, tr.gains.ips):
+        assert np.array_equal(estimate(plain).value, estimate(ones).value)
+        bought = np.flatnonzero(doubled.outcome)
+        assert np.array_equal(estimate(doubled).value, estimate(plain).value * doubled.values[bought])  # type: ignore[index]
+    for learner in (tr.BPR(epochs=3, random_state=0), tr.DLCE(epochs=3, random_state=0), tr.CountingBayes()):
+        scores = [copy.copy(learner).fit(log).score_block(everyone) for log in (plain, ones, doubled)]
+        assert np.array_equal(scores[0], scores[1])
+        assert not np.array_equal(scores[0], scores[2])
+    with pytest.raises(InputError, match="ULRMF draws outcomes and cannot weigh them by the column 'value'"):
+        tr.LEARNERS["ulrmf"]().fit(doubled)
+
+
+def test_a_fit_that_does_not_converge_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    log, _, _ = visiting_log(0)
+    monkeypatch.setattr("taurank.estimation.additive_cells.MAX_SWEEPS", 1)
+    with pytest.warns(UserWarning, match="the propensity model did not converge"):
+        tr.propensity.fit(log, random_state=0)

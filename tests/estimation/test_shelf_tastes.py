@@ -1,0 +1,127 @@
+"""Propensities where it is known which categories a user can be shown, against the truth of a small shop."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import taurank as tr
+from support.builders import dense_log
+from taurank import propensity
+from taurank.data.eligibility import Eligibility
+from taurank.errors import InputError
+from taurank.estimation.propensities.shelf_tastes import ShelfTastes, _strength
+
+USERS, ITEMS, CATEGORIES, OWN, TIMES, SLOTS = 500, 60, 6, 2, 5, 5
+CATEGORY = np.arange(ITEMS) % CATEGORIES
+CELLS = tuple(np.indices((USERS, ITEMS)))
+
+
+@dataclass(frozen=True)
+class ShelfShop:
+    log: tr.Log
+    truth: Any  # users × items
+    on_shelf: Any  # users × items
+    visits: Any  # users × times
+    tables: dict[str, pd.DataFrame]
+
+    def sum_of_weights(self, p: Any) -> float:
+        """Σ 1/P over what was shown on the shelves, per cell on them: 1 if P fits."""
+        log = self.log
+        rows = (log.treated == 1) & self.on_shelf[log.user, log.item]
+        cells = (self.on_shelf.sum(1) * self.visits.sum(1)).sum()
+        return float((1.0 / p[log.user, log.item][rows]).sum() / cells)
+
+
+@pytest.fixture(scope="module")
+def shop() -> ShelfShop:
+    rng = np.random.default_rng(4)
+    shelves = np.array([rng.permutation(CATEGORIES)[:OWN] for _ in range(USERS)])
+    affinity = rng.normal(0.0, 0.7, (USERS, OWN))
+    likes = np.full((USERS, CATEGORIES), -np.inf)
+    np.put_along_axis(likes, shelves, affinity, axis=1)
+    scores = likes[:, CATEGORY] + rng.normal(0.0, 0.5, ITEMS)
+    bestsellers = np.array([0, 7, 14])
+    scores[:, bestsellers] = np.maximum(scores[:, bestsellers], -1.5)
+    visits = rng.random((USERS, TIMES)) < 0.4
+    treated = np.zeros((USERS, ITEMS, TIMES), bool)
+    for time in range(TIMES):
+        top = np.argsort(-(scores + rng.gumbel(size=scores.shape)), axis=1)[:, :SLOTS]
+        np.put_along_axis(treated[:, :, time], top, visits[:, time, None], axis=1)
+    log = dense_log(treated, rng.random(treated.shape) < 0.02 * visits[:, None, :])
+    users, times = np.nonzero(visits)
+    log = replace(log, eligibility=Eligibility.of(log.catalogue, (users, times)))
+    tables = {
+        "item": pd.DataFrame({"item_id": np.arange(ITEMS), "category": CATEGORY}),
+        "shelves": pd.DataFrame(
+            {"user_id": np.repeat(np.arange(USERS), OWN), "category": shelves.ravel(), "score": affinity.ravel()}
+        ),
+    }
+    truth = propensity.slate_softmax(np.maximum(scores, -50.0), SLOTS)
+    return ShelfShop(log, truth, np.isfinite(likes)[:, CATEGORY], visits, tables)
+
+
+def fitted(shop: ShelfShop, *names: str, score: bool = True) -> tuple[propensity.TasteModel, Any]:
+    tables = {name: shop.tables[name] for name in names}
+    if "shelves" in tables and not score:
+        tables["shelves"] = tables["shelves"].drop(columns="score")
+    model = propensity.fit_taste(shop.log, 0, features=tables or None, threads=1)
+    times = np.argmax(shop.visits, axis=1)[:, None]
+    return model, model.at(CELLS[0], CELLS[1], np.broadcast_to(times, (USERS, ITEMS)))
+
+
+def test_known_shelves_make_the_sum_of_weights_fit_where_learned_tastes_do_not(shop: ShelfShop) -> None:
+    """A user with a single visit has no exposures at other times: learned tastes spread over the whole catalogue."""
+    (_, learned), (_, shelved), (_, scored) = (
+        fitted(shop), fitted(shop, "item", "shelves", score=False), fitted(shop, "item", "shelves"),
+    )  # fmt: skip
+    assert shop.sum_of_weights(shop.truth) == pytest.approx(1.0, abs=0.05)
+    assert shop.sum_of_weights(learned) > 1.4
+    assert shop.sum_of_weights(shelved) == pytest.approx(1.0, abs=0.08)
+    assert shop.sum_of_weights(scored) == pytest.approx(1.0, abs=0.08)
+    own = shop.on_shelf
+    errors = [np.log(p[own] / shop.truth[own]).std() for p in (learned, shelved, scored)]
+    assert errors[2] < 0.6 * errors[1] < 0.6 * errors[0]
+
+
+def test_chances_add_up_and_are_those_of_the_draws(shop: ShelfShop) -> None:
+    model, _ = fitted(shop, "item", "shelves")
+    tastes = model.first.tastes[0]
+    assert isinstance(tastes, ShelfTastes)
+    chance = tastes.chance(CELLS[0].ravel(), CELLS[1].ravel()).reshape(USERS, ITEMS)
+    np.testing.assert_allclose(chance.sum(axis=1), 1.0, rtol=1e-9)
+    user = np.repeat(np.arange(5), 40_000)
+    item = tastes.draw(user, np.random.default_rng(0))
+    frequency = np.bincount(user * ITEMS + item, minlength=5 * ITEMS).reshape(5, ITEMS) / 40_000
+    np.testing.assert_allclose(frequency, chance[:5], atol=5 * np.sqrt(0.25 / 40_000))
+    assert (frequency[chance[:5] < 1e-7] == 0).all()
+
+
+def test_the_strength_of_the_prior_is_that_of_simulated_shares() -> None:
+    rng = np.random.default_rng(1)
+    expected = np.tile([0.5, 0.3, 0.2], (20_000, 1))
+    count = rng.multinomial(12, rng.dirichlet(8.0 * expected[0], 20_000)).astype(float)
+    assert _strength(count.ravel(), np.full(60_000, 12.0), expected.ravel()) == pytest.approx(8.0, rel=0.1)
+    alike = rng.multinomial(12, expected[0], 20_000).astype(float)
+    assert _strength(alike.ravel(), np.full(60_000, 12.0), expected.ravel()) > 100.0
+
+
+def test_users_and_items_without_a_shelf_are_allowed(shop: ShelfShop) -> None:
+    item = shop.tables["item"].iloc[3:]
+    shelves = shop.tables["shelves"].iloc[4:].assign(score=np.nan)
+    model = propensity.fit_taste(shop.log, 0, folds=2, features={"item": item, "shelves": shelves}, threads=1)
+    p = model.at(CELLS[0], CELLS[1], np.zeros((USERS, ITEMS), int))
+    assert ((p > 0) & (p < 1)).all()
+
+
+def test_shelves_need_a_column_of_the_items(shop: ShelfShop) -> None:
+    item, shelves = shop.tables["item"], shop.tables["shelves"]
+    for features in ({"shelves": shelves}, {"shelves": shelves, "item": item.rename(columns={"category": "kind"})}):
+        with pytest.raises(InputError, match=r"one column that features\[\"item\"\] has too"):
+            propensity.fit_taste(shop.log, features=features)
+    with pytest.raises(InputError, match="column 'score' of the shelves is not numeric"):
+        propensity.fit_taste(shop.log, features={"item": item, "shelves": shelves.assign(score="much")})

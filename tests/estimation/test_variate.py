@@ -1,0 +1,113 @@
+"""The control variate: unbiased for any c, best for the doubly robust one, and fitted without its own row."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from support.builders import dense_log, synthetic_log
+from taurank import InputError, gains
+from taurank.estimation.estimators import Estimator
+from taurank.estimation.variate import Variate, fit_variate
+
+P, TREATED, CONTROL = 0.2, 0.3, 0.1
+OPTIMAL = TREATED + CONTROL * P / (1 - P)
+
+
+def corrected(c: float, draws: int = 400_000) -> np.ndarray:
+    """τ̃ = ZY/P − (1−Z)Y/(1−P) + c(1 − Z/P), drawn again and again."""
+    rng = np.random.default_rng(0)
+    z = rng.random(draws) < P
+    y = rng.random(draws) < np.where(z, TREATED, CONTROL)
+    return z * y / P - (1 - z) * y / (1 - P) + c * (1 - z / P)
+
+
+class TestAnyConstant:
+    @pytest.mark.parametrize("c", [-1.0, 0.0, OPTIMAL, 2.0])
+    def test_the_mean_is_the_effect(self, c: float) -> None:
+        drawn = corrected(c)
+        assert drawn.mean() == pytest.approx(TREATED - CONTROL, abs=4.5 * drawn.std() / len(drawn) ** 0.5)
+
+    def test_the_variance_is_smallest_at_the_doubly_robust_c(self) -> None:
+        best = corrected(OPTIMAL).var()
+        for step in (-0.15, 0.15):
+            assert best < corrected(OPTIMAL + step).var()
+
+    def test_that_c_makes_it_the_textbook_doubly_robust_estimate(self) -> None:
+        z, y = np.array([0, 0, 1, 1]), np.array([0, 1, 0, 1])
+        ours = z * y / P - (1 - z) * y / (1 - P) + OPTIMAL * (1 - z / P)
+        textbook = TREATED - CONTROL + z * (y - TREATED) / P - (1 - z) * (y - CONTROL) / (1 - P)
+        np.testing.assert_allclose(ours, textbook)
+
+    def test_wrong_propensities_do_no_harm_if_c_is_right(self) -> None:
+        """Doubly robust: with P̂ in the weights and in c, and the right rates, the mean is right all the same."""
+        wrong, rng = 0.35, np.random.default_rng(1)
+        c = TREATED + CONTROL * wrong / (1 - wrong)
+        z = rng.random(400_000) < P
+        y = rng.random(len(z)) < np.where(z, TREATED, CONTROL)
+        plain = z * y / wrong - (1 - z) * y / (1 - wrong)
+        robust = plain + c * (1 - z / wrong)
+        assert robust.mean() == pytest.approx(TREATED - CONTROL, abs=4.5 * robust.std() / len(z) ** 0.5)
+        assert abs(plain.mean() - (TREATED - CONTROL)) > 0.05
+
+
+@pytest.mark.parametrize("times", [1, 6])
+def test_c_never_sees_its_own_row(times: int) -> None:
+    """Turning the outcomes and treatments of a fold around leaves the fold's own c as it is, bit for bit."""
+    rng = np.random.default_rng(2)
+    shape = (12, 7, times)
+    treated, outcome, chance = rng.integers(0, 2, shape), rng.integers(0, 2, shape), rng.uniform(0.2, 0.8, shape)
+    whole = np.ones(shape, bool)
+    log = dense_log(treated, outcome, chance, whole)
+    fitted = fit_variate(log, 3)
+    fold = fitted.fold_of_time[log.time] if fitted.fold_of_user is None else fitted.fold_of_user[log.user]
+    for own in range(fitted.folds):
+        here = fold == own
+        flipped = replace(log, treated=np.where(here, 1 - log.treated, log.treated).astype(np.int8))
+        flipped = replace(flipped, outcome=np.where(here, 1 - log.outcome, log.outcome).astype(np.int8))
+        cells = log.user[here], log.item[here], log.time[here]
+        np.testing.assert_array_equal(fit_variate(flipped, 3).at(*cells), fitted.at(*cells))
+        assert not np.array_equal(fit_variate(flipped, 3).at(log.user, log.item, log.time),
+                                  fitted.at(log.user, log.item, log.time))  # fmt: skip
+
+
+def test_c_is_the_product_of_its_factors() -> None:
+    rng = np.random.default_rng(3)
+    fitted = Variate(rng.random((2, 4, 2)), rng.random((2, 3, 2)), np.array([0, 1, 1]))
+    cells = (np.array([3, 0]), np.array([1, 2]), np.array([2, 0]))
+    expected = [
+        fitted.user_factor[1, 3] @ fitted.item_factor[1, 1],
+        fitted.user_factor[0, 0] @ fitted.item_factor[0, 2],
+    ]
+    np.testing.assert_allclose(fitted.at(*cells), expected)
+
+
+def test_rates_in_the_units_of_values() -> None:
+    log = synthetic_log()
+    worth = replace(log, values=np.full(len(log), 7.0))
+    cells = log.user, log.item, log.time
+    np.testing.assert_allclose(fit_variate(worth).at(*cells), 7 * fit_variate(log).at(*cells))
+
+
+def test_gains_hold_the_logged_rows() -> None:
+    log = synthetic_log()
+    made = gains.doubly_robust(log)
+    assert made.estimator is not None
+    assert made.estimator.variate is not None
+    assert len(made) == np.count_nonzero(log.treated | log.outcome)
+    assert gains.recommended(log).name == "doubly_robust"
+    assert gains.snips(log).estimator is not None
+    assert made.where(lambda value: value > 0).estimator is None  # no longer the estimate
+
+
+def test_bad_arguments() -> None:
+    log = synthetic_log()
+    with pytest.raises(InputError, match="folds must be an integer ≥ 2"):
+        gains.doubly_robust(log, folds=1)
+    with pytest.raises(InputError, match="doubly robust estimator needs the column 'propensity'"):
+        gains.doubly_robust(replace(log, propensity=None))
+    tiny = replace(log, propensity=np.full(len(log), 1e-310))
+    with pytest.raises(InputError, match="too small to be inverted"):
+        Estimator("IPS").values(tiny, np.flatnonzero(tiny.treated))

@@ -1,0 +1,374 @@
+"""``tr.estimate``: estimates against slow twins, intervals that cover, and a verdict in front of every number."""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pytest
+
+from support.builders import cells_frame, dense_log, sparse_log
+from taurank import Gains, InputError, Log, World, bounds, compare, estimate, evaluate, gains
+from taurank.data.eligibility import Eligibility
+from taurank.estimation.estimators import Estimator
+from taurank.evaluation.evidence import slope
+from taurank.evaluation.formulas import position_weights
+from taurank.evaluation.uncertainty import Events, Uncertainty
+
+METRICS = ["CP@3", "CDCG", "CAR"]
+WORLD = World.synthetic(300, 60, random_state=0)
+TODAY = np.asarray(WORLD.control_rate)
+BETTER = np.asarray(WORLD.treated_rate) - WORLD.control_rate
+
+
+@pytest.fixture(scope="module")
+def log() -> Log:
+    return WORLD.sample(4, random_state=1).log
+
+
+def cube(log: Log, rows: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    """Numbers of a log's rows as users × items × times."""
+    whole = np.zeros((log.n_users, log.n_items, log.n_times))
+    whole[log.user, log.item, log.time] = rows
+    return whole
+
+
+def slow(log: Log, estimator: Estimator, scores: npt.NDArray[Any], metric: str) -> float:
+    """Eq. of the estimator cell by cell, over all eligible cells, per visit."""
+    weight = position_weights(scores, metric)[:, :, None]
+    cells = np.indices((log.n_users, log.n_items, log.n_times)).reshape(3, -1)
+    eligible = np.ones((*weight.shape[:2], log.n_times))
+    if log.eligibility is not None:
+        eligible = log.eligibility.contains(*cells).reshape(eligible.shape).astype(float)
+    treated, outcome = cube(log, log.treated), cube(log, log.outcome)
+    chance = np.where(cube(log, np.ones(len(log))) > 0, cube(log, log.recorded_propensity("a test")), 0.5)
+    ips = treated * outcome / chance - (1 - treated) * outcome / (1 - chance)
+    c: Any = 0.0
+    if estimator.variate is not None:
+        c = estimator.variate.at(*(axis.astype(np.int32) for axis in cells)).reshape(eligible.shape)
+    if estimator.normalized:
+        c = (weight * treated * outcome / chance).sum() / (weight * treated / chance).sum()
+    value = (ips + c * (1 - treated / chance)) * eligible
+    return float((weight * value).sum() / eligible.any(axis=1).sum())
+
+
+def small(times: int = 4, seed: int = 0) -> Log:
+    return sparse_log(cells_frame(9, 8, times, seed))
+
+
+def with_eligibility(log: Log, visits: Any = None, candidates: Any = None) -> Log:
+    eligibility = Eligibility.of(log.catalogue, visits, candidates)
+    inside = eligibility.contains(log.user, log.item, log.time)
+    names = ("user", "item", "time", "treated", "outcome", "propensity")
+    return replace(log, **{name: getattr(log, name)[inside] for name in names}, eligibility=eligibility)
+
+
+RNG = np.random.default_rng(7)
+SOME = RNG.random((9, 8, 4)) < 0.7
+LOGS = {
+    "all cells": small(),
+    "one time": small(1),
+    "visits": with_eligibility(small(), visits=(np.repeat(np.arange(9), 2), np.arange(18) % 4)),
+    "items": with_eligibility(small(), candidates=(None, np.array([0, 1, 2, 5, 7]), None)),
+    "items by time": with_eligibility(small(), candidates=(None, np.arange(16) % 8, np.arange(16) // 4)),
+    "listed": with_eligibility(small(), candidates=np.nonzero(SOME)),
+}
+
+
+class TestAgainstTheSlowTwin:
+    @pytest.mark.parametrize("name", LOGS)
+    @pytest.mark.parametrize("ties", [False, True])
+    @pytest.mark.parametrize("make", [gains.doubly_robust, gains.snips, gains.ips])
+    def test_every_estimator(self, name: str, ties: bool, make: Any) -> None:
+        log = LOGS[name]
+        scores = np.random.default_rng(3).integers(0, 3 if ties else 10_000, (9, 8)).astype(float)
+        made = make(log)
+        result = evaluate(scores, made, METRICS)
+        for metric in METRICS:
+            expected = slow(log, made.estimator, scores, metric)
+            assert result[metric].mean == pytest.approx(expected, abs=1e-12)
+            assert result[metric].contributions.mean() == pytest.approx(expected, abs=1e-12)
+
+    def test_items_that_the_ranker_does_not_know_come_last_tied(self) -> None:
+        log = LOGS["all cells"]
+        scores = np.random.default_rng(4).random((9, 8))
+        listed = pd.DataFrame(
+            [(u, i, scores[u, i]) for u in range(9) for i in range(5)], columns=["user_id", "item_id", "score"]
+        )
+        filled = np.where(np.arange(8) < 5, scores, -1.0)
+        made = gains.doubly_robust(log)
+        known = evaluate(listed, made, METRICS, unlisted="last")
+        for metric in METRICS:
+            assert known[metric].mean == pytest.approx(evaluate(filled, made, metric)[metric].mean)
+
+    def test_threads_do_not_change_a_bit(self, log: Log) -> None:
+        one, three = (evaluate(TODAY, log, METRICS, threads=n).to_frame() for n in (1, 3))
+        pd.testing.assert_frame_equal(one, three, check_exact=True)
+
+
+def test_right_on_average() -> None:
+    """The mean over logs is the expected metric, with c from the log itself (cross-fitted)."""
+    world = World.synthetic(60, 30, random_state=3)
+    drawn = [evaluate(world.control_rate, world.sample(3, seed).log, "CP@5")["CP@5"].mean for seed in range(150)]
+    truth = bounds.expected(world, world.control_rate, "CP@5")
+    assert np.mean(drawn) == pytest.approx(truth, abs=4 * np.std(drawn) / len(drawn) ** 0.5)
+
+
+def events(
+    rng: np.random.Generator, users: int, times: int, low: float, high: float, rates: tuple[float, float],
+    shock: float = 0.0,
+) -> Uncertainty:  # fmt: skip
+    """IPS of CP@10 for a log of its ten items; ``shock`` is the spread of the log of a factor common to a time."""
+    shape = (users, 10, times)
+    chance = np.exp(rng.uniform(np.log(low), np.log(high), shape))
+    treated = rng.random(shape) < chance
+    common = np.exp(rng.normal(-(shock**2) / 2, shock, times)) if shock else 1.0
+    outcome = rng.random(shape) < np.where(treated, *rates) * common
+    weight = 0.1 * np.where(treated, 1 / chance, -1 / (1 - chance))
+    value, kept, n = weight * outcome, treated | outcome, users * times
+    rows = Events(
+        np.flatnonzero(kept),
+        weight[kept] / n,
+        outcome[kept].astype(float),
+        treated[kept],
+        chance[kept],
+        value[kept] / n,
+    )
+    return Uncertainty(value.sum((1, 2)) / times, value.sum((0, 1)) / users, rows, 0.1 / n, (-1.0, 1.0))
+
+
+class TestCoverage:
+    """A small version of ``benchmarks/coverage.py``: the bootstrap covers 12 to 85 % of the rare cases."""
+
+    @pytest.mark.parametrize(
+        ("case", "least", "most"),
+        [
+            ((300, 2, 0.1, 0.5, (0.03, 0.01)), 0.925, 0.98),  # good overlap
+            ((800, 4, 0.01, 0.5, (0.05, 0.02)), 0.925, 0.985),  # heavy weights
+            ((200, 1, 0.005, 0.02, (0.01, 0.003)), 0.93, 1.0),  # rarely shown items first
+            ((1000, 1, 0.005, 0.02, (0.003, 0.001)), 0.93, 1.0),
+            ((3, 10, 0.2, 0.6, (0.1, 0.05)), 0.93, 1.0),  # three users
+            ((10, 10, 0.2, 0.6, (0.1, 0.05)), 0.92, 1.0),
+            ((300, 2, 0.97, 0.998, (0.1, 0.05)), 0.93, 1.0),  # hardly ever withheld
+        ],
+    )
+    def test_it_covers_as_often_as_it_says(self, case: Any, least: float, most: float) -> None:
+        rng, truth = np.random.default_rng(11), case[-1][0] - case[-1][1]
+        ends = np.array([events(rng, *case).interval() for _ in range(400)])
+        covered = float(np.mean((ends[:, 0] <= truth) & (truth <= ends[:, 1])))
+        assert least <= covered <= most
+
+    def test_it_covers_where_times_have_something_in_common(self) -> None:
+        """With the spread between times estimated instead of integrated out it covers 88 to 90 %."""
+        rng = np.random.default_rng(12)
+        cases = [(200, times, 0.1, 0.5, (0.1, 0.04), 0.35) for times in (4, 7) for _ in range(400)]
+        ends = np.array([events(rng, *case).interval() for case in cases])
+        assert 0.925 <= float(np.mean((ends[:, 0] <= 0.06) & (ends[:, 1] >= 0.06))) <= 0.975
+
+    def test_a_list_that_was_never_shown_may_have_any_effect_up_to_its_weight(self) -> None:
+        rows = Events(
+            np.arange(2), np.full(2, -0.01), np.ones(2), np.zeros(2, bool), np.full(2, 0.1), np.full(2, -0.01)
+        )
+        per_user = np.array([-0.1, -0.1, 0.0, 0.0, 0.0])
+        low, high = Uncertainty(per_user, per_user.mean(keepdims=True), rows, 0.01, (-0.5, 0.5)).interval()
+        assert high == 0.5
+        assert -0.5 < low < per_user.mean()
+
+    def test_one_poisson_count_is_jeffreys(self) -> None:
+        """Equal weights, many users, one arm: limits of Gamma(x + ½) above, Gamma(x) below."""
+        from scipy.stats import gamma
+
+        users, weight = 100_000, 1e-5
+        row = np.arange(5000)
+        outcome = (row < 4).astype(float)
+        rows = Events(row, np.full(5000, weight), outcome, np.ones(5000, bool), np.full(5000, 0.01), weight * outcome)
+        per_user = np.zeros(users)
+        per_user[:4] = weight * users
+        low, high = Uncertainty(per_user, np.array([per_user.mean()]), rows, 1e-12).interval()
+        assert high == pytest.approx(weight * gamma.ppf(0.975, 4.5), rel=0.02)
+        assert low == pytest.approx(weight * gamma.ppf(0.025, 4), rel=0.02)
+
+
+class TestVerdict:
+    def test_good_overlap_is_believed_and_said_first(self, log: Log) -> None:
+        result = evaluate(TODAY, log, "CP@10")
+        assert result.verdict is not None
+        assert result.verdict.believe
+        assert str(result).startswith("Believe it, because the propensities fit")
+        assert result.to_frame()["believe"].tolist() == [True]
+
+    def test_propensities_that_do_not_fit_are_refused(self, log: Log) -> None:
+        chance = log.recorded_propensity("a test")
+        wrong = log.with_propensity(chance / np.where(log.treated == 1, 3.0, 1.0))
+        for made in (wrong, gains.ips(wrong), gains.capped_ips(wrong, 0.01)):
+            text = str(evaluate(TODAY, made, "CP@10"))
+            assert text.startswith("Do not believe it, because the log shows the items on this list ")
+
+    def test_pairs_that_are_never_shown_are_refused(self) -> None:
+        rng = np.random.default_rng(5)
+        chance = np.where(np.arange(20) < 10, 0.4, 0.0)[None, :, None] * np.ones((400, 1, 2))
+        treated = rng.random(chance.shape) < chance
+        outcome = rng.random(chance.shape) < 0.2
+        unseen = dense_log(treated, outcome, np.maximum(chance, 0.01))
+        scores = np.tile(-np.arange(20.0), (400, 1))
+        verdict = evaluate(scores, unseen, "CP@20")["CP@20"].verdict
+        assert verdict is not None
+        assert "50% of the list lies on pairs that the log never shows" in verdict.reason
+
+    def test_where_overlap_fails_only_the_worst_case_is_certain(self) -> None:
+        personal = WORLD.personalized(2.0)
+        truth = bounds.expected(personal, TODAY, "CP@10")
+        made = estimate(TODAY, personal.sample(3, random_state=2).log, "CP@10")
+        assert made.choice is None
+        assert not made.verdict.believe
+        worst = made.table[made.table["estimator"] == "worst case"].iloc[0]
+        assert f"all that is certain is {worst['low']:.3g} to" in str(made.verdict)
+        assert worst["low"] <= truth <= worst["high"]
+        assert worst["low"] > -1.0
+
+    def test_rarely_shown_items_first_are_refused(self) -> None:
+        rng = np.random.default_rng(6)
+        chance = np.full((300, 12, 1), 0.005)
+        treated = rng.random(chance.shape) < chance
+        rare = dense_log(treated, rng.random(chance.shape) < 0.005, chance)
+        verdict = evaluate(np.zeros((300, 12)), gains.ips(rare), "CP@10")["CP@10"].verdict
+        assert verdict is not None
+        assert "purchases of recommended items (at least 10 needed)" in verdict.reason
+
+    def test_more_than_all_purchases_is_refused(self, log: Log) -> None:
+        """Propensities that fit on average, but are too small wherever something was bought."""
+        bought, chance = (log.treated == 1) & (log.outcome == 1), log.recorded_propensity("a test")
+        odd = np.where(bought, chance / 40, chance)
+        most = log.treated == 1
+        odd = np.where(most & ~bought, np.minimum(chance * 3, 0.999), odd)
+        made = estimate(TODAY, log.with_propensity(odd), "CP@10")
+        assert not made.verdict.believe
+
+    def test_few_users_are_refused(self) -> None:
+        few = sparse_log(cells_frame(6, 30, 20, low=0.3, high=0.7))
+        verdict = evaluate(np.zeros((6, 30)), few, "CP@30")["CP@30"].verdict
+        assert verdict is not None
+        assert "it rests on 6 users (at least 20 needed)" in verdict.reason
+
+    def test_the_training_log_is_refused(self, log: Log) -> None:
+        from taurank import Popular, TrainingLogWarning
+
+        with pytest.warns(TrainingLogWarning):
+            result = evaluate(Popular().fit(log), log, "CP@10")
+        assert str(result).startswith("Do not believe it, because the model was trained on the log it is measured on")
+
+    def test_the_truth_has_no_verdict(self) -> None:
+        result = evaluate(TODAY, WORLD.sample(1, random_state=2).truth, "CP@10")
+        assert result.verdict is None
+        assert result.verdict_sentence() == ""
+
+    def test_a_ranker_that_changed_is_noticed(self, log: Log) -> None:
+        scores = TODAY.astype(float)
+        result = evaluate(scores, gains.ips(log), "CP@10")
+        scores[:] = BETTER
+        with pytest.raises(InputError, match="has changed since it was evaluated"):
+            result["CP@10"].interval()
+
+
+@pytest.fixture(scope="module")
+def made(log: Log) -> Any:
+    rankers = {"today": TODAY, "better": BETTER, "also today": TODAY.copy()}
+    return estimate(rankers, log, ["CP@10", "CAR"], by=np.where(np.arange(300) % 3, "a", "b"))
+
+
+class TestEstimate:
+    def test_one_row_per_estimator_the_recommended_first(self, made: Any) -> None:
+        rows = made.table.query("segment == 'all' and ranker == 'today' and metric == 'CP@10'")
+        assert rows["estimator"].tolist()[:3] == ["doubly robust", "SNIPS", "IPS"]
+        assert rows["recommended"].tolist() == [True] + [False] * (len(rows) - 1)
+        assert len(made.answers) == 3 * 2 * 3
+        assert (made.table["low"] <= made.table["estimate"]).all()
+
+    def test_the_choice_is_the_better_one(self, made: Any) -> None:
+        assert made.choice == "better"
+        assert str(made).startswith("Believe it, because better is clearly better than today")
+        assert max(map(len, str(made).splitlines())) <= 80
+        assert set(made.verdicts) == {(r, m) for r in ("today", "better", "also today") for m in ("CP@10", "CAR")}
+
+    def test_differences_are_paired(self, made: Any, log: Log) -> None:
+        rows = made.differences.query("segment == 'all' and metric == 'CP@10'").set_index("ranker")
+        assert rows.loc["also today", ["difference", "low", "high"]].tolist() == [0.0, 0.0, 0.0]
+        pair = compare(BETTER, TODAY, log, "CP@10")
+        assert rows.loc["better", "difference"] == pytest.approx(pair.difference)
+        assert rows.loc["better", ["low", "high"]].tolist() == pytest.approx(list(pair.interval()))
+        assert str(pair).startswith("Believe it")
+
+    def test_a_segment_is_the_estimate_of_its_users(self, made: Any, log: Log) -> None:
+        part = made.answers.query("segment == 'a' and ranker == 'better' and metric == 'CP@10'").iloc[0]
+        per_user = evaluate(BETTER, log, "CP@10")["CP@10"].per_user
+        assert part["estimate"] == pytest.approx(per_user[np.arange(300) % 3 != 0].mean())
+
+    def test_segments_as_a_frame_or_a_mapping(self, log: Log) -> None:
+        users = log.users.values.to_pylist()
+        frame = pd.DataFrame({"user_id": users[:200], "region": ["x"] * 200})
+        for by in (frame, dict.fromkeys(users[:200], "x")):
+            made = estimate(TODAY, log, "CP@5", by=by)
+            assert made.answers["segment"].tolist() == ["all", "(none)", "x"]
+
+    @pytest.mark.parametrize(
+        ("by", "sentence"),
+        [
+            (pd.DataFrame({"user_id": [1]}), "needs user_id and one more column"),
+            (["a"], "one label per user"),
+            ({-5: "a"}, "names none of the users"),
+            (3, "a frame, a mapping or labels"),
+        ],
+    )
+    def test_bad_segments(self, log: Log, by: Any, sentence: str) -> None:
+        with pytest.raises(InputError, match=sentence):
+            estimate(TODAY, log, "CP@5", by=by)
+
+    def test_two_equal_rankings_cannot_be_told_apart(self, log: Log) -> None:
+        made = estimate({"a": TODAY, "b": TODAY + 1e-9 * BETTER}, log, "CP@10")
+        assert made.choice is None
+        assert "no ranking is clearly better than a" in str(made)
+
+    def test_bad_arguments(self, log: Log) -> None:
+        with pytest.raises(InputError, match="AUC needs gains of 0 or 1"):
+            estimate(TODAY, log, "AUC")
+        with pytest.raises(InputError, match="log must be"):
+            estimate(TODAY, gains.ips(log), "CP@10")  # type: ignore[arg-type]
+
+    def test_a_page(self, made: Any) -> None:
+        assert "better is clearly better than today" in made.to_html()
+
+    def test_results_can_be_pickled(self, log: Log) -> None:
+        result = evaluate(TODAY, gains.ips(log), "CP@10")
+        copy = pickle.loads(pickle.dumps(result))
+        assert copy["CP@10"].interval() == result["CP@10"].interval()
+
+
+def test_slope_takes_the_largest_cap_that_agrees() -> None:
+    def spread(mean: float, half: float) -> Any:
+        return type("Spread", (), {"estimate": mean, "interval": lambda self, level: (mean - half, mean + half)})()
+
+    assert slope([spread(1.0, 1.0), spread(1.2, 0.5), spread(1.4, 0.1), spread(9.0, 0.01)], 0.95) == 2
+    assert slope([spread(1.0, 0.1)], 0.95) == 0
+
+
+def test_gains_of_ones_own_keep_the_bootstrap() -> None:
+    made = Gains.from_frame(pd.DataFrame({"user_id": [0, 1, 2], "item_id": [0, 0, 1], "value": [1.0, 2.0, 3.0]}))
+    assert evaluate(np.zeros((3, 2)), made, "CP@1")["CP@1"].uncertainty is None
+
+
+def test_an_estimate_above_all_purchases_is_said_before_the_number() -> None:
+    """All purchases come from showing one of three items three times in ten: a list shown always causes more."""
+    rng = np.random.default_rng(2)
+    chance = np.full((300, 3, 1), 0.3)
+    treated = rng.random(chance.shape) < chance
+    log = dense_log(treated, treated & (rng.random(chance.shape) < 0.3), chance)
+    rankings = {"first": np.tile([3.0, 2.0, 1.0], (300, 1)), "last": np.tile([1.0, 2.0, 3.0], (300, 1))}
+    for ranker in (rankings["first"], rankings):
+        text = str(estimate(ranker, log, "CP@1"))
+        lead, _, table = text.partition("ranker ")
+        assert "is more than all purchases of the log are worth" in " ".join(lead.split())
+        assert "more than all purchases" not in table

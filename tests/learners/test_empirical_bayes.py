@@ -1,0 +1,338 @@
+"""EmpiricalBayes chapter by chapter against slow twins, and its promises by simulation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pytest
+
+from taurank import CountingBayes, EmpiricalBayes, InputError, Log, Popular, World, load
+from taurank.learners.empirical_bayes import taste as tastes
+from taurank.learners.empirical_bayes.choice import Fits, Setting, log_likelihood
+from taurank.learners.empirical_bayes.counts import NOT_HELD_OUT, count, hold_out
+from taurank.learners.empirical_bayes.grid import Patterns, fit_priors, make_grid, posteriors, tilt
+from taurank.learners.empirical_bayes.groups import by_propensity
+from taurank.learners.empirical_bayes.model import item_rates
+from taurank.learners.empirical_bayes.rates import paired_rates
+
+Floats = npt.NDArray[np.float64]
+RATES = make_grid(6, 0.01, 0.9)
+FIXED = [("item", None), ("exposure", None), ("propensity", None), ("taste", 3)]
+
+
+def item_world(n_users: int = 400, n_items: int = 40, seed: int = 0) -> World:
+    """Rates that differ between pairs and items, and in which the user has no part."""
+    rng = np.random.default_rng(seed)
+    level = rng.uniform(0.02, 0.25, n_items)
+    control = rng.beta(2 * level / 0.25, 2 * (1 - level) / 0.25, (n_users, n_items))
+    treated = np.clip(control + rng.beta(1.0, 6.0, (n_users, n_items)) - 0.05, 0.001, 0.999)
+    propensity = np.broadcast_to(rng.uniform(0.2, 0.6, n_items), control.shape)
+    return World(treated, control, propensity, np.arange(n_users), np.arange(n_items))
+
+
+@pytest.fixture(scope="module")
+def world() -> World:
+    return item_world()
+
+
+@pytest.fixture(scope="module")
+def log(world: World) -> Log:
+    return world.sample(8, random_state=1).log
+
+
+@pytest.fixture(scope="module")
+def low_rank_log() -> Log:
+    return World.synthetic(300, 60, 3, rank=2).sample(4, random_state=4).log
+
+
+def fixed(prior: str, rank: int | None = None, strength: float = 20.0) -> EmpiricalBayes:
+    return EmpiricalBayes(prior=prior, rank=rank, strength=strength, threads=1)
+
+
+def all_scores(learner: EmpiricalBayes, n_users: int) -> npt.NDArray[np.float32]:
+    return learner.score_block(np.arange(n_users, dtype=np.int32))
+
+
+# counts
+
+
+@pytest.mark.parametrize("without_last", [False, True])
+def test_counts_of_every_pair_row_by_row(low_rank_log: Log, without_last: bool) -> None:
+    pairs = hold_out(low_rank_log).pairs if without_last else count(low_rank_log)
+    expected: dict[tuple[int, int], list[Any]] = {}
+    log, held = low_rank_log, {}
+    assert log.propensity is not None
+    for u, i, t, z, y, p in zip(log.user, log.item, log.time, log.treated, log.outcome, log.propensity, strict=True):
+        entry = expected.setdefault((u, i), [0, 0, 0, 0, 0.0])
+        if without_last and t == log.n_times - 1:
+            held[u, i] = {(1, 0): 1, (1, 1): 2, (0, 1): 3}[z, y]
+            continue
+        for k, value in enumerate((1, z, z * y, (1 - z) * y, p)):
+            entry[k] += value
+    keys = list(zip(pairs.user, pairs.item, strict=True))
+    assert keys == sorted(expected)
+    for k, column in enumerate((pairs.rows, pairs.treated, pairs.treated_positives, pairs.control_positives)):
+        assert column.tolist() == [expected[key][k] for key in keys]
+    if without_last:
+        assert hold_out(low_rank_log).held.tolist() == [held.get(key, 0) for key in keys]
+    means = [expected[key][4] / max(1, expected[key][0]) for key in keys]
+    assert pairs.propensity == pytest.approx(means, rel=1e-5)
+
+
+def test_one_time_holds_out_a_fifth_of_the_pairs() -> None:
+    log = World.synthetic(200, 50, 0).sample(1, 1).log
+    held_out = hold_out(log)
+    pairs = held_out.pairs
+    assert np.mean(~pairs.seen) == pytest.approx(0.2, abs=0.03)
+    assert np.isin(held_out.held[~pairs.seen], (1, 2, 3)).all()
+    assert (held_out.held[pairs.seen] == NOT_HELD_OUT).all()  # they are learned from, so they do not decide
+    assert pairs.users == pytest.approx(160)
+    assert held_out.share == pytest.approx(0.2)
+
+
+def test_absent_pairs_are_spread_over_propensities_without_bias() -> None:
+    """Pairs of propensity .03 and .3, half of each: Horvitz and Thompson's weights find how many were missed."""
+    rng = np.random.default_rng(0)
+    n_users, n_items = 4000, 3
+    propensity = np.where(rng.random((n_users, n_items)) < 0.5, 0.03, 0.3)
+    rates = np.full((n_users, n_items), 1e-7)
+    world = World(rates, rates, propensity, np.arange(n_users), np.arange(n_items))
+    groups = by_propensity(count(world.sample(5, 1).log))
+    missed = {0.03: 2000 * 0.97**5, 0.3: 2000 * 0.7**5}
+    assert groups.absent[:, 1] == pytest.approx(missed[0.03], rel=0.1)
+    assert groups.absent[:, 3] == pytest.approx(missed[0.3], rel=0.1)
+
+
+# grid
+
+
+def some_patterns(seed: int = 0, times: int = 4) -> Patterns:
+    rng = np.random.default_rng(seed)
+    every = [(n, y, times - n, c) for n in range(times + 1) for y in range(n + 1) for c in range(times - n + 1)]
+    return Patterns(np.array([0, len(every)]), np.array(every, np.int32).T.copy(), rng.exponential(10.0, len(every)))
+
+
+def dense_likelihood(patterns: Patterns, rates: Floats) -> Floats:
+    n, y, m, c = patterns.counts[:, :, None, None]
+    a, b = rates[None, :, None], rates[None, None, :]
+    return np.asarray(a**y * (1 - a) ** (n - y) * b**c * (1 - b) ** (m - c))
+
+
+@pytest.mark.parametrize("pull", [1e-6, 25.0])
+def test_the_prior_maximizes_the_penalized_likelihood(pull: float) -> None:
+    """Against plain EM, step by step with dense arrays, until nothing moves."""
+    patterns = some_patterns()
+    start = np.random.default_rng(1).dirichlet(np.ones(36)).reshape(6, 6)
+    means = np.array([[(start.sum(1) * RATES).sum(), (start.sum(0) * RATES).sum()]])
+    prior = fit_priors(patterns, start[None], np.zeros(1, np.int64), means, pull, 5000, RATES)[0]
+    likelihood, weight, twin = dense_likelihood(patterns, RATES), patterns.weight, start.copy()
+
+    def objective(phi: Floats) -> float:
+        return float(weight @ np.log((likelihood * phi).sum((1, 2)))) + pull * float((start * np.log(phi)).sum())
+
+    for _ in range(3000):
+        share = likelihood * twin / (likelihood * twin).sum((1, 2), keepdims=True)
+        twin = np.maximum(((weight[:, None, None] * share).sum(0) + pull * start) / (weight.sum() + pull), 1e-12)
+    assert objective(prior) == pytest.approx(objective(twin), abs=1e-2)
+    if pull > 1:
+        assert prior == pytest.approx(twin, abs=2e-3)
+
+
+def test_posterior_moments_are_sums_over_the_grid() -> None:
+    patterns, prior = some_patterns(), np.random.default_rng(2).dirichlet(np.ones(36)).reshape(6, 6)
+    means = np.array([[(prior.sum(1) * RATES).sum(), (prior.sum(0) * RATES).sum()]])
+    moments = posteriors(patterns, prior[None], np.zeros(1, np.int64), means, 1.0, 0, RATES)
+    weight = dense_likelihood(patterns, RATES) * prior
+    weight /= weight.sum((1, 2), keepdims=True)
+    a, b = RATES[:, None], RATES[None, :]
+    expected = np.stack([(weight * value).sum((1, 2)) for value in (a + 0 * b, b + 0 * a, (a - b) ** 2)], 1)
+    assert moments == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("goal", [(0.05, 0.02), (0.6, 0.1), (0.3, 0.7)])
+def test_a_tilted_prior_has_the_means_it_was_given(goal: tuple[float, float]) -> None:
+    parent = np.random.default_rng(3).dirichlet(np.ones(36)).reshape(6, 6)
+    tilted = tilt(parent, RATES, np.log(RATES), *goal)
+    assert ((tilted.sum(1) * RATES).sum(), (tilted.sum(0) * RATES).sum()) == pytest.approx(goal, rel=1e-5)
+    change = np.log(tilted / parent)  # additive in k and j: the dependence between the arms is the parent's
+    assert change - change[:1] - change[:, :1] + change[0, 0] == pytest.approx(np.zeros((6, 6)), abs=1e-9)
+    up = np.diff(change[:, 0]) / np.diff(np.log(RATES))
+    assert up == pytest.approx(np.full(5, up[0]), rel=1e-6)
+
+
+# rates
+
+
+def test_a_unit_with_nothing_in_one_arm_follows_its_other_arm() -> None:
+    rng = np.random.default_rng(0)
+    z = rng.multivariate_normal([-2.0, -3.0], [[0.8, 0.7], [0.7, 0.8]], 2000)
+    expected = np.stack((np.where(np.arange(2000) % 2, 200.0, 0.0), np.full(2000, 400.0)), 1)
+    rates = np.log(paired_rates(rng.poisson(expected * np.exp(z)).astype(float), expected))
+    missing = expected[:, 0] == 0
+    error = (rates - z)[missing, 0]
+    assert error.mean() == pytest.approx(0.0, abs=0.06)
+    assert error.std() == pytest.approx(np.sqrt(0.8 - 0.7**2 / 0.8), rel=0.15)  # of the conditional normal
+    assert (rates - z)[~missing, 0].std() < 0.25
+
+
+@pytest.mark.parametrize("units", [1, 2])
+def test_rates_of_hardly_any_data_are_finite(units: int) -> None:
+    for positives in (0.0, 1.0):
+        rates = paired_rates(np.full((units, 2), positives), np.full((units, 2), 3.0))
+        assert np.isfinite(rates).all()
+        assert (rates > 0).all()
+
+
+# taste
+
+
+def test_leaving_a_pair_out_equals_a_fit_without_its_counts(low_rank_log: Log) -> None:
+    pairs = count(low_rank_log)
+    taste = tastes.learn_taste(pairs, item_rates(pairs), 3, 1)
+    means, items = taste.means, taste.items
+    for pair in range(0, len(pairs.item), len(pairs.item) // 8):
+        user = pairs.user[pair]
+        matrix, right = tastes.RIDGE * np.eye(3), tastes.RIDGE * np.eye(3)[0]
+        n, y = np.zeros((pairs.n_items, 2)), np.zeros((pairs.n_items, 2))
+        n[:, 1] = pairs.times
+        for other in range(pairs.start[user], pairs.start[user + 1]):
+            i = pairs.item[other]
+            n[i] = pairs.treated[other], pairs.times - pairs.treated[other]
+            y[i] = pairs.treated_positives[other], pairs.control_positives[other]
+        for i in range(pairs.n_items):
+            if i != pairs.item[pair]:
+                for arm in (0, 1):
+                    matrix = matrix + n[i, arm] * means[i, arm] * np.outer(items[i, arm], items[i, arm])
+                    right = right + y[i, arm] * items[i, arm]
+        expected = items[pairs.item[pair]] @ np.linalg.solve(matrix, right)
+        assert taste.left_out[pair] == pytest.approx(expected, rel=1e-6, abs=1e-8)
+
+
+# the learner
+
+
+@pytest.mark.parametrize(("prior", "rank"), FIXED)
+def test_rows_in_which_nothing_happened_change_nothing(prior: str, rank: int | None) -> None:
+    """Absent pairs are computed in closed form: writing them down, untreated and negative, is the same."""
+    sample = World.synthetic(40, 12, 0, rank=2).sample(3, random_state=1).log
+    short = pd.DataFrame({"user_id": sample.user, "item_id": sample.item, "time": sample.time,
+                          "treated": sample.treated, "outcome": sample.outcome})  # fmt: skip
+    cells = pd.MultiIndex.from_product([range(40), range(12), range(3)], names=["user_id", "item_id", "time"])
+    whole = short.set_index(list(cells.names)).reindex(cells, fill_value=0).reset_index()
+    if prior == "propensity":
+        pytest.skip("a row brings its propensity, which an absent pair does not have")
+    logs = [Log.from_frame(frame, users=range(40), items=range(12), times=range(3)) for frame in (short, whole)]
+    first, second = (all_scores(fixed(prior, rank).fit(log), 40) for log in logs)
+    if prior == "taste":  # a pair with rows has its own zero taken out of its user's vector, an absent one has not
+        seen = np.zeros((40, 12), np.bool_)
+        seen[short["user_id"], short["item_id"]] = True
+        assert first[seen] == pytest.approx(second[seen], abs=1e-6)
+    else:
+        assert first == pytest.approx(second, abs=1e-6)
+
+
+@pytest.mark.parametrize(("prior", "rank"), FIXED[:3])
+def test_scores_and_deviations_are_calibrated(world: World, log: Log, prior: str, rank: int | None) -> None:
+    """With the strength that the learner chooses by the last time."""
+    learner, codes = EmpiricalBayes(prior=prior, rank=rank, threads=1).fit(log), np.arange(400, dtype=np.int32)
+    score, deviation = learner.score_block(codes).ravel(), learner.deviation_block(codes).ravel()
+    truth = (world.treated_rate - world.control_rate).ravel()
+    slope, level = np.polyfit(score, truth, 1)
+    assert slope == pytest.approx(1.0, abs=0.2)
+    assert level + slope * score.mean() == pytest.approx(score.mean(), abs=0.01)
+    assert np.sqrt(np.mean(((truth - score) / deviation) ** 2)) == pytest.approx(1.0, abs=0.2)
+    counting = CountingBayes().fit(log).score_block(codes).ravel()
+    assert np.mean((truth - score) ** 2) < 0.8 * np.mean((truth - counting) ** 2)
+
+
+def test_the_held_out_likelihood_is_a_sum_over_all_cells(low_rank_log: Log) -> None:
+    """Cell by cell, for a prior of counts and for taste."""
+    held_out = hold_out(low_rank_log)
+    pairs = held_out.pairs
+    fits, shape = Fits(pairs, 1), (pairs.n_users, pairs.n_items)
+    held = np.zeros(shape, np.int8)
+    held[pairs.user, pairs.item] = held_out.held
+    for setting in (Setting("exposure", 10.0, steps=3), Setting("taste", 3.0, rank=3)):
+        treated, control = np.empty(shape), np.empty(shape)
+        if setting.prior == "taste":
+            taste = fits.taste(3)
+            treated[:], control[:], _ = tastes.absent_moments(taste.users, taste.items, taste.means, 3.0, pairs.times)
+            moments = tastes.pair_moments(pairs, taste, 3.0)
+        else:
+            result = fits.counted(setting)
+            treated[:], control[:] = result.absent[:, 0], result.absent[:, 1]
+            moments = np.where(pairs.seen[:, None], result.pair, result.absent[pairs.item])
+        treated[pairs.user, pairs.item], control[pairs.user, pairs.item] = moments[:, 0], moments[:, 1]
+        cells = np.choose(held, [1 - control, 1 - treated, treated, control])
+        assert log_likelihood(held_out, fits, setting) == pytest.approx(np.log(cells).mean(), rel=1e-9)
+
+
+def test_taste_is_chosen_where_there_is_some_and_only_there(log: Log) -> None:
+    chosen = EmpiricalBayes(threads=1, rank=4).fit(log)
+    assert max(chosen.settings_, key=lambda one: chosen.settings_[one]).prior != "taste"
+    tasty = World.synthetic(500, 100, 5, rank=2).sample(6, random_state=6)
+    learner = EmpiricalBayes(threads=1, rank=6).fit(tasty.log)
+    assert max(learner.settings_, key=lambda one: learner.settings_[one]).prior == "taste"
+
+
+@pytest.mark.parametrize(("prior", "rank"), [*FIXED, ("auto", 2)])
+@pytest.mark.parametrize("rows", [1, 2, 5])
+def test_tiny_logs_give_finite_scores(prior: str, rank: int | None, rows: int) -> None:
+    frame = pd.DataFrame({"user_id": range(rows), "item_id": [0] * rows, "treated": [1] + [0] * (rows - 1),
+                          "outcome": [1] * rows, "propensity": [0.5] * rows})  # fmt: skip
+    log = Log.from_frame(frame, users=range(6), items=range(2))
+    strength = None if prior == "auto" else 3.0
+    learner = EmpiricalBayes(prior=prior, rank=rank, strength=strength, threads=1).fit(log)
+    assert np.isfinite(all_scores(learner, 6)).all()
+    assert np.abs(all_scores(learner, 6)).max() <= 1
+
+
+def test_what_cannot_be_fitted_is_refused_in_one_sentence(log: Log) -> None:
+    rows = {"user_id": [1, 2], "item_id": [1, 1], "outcome": [1, 1]}
+    with pytest.raises(InputError, match="needs both arms, and nothing in this log is treated"):
+        EmpiricalBayes().fit(Log.from_frame(pd.DataFrame({**rows, "treated": [0, 0]})))
+    with pytest.raises(InputError, match="needs both arms, and nothing in this log is untreated"):
+        EmpiricalBayes().fit(Log.from_frame(pd.DataFrame({**rows, "treated": [1, 1]})))
+    with pytest.raises(InputError, match="prior='propensity' needs the column 'propensity'"):
+        fixed("propensity").fit(Log.from_frame(pd.DataFrame({**rows, "treated": [1, 0]})))
+    for wrong in ({"prior": "user"}, {"strength": 0.0}, {"strength": -1.0}, {"rank": 0}, {"threads": 0}):
+        with pytest.raises(InputError, match=next(iter(wrong))):
+            EmpiricalBayes(**wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("prior", "rank"), FIXED)
+def test_a_saved_model_has_the_same_scores_and_deviations(
+    low_rank_log: Log, tmp_path: Any, prior: str, rank: int | None
+) -> None:
+    learner = fixed(prior, rank).fit(low_rank_log)
+    learner.save(tmp_path / "model")
+    again = load(tmp_path / "model")
+    assert isinstance(again, EmpiricalBayes)
+    codes = np.arange(low_rank_log.n_users, dtype=np.int32)
+    assert (again.score_block(codes) == learner.score_block(codes)).all()
+    assert (again.deviation([3, 4], [1, 2]) == learner.deviation_block(codes)[[3, 4], [1, 2]]).all()
+
+
+# min_effect
+
+
+def test_nothing_is_recommended_where_nothing_helps(log: Log) -> None:
+    learner = fixed("item").fit(log)
+    scores = all_scores(learner, log.n_users)
+    least = float(np.quantile(scores.max(1), 0.5))
+    table = learner.recommend(k=5, min_effect=least)
+    assert (table["score"] >= np.float32(least)).all()
+    assert len(table) == np.minimum((scores >= least).sum(1), 5).sum()
+    assert set(table["user_id"]) == set(np.flatnonzero((scores >= least).any(1)))
+    assert learner.recommend(k=5, min_effect=1.0).empty
+    assert CountingBayes().fit(log).recommend(k=5, min_effect=1.0).empty
+
+
+def test_min_effect_needs_effects(log: Log) -> None:
+    with pytest.raises(InputError, match="those of Popular only order the items"):
+        Popular().fit(log).recommend(min_effect=0.01)
+    with pytest.raises(InputError, match="popularity is not an effect"):
+        fixed("item").fit(log).recommend(["nobody"], on_unknown="popular", min_effect=0.01)

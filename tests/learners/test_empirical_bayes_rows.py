@@ -1,0 +1,258 @@
+"""EmpiricalBayes with eligibility tables, with new rows and with new users; calibration by simulation."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pytest
+
+from taurank import EmpiricalBayes, InputError, Log, World, load
+from taurank.data.eligibility import Eligibility
+from taurank.learners.empirical_bayes.choice import Fits, Setting, log_likelihood
+from taurank.learners.empirical_bayes.counts import NOT_HELD_OUT, count, hold_out
+from taurank.learners.empirical_bayes.grid import Patterns, make_grid, posteriors
+from taurank.learners.empirical_bayes.merging import added
+
+PRIORS: list[tuple[str, int | None]] = [("item", None), ("exposure", None), ("propensity", None), ("taste", 3)]
+N_USERS, N_ITEMS = 60, 15
+
+
+def learner(prior: str, rank: int | None) -> EmpiricalBayes:
+    return EmpiricalBayes(prior=prior, rank=rank, strength=20.0, threads=1)
+
+
+def scores(model: EmpiricalBayes) -> npt.NDArray[np.float32]:
+    return model.score_block(np.arange(len(model.users), dtype=np.int32))
+
+
+@pytest.fixture(scope="module")
+def world() -> World:
+    return World.synthetic(N_USERS, N_ITEMS, 0, rank=2)
+
+
+@pytest.fixture(scope="module")
+def log(world: World) -> Log:
+    return world.sample(5, random_state=1).log
+
+
+def eligible_log(log: Log, listed: bool, seed: int = 0) -> Log:
+    """A random third of visits and candidates is taken away, and so are their rows."""
+    rng = np.random.default_rng(seed)
+    visits = rng.random((log.n_users, log.n_times)) < 0.8
+    candidates = rng.random((log.n_items, log.n_times)) < 0.8
+    if listed:
+        cells = np.argwhere(visits[:, None, :] & candidates[None])
+        table = Eligibility.of(log.catalogue, None, (cells[:, 0], cells[:, 1], cells[:, 2]))
+    else:
+        (users, at), (items, when) = np.nonzero(visits), np.nonzero(candidates)
+        table = Eligibility.of(log.catalogue, (users, at), (None, items, when))
+    keep = table.contains(log.user, log.item, log.time)
+    rows = {name: getattr(log, name)[keep] for name in ("user", "item", "time", "treated", "outcome", "propensity")}
+    return replace(log, **rows, eligibility=table)
+
+
+def dense_chances(log: Log) -> npt.NDArray[np.bool_]:
+    assert log.eligibility is not None
+    return log.eligibility.contains(*np.indices((log.n_users, log.n_items, log.n_times)))
+
+
+@pytest.mark.parametrize("listed", [False, True])
+def test_chances_are_the_eligible_cells(log: Log, listed: bool) -> None:
+    some = eligible_log(log, listed)
+    chances = dense_chances(some)
+    held_out = hold_out(some)
+    for pairs, cells in ((count(some), chances), (held_out.pairs, chances[:, :, :-1])):
+        assert pairs.chances.tolist() == cells.sum(2)[pairs.user, pairs.item].tolist()
+        assert pairs.item_cells == pytest.approx(cells.sum((0, 2)))
+        assert pairs.user_cells == pytest.approx(cells.sum((1, 2)))
+        total = pairs.by_item(pairs.chances) + pairs.absent() * pairs.absent_chances()
+        assert total == pytest.approx(pairs.item_cells)
+    pairs = held_out.pairs
+    outside = ~chances[pairs.user, pairs.item, -1]
+    assert outside.any()
+    assert ((held_out.held == NOT_HELD_OUT) == outside).all()
+
+
+@pytest.mark.parametrize(("prior", "rank"), PRIORS)
+def test_tables_in_which_everything_is_eligible_change_nothing(log: Log, prior: str, rank: int | None) -> None:
+    everything = Eligibility.of(log.catalogue, (np.repeat(np.arange(N_USERS), 5), np.tile(np.arange(5), N_USERS)))
+    first, second = (scores(learner(prior, rank).fit(one)) for one in (log, replace(log, eligibility=everything)))
+    assert first == pytest.approx(second, abs=1e-6)
+
+
+def test_cells_that_are_not_eligible_are_not_chances(world: World) -> None:
+    """Users who are away half of the time buy half as often per time; their rates per visit do not change."""
+    long, short = world.sample(8, random_state=3).log, world.sample(4, random_state=3).log
+    padded = replace(short, catalogue=long.catalogue)
+    visits = (np.repeat(np.arange(N_USERS), 4), np.tile(np.arange(4), N_USERS))
+    tabled = replace(padded, eligibility=Eligibility.of(long.catalogue, visits))
+    for prior, rank in PRIORS:
+        fitted = learner(prior, rank).fit(tabled)
+        assert scores(fitted) == pytest.approx(scores(learner(prior, rank).fit(short)), abs=1e-6)
+    assert not np.allclose(scores(learner("item", None).fit(padded)), scores(learner("item", None).fit(short)))
+
+
+@pytest.mark.parametrize("setting", [Setting("exposure", 10.0, steps=3), Setting("taste", 3.0, rank=3)])
+def test_only_eligible_cells_of_the_last_time_decide(log: Log, setting: Setting) -> None:
+    some = eligible_log(log, listed=False)
+    held_out = hold_out(some)
+    fits, pairs = Fits(held_out.pairs, 1), held_out.pairs
+    listed = log_likelihood(hold_out(eligible_log(log, listed=True)), fits, setting)
+    assert log_likelihood(held_out, fits, setting) == pytest.approx(listed, rel=1e-9)
+    if setting.prior == "taste":
+        return
+    result = fits.counted(setting)
+    total, cells = 0.0, 0
+    own = {(u, i): n for n, (u, i) in enumerate(zip(pairs.user, pairs.item, strict=True))}
+    for u, i in np.argwhere(dense_chances(some)[:, :, -1]):
+        at = own.get((u, i))
+        treated, control, _ = result.absent[i] if at is None or not pairs.seen[at] else result.pair[at]
+        kind = 0 if at is None else held_out.held[at]
+        total += np.log([1 - control, 1 - treated, treated, control][kind])
+        cells += 1
+    assert listed == pytest.approx(total / cells, rel=1e-9)
+
+
+def parts(world: World) -> tuple[Log, Log, Log]:
+    """Rows of four times, of two later ones that bring new users and items, and of all six."""
+    frame = world.sample(6, random_state=5).log.to_frame()
+    early = (frame["time"] < 4) & (frame["user_id"] < 50) & (frame["item_id"] < 13)
+    rows = (frame[early], frame[frame["time"] >= 4], frame[early | (frame["time"] >= 4)])
+    first, second, both = (Log.from_frame(part) for part in rows)
+    return first, second, both
+
+
+@pytest.mark.parametrize(("prior", "rank"), PRIORS)
+def test_an_update_without_the_past_equals_a_fit_to_all_rows(world: World, prior: str, rank: int | None) -> None:
+    past, news, both = parts(world)
+    updated, refitted = learner(prior, rank).fit(past).update(news), learner(prior, rank).fit(both)
+    assert updated.users == refitted.users
+    assert updated.items == refitted.items
+    assert scores(updated) == pytest.approx(scores(refitted), abs=0 if prior in ("item", "exposure") else 1e-6)
+    assert updated.times_.tolist() == [6]
+
+
+def test_an_update_leaves_the_choice_as_it_was(world: World) -> None:
+    past, news, _ = parts(world)
+    model = EmpiricalBayes(threads=1, rank=3).fit(past)
+    chosen = model.chosen_.copy()
+    assert (model.update(news).chosen_ == chosen).all()
+
+
+def test_new_rows_with_tables_add_their_chances(log: Log) -> None:
+    some = eligible_log(log, listed=False)
+    known = count(log)
+    pairs = added(known, some)
+    assert pairs.times == 10
+    chances = dense_chances(some).sum(2)
+    assert pairs.chances.tolist() == (5 + chances)[pairs.user, pairs.item].tolist()
+    assert pairs.item_cells == pytest.approx(N_USERS * 5 + chances.sum(0))
+
+
+@pytest.mark.parametrize(("prior", "rank"), PRIORS)
+def test_a_saved_model_can_be_updated_and_takes_new_users(
+    world: World, tmp_path: Path, prior: str, rank: int | None
+) -> None:
+    past, news, _ = parts(world)
+    model = learner(prior, rank).fit(past)
+    model.save(tmp_path / "model.npz")
+    again = load(tmp_path / "model.npz")
+    assert (scores(again.fold_in(news)) == scores(model.fold_in(news))).all()  # type: ignore[arg-type]
+    assert (scores(again.update(news)) == scores(model.update(news))).all()  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("prior", "rank"), PRIORS)
+def test_a_user_folded_in_scores_as_one_with_the_same_counts(log: Log, prior: str, rank: int | None) -> None:
+    """The prior was learned with the twin, so the posteriors are the same."""
+    model = learner(prior, rank).fit(log)
+    frame = log.to_frame()
+    frame = frame[frame["user_id"].isin([3, 7])].assign(user_id=lambda rows: rows["user_id"] + 1000)
+    twins = Log.from_frame(frame, times=range(5), items=range(N_ITEMS))
+    folded = model.fold_in(twins)
+    assert scores(folded) == pytest.approx(scores(model)[[3, 7]], abs=2e-5 if prior == "taste" else 1e-6)
+    codes = np.arange(2, dtype=np.int32)
+    own = model.deviation_block(np.array([3, 7], np.int32))
+    assert folded.deviation_block(codes) == pytest.approx(own, abs=1e-4)
+    assert len(model.recommend(rows=twins, k=3)) == 6
+
+
+def test_what_new_rows_must_have_is_said_in_one_sentence(world: World, log: Log) -> None:
+    past, news, _ = parts(world)
+    with pytest.raises(InputError, match="propensit"):
+        learner("propensity", None).fit(past).fold_in(replace(news, propensity=None))
+    with pytest.raises(InputError, match="propensit"):
+        learner("propensity", None).fit(past).update(replace(news, propensity=None))
+    old = learner("item", None).fit(past)
+    del old.times_
+    with pytest.raises(InputError, match="fit it again"):
+        old.update(news)
+
+
+def test_propensities_that_some_rows_lack_are_not_used(log: Log) -> None:
+    assert log.propensity is not None
+    some = log.propensity.copy()
+    some[::7] = np.nan
+    partly, without = (EmpiricalBayes(threads=1, rank=3).fit(replace(log, propensity=p)) for p in (some, None))
+    assert (scores(partly) == scores(without)).all()
+
+
+# calibration
+
+
+def test_posteriors_under_a_known_prior_are_calibrated() -> None:
+    """Rates drawn from the prior: E[effect | score] is the score, and (effect − score) / deviation has variance 1."""
+    rng, rates, n = np.random.default_rng(0), make_grid(8, 0.02, 0.7), 40_000
+    prior = rng.dirichlet(np.full(64, 0.3)).reshape(8, 8)
+    cell = rng.choice(64, n, p=prior.ravel())
+    treated, control = rates[cell // 8], rates[cell % 8]
+    trials = rng.integers(0, 9, n)
+    table = np.stack((trials, rng.binomial(trials, treated), 8 - trials, rng.binomial(8 - trials, control)))
+    patterns = Patterns(np.array([0, n]), table.astype(np.int32), np.zeros(n))
+    means = np.array([[prior.sum(1) @ rates, prior.sum(0) @ rates]])
+    moments = posteriors(patterns, prior[None], np.zeros(1, np.int64), means, 1.0, 0, rates)
+    score, effect = moments[:, 0] - moments[:, 1], treated - control
+    deviation = np.sqrt(moments[:, 2] - score**2)
+    assert_calibrated(score, deviation, effect)
+
+
+def assert_calibrated(score: Any, deviation: Any, effect: Any, allowed: float = 0.0) -> None:
+    """Slope and variance within four standard errors of 1, or ``allowed`` more."""
+    centered = score - score.mean()
+    slope = centered @ effect / (centered @ centered)
+    error = np.sqrt(np.sum(centered**2 * (effect - effect.mean() - slope * centered) ** 2)) / (centered @ centered)
+    assert slope == pytest.approx(1.0, abs=4 * error + allowed)
+    squares = ((effect - score) / deviation) ** 2
+    assert squares.mean() == pytest.approx(1.0, abs=4 * squares.std() / np.sqrt(len(squares)) + allowed)
+
+
+@pytest.mark.parametrize(("prior", "allowed"), [("item", 0.08), ("exposure", 0.15)])
+def test_learned_scores_are_calibrated_in_worlds_drawn_from_the_prior(prior: str, allowed: float) -> None:
+    """With a learned prior the slope is below 1, and approaches it with the number of pairs."""
+    results: list[list[Any]] = []
+    for seed in range(2):
+        rng = np.random.default_rng(seed)
+        shape = (1500, 60)
+        level = rng.uniform(0.02, 0.2, shape[1])
+        control = rng.beta(8 * level, 8 * (1 - level), shape)
+        treated = np.clip(control + rng.beta(1.0, 6.0, shape) - 0.05, 0.001, 0.999)
+        world = World(treated, control, np.full(shape, 0.4), *(np.arange(n) for n in shape))
+        model = EmpiricalBayes(prior=prior, strength=30.0, threads=1).fit(world.sample(8, random_state=seed + 10).log)
+        codes = np.arange(shape[0], dtype=np.int32)
+        results.append([block.ravel() for block in (model.score_block(codes), model.deviation_block(codes))])
+        results[-1].append((treated - control).ravel())
+    score, deviation, effect = (np.concatenate(column) for column in zip(*results, strict=True))
+    assert_calibrated(score, deviation, effect, allowed)
+
+
+def test_the_columns_of_a_frame_name_the_counts(log: Log) -> None:
+    """The stored counts are those of the rows."""
+    model, frame = learner("item", None).fit(log), log.to_frame()
+    expected = frame.groupby(["user_id", "item_id"])["treated"].agg(["size", "sum"])
+    assert isinstance(frame, pd.DataFrame)
+    assert model._fitted("pair_rows_").tolist() == expected["size"].tolist()
+    assert model._fitted("pair_treated_").tolist() == expected["sum"].tolist()

@@ -1,0 +1,102 @@
+"""Held-out rows: they are not trained on, and they decide how long everything is trained."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from taurank import BPR, DLCE, Log, UnfinishedWarning, World
+from taurank.learners.checkpoints import Record
+from taurank.learners.holdout import check_epochs, hold_out, pilot_epochs, refit_epochs, some_users, warn_if_improving
+
+
+@pytest.fixture(scope="module")
+def small() -> Log:
+    return World.synthetic(60, 40, random_state=0).sample(4, random_state=1).log
+
+
+def cells(table: Any) -> set[tuple[Any, ...]]:
+    frame = table.to_frame()
+    return set(zip(frame["user_id"], frame["item_id"], frame["time"], strict=True))
+
+
+def test_the_last_time_is_held_out_and_leaves_the_catalogue(small: Log) -> None:
+    held = hold_out(small, by_outcome=False)
+    assert held is not None
+    assert cells(held.rest) == {cell for cell in cells(small) if cell[2] != 3}
+    assert not cells(held.rest) & cells(held.gains)
+    assert held.rest.n_times == 3
+    assert held.rest.users == small.users
+    assert set(held.gains.time) == {3}
+
+
+def test_with_one_time_whole_pairs_are_held_out() -> None:
+    log = World.synthetic(60, 40, random_state=0).sample(1, random_state=1).log
+    held = hold_out(log, by_outcome=True)
+    assert held is not None
+    assert not cells(held.rest) & cells(held.gains)
+    assert 0.05 < 1 - len(held.rest) / len(log) < 0.15
+
+
+def test_nothing_to_hold_out(small: Log) -> None:
+    assert hold_out(replace(small, outcome=np.zeros_like(small.outcome)), by_outcome=False) is None
+
+
+def test_the_refit_has_the_sum_of_rates_of_the_best_check() -> None:
+    """A pilot with 90 of 100 updates an epoch, best after 10 epochs at the first rate: a sum of 9 epochs."""
+    pilot = [Record(epoch, 1.0, 90, {}) for epoch in range(1, 57)]
+    epochs = refit_epochs(pilot, 10, 100, 200, 0.03)
+    assert np.geomspace(1, 0.03, epochs).sum() == pytest.approx(9, abs=0.3)
+    assert refit_epochs(pilot, 56, 100, 200, 0.03) == 200  # best at its end
+    assert pilot_epochs(200, 0.03) == round(np.geomspace(1, 0.03, 200).sum())
+    assert pilot_epochs(200, 1.0) == 200
+
+
+def test_checks_are_few_and_end_with_the_last_epoch() -> None:
+    assert max(check_epochs(56)) == 56
+    assert len(check_epochs(1000)) < 35
+    assert check_epochs(1) == {1}
+
+
+def test_a_sample_of_users_has_all_their_gains(small: Log) -> None:
+    held = hold_out(small, by_outcome=False)
+    assert held is not None
+    some = some_users(held.gains, 7, seed=0)
+    assert len(set(some.user)) == 7
+    assert len(some) == np.isin(held.gains.user, some.user).sum()
+
+
+def test_held_out_rows_do_not_change_the_pilot(small: Log) -> None:
+    """Other outcomes in the last time change what is measured, never a loss of the pilot's training."""
+    outcome = small.outcome.copy()
+    outcome[small.time == 3] = np.random.default_rng(0).permutation(outcome[small.time == 3])
+    fits = [BPR(factors=4, epochs=20, random_state=0, threads=1) for _ in range(2)]
+    curves = [
+        learner.fit(log).holdout_ for learner, log in zip(fits, (small, replace(small, outcome=outcome)), strict=True)
+    ]
+    assert curves[0]["loss"].tolist() == curves[1]["loss"].tolist()
+    assert curves[0]["CDCG"].tolist() != curves[1]["CDCG"].tolist()
+
+
+@pytest.mark.filterwarnings("ignore::taurank.UnfinishedWarning")
+def test_the_refit_is_a_plain_fit_of_that_many_epochs(small: Log) -> None:
+    options: dict[str, Any] = {"factors": 4, "learning_rate": 0.05, "random_state": 0}
+    automatic = DLCE(**options, epochs=60, threads=1).fit(small)
+    plain = DLCE(**options, epochs=len(automatic.history_), threads=2).fit(small, None)
+    assert len(automatic.history_) < 60
+    assert np.array_equal(automatic.user_factors_, plain.user_factors_)
+
+
+@pytest.mark.parametrize(
+    ("values", "warned"), [(range(1, 11), True), ([5] * 10, False), ([9, 10, 9, *[8] * 7], False)]
+)
+def test_a_curve_that_still_rises_is_said(values: Any, warned: bool) -> None:
+    records = [Record(n, 1.0, 1, {"CDCG": float(value)}) for n, value in enumerate(values, 1)]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        warn_if_improving("DLCE", records, [record.metrics["CDCG"] for record in records], 10, "CDCG")
+    assert [one.category for one in caught] == [UnfinishedWarning] * warned

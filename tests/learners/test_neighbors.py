@@ -1,0 +1,77 @@
+"""CUBN against its formula, pair by pair; DLCE's control weight at both ends."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import taurank as tr
+from support.builders import dense_log
+from taurank.errors import InputError
+
+RNG = np.random.default_rng(0)
+TREATED = (RNG.random((12, 7, 5)) < 0.3).astype(int)
+OUTCOME = (RNG.random((12, 7, 5)) < 0.25).astype(int)
+
+
+def by_formula(similarity: str, neighbors: int, weight: float) -> np.ndarray:
+    """The docstring's formula with dense arrays and loops."""
+    positives = [(TREATED * OUTCOME).sum(2), ((1 - TREATED) * OUTCOME).sum(2)]
+    observations = [TREATED.sum(2), (1 - TREATED).sum(2)]
+    sets = (OUTCOME if similarity == "outcome" else TREATED).any(axis=2).astype(float)
+    lengths = np.maximum(np.sqrt(sets.sum(1)), 1)
+    cosine = sets @ sets.T / np.outer(lengths, lengths)
+    scores = np.zeros((12, 7))
+    for u in range(12):
+        near = sorted(range(12), key=lambda v: (-cosine[u, v], v))[:neighbors]
+        for i in range(7):
+            rates = [
+                (sum(cosine[u, v] * a[v, i] for v in near) + weight * a[:, i].sum() / b[:, i].sum())
+                / (sum(cosine[u, v] * b[v, i] for v in near) + weight)
+                for a, b in zip(positives, observations, strict=True)
+            ]
+            scores[u, i] = rates[0] - rates[1]
+    return scores
+
+
+@pytest.mark.parametrize("similarity", ["outcome", "treatment"])
+@pytest.mark.parametrize(("neighbors", "weight"), [(1, 2.0), (4, 0.5), (50, 2.0)])
+def test_scores_are_those_of_the_formula(similarity: str, neighbors: int, weight: float) -> None:
+    learner = tr.CUBN(neighbors=neighbors, similarity=similarity, weight=weight).fit(dense_log(TREATED, OUTCOME))
+    scores = learner.score_block(np.arange(12, dtype=np.int32))
+    assert np.allclose(scores, by_formula(similarity, neighbors, weight), atol=1e-6)
+
+
+def test_settings_are_checked() -> None:
+    for options in ({"neighbors": 0}, {"similarity": "taste"}, {"weight": 0}):
+        with pytest.raises(InputError):
+            tr.CUBN(**options)  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def log() -> tr.Log:
+    return tr.World.synthetic(60, 30, random_state=0).sample(4, random_state=1).log
+
+
+class TestControlWeight:
+    """ρ = 0 is DLTO and ρ = 1 is DLCE, to the bit."""
+
+    def factors(self, learner: tr.Learner, log: tr.Log) -> np.ndarray:
+        learner.set_params(factors=8, epochs=3, random_state=0, threads=1).fit(log, None)
+        return learner.user_factors_  # type: ignore[attr-defined,no-any-return]
+
+    def test_at_the_ends(self, log: tr.Log) -> None:
+        treated_only = self.factors(tr.DLTO(), log)
+        assert np.array_equal(self.factors(tr.DLCE(control_weight=0), log), treated_only)
+        assert np.array_equal(self.factors(tr.DLCE(control_weight=1), log), self.factors(tr.DLCE(), log))
+        between = self.factors(tr.DLCE(control_weight=0.5), log)
+        assert not np.array_equal(between, treated_only)
+        assert not np.array_equal(between, self.factors(tr.DLCE(), log))
+
+    def test_scales_the_control_positives_alone(self, log: tr.Log) -> None:
+        whole, half = (tr.DLCE(control_weight=weight).gains(log).value for weight in (1.0, 0.5))
+        assert np.array_equal(half, np.where(whole < 0, 0.5 * whole, whole))
+
+    def test_is_checked(self) -> None:
+        with pytest.raises(InputError, match="control_weight"):
+            tr.DLCE(control_weight=1.5)

@@ -1,0 +1,214 @@
+from itertools import permutations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+
+import taurank as tr
+from taurank.worlds import shop_draws
+from taurank.worlds.shop import Shop, first_of_each
+from taurank.worlds.shop_tables import ZONE, write_tables
+
+
+@pytest.fixture(scope="module")
+def shop() -> Shop:
+    return Shop.draw(users=1500, items=200, weeks=4, seed=3)
+
+
+@pytest.fixture(scope="module")
+def clean(shop: Shop, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("clean")
+    write_tables(shop, folder, messy=False, threads=1)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def messy(shop: Shop, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("messy")
+    write_tables(shop, folder, messy=True, threads=2)
+    return folder
+
+
+def _enumerated(weights: Any, slots: int) -> Any:
+    """The slow twin: all ordered slates."""
+    chance = np.zeros(len(weights))
+    for slate in permutations(range(len(weights)), slots):
+        left, probability = weights.sum(), 1.0
+        for item in slate:
+            probability *= weights[item] / left
+            left -= weights[item]
+        chance[list(slate)] += probability
+    return chance
+
+
+@pytest.mark.parametrize("slots", [1, 2, 3])
+@pytest.mark.parametrize("spread", [0.0, 0.7, 1.4])
+def test_inclusion_equals_the_sum_over_all_slates(slots: int, spread: float) -> None:
+    weights = np.exp(np.random.default_rng(slots).normal(0, spread, 24))
+    got = shop_draws.inclusion(weights, slots, np.arange(24))
+    np.testing.assert_allclose(got, _enumerated(weights, slots), rtol=1e-7)
+
+
+def test_inclusion_of_some_items_is_that_among_all() -> None:
+    weights = np.exp(np.random.default_rng(0).normal(0, 1, 300))
+    every = shop_draws.inclusion(weights, 10, np.arange(300))
+    assert abs(every.sum() - 10) < 1e-6
+    some = np.array([7, 250, 3])
+    np.testing.assert_allclose(shop_draws.inclusion(weights, 10, some), every[some], rtol=1e-9)
+
+
+def test_slates_are_drawn_with_these_chances() -> None:
+    weights = np.exp(np.random.default_rng(1).normal(0, 1, 40))
+    items, slate = np.arange(40, dtype=np.int32), np.empty(10, np.int64)
+    count, draws = np.zeros(40), 20_000
+    for key in range(draws):
+        shop_draws.draw_slate(np.uint64(shop_draws.week_key(1, key, 0, 0)), items, weights, slate)
+        count[slate] += 1
+    chance = shop_draws.inclusion(weights, 10, np.arange(40))
+    z = (count - draws * chance) / np.sqrt(draws * chance * (1 - chance))
+    assert np.abs(z).max() < 4.0
+
+
+def test_clean_tables_make_a_log_whose_propensities_are_true(shop: Shop, clean: Path) -> None:
+    log = tr.Log.from_events(clean / "impressions.parquet", _with_propensity(clean), period="week")
+    truth = pq.read_table(clean / "truth.parquet").to_pandas()
+    assert len(log) == len(truth)
+    frame = log.to_frame()
+    frame["week"] = (pd.to_datetime(frame["time"]) - pd.Timestamp("2026-01-05")).dt.days // 7
+    both = frame.merge(truth, on=["user_id", "item_id", "week"], suffixes=("", "_true"))
+    assert len(both) == len(truth)
+    np.testing.assert_allclose(both["propensity"], both["propensity_true"], rtol=1e-12)
+    expected = sum(len(shop_draws.candidates(shop.parameters, u)) * n for u, n in enumerate(shop.visited.sum(1)))
+    spread = np.sqrt(((1 - both["propensity"]) / both["propensity"] ** 2)[both["treated"] == 1].sum())
+    assert abs((both["treated"] / both["propensity"]).sum() - expected) < 4 * spread
+
+
+def test_ips_with_true_propensities_finds_the_true_value_of_a_ranking(shop: Shop, clean: Path) -> None:
+    """Unbiased on average over users and weeks: Σ of IPS over the list's cells against Σ τ."""
+    log = tr.Log.from_events(clean / "impressions.parquet", _with_propensity(clean), period="week")
+    today = shop.today()
+    metric = tr.evaluate(today, tr.gains.ips(shop.with_propensity(log)), ["CP@10"])["CP@10"]
+    per_visit = 10 * log.n_users * log.n_times / shop.visited.sum()  # CP@10 is a mean over ten items
+    error = metric.per_user.std() / np.sqrt(log.n_users)
+    assert abs(metric.mean - shop.value(today) / per_visit) < 4 * error
+    true = tr.evaluate(today, shop.gains(log, today), ["CP@10"])["CP@10"].mean * per_visit
+    assert true == pytest.approx(shop.value(today.loc[today["user_id"].isin(log.users.values.to_pylist())]))
+
+
+def test_with_visits_a_metric_is_what_a_visit_is_worth(shop: Shop, clean: Path) -> None:
+    """k · CP@k of the truth and of IPS are the shop's own value, without a correction for who stays away."""
+    visits = clean / "visits.parquet"
+    log = tr.Log.from_events(
+        clean / "impressions.parquet", _with_propensity(clean), period="week", visits=visits, incomplete="keep"
+    )
+    today = shop.today()
+    true = tr.evaluate(today, shop.gains(log, today), ["CP@10"])["CP@10"]
+    assert 10 * true.mean == pytest.approx(shop.value(today))
+    metric = tr.evaluate(today, tr.gains.ips(shop.with_propensity(log)), ["CP@10"])["CP@10"]
+    error = metric.contributions.std() / np.sqrt(len(metric.contributions))
+    assert abs(metric.mean - true.mean) < 4 * error
+
+
+def _with_propensity(folder: Path) -> Any:
+    """Purchases with the propensity of cells in which the item was not shown."""
+    purchases = pq.read_table(folder / "purchases.parquet").to_pandas()
+    truth = pq.read_table(folder / "truth.parquet").to_pandas()
+    purchases["week"] = (purchases["timestamp"] - pd.Timestamp("2026-01-05")).dt.days // 7
+    return purchases.merge(truth, on=["user_id", "item_id", "week"])[
+        ["user_id", "item_id", "timestamp", "propensity"]
+    ]
+
+
+def test_value_sums_effects_over_lists_and_visits(shop: Shop) -> None:
+    today = shop.today()
+    total = 0.0
+    visits = shop.visited.sum(1)
+    for user, part in first_of_each(today, 3).groupby("user_id"):
+        effect = shop.effect(part["user_id"].array, part["item_id"].array)
+        assert len(part) == 3
+        assert (part["score"].to_numpy() == np.sort(part["score"])[::-1]).all()
+        total += effect.sum() * visits[int(str(user)[1:])]
+    assert shop.value(today, 3) == pytest.approx(total / visits.sum())
+    by_segment = shop.value(today, 3, by="segment")
+    shares = np.bincount(shop.parameters.segment, visits) / visits.sum()
+    assert (by_segment * shares).sum() == pytest.approx(shop.value(today, 3))
+
+
+def test_messy_tables_contain_the_clean_ones(shop: Shop, clean: Path, messy: Path) -> None:
+    plain = pq.read_table(clean / "impressions.parquet").to_pandas()
+    table = pq.read_table(messy / "impressions.parquet").to_pandas()
+    assert {"customer", "sku", "shown_at", "chance"} <= set(table.columns)
+    assert str(table["shown_at"].dt.tz) == "UTC"
+    assert table.duplicated().sum() > 100
+    assert table["customer"].isna().any()
+    assert table["chance"].isna().any()
+    table["shown_at"] = table["shown_at"].dt.tz_convert(ZONE).dt.tz_localize(None)
+    kept = table.drop_duplicates().dropna(subset=["customer", "sku"])
+    inside = kept[kept["shown_at"] < plain["timestamp"].max().normalize() + pd.Timedelta(days=1)]
+    both = inside.merge(plain, left_on=["customer", "sku", "shown_at"], right_on=["user_id", "item_id", "timestamp"])
+    assert len(both) == len(inside)
+    assert len(both) > 0.99 * len(plain)
+    assert (kept["shown_at"] > plain["timestamp"].max()).any()  # a week that is cut short
+
+
+def test_messy_purchases_have_unknown_items_and_orders_without_a_visit(shop: Shop, messy: Path) -> None:
+    bought = pq.read_table(messy / "purchases.parquet").to_pandas()
+    items = set(pq.read_table(messy / "items.parquet").to_pandas()["sku"])
+    assert str(bought["bought_at"].dt.tz) == ZONE
+    assert 0 < (~bought["sku"].dropna().isin(items)).sum() < 0.03 * len(bought)
+    known = bought.dropna(subset=["customer"])
+    week = ((known["bought_at"].dt.tz_localize(None) - pd.Timestamp("2026-01-05")).dt.days // 7).to_numpy()
+    user = known["customer"].str[1:].astype(int).to_numpy()
+    inside = week < shop.weeks
+    assert 0 < (~shop.visited[user[inside], week[inside]]).sum() < 0.03 * len(bought)
+
+
+@pytest.mark.parametrize("recorded", ["slots", "nothing"])
+def test_recorded(shop: Shop, tmp_path: Path, recorded: Any) -> None:
+    small = Shop.draw(50, 120, 2, 1)
+    write_tables(small, tmp_path, messy=False, recorded=recorded, threads=1)
+    table = pq.read_table(tmp_path / "impressions.parquet").to_pandas()
+    assert "propensity" not in table
+    assert ("slot_probability" in table) == (recorded == "slots")
+    if recorded == "slots":
+        first = table[table["slot"] == 1].iloc[0]
+        user = int(first["user_id"][1:])
+        own = shop_draws.candidates(small.parameters, user)
+        weights = np.array([shop_draws.weight_and_rates(small.parameters, user, item)[0] for item in own])
+        at = int(np.flatnonzero(own == int(first["item_id"][1:]))[0])
+        assert first["slot_probability"] == pytest.approx(weights[at] / weights.sum())
+
+
+def test_threads_and_a_round_trip_change_nothing(shop: Shop, clean: Path, tmp_path: Path) -> None:
+    shop.save(tmp_path / "shop.truth")
+    write_tables(Shop.load(tmp_path / "shop.truth"), tmp_path, messy=False, threads=2)
+    for name in ("impressions", "purchases", "visits", "truth", "today", "users", "tastes", "items"):
+        assert pq.read_table(tmp_path / f"{name}.parquet").equals(pq.read_table(clean / f"{name}.parquet")), name
+
+
+def test_what_users_like_is_what_they_buy_anyway(shop: Shop) -> None:
+    """The premise: a list by purchase rate looks best by purchases and is worse than one by effect."""
+    rows = []
+    for user in range(100):
+        own = shop_draws.candidates(shop.parameters, user)
+        rows.append(pd.DataFrame({"user_id": f"c{user:07d}", "item_id": [f"p{item:07d}" for item in own]}))
+    pairs = pd.concat(rows, ignore_index=True)
+    control, treated = shop.rates(pairs["user_id"].array, pairs["item_id"].array)
+    liked, moved = (first_of_each(pairs.assign(score=score), 10) for score in (control, treated - control))
+    assert shop.value(moved) > 2 * shop.value(liked) > 0
+    assert np.corrcoef(np.log(shop.propensity(pairs["user_id"].array, pairs["item_id"].array)), control)[0, 1] > 0.3
+
+
+def test_bad_arguments_and_files(shop: Shop, tmp_path: Path) -> None:
+    with pytest.raises(tr.InputError, match="items must be an integer between 120"):
+        Shop.draw(items=20)
+    with pytest.raises(tr.InputError, match="columns user_id, item_id and rank or score"):
+        shop.value(pd.DataFrame({"user_id": []}))
+    with pytest.raises(tr.InputError, match="not in the shop's catalog"):
+        shop.effect(["c0000001"], ["gift"])
+    tr.World.synthetic(3, 3, 0).save(tmp_path / "world")
+    with pytest.raises(tr.InputError, match="contains a world"):
+        Shop.load(tmp_path / "world")
