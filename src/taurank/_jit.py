@@ -31,7 +31,12 @@ def inlined(function: Function) -> Function:
 
 
 def vectorized(function: Function) -> Function:
-    """A loop over a row, inlined like ``inlined``; the compiler may reorder its sums into vectors."""
+    """A loop over a row, inlined like ``inlined``; the compiler may reorder its sums into vectors.
+
+    A loop that adds up should not also write to a row of fewer than 64 floats: before it runs such a loop in
+    vectors, compiled code checks that the arrays are not too close in memory, and otherwise adds up one by one.
+    The bits of the sum would then depend on where an array happens to lie.
+    """
     return cached_njit(function, forceinline=True, fastmath=_REORDERED)
 
 

@@ -20,6 +20,7 @@ collect_ignore_glob = ["test_*.py"] if MISSING else []
 
 if TYPE_CHECKING or not MISSING:
     from support.shop import SetClock
+    from taurank.serve.demo import fix_arms
     from taurank.serve.store import Store
 
 
@@ -54,6 +55,7 @@ def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 @pytest.fixture
 def store(address: str) -> Iterator[Store]:
     opened = Store(address)
+    fix_arms(opened, 0)
     yield opened
     opened.close()
 
@@ -61,6 +63,7 @@ def store(address: str) -> Iterator[Store]:
 @pytest.fixture
 def sqlite_store(tmp_path: Path) -> Iterator[Store]:
     opened = Store(str(tmp_path / "state"))
+    fix_arms(opened, 0)
     yield opened
     opened.close()
 

@@ -52,7 +52,7 @@ def simulate(
 ) -> list[Report]:
     """Run a server and a simulation against it; ``ready`` gets the address of the dashboard."""
     store, clock = Store(folder), SimulatedClock()
-    _fix_arms(store, scenario.seed)
+    fix_arms(store, scenario.seed)
     secret = scenario.seed.to_bytes(32, "little")
     port = port or free_port()
     server = uvicorn.Server(
@@ -84,8 +84,8 @@ def line(report: Report) -> str:
     )
 
 
-def _fix_arms(store: Store, seed: int) -> None:
-    """A simulation with the same seed splits its users alike."""
+def fix_arms(store: Store, seed: int) -> None:
+    """A simulation or a test with the same seed splits its users alike."""
     salt = seed.to_bytes(32, "big").hex()
     with store.write() as connection:
         connection.execute(update(tables.settings).where(tables.settings.c.name == "salt").values(value=salt))

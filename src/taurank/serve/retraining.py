@@ -96,11 +96,11 @@ def retrain(decider: Decider, name: str, plan: Plan, grace: float = GRACE_SECOND
     estimate = compare_offline(decider, surface, earlier, periods[-1])
     if estimate.high < 0:
         words = f"it looks worse than the incumbent in the last period ({_interval(surface, estimate)})"
-        return _refused(decider, surface, words, now, estimate)
+        return _refused(decider, surface, training.added_to(words), now, estimate)
     about = f"{plan.learner}, {training.words or f'{log.n_times} periods'}"
     row = add_model(decider.store, model_bytes(training.learner(log)), about, now)
     result = _register(decider, surface, row["version"], plan.share, estimate, now)
-    return replace(result, words=f"{result.words}; {training.words}") if training.words else result
+    return replace(result, words=training.added_to(result.words))
 
 
 @dataclass(frozen=True)
@@ -118,6 +118,9 @@ class _Training:
         if not self.new:
             return self.plan.fitted(log)
         return updated(self.decider, self.surface, log, self.new - without)
+
+    def added_to(self, words: str) -> str:
+        return f"{words}; {self.words}" if self.words else words
 
 
 def _training(decider: Decider, surface: Surface, plan: Plan, new: list[int]) -> _Training:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from taurank._jit import cached_njit
+from taurank._jit import compiled, vectorized
 from taurank._threads import map_blocks
 
 Floats32 = npt.NDArray[np.float32]
@@ -33,8 +33,6 @@ BLOCKS = 8
 SEED_USERS = 30  # users whose exposures start a component
 CANDIDATES = 10  # seed items to choose from
 BLOCK = 1 << 15
-
-_REORDERED = {"reassoc", "contract", "nsz", "arcp"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,7 +189,8 @@ def _sweep(
     return np.asarray(counts.sum(axis=0, dtype=np.float64))
 
 
-def _expect_plain(
+@compiled
+def _expect(
     start: Any,
     item: Any,
     fold: Any,
@@ -206,7 +205,6 @@ def _expect_plain(
 ) -> None:
     components = theta.shape[1]
     own = np.empty(components, np.float32)
-    part = np.empty(components, np.float32)
     for user in range(begin, end):
         own[:] = strength * prior
         n = strength
@@ -214,13 +212,9 @@ def _expect_plain(
             if fold[entry] == left_out:
                 continue
             i = item[entry]
-            total = np.float32(0.0)
+            scale = np.float32(1.0) / _dot(theta[user], phi[i])
             for k in range(components):
-                part[k] = theta[user, k] * phi[i, k]
-                total += part[k]
-            scale = np.float32(1.0) / total
-            for k in range(components):
-                share = part[k] * scale
+                share = theta[user, k] * phi[i, k] * scale
                 own[k] += share
                 counts[i, k] += share
             n += np.float32(1.0)
@@ -228,4 +222,9 @@ def _expect_plain(
             theta[user, k] = own[k] / n
 
 
-_expect = cached_njit(_expect_plain, fastmath=_REORDERED)
+@vectorized
+def _dot(a: Any, b: Any) -> Any:
+    total = np.float32(0.0)
+    for k in range(len(a)):
+        total += a[k] * b[k]
+    return total

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import expit, logit
 
-from taurank._jit import cached_njit, compiled
+from taurank._jit import compiled, vectorized
 from taurank._threads import map_blocks
 
 Floats = npt.NDArray[np.float64]
@@ -24,7 +24,6 @@ RELAXATION = 1.7
 TILT_STEPS = 40
 TOLERANCE = 1e-7  # of the mean log-likelihood, where EM ends
 _SMALLEST = 1e-12
-_REORDERED = {"reassoc", "contract", "nsz", "arcp"}
 
 
 def make_grid(points: int, lowest: float, highest: float) -> Floats:
@@ -133,7 +132,8 @@ def _maximize(start: Any, treated: Any, control: Any, weight: Any, pull: Any, st
     return prior
 
 
-def _responsibilities_plain(prior: Any, treated: Any, control: Any, weight: Any, share: Any) -> Any:
+@compiled
+def _responsibilities(prior: Any, treated: Any, control: Any, weight: Any, share: Any) -> Any:
     """share_kj = Σ_p w_p A_pk B_pj / D_p with D_p = Σ_kj φ_kj A_pk B_pj; returns Σ_p w_p log D_p."""
     n, rows, columns = len(weight), prior.shape[0], prior.shape[1]
     share[:] = 0.0
@@ -145,9 +145,7 @@ def _responsibilities_plain(prior: Any, treated: Any, control: Any, weight: Any,
             a = treated[p, k]
             for j in range(columns):
                 mixed[j] += a * prior[k, j]
-        density = 0.0
-        for j in range(columns):
-            density += mixed[j] * control[p, j]
+        density = _dot(mixed, control[p])
         value += weight[p] * np.log(density)
         scale = weight[p] / density
         for k in range(rows):
@@ -157,7 +155,12 @@ def _responsibilities_plain(prior: Any, treated: Any, control: Any, weight: Any,
     return value
 
 
-_responsibilities = cached_njit(_responsibilities_plain, fastmath=_REORDERED)
+@vectorized
+def _dot(a: Any, b: Any) -> Any:
+    total = 0.0
+    for j in range(len(a)):
+        total += a[j] * b[j]
+    return total
 
 
 @compiled
