@@ -76,6 +76,10 @@ def run_interruptibly(task: Callable[[Flag], T]) -> T:
     try:
         thread.start()
         done.wait()  # not join: interrupted, it would take the thread for finished
+    except RuntimeError as error:
+        if "unlocked lock" not in str(error) or error.__context__ is None:
+            raise
+        raise error.__context__ from None  # Python's Event.wait, interrupted where it has given its lock back
     finally:
         stop[0] = 1
         if done.wait(START_SECONDS if thread.ident is None else None):

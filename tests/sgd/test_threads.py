@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import random
 import re
+import select
 import signal
 import subprocess
 import sys
@@ -63,6 +64,8 @@ def test_interrupts_leave_nothing_behind(sent: signal.Signals, error: str) -> No
                 assert process.stdout.readline() == "ready\n"
                 time.sleep(moments.uniform(0, 0.05))
                 process.send_signal(sent)
+                while not select.select([process.stdout], [], [], 20)[0]:
+                    process.send_signal(sent)  # Python drops what a handler raises inside a weakref callback
                 line = process.stdout.readline()
                 assert line, f"the process ended with code {process.wait(60)}"
                 assert json.loads(line) == {"error": error, "threads": 1, "fitted": True}
@@ -92,6 +95,24 @@ def test_an_exception_in_one_worker_stops_the_others(run: str, monkeypatch: pyte
     with pytest.raises(MemoryError, match="no room"):
         epoch(tables, positives if run == "pass" else pairs, strata, 1, 0, params, 3)
     assert set(threading.enumerate()) <= before
+
+
+def test_an_interrupt_of_a_wait_is_not_hidden_by_its_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What Event.wait raises if a signal arrives between the release of its lock and the wait."""
+
+    def interrupted(self: threading.Condition, timeout: float | None = None) -> bool:
+        self._release_save()  # type: ignore[attr-defined]
+        monkeypatch.undo()
+        raise KeyboardInterrupt
+
+    def work(stop: Flag) -> None:
+        monkeypatch.setattr(threading.Condition, "wait", interrupted)
+        time.sleep(0.05)
+
+    with pytest.raises(KeyboardInterrupt):
+        run_interruptibly(work)
+    with pytest.raises(RuntimeError, match="a task's own"):
+        run_interruptibly(lambda stop: (_ for _ in ()).throw(RuntimeError("a task's own unlocked lock")))
 
 
 def test_an_exception_reaches_the_caller() -> None:
