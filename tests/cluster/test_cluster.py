@@ -202,13 +202,46 @@ def test_evaluation_has_the_same_numbers(
         assert (want[name].per_user == got[name].per_user).all()
         assert (want[name].per_time == got[name].per_time).all()
         assert want[name].overlap_share == got[name].overlap_share
-    if estimator == "capped_ips":  # of which one machine makes a verdict and another interval
-        assert "an estimate is not judged" in str(got)
-        assert [line.split()[:2] for line in str(got).splitlines()[:4]] == [
-            line.split()[:2] for line in str(want).splitlines()[3:7]
-        ]
-    else:
-        assert str(got) == str(want)
+        np.testing.assert_allclose(got[name].interval(0.9), want[name].interval(0.9), rtol=1e-8, atol=1e-12)
+    assert (estimator != "capped_ips") == (want.verdict is None)
+    assert got.verdict == want.verdict
+    assert str(got) == str(want)
+
+
+@pytest.fixture(scope="module")
+def clear(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A log that supports a verdict: any item may be shown, and most users buy the first items if they see them."""
+    rng = np.random.default_rng(4)
+    user, item, time = (index.ravel() for index in np.meshgrid(range(150), range(40), range(4), indexing="ij"))
+    propensity = rng.uniform(0.3, 0.7, len(user)).round(3)
+    treated = rng.random(len(user)) < propensity
+    outcome = rng.random(len(user)) < np.where(treated & (item < 8), 0.5, 0.05)
+    frame = pd.DataFrame(
+        {"user_id": user, "item_id": item, "time": time, "treated": treated.astype(int),
+         "outcome": outcome.astype(int), "propensity": propensity}
+    )[treated | outcome]  # fmt: skip
+    folder = tmp_path_factory.mktemp("clear")
+    for part in range(3):
+        frame[part::3].to_parquet(folder / f"{part}.parquet")
+    return folder
+
+
+@pytest.mark.parametrize("estimator", ["ips", "capped_ips"])
+def test_verdicts_and_paired_intervals_are_those_of_one_machine(
+    estimator: str, data: tuple[Any, Any], clear: Path
+) -> None:
+    options = {"cap": 0.4} if estimator == "capped_ips" else {}
+    rng = np.random.default_rng(5)
+    pairs = pd.MultiIndex.from_product([range(150), range(40)], names=["user_id", "item_id"]).to_frame(index=False)
+    good = pairs.assign(score=-pairs["item_id"] + rng.uniform(0, 9, len(pairs)))
+    rankers = {"good": good, "random": pairs.assign(score=rng.random(len(pairs)))}
+    remote, log = tr.cluster.read_log(clear), tr.Log.read(clear)
+    want, got = (
+        tr.evaluate(rankers, getattr(tr.gains, estimator)(one, **options), ["CP@5", "CDCG"]) for one in (log, remote)
+    )
+    assert want["good"]["CP@5"].verdict.believe  # type: ignore[union-attr]
+    assert str(got) == str(want)
+    pd.testing.assert_frame_equal(got.to_frame(), want.to_frame(), rtol=1e-8)
 
 
 def test_early_stopping_is_the_same(data: tuple[Any, Any], local: tuple[tr.Log, tr.Log]) -> None:

@@ -218,6 +218,7 @@ class Request:
             _exclude(scores, first, following, start, excluded)
             running = running or topk.RunningTop(len(codes), min(self.k, len(self.learner.items)), scores.dtype)
             running.add(first, scores)
+        assert running is not None  # there is at least one tile
         return running.top()
 
     def _tiles(self, codes: Codes) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
