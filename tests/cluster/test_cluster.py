@@ -309,7 +309,7 @@ import hashlib, numpy as np, taurank as tr
 from taurank.cluster import fleet, pieces
 from taurank.sgd.visits import visits
 pieces.ROWS_PER_PIECE = 4_000
-address, counts, log, checkpoint, pause = sys.argv[1:]
+address, counts, log, checkpoint, pause, *test = sys.argv[1:]
 for workers in map(int, counts.split(",")):
     with tr.cluster.connect(address, workers=workers):
         model = tr.DLCE(factors=12, epochs=3, random_state=3, rate_decay=0.3, averaging=0.6).fit(
@@ -317,6 +317,9 @@ for workers in map(int, counts.split(",")):
             callback=lambda learner, record: time.sleep(float(pause)))
         factors = np.asarray(model.user_factors_).tobytes() + model.item_factors_.tobytes()
         print(hashlib.sha256(factors).hexdigest(), flush=True)
+        for path in test:
+            metric = tr.evaluate(model, tr.gains.capped_ips(tr.cluster.read_log(path), 0.1), "CDCG")["CDCG"]
+            print(*metric.interval(), metric.verdict, sep="|")
 """
 
 
@@ -324,6 +327,17 @@ def fit_elsewhere(*arguments: object) -> subprocess.Popen[str]:
     """The same fit in a process of its own."""
     command = [sys.executable, "-c", FIT, *map(str, arguments)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_one_two_and_three_workers_agree_bit_for_bit(
+    nodes: Any, logs: tuple[Path, Path], models: tuple[Any, Any]
+) -> None:
+    """Factors and intervals; the three workers are on two nodes, with an uneven share of the blocks each."""
+    output, errors = fit_elsewhere(nodes.address, "1,2,3", logs[0], "", 0, logs[1]).communicate()
+    lines = output.splitlines()
+    assert lines[0::2] == [sha(models[0])] * 3, errors
+    assert len(lines) == 6
+    assert len(set(lines[1::2])) == 1
 
 
 def test_a_killed_driver_goes_on_from_its_checkpoint(
