@@ -7,12 +7,14 @@
 
 The log is written once per size as sharded Parquet, by a generator that streams; --folder says where. Sizes follow
 from the positives: 2 % users and 0.2 % items (at least 2,000), as in 100 M positives, 2 M users and 200 k items.
+(c) uses the model that (b) saved, or without one a model of that size with random factors; it needs no log.
 """
 
 from __future__ import annotations
 
 import argparse
 import shutil
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -28,6 +30,8 @@ import pyarrow.parquet as pq
 import taurank as tr
 from taurank.cluster.fleet import Fleet
 from taurank.cluster.residence import read_snapshot
+from taurank.data.ids import Ids
+from taurank.data.shards import ShardedArray, write_shard
 
 ROWS_PER_GROUP = 1 << 19
 TIMES = 50
@@ -42,11 +46,12 @@ def main() -> None:
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--k", type=int, default=10)
+    parser.add_argument("--users", type=int, help="of (c): the first so many, default all")
     parser.add_argument("--folder", type=Path, default=Path("cluster-benchmark"))
     parser.add_argument("--address", help="of a running cluster; default: Ray on this machine")
     given = parser.parse_args()
     log = given.folder / f"log-{given.positives}"
-    if not log.exists():
+    if given.part != "lists" and not log.exists():
         report("write the log", lambda: write_log(log, given.positives))
     {"threads": compare_threads, "scale": one_epoch, "lists": write_lists}[given.part](log, given)
 
@@ -156,19 +161,45 @@ def one_epoch(log: Path, given: Any) -> None:
     print(f"in the kernels {np.mean(busy):.2f} s, planning {planning:.2f} s; item blocks {received:.1f} MB/epoch")
     bound = 3 * share + held
     print(f"share of the positives {share:.0f} MB, factors {held:.0f} MB: 3 × share + factors {bound:.0f} MB")
-    for name, peak in memory.peaks.items():
-        print(f"peak of {name}: {peak / 1e6:,.0f} MB")
+    memory.show()
 
 
 def write_lists(log: Path, given: Any) -> None:
-    """(c) The model that (b) saved writes lists for all its users."""
-    model = tr.load(given.folder / f"model-{given.positives}")
-    target = given.folder / f"lists-{given.positives}"
+    """(c) Lists for all users of a model."""
+    stored, target = given.folder / f"model-{given.positives}", given.folder / f"lists-{given.positives}"
+    if not stored.exists():
+        report("draw a model", lambda: draw_model(stored, given))
+    model = report("load the model", lambda: tr.load(stored))
+    users = None if given.users is None else model.users.values[: given.users]
     shutil.rmtree(target, ignore_errors=True)
-    with tr.cluster.connect(given.address, given.workers):
-        count = report(f"top {given.k}", lambda: model.write_recommendations(target, k=given.k))
+    with tr.cluster.connect(given.address, given.workers) as cluster, Memory(cluster) as memory:
+        began = time.perf_counter()
+        count = report(f"top {given.k}", lambda: model.write_recommendations(target, users, k=given.k))
+        each = (time.perf_counter() - began) * given.workers / (count / given.k)
+        used = sum(sum(memory.processes[f"worker {n}"].cpu_times()[:2]) for n in range(given.workers))
     size = sum(file.stat().st_size for file in target.iterdir())
-    print(f"{count:,} rows for {len(model.users):,} users, {size / 1e6:,.0f} MB of Parquet")
+    print(f"{count:,} rows, top {given.k} of {len(model.items):,} items, {size / 1e6:,.0f} MB of Parquet")
+    print(
+        f"{each * 1e6:,.0f} µs per user and worker by the clock, {used / (count / given.k) * 1e6:,.0f} µs of CPU time"
+    )
+    memory.show()
+
+
+def draw_model(folder: Path, given: Any) -> None:
+    """Random factors, in files as a fit writes them; some items are liked by most users, as in a trained model."""
+    users, items = sizes(given.positives)
+    rng, parts = np.random.default_rng(3), []
+    model = learner(given.factors or 32, given.epochs, 1)
+    with tempfile.TemporaryDirectory(dir=given.folder) as temporary:
+        for number, first in enumerate(range(0, users, 1 << 18)):
+            rows = rng.standard_normal((min(1 << 18, users - first), model.factors), np.float32)
+            rows[:, 0] = 1
+            parts.append(write_shard(Path(temporary), "user_factors", number, rows))
+        model.user_factors_ = ShardedArray(Path(temporary), parts)
+        model.item_factors_ = rng.standard_normal((items, model.factors), np.float32)
+        model.users_, model.items_ = Ids(np.arange(users) * 3, "user_id"), Ids(np.arange(items), "item_id")
+        model.popularity_, model.log_fingerprint_ = np.ones(items, np.int64), None
+        model.save(folder)
 
 
 def learner(factors: int, epochs: int, threads: int) -> Any:
@@ -210,6 +241,10 @@ class Memory:
 
     def __exit__(self, *_: object) -> None:
         self.over.set()
+
+    def show(self) -> None:
+        for name, peak in self.peaks.items():
+            print(f"peak of {name}: {peak / 1e6:,.0f} MB")
 
     def _watch(self) -> None:
         while not self.over.wait(0.2):

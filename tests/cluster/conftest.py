@@ -23,13 +23,13 @@ USERS, ITEMS, TIMES = 120, 90, 6
 
 @pytest.fixture(scope="session")
 def nodes() -> Iterator[Any]:
-    """A head with three cores and a second node with one; ended node by node, never by ``ray stop``."""
+    """A head with five cores and a second node with one; ended node by node, never by ``ray stop``."""
     pytest.importorskip("ray")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from ray.cluster_utils import Cluster
 
-        head = {"num_cpus": 3, "include_dashboard": False, "object_store_memory": 200 << 20}
+        head = {"num_cpus": 5, "include_dashboard": False, "object_store_memory": 200 << 20}
         cluster = Cluster(initialize_head=True, head_node_args=head)
         cluster.add_node(num_cpus=1, object_store_memory=200 << 20)
         yield cluster

@@ -15,9 +15,10 @@ from support.builders import cells_frame, dense_log, sparse_log
 from taurank import Gains, InputError, Log, World, bounds, compare, estimate, evaluate, gains
 from taurank.data.eligibility import Eligibility
 from taurank.estimation.estimators import Estimator
+from taurank.evaluation.events import Events, EventSums
 from taurank.evaluation.evidence import slope
 from taurank.evaluation.formulas import position_weights
-from taurank.evaluation.uncertainty import Events, Uncertainty
+from taurank.evaluation.uncertainty import Uncertainty
 
 METRICS = ["CP@3", "CDCG", "CAR"]
 WORLD = World.synthetic(300, 60, random_state=0)
@@ -372,3 +373,22 @@ def test_an_estimate_above_all_purchases_is_said_before_the_number() -> None:
         lead, _, table = text.partition("ranker ")
         assert "is more than all purchases of the log are worth" in " ".join(lead.split())
         assert "more than all purchases" not in table
+
+
+@pytest.mark.parametrize("size", [1e-9, 1.0, 1e9])
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+def test_sums_over_parts_of_the_events_give_the_interval_of_the_whole(size: float, share: float) -> None:
+    """Also where only one arm was seen, and where P is near 1."""
+    rng = np.random.default_rng(8)
+    n, users, times = 400, 50, 6
+    propensity = np.where(rng.random(n) < 0.3, rng.uniform(0.9, 1.0, n), rng.uniform(0.01, 1.0, n))
+    treated, outcome = rng.random(n) < share, (rng.random(n) < 0.3).astype(float)
+    weight = size * rng.choice([1.0, 0.5, -0.2], n) * np.where(treated, 1 / propensity, -1 / (1 - propensity))
+    events = Events(np.arange(n), weight, outcome, treated, propensity, weight * outcome)
+    per_user: Any = np.bincount(rng.integers(0, users, n), weight * outcome, minlength=users)
+    per_time: Any = np.bincount(rng.integers(0, times, n), weight * outcome, minlength=times)
+    parts = np.split(np.arange(n), [0, 3, 250])  # one of them is empty
+    columns: list[Any] = list(events)
+    sums = EventSums.added([EventSums.of(Events(*(column[part] for column in columns))) for part in parts])
+    whole, added = (Uncertainty(per_user, per_time, one, size).interval() for one in (events, sums))
+    assert added == pytest.approx(whole, rel=1e-9)

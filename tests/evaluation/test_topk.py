@@ -34,6 +34,16 @@ def test_the_best_are_the_first_of_the_sorted_row(scores: Any, k: int, kind: str
         assert values[:length].tolist() == row[columns[:length]].tolist()
 
 
+@settings(deadline=None, max_examples=40)
+@given(arrays.arrays(np.float32, (3, 150), elements=SCORES), st.integers(1, 150), st.integers(1, 149))
+def test_columns_may_come_some_at_a_time(scores: Any, k: int, cut: int) -> None:
+    running = topk.RunningTop(len(scores), k)
+    running.add(0, scores[:, :cut])
+    running.add(cut, scores[:, cut:])
+    for one, other in zip(running.top(), topk.best(scores, k), strict=True):
+        assert np.array_equal(one, other)
+
+
 @settings(deadline=None, max_examples=60)
 @given(arrays.arrays(np.float32, (3, 130), elements=SCORES), st.integers(1, 130))
 def test_a_listing_includes_every_tie_at_its_end(scores: Any, depth: int) -> None:

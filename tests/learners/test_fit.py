@@ -18,7 +18,7 @@ from taurank._threads import one_blas_thread
 from taurank.errors import Diverged, InputError
 from taurank.evaluation.evaluate import evaluate
 from taurank.learners import BPR, DLCE, LEARNERS, FactorLearner, Learner, Popular, Random, Record
-from taurank.learners.factorization import products
+from taurank.learners.products import product_tiles, products, tile_items
 from taurank.sgd.scheduler import Stats
 
 FACTORS = [kind for kind in LEARNERS.values() if issubclass(kind, FactorLearner)]
@@ -383,3 +383,22 @@ def test_products_have_the_same_bits_in_any_company() -> None:
                     some = rng.choice(300, size, replace=False)
                     assert np.array_equal(products(users[some], items), whole[some]), (factors, n_items, size)
     assert products(np.empty((0, 3), np.float32), np.ones((4, 3), np.float32)).shape == (0, 4)
+
+
+def test_tiles_of_products_have_the_bits_of_the_whole() -> None:
+    """Any users together, also few; items up to a tile, just beyond, and with a rest at the end."""
+    rng = np.random.default_rng(1)
+    with one_blas_thread():
+        for factors in (1, 7, 32, 201):
+            size = tile_items(factors)
+            for n_items in (2 * size - 1, 2 * size, 2 * size + 17, 4 * size - 3):
+                users = rng.standard_normal((260, factors), np.float32)
+                items = rng.standard_normal((n_items, factors), np.float32)
+                whole = products(users, items)
+                for count in (1, 16, 33, 256):
+                    some = rng.choice(260, count, replace=False)
+                    tiles = [(first, scores.copy()) for first, scores in product_tiles(users[some], items)]
+                    assert len(tiles) == max(1, n_items // size if n_items >= 2 * size else 1)
+                    assert [first for first, _ in tiles] == [n * size for n in range(len(tiles))]
+                    joined = np.concatenate([scores for _, scores in tiles], axis=1)
+                    assert np.array_equal(joined, whole[some]), (factors, n_items, count)

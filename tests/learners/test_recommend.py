@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -133,6 +134,60 @@ class TestRecommend:
             alone = learner.recommend([user], k=60).set_index("user_id")
             pd.testing.assert_frame_equal(alone, together.loc[[user]], check_exact=True)
             assert learner.score([user], together.loc[user, "item_id"]).tolist() == alone["score"].tolist()
+
+
+class TestManyItems:
+    """More items than one tile of scores: what is listed is that of whole rows, whatever is left out."""
+
+    @pytest.fixture
+    def wide(self) -> BPR:
+        rng, users, items = np.random.default_rng(0), 300, 3000
+        model = BPR(random_state=0, factors=12)
+        model.users_, model.items_ = Ids(np.arange(users), "user_id"), Ids(np.arange(items), "item_id")
+        model.user_factors_ = rng.standard_normal((users, 12), np.float32)
+        model.item_factors_ = rng.integers(-2, 3, (items, 12)).astype(np.float32)  # with ties
+        model.popularity_ = rng.integers(0, 9, items)
+        assert model.scores_in_tiles
+        return model
+
+    def listed(self, scores: Any, k: int) -> list[int]:
+        order = np.argsort(-scores, kind="stable")[:k]
+        return [int(item) for item in order if scores[item] > -np.inf]
+
+    def test_lists_are_those_of_whole_rows(self, wide: BPR) -> None:
+        rng = np.random.default_rng(1)
+        pairs = pd.DataFrame({"user_id": rng.integers(0, 300, 9000), "item_id": rng.integers(0, 3000, 9000)})
+        candidates = rng.choice(3000, 1500, replace=False)
+        scores = wide.score_block(np.arange(300, dtype=np.int32))
+        scores[pairs["user_id"], pairs["item_id"]] = -np.inf
+        scores[:, np.setdiff1d(np.arange(3000), candidates)] = -np.inf
+        for threads in (1, 2):
+            frame = wide.recommend(k=20, candidates=candidates, exclude=pairs, threads=threads)
+            for user, rows in frame.groupby("user_id"):
+                assert rows["item_id"].tolist() == self.listed(scores[int(str(user))], 20)
+                assert rows["score"].tolist() == scores[int(str(user)), rows["item_id"]].tolist()
+
+    def test_a_user_alone_and_beside_an_unknown_one(self, wide: BPR) -> None:
+        together = wide.recommend(k=5).set_index("user_id")
+        for user in (0, 255, 256, 299):
+            alone = wide.recommend([user], k=5).set_index("user_id")
+            mixed = wide.recommend([10_000, user], k=5, on_unknown="popular").set_index("user_id")
+            pd.testing.assert_frame_equal(alone, together.loc[[user]], check_exact=True)
+            pd.testing.assert_frame_equal(mixed.loc[[user]], alone, check_exact=True)
+
+    def test_a_learner_that_scores_in_its_own_way_is_asked(self, wide: BPR) -> None:
+        class Reversed(BPR):
+            def score_block(self, user_codes: Any) -> Any:
+                return -super().score_block(user_codes)
+
+        other = Reversed(random_state=0, factors=12)
+        other.__dict__.update(wide.__dict__)
+        worst = np.argsort(wide.score_block(np.array([7], np.int32))[0], kind="stable")[:3]
+        assert other.recommend([7], k=3)["item_id"].tolist() == worst.tolist()
+
+    def test_row_groups_of_a_file_are_not_small(self, wide: BPR, tmp_path: Path) -> None:
+        wide.write_recommendations(tmp_path / "lists.parquet", k=10)
+        assert pa.parquet.ParquetFile(tmp_path / "lists.parquet").num_row_groups == 1
 
 
 TEXTS = st.lists(st.text(max_size=3), unique=True, max_size=30)

@@ -179,18 +179,8 @@ class ClusterTraining(Training):
         self.fleet.start()
         return ClusterState(self.fleet.seed, None, pilot=self.pilot, fleet=self.fleet)  # type: ignore[arg-type]
 
-    def checkpoint(self, log: Any) -> Any:
-        if self.options.checkpoint is None:
-            return None
-        if isinstance(self.learner.random_state, np.random.Generator):
-            raise InputError("a checkpoint needs random_state to be an integer or None, got a Generator.")
-        hyper = {name: value for name, value in self.learner.hyper_parameters().items() if name != "threads"}
-        names = [formula.name for formula in self.options.formulas]
-        validation: Any = self.options.measured
-        data = fingerprint(log) if validation is None else fingerprint(log, validation)
-        how = (self.every, names, self.options.patience, self.options.holds_out, self.options.validation_users)
-        identity = (type(self.learner).__qualname__, sorted(hyper.items()), *how)
-        return FolderCheckpoint(Path(self.options.checkpoint).resolve(), f"{identity!r} {data}", self)
+    def stored(self, path: Any, identity: tuple[Any, ...], data: list[Any]) -> Any:
+        return FolderCheckpoint(Path(path).resolve(), f"{identity!r} {fingerprint(*data)}", self)
 
     def measured(self, state: Any) -> Any:
         return self.put_into(self.learner, self.snapshot(state))

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from taurank.cluster.assessing import ClusterAssessment
 from taurank.cluster.evaluating import Estimate, MeasureTask
 from taurank.cluster.grouping import send_rows
 from taurank.data.ids import Codes
@@ -29,10 +30,6 @@ from taurank.evaluation.results import Result
 from taurank.learners.holdout import choose_users
 
 GROUPS_PER_WORKER = 4
-_NOT_JUDGED = (
-    "on a cluster an estimate is not judged, and its interval is a bootstrap over users; for the verdict, evaluate "
-    "some of the users on one machine."
-)
 
 
 class ClusterGains(RemoteGains):
@@ -102,8 +99,14 @@ class ClusterMeasurement:
             for block in blocks:
                 per_time += block
         unknown = (ranking.unknown_users, ranking.unknown_items)
-        result = self.whole.summarize(ready, unknown, per_user, per_time)
-        return replace(result, remark="" if self.gains.empty.estimator is None else _NOT_JUDGED)
+        return self.whole.summarize(ready, unknown, (per_user, per_time), self._assessment(ready))
+
+    def _assessment(self, ranker: Any) -> ClusterAssessment | None:
+        """As on one machine: None if the gains are not an estimate, or if a metric is not a weighted sum."""
+        estimator = self.gains.empty.estimator
+        if estimator is None or self.gains.chosen is not None or any(formula.area for formula in self.formulas):
+            return None
+        return ClusterAssessment.of(self.gains.log, ranker, self.formulas, estimator, self.whole.trained_here(ranker))
 
     def _groups(self, ranking: LearnerRanking) -> list[Codes]:
         """Groups of whole blocks; users that the ranker knows and those that it does not are apart."""

@@ -50,7 +50,6 @@ class ClusterLog(RemoteLog):
         bought: npt.NDArray[np.int64],
     ) -> None:  # fmt: skip
         self.cluster, self.pieces, self.catalogue, self.summary = cluster, list(pieces), catalogue, summary
-        self.users, self.items, self.times = catalogue.users, catalogue.items, catalogue.times
         self.popularity = bought
         ids = hashlib.blake2b(catalogue.to_text().encode(), digest_size=16).hexdigest()
         self.fingerprint = hashlib.blake2b(f"{summary.digest} {ids}".encode(), digest_size=16).hexdigest()
@@ -65,18 +64,6 @@ class ClusterLog(RemoteLog):
             f"ClusterLog({len(self):,} rows, {self.n_users:,} users, {self.n_items:,} items, "
             f"{self.n_times:,} times{recorded})"
         )
-
-    @property
-    def n_users(self) -> int:
-        return self.catalogue.n_users
-
-    @property
-    def n_items(self) -> int:
-        return self.catalogue.n_items
-
-    @property
-    def n_times(self) -> int:
-        return self.catalogue.n_times
 
     @property
     def treated_share(self) -> float:

@@ -168,7 +168,7 @@ def _some_rows(log: PartOfLog, kept: npt.NDArray[np.bool_]) -> PartOfLog:
     return replace(log, **{name: column[kept] for name, column in columns.items() if column is not None})
 
 
-def tally(piece: Piece, catalogue: Catalogue) -> npt.NDArray[np.int64]:
+def count_rows(piece: Piece, catalogue: Catalogue) -> npt.NDArray[np.int64]:
     """Pairs that may be held out (no, yes) × times × (rows, treated, positives, rows without a propensity)."""
     log = read_part(piece, catalogue, 0.0)
     held = some_pairs(log.user, log.item, log.n_items)

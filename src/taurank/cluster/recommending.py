@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -29,7 +30,7 @@ def write_recommendations(cluster: Any, request: Request, folder: str | os.PathL
     """Write a folder of Parquet files; the number of rows. The folder is there in full or not at all."""
     codes, ids = request.locate(users)
     with whole_folder(folder, replace=False) as temporary:
-        shared = cluster.pool.put(request)
+        shared = cluster.pool.put(replace(request, threads=1))  # a worker is one core
         tasks = []
         for number, low in enumerate(range(0, max(len(codes), 1), USERS_PER_FILE)):
             high = min(low + USERS_PER_FILE, len(codes))

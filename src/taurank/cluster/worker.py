@@ -6,7 +6,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from taurank.cluster import counting, evaluating, pieces, recommending, routing
+from taurank.cluster import assessing, counting, evaluating, pieces, recommending, routing
+from taurank.cluster.assessing import AssessTask
 from taurank.cluster.counting import CountTask, ScoreTask
 from taurank.cluster.evaluating import MeasureTask
 from taurank.cluster.pieces import Piece, Summary
@@ -34,8 +35,8 @@ class Worker:
     def summarize(self, piece: Piece) -> Summary:
         return pieces.summarize(piece)
 
-    def tally(self, piece: Piece, catalogue: Any) -> Any:
-        return pieces.tally(piece, catalogue)
+    def count_rows(self, piece: Piece, catalogue: Any) -> Any:
+        return pieces.count_rows(piece, catalogue)
 
     def merge(self, *summaries: Summary) -> Summary:
         return pieces.merge(*summaries)
@@ -104,6 +105,12 @@ class Worker:
 
     def measure(self, task: MeasureTask, catalogue: Any, ranker: Any, *rows: Any) -> Any:
         return evaluating.measure_group(task, catalogue, ranker, *rows)
+
+    def tally(self, task: AssessTask, catalogue: Any, rankers: Any, *rows: Any) -> Any:
+        return assessing.tally_group(task, catalogue, rankers, *rows)
+
+    def event_sums(self, task: AssessTask, catalogue: Any, rankers: Any, *rows: Any) -> Any:
+        return assessing.pair_sums(task, catalogue, rankers, *rows)
 
     def count_pairs(self, task: CountTask, catalogue: Any, *rows: Any) -> Any:
         return counting.count(task, catalogue, *rows)

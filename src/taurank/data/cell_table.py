@@ -13,7 +13,7 @@ import pyarrow as pa
 from taurank.data import writer
 from taurank.data.columns import ID_COLUMNS, Numbers
 from taurank.data.eligibility import Eligibility
-from taurank.data.ids import Catalogue, Codes, Ids
+from taurank.data.ids import Catalogue, Codes, WithCatalogue
 from taurank.data.metadata import to_metadata
 from taurank.data.sources import BATCH_ROWS
 
@@ -21,10 +21,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-class CellTable(ABC):
+class CellTable(WithCatalogue, ABC):
     """Rows of cells: ``user, item, time`` are positions in the catalogue, one of each per row."""
 
-    catalogue: Catalogue
     user: Codes
     item: Codes
     time: Codes
@@ -47,30 +46,6 @@ class CellTable(ABC):
         for value in self.__dict__.values():
             if isinstance(value, np.ndarray):
                 value.flags.writeable = False
-
-    @property
-    def n_users(self) -> int:
-        return self.catalogue.n_users
-
-    @property
-    def n_items(self) -> int:
-        return self.catalogue.n_items
-
-    @property
-    def n_times(self) -> int:
-        return self.catalogue.n_times
-
-    @property
-    def users(self) -> Ids:
-        return self.catalogue.users
-
-    @property
-    def items(self) -> Ids:
-        return self.catalogue.items
-
-    @property
-    def times(self) -> Ids:
-        return self.catalogue.times
 
     def to_arrow(self) -> pa.Table:
         """The rows as an Arrow table with the caller's ids; its schema carries the catalogue."""

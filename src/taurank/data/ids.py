@@ -142,6 +142,36 @@ class Catalogue:
         return cls(*ids_from_bytes(data, ("user_id", "item_id", "time")))
 
 
+class WithCatalogue:
+    """What has a catalogue has its lists and sizes."""
+
+    catalogue: Catalogue
+
+    @property
+    def users(self) -> Ids:
+        return self.catalogue.users
+
+    @property
+    def items(self) -> Ids:
+        return self.catalogue.items
+
+    @property
+    def times(self) -> Ids:
+        return self.catalogue.times
+
+    @property
+    def n_users(self) -> int:
+        return self.catalogue.n_users
+
+    @property
+    def n_items(self) -> int:
+        return self.catalogue.n_items
+
+    @property
+    def n_times(self) -> int:
+        return self.catalogue.n_times
+
+
 def ids_to_bytes(*lists: Ids) -> bytes:
     """Several id lists as bytes, for a saved file."""
     return pack({ids.column: ids.values for ids in lists})

@@ -13,14 +13,12 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from taurank.data.ids import Ids
+from taurank.data.ids import WithCatalogue
 
 
-class RemoteLog(ABC):
+class RemoteLog(WithCatalogue, ABC):
     """A log whose rows are read where they are needed."""
 
-    users: Ids
-    items: Ids
     popularity: npt.NDArray[np.int64]
     fingerprint: str
 

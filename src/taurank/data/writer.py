@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from taurank.data.seal import seal
 from taurank.errors import InputError, first_line
 
 AnyPath = str | os.PathLike[str]
+_ROWS_PER_GROUP = 1 << 16
 Stream = tuple[pa.Schema, Iterable[pa.RecordBatch]]
 
 
@@ -43,12 +44,25 @@ def _kind(path: AnyPath) -> str:
 def _write(path: AnyPath, kind: str, temporary: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
     try:
         with _writer(kind, temporary, schema) as writer:
-            for batch in batches:
-                writer.write_batch(batch)
+            for table in _gathered(schema, batches):
+                writer.write_table(table)
         if kind == "Parquet":
             seal(temporary)
     except pa.ArrowException as error:
         raise InputError(f"'{path}' cannot be written: {first_line(error)}.") from error
+
+
+def _gathered(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """Tables of at least so many rows: each becomes a row group of its own, and small ones are slow to read."""
+    waiting, rows = [], 0
+    for batch in batches:
+        waiting.append(batch)
+        rows += batch.num_rows
+        if rows >= _ROWS_PER_GROUP:
+            yield pa.Table.from_batches(waiting, schema)
+            waiting, rows = [], 0
+    if waiting:
+        yield pa.Table.from_batches(waiting, schema)
 
 
 def _writer(kind: str, path: Path, schema: pa.Schema) -> Any:

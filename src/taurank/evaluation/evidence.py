@@ -13,8 +13,10 @@ from taurank.estimation.caps import Caps
 from taurank.estimation.estimators import Estimator
 from taurank.estimation.thresholds import almost_always, almost_never, lacks_overlap
 from taurank.estimation.variate import outcomes_of
+from taurank.evaluation.events import Events
+from taurank.evaluation.formulas import Formula
 from taurank.evaluation.reach import Reach
-from taurank.evaluation.uncertainty import Events, Uncertainty
+from taurank.evaluation.uncertainty import Uncertainty
 from taurank.evaluation.visits import Visits
 
 Floats = npt.NDArray[np.float64]
@@ -64,11 +66,14 @@ def _normalized(
 
 
 def _limits(reach: Reach, users: Mask | None, n: int) -> tuple[float, float]:
-    """No list has more effect than its weight, if an outcome is 0 or 1."""
-    if reach.log.values is not None or (reach.formula.unscaled(reach.log.n_items) < 0).any():
+    if reach.log.values is not None:
         return -np.inf, np.inf
-    most = float(reach.listed.sums(users)[0].sum()) / n
-    return -most, most
+    return list_limits(reach.formula, reach.log.n_items, float(reach.listed.sums(users)[0].sum()) / n)
+
+
+def list_limits(formula: Formula, n_items: int, most: float) -> tuple[float, float]:
+    """No list has more effect than its weight (``most``), if an outcome is 0 or 1."""
+    return (-np.inf, np.inf) if (formula.unscaled(n_items) < 0).any() else (-most, most)
 
 
 @dataclass(frozen=True, eq=False)
@@ -102,11 +107,8 @@ class Evidence:
     def purchases(self) -> float:
         """The effective number of treated purchases: Kish's effective number of treated rows, times their rate."""
         rows, weight = self._treated
-        squares = float(np.sum(weight**2))
-        if squares == 0.0:
-            return 0.0
-        rate = np.count_nonzero(self.reach.log.outcome[rows]) / len(rows)
-        return float(weight.sum()) ** 2 / squares * rate
+        bought = float(np.count_nonzero(self.reach.log.outcome[rows]))
+        return effective_purchases(float(weight.sum()), float(np.sum(weight**2)), bought, len(rows))
 
     @cached_property
     def exposure(self) -> tuple[float, float, float]:
@@ -114,16 +116,10 @@ class Evidence:
         rows, weight = self._treated
         log = self.reach.log
         listed = self.reach.listed.sums(self.users)[0]
-        total = float(listed.sum())
-        if total == 0.0 or self.n_users < 2:
-            return np.nan, -np.inf, np.inf
-        shown = np.bincount(log.user[rows], weight, minlength=log.n_users)
-        ratio = float(shown.sum()) / total
-        deviation = shown - ratio * listed
-        deviation = deviation if self.users is None else deviation[self.users]
-        error = np.sqrt(self.n_users / (self.n_users - 1.0) * float(np.sum(deviation**2))) / total
-        width = float(stdtrit(self.n_users - 1, 0.9995)) * float(error)
-        return ratio, ratio - width, ratio + width
+        shown = np.asarray(np.bincount(log.user[rows], weight, minlength=log.n_users), np.float64)
+        if self.users is not None:
+            shown, listed = shown[self.users], listed[self.users]
+        return exposure_of(shown, listed, self.n_users)
 
     @cached_property
     def overlap_share(self) -> float:
@@ -149,11 +145,7 @@ class Evidence:
         return self.reach.largest * total / max(self._visits.total, 1)
 
     def worst_case(self, level: float = 0.95) -> tuple[float, float]:
-        """All that is certain where overlap fails: the interval of IPS elsewhere, and the worst possible there.
-
-        Where a recommendation is never withheld, Y^C is unknown and τ lies in [Y^T − 1, Y^T]. Where it is never made,
-        τ ≤ 1; how much of the list that is follows from what the treated rows with overlap stand for, Σ w·Z/P.
-        """
+        """All that is certain where overlap fails; see ``worst_limits``."""
         log, (rows, weight) = self.reach.log, self._rows
         n = max(self._visits.total, 1)
         most = _limits(self.reach, self.users, n)[1]
@@ -164,8 +156,37 @@ class Evidence:
         inside = replace(self.reach, rows=rows[seen], weight=weight[seen])
         low, high = apply(Estimator("IPS"), inside, self.users).interval(level)
         bought, shown = float(np.sum((weight * log.outcome[rows])[always & treated])), float(weight[always].sum())
-        unseen = n * most - float(np.sum((weight / propensity)[treated & ~almost_never(propensity)]))
-        return max(low + (bought - shown) / n, -most), min(high + (bought + max(unseen, 0.0)) / n, most)
+        stood_for = float(np.sum((weight / propensity)[treated & ~almost_never(propensity)]))
+        return worst_limits((low, high), most, bought / n, shown / n, stood_for / n)
+
+
+def effective_purchases(total: float, squares: float, bought: float, rows: float) -> float:
+    """Kish's effective number of treated rows, (Σw)² / Σw², times their rate of purchases."""
+    return 0.0 if squares == 0.0 else total**2 / squares * (bought / rows)
+
+
+def exposure_of(shown: Floats, listed: Floats, n_users: int) -> tuple[float, float, float]:
+    """Σ shown / Σ listed, and its 99.9 % interval over users."""
+    total = float(listed.sum())
+    if total == 0.0 or n_users < 2:
+        return np.nan, -np.inf, np.inf
+    ratio = float(shown.sum()) / total
+    deviation = shown - ratio * listed
+    error = np.sqrt(n_users / (n_users - 1.0) * float(np.sum(deviation**2))) / total
+    width = float(stdtrit(n_users - 1, 0.9995)) * float(error)
+    return ratio, ratio - width, ratio + width
+
+
+def worst_limits(
+    inside: tuple[float, float], most: float, bought: float, shown: float, stood_for: float
+) -> tuple[float, float]:
+    """The interval of IPS where there is overlap (``inside``), and the worst possible elsewhere, per user and time.
+
+    Where a recommendation is never withheld, Y^C is unknown and τ lies in [Y^T − 1, Y^T]. Where it is never made,
+    τ ≤ 1; how much of the list that is follows from what the treated rows with overlap stand for, Σ w·Z/P.
+    """
+    low, high = inside
+    return max(low + bought - shown, -most), min(high + bought + max(most - stood_for, 0.0), most)
 
 
 CAPS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)

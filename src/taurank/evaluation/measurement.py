@@ -98,9 +98,14 @@ class Measurement:
             sums = self._scaled(*self.sums(ranking))
         return self._result(trained_here, (ranking.unknown_users, ranking.unknown_items), sums, assessment)
 
-    def summarize(self, ranker: Any, unknown: tuple[int, int], per_user: Floats, per_time: Floats) -> Result:
+    def summarize(
+        self, ranker: Any, unknown: tuple[int, int], sums: tuple[Floats, Floats], assessment: Assessment | None
+    ) -> Result:
         """The result from the sums of a pass; ``unknown`` counts users and items that the ranker does not know."""
-        return self._result(_trained_on(ranker, self.gains), unknown, self._scaled(per_user, per_time), None)
+        return self._result(self.trained_here(ranker), unknown, self._scaled(*sums), assessment)
+
+    def trained_here(self, ranker: Any) -> bool:
+        return _trained_on(ranker, self.gains)
 
     def _result(
         self, trained_here: bool, unknown: tuple[int, int], sums: Sums, assessment: Assessment | None

@@ -95,6 +95,19 @@ def _reach(
     return Reach(formula, log, cells.rows[inside], logged[inside], listed, variate, largest * abs(scale))
 
 
+def rows_within(ranking: Ranking, log: Log, formulas: list[Formula], workers: int) -> list[tuple[Longs, Floats]]:
+    """Of each metric the rows within its reach, and their weights; lists are not summed, which costs far less."""
+    _refuse_areas(formulas)
+    tables, cells = _rank_weights(formulas, log.n_items), _Cells.of(log)
+    weights, _ = _pass(ranking, log, tables, cells, None, 0, workers)
+    result = []
+    for formula, weight in zip(formulas, weights, strict=True):
+        logged = weight[cells.position] * formula.factor(log.n_items)
+        inside = np.flatnonzero(logged)
+        result.append((cells.rows[inside], logged[inside]))
+    return result
+
+
 @dataclass(frozen=True, eq=False)
 class _Cells:
     """Cells whose weights are wanted, grouped by user: those of the log's rows, and listed eligible ones."""
@@ -198,15 +211,21 @@ def _by_user_and_time(log: Log, user: Codes, time: Codes, value: Floats) -> Floa
 
 
 def _pass(
-    ranking: Ranking, log: Log, tables: RankWeights, cells: _Cells, columns: _ListColumns, depth: int, workers: int
-) -> tuple[Floats, Floats]:
+    ranking: Ranking, log: Log, tables: RankWeights, cells: _Cells, columns: _ListColumns | None, depth: int,
+    workers: int,
+) -> tuple[Floats, Floats]:  # fmt: skip
     """Weights of the cells (metric × cell) and list sums (metric × user × column)."""
-    n_columns = columns.factors.shape[1]
+    n_columns = 0 if columns is None else columns.factors.shape[1]
+    needed = np.diff(cells.start) > 0 if columns is None else np.ones(log.n_users, np.bool_)
     weights = np.zeros((len(tables.weight), len(cells.item)))
     sums = np.zeros((len(tables.weight), log.n_users, n_columns))
 
     def run(block: Block) -> None:
         scores = ranking.scores(block)
+        if columns is None:
+            least = np.full(len(scores), -np.inf, scores.dtype)
+            row_weights(scores, least, block.users, block.column, cells.start, cells.item, tables, weights)
+            return
         order, length, least = best_first(scores, depth)
         row_weights(scores, least, block.users, block.column, cells.start, cells.item, tables, weights)
         if n_columns:
@@ -221,7 +240,7 @@ def _pass(
         # the same bits
         with one_blas_thread(), ThreadPoolExecutor(workers) as pool:
             try:
-                for _ in pool.map(run, ranking.blocks(np.ones(log.n_users, np.bool_))):
+                for _ in pool.map(run, ranking.blocks(needed)):
                     if stop[0]:
                         break
             finally:

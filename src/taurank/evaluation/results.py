@@ -115,8 +115,7 @@ class Result(Mapping[str, Metric]):
     """Metrics of one ranker by name; ``print`` shows them with their intervals.
 
     ``unknown_users`` and ``unknown_items`` count the users and items of the gains that the ranker does not know.
-    ``training_log`` is a warning if the gains come from the log the model was trained on, else "". ``remark`` is
-    printed below the numbers.
+    ``training_log`` is a warning if the gains come from the log the model was trained on, else "".
     """
 
     metrics: Mapping[str, Metric]
@@ -126,7 +125,6 @@ class Result(Mapping[str, Metric]):
     unknown_users: int = 0
     unknown_items: int = 0
     training_log: str = ""
-    remark: str = ""
 
     def __getitem__(self, name: str) -> Metric:
         if name in self.metrics or not isinstance(name, str):
@@ -205,7 +203,7 @@ class Result(Mapping[str, Metric]):
             remarks.append(f"{plural(self.unknown_users, 'user')} unknown to the ranker: all items tied")
         if self.unknown_items:
             remarks.append(f"{plural(self.unknown_items, 'item')} unknown to the ranker: ranked last, tied")
-        return wrapped([*remarks, *filter(None, (self.overlap_sentence(), self.training_log, self.remark))])
+        return wrapped([*remarks, *filter(None, (self.overlap_sentence(), self.training_log))])
 
 
 def metric_row(metric: Metric, level: float, threads: int | None) -> dict[str, Any]:

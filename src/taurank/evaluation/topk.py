@@ -2,7 +2,8 @@
 
 Equal scores rank in catalogue order. Items are scanned in stretches; a stretch in which nothing beats the
 k-th best so far is passed over by one vectorized comparison. ``best`` cuts ties at the k-th score, as a list must;
-``best_first`` includes them all, as the expectation of a metric needs.
+``best_first`` includes them all, as the expectation of a metric needs. ``RunningTop`` is ``best`` of scores that come
+some columns at a time.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy.typing as npt
 
 from taurank._jit import compiled
 
-_STRETCH = 64
+_STRETCH = 128
 _SORT_PAYS = 256  # deeper lists than this: insertions cost more than sorting the row
 
 
@@ -34,25 +35,27 @@ class Listing(NamedTuple):
     least: npt.NDArray[Any]
 
 
-def best(
-    scores: npt.NDArray[Any],
-    k: int,
-    start: npt.NDArray[np.int64] | None = None,
-    excluded: npt.NDArray[np.int32] | None = None,
-) -> Top:
-    """The ``k`` best of each row; a NaN or −∞ is never among them.
+class RunningTop:
+    """The ``k`` best of each row so far; a NaN or −∞ is never among them."""
 
-    ``excluded[start[r] : start[r + 1]]`` are columns that row r must not get; they are overwritten with −∞,
-    so ``scores`` is then modified in place.
-    """
-    if start is not None and excluded is not None:
-        _exclude(scores, start, excluded)
-    rows = len(scores)
-    columns = np.full((rows, k), -1, np.int32)
-    values = np.full((rows, k), -np.inf, scores.dtype)
-    count = np.zeros(rows, np.int64)
-    _best(scores, columns, values, count)
-    return Top(columns, values, count)
+    def __init__(self, rows: int, k: int, dtype: npt.DTypeLike = np.float32) -> None:
+        self._columns = np.full((rows, k), -1, np.int32)
+        self._values = np.full((rows, k), -np.inf, dtype)
+        self._count = np.zeros(rows, np.int64)
+
+    def add(self, first: int, scores: npt.NDArray[Any]) -> None:
+        """Scores of the columns from ``first`` on, which follow all columns that were added before."""
+        _best(scores, first, self._columns, self._values, self._count)
+
+    def top(self) -> Top:
+        return Top(self._columns, self._values, self._count)
+
+
+def best(scores: npt.NDArray[Any], k: int) -> Top:
+    """The ``k`` best of each row; a NaN or −∞ is never among them."""
+    running = RunningTop(len(scores), k, scores.dtype)
+    running.add(0, scores)
+    return running.top()
 
 
 def best_first(scores: npt.NDArray[Any], depth: int) -> Listing:
@@ -71,37 +74,30 @@ def best_first(scores: npt.NDArray[Any], depth: int) -> Listing:
 
 
 @compiled
-def _exclude(scores: Any, start: Any, excluded: Any) -> None:
+def _best(scores: Any, offset: Any, columns: Any, values: Any, count: Any) -> None:
     for row in range(scores.shape[0]):
-        for position in range(start[row], start[row + 1]):
-            scores[row, excluded[position]] = -np.inf
+        count[row] = _best_of_row(scores[row], offset, columns[row], values[row], count[row])
 
 
 @compiled
-def _best(scores: Any, columns: Any, values: Any, count: Any) -> None:
-    for row in range(scores.shape[0]):
-        count[row] = _best_of_row(scores[row], columns[row], values[row])
-
-
-@compiled
-def _best_of_row(scores: Any, columns: Any, values: Any) -> Any:
-    k, count = len(values), 0
+def _best_of_row(scores: Any, offset: Any, columns: Any, values: Any, count: Any) -> Any:
+    k = len(values)
     for first in range(0, len(scores), _STRETCH):
         stretch = scores[first : first + _STRETCH]
         if _any_above(stretch, values[k - 1]):
             for j in range(len(stretch)):
                 if stretch[j] > values[k - 1]:
                     count = min(count + 1, k)
-                    _insert(stretch[j], first + j, columns, values, count)
+                    _insert(stretch[j], offset + first + j, columns, values, count)
     return count
 
 
 @compiled
 def _any_above(stretch: Any, threshold: Any) -> Any:
-    """Counters as wide as most scores let the compiler compare many at once."""
+    """A flag as wide as most scores lets the compiler compare many at once; uncast, it would have 64 bits."""
     above = np.int32(0)
     for j in range(len(stretch)):
-        above |= np.int32(stretch[j] > threshold)
+        above = np.int32(above | np.int32(stretch[j] > threshold))
     return above != 0
 
 

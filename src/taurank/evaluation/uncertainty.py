@@ -17,52 +17,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from scipy.optimize import brentq
 from scipy.special import chdtri, gammaincinv, ndtr, ndtri, stdtrit
 
+from taurank.errors import InputError
 from taurank.evaluation.bootstrap import check_fraction
+from taurank.evaluation.events import Events, EventSums, power_of_two
 from taurank.evaluation.visits import Visits, contributions, mean_of
 
 Floats = npt.NDArray[np.float64]
-Longs = npt.NDArray[np.int64]
 
 _PRIOR = 10.0  # events' worth of trust in the expected variance, beside the one seen between users
 _TIMES_DIFFER = 0.5  # times are clusters of their own if they vary more than rows do, at this level
 _SHOCK = 2.0  # median a priori of the spread between times, in units of that of rows
 _SHOCKS = (_SHOCK * np.tan(np.pi / 2.0 * (np.arange(100) + 0.5) / 100.0)) ** 2  # equally likely a priori
-_MANY = 0.5  # propensities above it: the control arm is the rare one
-
-
-class Events(NamedTuple):
-    """The rows behind an estimate: what an outcome would count in them, and what there was.
-
-    ``weight`` is the metric's weight over the denominator, per user and time, positive for treated rows and negative
-    for control rows if the metric's weight is positive. Rows are those of the log, in order.
-    """
-
-    row: Longs
-    weight: Floats
-    outcome: Floats
-    treated: npt.NDArray[np.bool_]
-    propensity: Floats
-    value: Floats  # what the row adds to the estimate, control variate included
-
-    def minus(self, other: Events) -> Events:
-        """The events of a difference: the same rows, weights subtracted."""
-        row = np.union1d(self.row, other.row)
-        columns = [np.zeros((len(row), 5)) for _ in range(2)]
-        for events, column in zip((self, other), columns, strict=True):
-            column[np.searchsorted(row, events.row)] = np.stack([*events[1:]], axis=1)
-        first, second = columns
-        same = np.where(np.isin(row, self.row)[:, None], first, second)
-        weight, value = first[:, 0] - second[:, 0], first[:, 4] - second[:, 4]
-        kept = (weight != 0) | (value != 0)
-        events = Events(row, weight, same[:, 1], same[:, 2] == 1, same[:, 3], value)
-        return Events(*(column[kept] for column in events))
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +47,7 @@ class Uncertainty:
 
     per_user: Floats
     per_time: Floats
-    events: Events
+    events: Events | EventSums
     unit: float
     limits: tuple[float, float] = (-np.inf, np.inf)
     visits: Visits | None = None
@@ -83,6 +55,10 @@ class Uncertainty:
     @property
     def estimate(self) -> float:
         return mean_of(self.per_time, None if self.visits is None else self.visits.by_time)
+
+    @cached_property
+    def sums(self) -> EventSums:
+        return EventSums.of(self.events) if isinstance(self.events, Events) else self.events
 
     @cached_property
     def _user_parts(self) -> Floats:
@@ -94,8 +70,15 @@ class Uncertainty:
 
     def minus(self, other: Uncertainty) -> Uncertainty:
         """Of the paired difference."""
-        per_user, events = self.per_user - other.per_user, self.events.minus(other.events)
-        same = not len(events.row) and not np.nan_to_num(per_user).any()  # the same lists
+        if not isinstance(self.events, Events) or not isinstance(other.events, Events):
+            raise InputError("a paired difference needs the rows of both estimates, and their sums alone are known.")
+        return self.difference(other, self.events.minus(other.events))
+
+    def difference(self, other: Uncertainty, events: Events | EventSums) -> Uncertainty:
+        """Of the paired difference, whose events are known."""
+        per_user = self.per_user - other.per_user
+        n_rows = len(events.row) if isinstance(events, Events) else events.rows
+        same = not n_rows and not np.nan_to_num(per_user).any()  # the same lists
         width = 0.0 if same else 2.0 * max(self.limits[1], other.limits[1])
         unit = max(self.unit, other.unit)
         per_time = self.per_time - other.per_time
@@ -106,21 +89,20 @@ class Uncertainty:
         check_fraction("level", level)
         if len(self._user_parts) < 2:
             return self.limits
-        size = _size(self.events.weight, self._user_parts)
+        size = max(self.sums.size, power_of_two(self._user_parts))
         scaled = self._divided(size)  # so that no power overflows
         low, high = (size * scaled._limit(level, side) for side in (-1.0, 1.0))
-        if not self.events.treated.any():  # nothing on the list was ever shown
-            low, high = low if (self.events.weight <= 0.0).all() else -np.inf, np.inf
+        if not self.sums.treated:  # nothing on the list was ever shown
+            low, high = -np.inf if self.sums.positive else low, np.inf
         return max(low, self.limits[0]), min(high, self.limits[1])
 
     def _divided(self, size: float) -> Uncertainty:
-        events = self.events._replace(weight=self.events.weight / size, value=self.events.value / size)
         means = self.per_user / size, self.per_time / size
-        return Uncertainty(*means, events, self.unit / size, visits=self.visits)
+        return Uncertainty(*means, self.sums.at(size), self.unit / size, visits=self.visits)
 
     def _limit(self, level: float, side: float) -> float:
         """Below (side −1) or above (side 1) the estimate."""
-        second, third, fourth = self._expected(side)
+        second, third, fourth = self.sums.expected(side, self.unit)
         seen, freedom = self._clustered(level), len(self._user_parts) - 1.0
         if second <= 0.0 and seen <= 0.0:
             return self.estimate
@@ -134,30 +116,13 @@ class Uncertainty:
         """The variance of the mean with users and times as clusters, as a limit at this level needs it."""
         n, times = len(self._user_parts), len(self._time_parts)
         users = float(self._user_parts.var(ddof=1)) / n
-        rows = float(np.sum(self.events.value**2))
+        rows = self.sums.squares
         if times < 2 or rows <= 0.0:
             return users
         between = float(self._time_parts.var(ddof=1)) / times
         if between / rows * (times - 1) <= chdtri(times - 1, _TIMES_DIFFER):
             return users
         return _with_shocks(users, between, rows, times, 0.5 + level / 2.0)
-
-    def _expected(self, side: float) -> tuple[float, float, float]:
-        """Second, third and fourth moment of the sum of events, as this side's limit needs them.
-
-        Rows whose outcome would move the estimate to this side count by their chance of one; rows that move it to
-        the other side count by what was seen.
-        """
-        events = self.events
-        treated, outward = events.treated, events.weight * side > 0
-        chance = treated & outward
-        moments = _moments(events.weight[~chance] * events.outcome[~chance])
-        moments += _chances(events.weight[chance], events.outcome[chance])
-        hidden, counted = _rare_controls(events, side)
-        moments += hidden - counted
-        if side < 0:  # half a purchase more in the control arm, which has no rows where nothing was bought
-            moments += 0.5 * _moments(np.array([-self.unit * max(1.0, float(events.outcome.max(initial=0.0)))]))
-        return float(moments[0]), float(moments[1]), float(moments[2])
 
 
 def _with_shocks(users: float, between: float, rows: float, times: int, tail: float) -> float:
@@ -175,44 +140,6 @@ def _with_shocks(users: float, between: float, rows: float, times: int, tail: fl
         return float(posterior @ (ndtr(quantile / spread) - tail))
 
     return float(brentq(excess, z * float(spread[0]), z * float(spread[-1])) / z) ** 2
-
-
-def _size(*arrays: Floats) -> float:
-    """A power of 2 no smaller than any value, so that dividing by it is exact."""
-    largest = max(float(np.abs(array).max(initial=0.0)) for array in arrays)
-    return float(2.0 ** np.frexp(largest)[1]) if largest > 0 else 1.0
-
-
-def _moments(value: Floats) -> Floats:
-    return np.array([np.sum(value**2), np.sum(value**3), np.sum(value**4)])
-
-
-def _chances(weight: Floats, outcome: Floats) -> Floats:
-    """Expected moments of rows that all have the same chance of an outcome, half a purchase added (Jeffreys)."""
-    largest = max(1.0, float(outcome.max(initial=0.0)))
-    mean = [(np.sum(outcome**j) + 0.5 * largest**j) / (len(outcome) + 1.0) for j in (2, 3, 4)]
-    return _moments(weight) * np.array(mean)
-
-
-def _rare_controls(events: Events, side: float) -> tuple[Floats, Floats]:
-    """Moments of control purchases where P > ½: expected ones, and the seen ones that they replace.
-
-    A control row without a purchase is not in the log, but the treated rows say where it would be: each stands for
-    (1−P)/P control cells with a weight of 1/(1−P).
-    """
-    nothing = np.zeros(3)
-    rare = events.propensity > _MANY
-    shown = rare & events.treated & (events.weight * side < 0) & (events.propensity < 1.0)
-    if not shown.any():
-        return nothing, nothing
-    p = events.propensity[shown]
-    cells, weight = (1.0 - p) / p, -events.weight[shown] * p / (1.0 - p)
-    sold = rare & ~events.treated & (events.weight * side > 0)
-    outcome = events.outcome[sold]
-    largest = max(1.0, float(events.outcome.max(initial=0.0)))
-    mean = [min((np.sum(outcome**j) + 0.5 * largest**j) / (cells.sum() + 1.0), largest**j) for j in (2, 3, 4)]
-    expected = np.array([np.sum(cells * weight**j) for j in (2, 3, 4)]) * np.array(mean)
-    return expected, _moments(events.weight[sold] * outcome)
 
 
 def _quantile(center: float, variance: float, third: float, level: float, side: float, freedom: float) -> float:

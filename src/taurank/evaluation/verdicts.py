@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from taurank.errors import plural
 from taurank.evaluation.evidence import Evidence
+from taurank.evaluation.tallies import TalliedEvidence
 from taurank.evaluation.uncertainty import Uncertainty
 from taurank.evaluation.wording import OVERLAP_LIMIT, number, span
 
@@ -46,7 +47,7 @@ class Case:
 
     answer: Uncertainty
     others: Sequence[tuple[str, Uncertainty]]
-    evidence: Evidence
+    evidence: Evidence | TalliedEvidence
     level: float = 0.95
     trained_here: bool = False
 

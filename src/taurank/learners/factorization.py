@@ -34,6 +34,7 @@ from taurank.learners.holdout import (
     pilot_epochs,
     refit_epochs,
 )
+from taurank.learners.products import product_tiles, products, tile_items
 from taurank.learners.recommend import MOST_THREADS
 from taurank.learners.starting import factors_of
 from taurank.learners.updating import SHARE, News, extended
@@ -45,8 +46,6 @@ FoldEpoch = Callable[[Factors, int, int, int], None]  # as Epoch, without statis
 REGULARIZATION_GRID = (0.3, 0.1, 0.03, 0.01, 0.003, 0.001, 0.0003, 0.0001)
 MOST_FACTORS = 1 << 16
 _ROWS_AT_ONCE = 1 << 16
-_TILES = (16, 32, 64, 128, 256)  # users
-_SMALL = 1 << 21  # multiplications: OpenBLAS has special kernels up to a million
 CAP_GRID = (0.7, 0.5, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001)
 
 
@@ -248,6 +247,16 @@ class FactorLearner(Learner):
     def score_block(self, user_codes: Codes) -> Float32s:
         return products(self._fitted("user_factors_")[user_codes], self.item_factors_)
 
+    @property
+    def scores_in_tiles(self) -> bool:
+        """Whether ``score_tiles`` may stand for ``score_block``: not in a subclass that scores in its own way."""
+        usual = getattr(self.score_block, "__func__", None) is FactorLearner.score_block
+        return usual and len(self.items) >= 2 * tile_items(self.factors)
+
+    def score_tiles(self, user_codes: Codes) -> Iterator[tuple[int, Float32s]]:
+        """The scores of ``score_block``, some items at a time: the first item, and scores that the next overwrite."""
+        return product_tiles(self._fitted("user_factors_")[user_codes], self.item_factors_)
+
     def score_user(self, user_code: int) -> Float32s:
         if type(self).score_block is not FactorLearner.score_block:  # a subclass that scores in its own way
             return super().score_user(user_code)
@@ -259,20 +268,3 @@ def normal_rows(rng: np.random.Generator, count: int, factors: int) -> Iterator[
     for first in range(0, count, _ROWS_AT_ONCE):
         noise = rng.standard_normal((min(_ROWS_AT_ONCE, count - first), factors), np.float32)
         yield first, noise * np.float32(0.1 / math.sqrt(factors))
-
-
-def products(users: Float32s, items: Float32s) -> Float32s:
-    """users · itemsᵀ, to bits that do not depend on which users are asked for together.
-
-    BLAS rounds differently in its kernels for vectors, for small matrices and for odd rows at the end. So users
-    come in whole tiles, filled up with zeros; a tile is large enough not to be a small matrix, or stands alone.
-    """
-    tile = next((size for size in _TILES if size * items.size > _SMALL), _TILES[-1])
-    right = items.T if len(items) > 1 else np.repeat(items, 2, axis=0).T  # one column would be a vector
-    short = -len(users) % tile
-    filled = np.concatenate((users, np.zeros((short, users.shape[1]), np.float32))) if short else users
-    if tile * items.size > _SMALL or len(filled) <= tile:
-        scores = filled @ right
-    else:
-        scores = np.concatenate([part @ right for part in filled.reshape(-1, tile, users.shape[1])])
-    return np.ascontiguousarray(scores[: len(users), : len(items)])

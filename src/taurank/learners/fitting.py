@@ -253,7 +253,7 @@ class Training:
         )
 
     def checkpoint(self, log: Any) -> Any:
-        """The file that stores the state, if one was asked for."""
+        """Where the state is stored, if that was asked for."""
         if self.options.checkpoint is None:
             return None
         if isinstance(self.learner.random_state, np.random.Generator):
@@ -263,8 +263,12 @@ class Training:
         identity = (type(self.learner).__module__, type(self.learner).__qualname__, sorted(hyper.items()), self.every)
         features = () if self.options.features is None else (self.options.features.fingerprint,)
         how = (names, self.options.patience, self.options.holds_out, self.options.validation_users, *features)
-        data = [log, self.options.validation] if isinstance(self.options.validation, Gains) else [log]
-        return Checkpoint.of(self.options.checkpoint, (*identity, *how), data)
+        data = [log, self.options.validation] if isinstance(self.options.validation, (Gains, RemoteGains)) else [log]
+        return self.stored(self.options.checkpoint, (*identity, *how), data)
+
+    def stored(self, path: str | os.PathLike[str], identity: tuple[Any, ...], data: list[Any]) -> Any:
+        """The checkpoint of a fit with this identity to these tables."""
+        return Checkpoint.of(path, identity, data)
 
 
 def history_frame(records: Sequence[Record], formulas: Sequence[Formula]) -> pd.DataFrame:

@@ -19,7 +19,8 @@ from taurank.data.schema import Array
 from taurank.errors import InputError
 from taurank.learners.base import Float32s
 from taurank.learners.drawn import DrawnLearner
-from taurank.learners.factorization import REGULARIZATION_GRID, FactorLearner, products
+from taurank.learners.factorization import REGULARIZATION_GRID, FactorLearner
+from taurank.learners.products import products
 from taurank.learners.updating import extended
 from taurank.sgd import samplers
 from taurank.sgd.samples import POINT

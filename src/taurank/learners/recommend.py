@@ -1,7 +1,8 @@
 """From scores to recommendations: blocks of users, their best items, the caller's ids.
 
-Scores exist for one block of users at a time. Blocks run on several threads, each with one BLAS thread, and
-come out in order, so that neither memory nor result depends on the number of threads.
+Scores exist for one block of users at a time, and of a factor learner for one tile of items: they are still in the
+cache when the best are picked. Blocks run on several threads, each with one BLAS thread, and come out in order, so
+that neither memory nor result depends on the number of threads.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from taurank import _arrays
+from taurank._jit import compiled
 from taurank._threads import one_blas_thread, worker_count
 from taurank._validation import check_choice, check_integer, check_number
 from taurank.data import sources, writer
@@ -38,6 +40,7 @@ Mask = npt.NDArray[np.bool_]
 
 _BLOCK_SCORES = 1 << 22
 _BLOCK_USERS = 512
+_TILED_USERS = 256
 MOST_THREADS = 10_000
 
 
@@ -88,13 +91,13 @@ class Exclusion:
         return cls(np.empty(0, np.int32), start, grouped)
 
     def of_users(self, codes: Codes) -> tuple[npt.NDArray[np.int64], Codes]:
-        """The excluded items of these users, one after the other, and where each user's begin."""
+        """Where each user's excluded items begin, and the items in ascending order."""
         if self.start is None:
             return np.zeros(len(codes) + 1, np.int64), self.item
         known = np.maximum(codes, 0)
         first, last = self.start[known], np.where(codes >= 0, self.start[known + 1], self.start[known])
         begin = np.concatenate(([0], np.cumsum(last - first)))
-        pieces = [self.item[a:b] for a, b in zip(first, last, strict=True) if b > a]
+        pieces = [np.sort(self.item[a:b]) for a, b in zip(first, last, strict=True) if b > a]
         return begin, np.concatenate(pieces) if pieces else np.empty(0, np.int32)
 
 
@@ -160,7 +163,7 @@ class Request:
         workers = worker_count(self.threads)
         exclusion = Exclusion.of(self.exclude, self.learner.users, self.learner.items)
         banned = self._banned(exclusion)
-        size = _block_size(len(self.learner.items))
+        size = _TILED_USERS if self._tiled else _block_size(len(self.learner.items))
         blocks = (slice(first, first + size) for first in range(0, len(codes), size))
         with one_blas_thread(), ThreadPoolExecutor(workers) as pool:
             while wave := list(islice(blocks, 4 * workers)):  # bounded: results wait in memory
@@ -204,11 +207,29 @@ class Request:
         return codes[codes >= 0]
 
     def _top(self, codes: Codes, banned: Codes, exclusion: Exclusion) -> topk.Top:
-        scores = self._scores(codes)
-        scores[:, banned] = -np.inf
-        if self.min_effect is not None:
-            scores[scores < self.min_effect] = -np.inf
-        return topk.best(scores, min(self.k, scores.shape[1]), *exclusion.of_users(codes))
+        start, excluded = exclusion.of_users(codes)
+        following = start[:-1].copy()
+        running: topk.RunningTop | None = None
+        for first, scores in self._tiles(codes):
+            low, high = np.searchsorted(banned, (first, first + scores.shape[1]))
+            scores[:, banned[low:high] - first] = -np.inf
+            if self.min_effect is not None:
+                scores[scores < self.min_effect] = -np.inf
+            _exclude(scores, first, following, start, excluded)
+            running = running or topk.RunningTop(len(codes), min(self.k, len(self.learner.items)), scores.dtype)
+            running.add(first, scores)
+        assert running is not None  # there is at least one tile
+        return running.top()
+
+    def _tiles(self, codes: Codes) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
+        """Scores that may be written to, some items at a time, in order: the first item, and the scores."""
+        if self._tiled and (codes >= 0).all():
+            return self.learner.score_tiles(codes)  # type: ignore[attr-defined, no-any-return]
+        return iter([(0, self._scores(codes))])
+
+    @property
+    def _tiled(self) -> bool:
+        return getattr(self.learner, "scores_in_tiles", False)
 
     def _scores(self, codes: Codes) -> npt.NDArray[np.float32]:
         """A fresh block of scores; unknown users get the popularity of each item."""
@@ -231,6 +252,15 @@ class Request:
             pa.array((rank + 1).astype(np.int32)),
         ]
         return pa.record_batch(columns, schema=self.schema())
+
+
+@compiled
+def _exclude(scores: Any, first: Any, following: Any, start: Any, excluded: Any) -> None:
+    """Overwrite what a row must not get with −∞; ``following`` is where its excluded items from here on begin."""
+    for row in range(scores.shape[0]):
+        while following[row] < start[row + 1] and excluded[following[row]] < first + scores.shape[1]:
+            scores[row, excluded[following[row]] - first] = -np.inf
+            following[row] += 1
 
 
 def _block_size(n_items: int) -> int:
