@@ -6,11 +6,14 @@ a bootstrap resamples, is then far too small. But all recommendations are in the
 variance to expect is known: the sum of the squared weights of the treated rows times their purchase rate. The upper
 limit uses it for the treated arm, and the lower one for the control arm where P is near 1.
 
-Limits are quantiles of a gamma distribution with the estimate's mean, variance and (twice) its third moment, which
-is Jeffreys' interval for a single Poisson count and agrees with Hall's correction for skewness for many events
-(docs/estimates.md). Users are clusters, and so are times: what is common to all users at a time (a holiday, a sale)
-does not average out over users. Where times vary more than single rows do, that variance is added, and because a few
-times say little about it, the limits use Student's quantile with Satterthwaite's degrees of freedom.
+Limits are quantiles of a gamma distribution with the estimate's mean, variance and skewness, as Hall corrects for it:
+with the third moment μ₃ and the covariance γ of the estimate with its variance, the center moves by γ / 2σ² and the
+third moment is 3γ − μ₃. A variance that was seen has γ = μ₃, which is Jeffreys' interval for a single Poisson count.
+An expected one follows the purchases of all rows, not the few heavy ones, and has less (docs/estimates.md).
+
+Users are clusters, and so are times: what is common to all users at a time (a holiday, a sale) does not average out
+over users. Where times vary more than single rows do, that variance is added, and because a few times say little
+about it, the limits use Student's quantile with Satterthwaite's degrees of freedom.
 """
 
 from __future__ import annotations
@@ -120,15 +123,17 @@ class Uncertainty:
 
     def _limit(self, level: float, side: float) -> float:
         """Below (side −1) or above (side 1) the estimate."""
-        second, third, fourth = self._expected(side)
+        second, third, fourth, common = self._expected(side)
         seen, freedom = self._clustered
         if second <= 0.0 and seen <= 0.0:
             return self.estimate
         trust = second**2 / fourth if fourth > 0 else 0.0  # the effective number of events behind the variance
         variance = (trust * seen + _PRIOR * max(seen, second)) / (trust + _PRIOR)
-        third *= (variance / second) ** 1.5 if second > 0 else 0.0
-        center = self.estimate + side * max(side * third / (2.0 * variance), 0.0)
-        return _quantile(center, variance, 2.0 * third, level, side, freedom)
+        common = (trust * third + _PRIOR * common) / (trust + _PRIOR)  # that of the variance seen is the third moment
+        scale = (variance / second) ** 1.5 if second > 0 else 0.0
+        third, common = scale * third, scale * common
+        center = self.estimate + side * max(side * common / (2.0 * variance), 0.0)
+        return _quantile(center, variance, 3.0 * common - third, level, side, freedom)
 
     @cached_property
     def _clustered(self) -> tuple[float, float]:
@@ -138,10 +143,10 @@ class Uncertainty:
         rows = float(np.sum(self.events.value**2))
         if times < 2 or rows <= 0.0:
             return users, n - 1.0
-        return two_way(users, n, float(self._time_parts.var(ddof=1)) / times, times, rows)
+        return clustered_variance(users, n, float(self._time_parts.var(ddof=1)) / times, times, rows)
 
-    def _expected(self, side: float) -> tuple[float, float, float]:
-        """Second, third and fourth moment of the sum of events, as this side's limit needs them.
+    def _expected(self, side: float) -> tuple[float, float, float, float]:
+        """Second, third and fourth moment of the sum of events, and the covariance of the sum with the second.
 
         Rows whose outcome would move the estimate to this side count by their chance of one; rows that move it to
         the other side count by what was seen.
@@ -150,20 +155,23 @@ class Uncertainty:
         treated, outward = events.treated, events.weight * side > 0
         chance = treated & outward
         moments = _moments(events.weight[~chance] * events.outcome[~chance])
-        moments += _chances(events.weight[chance], events.outcome[chance])
+        expected, common = _chances(events.weight[chance], events.outcome[chance])
         hidden, counted = _rare_controls(events, side)
         moments += hidden - counted
         if side < 0:  # half a purchase more in the control arm, which has no rows where nothing was bought
             moments += 0.5 * _moments(np.array([-self.unit * max(1.0, float(events.outcome.max(initial=0.0)))]))
-        return float(moments[0]), float(moments[1]), float(moments[2])
+        common += float(moments[1])
+        moments += expected
+        return float(moments[0]), float(moments[1]), float(moments[2]), common
 
 
-def two_way(users: float, n_users: int, between: float, n_times: int, rows: float) -> tuple[float, float]:
+def clustered_variance(users: float, n_users: int, between: float, n_times: int, rows: float) -> tuple[float, float]:
     """The variance of a mean and its degrees of freedom, from the variances that users, times and rows give it.
 
-    Users and times cross, so the variance is users + times − rows (Cameron, Gelbach and Miller, 2011): a row is in both. If a
-    time has nothing in common, (T−1)·between / rows is χ² with T−1 degrees of freedom, and times are left out unless
-    it is larger than chance makes it often. Degrees of freedom are Satterthwaite's.
+    Users and times cross, and each row is in one of both, so the variance is users + times − rows (Cameron, Gelbach
+    and Miller, 2011). If a time has nothing in common, (T−1)·between / rows is χ² with T−1 degrees of freedom, and
+    times are left out unless it is larger than chance alone makes it in 40 % of logs. Degrees of freedom are
+    Satterthwaite's.
     """
     if between / rows * (n_times - 1) <= chdtri(n_times - 1, _TIMES_DIFFER):
         return users, n_users - 1.0
@@ -181,11 +189,17 @@ def _moments(value: Floats) -> Floats:
     return np.array([np.sum(value**2), np.sum(value**3), np.sum(value**4)])
 
 
-def _chances(weight: Floats, outcome: Floats) -> Floats:
-    """Expected moments of rows that all have the same chance of an outcome, half a purchase added (Jeffreys)."""
+def _chances(weight: Floats, outcome: Floats) -> tuple[Floats, float]:
+    """Expected moments of rows that all have the same chance of an outcome, half a purchase added (Jeffreys).
+
+    Their second moment is Σw² times a rate. The sum varies with this rate by Σw/n only, so that their covariance is
+    Σw² · Σw/n times the variance of an outcome. For equal weights this is the third moment, as for any variance that
+    was seen; for unequal ones it is less.
+    """
     largest = max(1.0, float(outcome.max(initial=0.0)))
     mean = [(np.sum(outcome**j) + 0.5 * largest**j) / (len(outcome) + 1.0) for j in (2, 3, 4)]
-    return _moments(weight) * np.array(mean)
+    common = float(np.sum(weight**2) * np.sum(weight)) / max(len(weight), 1) * mean[1]
+    return _moments(weight) * np.array(mean), common
 
 
 def _rare_controls(events: Events, side: float) -> tuple[Floats, Floats]:
