@@ -152,6 +152,7 @@ class TestAgainstTheSlowTwin:
         )
         filled = np.where((np.arange(8) < 6) & (np.arange(9) < 7)[:, None], scores, -1.0)
         made = gains.doubly_robust(log)
+        assert made.estimator is not None
         for metric in METRICS:
             known = evaluate(table, made, metric, unlisted="last")[metric].mean
             assert known == pytest.approx(slow(log, made.estimator, filled, metric), abs=1e-12)

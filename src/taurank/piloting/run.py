@@ -160,5 +160,5 @@ def _write_outputs(result: Pilot, content: bytes, threads: int | None) -> None:
         model.unlink(missing_ok=True)
     else:
         learner_of(result.model).save(model)
-        result.model.write_recommendations(recommendations, k=result.plan.k, threads=threads)
+        result.model.write_recommendations(recommendations, k=result.plan.k, candidates=result.log, threads=threads)
     write_report(result, content.decode())
