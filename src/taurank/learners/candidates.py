@@ -27,7 +27,7 @@ _BY_TIME = ("time", "timestamp")
 
 @dataclass(frozen=True)
 class Candidates:
-    """The only items to choose from: ``for_all``, or those of each user in ``owners``; None where there is no limit."""
+    """The only items to choose from: ``for_all``, or those of each user in ``owners``; None means no limit."""
 
     for_all: Codes | None = None
     owners: Ids | None = None
