@@ -1,6 +1,6 @@
 """How often does the 95 % interval of an estimate cover the truth? By simulation, case by case.
 
-    python benchmarks/coverage.py [--draws 1000] [--cases rare users]
+    python benchmarks/coverage.py [--draws 1000] [--seed 0] [--cases rare users]
 
 Every draw takes new users from a population and a new log of theirs, estimates CP@10 of a fixed ranking by every
 estimator, and asks whether the interval covers the effect of the population. Beside it stands the interval of a
@@ -88,6 +88,10 @@ CASES = {
     "times differ, 5 times": Case(300, 5, 0.1, 0.5, 0.06, 0.02, shock=0.3),
     "times differ, 20 times": Case(300, 20, 0.1, 0.5, 0.06, 0.02, shock=0.3),
     # never used while the intervals were developed
+    "heavy weights, 1 time": Case(3000, 1, 0.008, 0.6, 0.02, 0.008),
+    "heavy weights, 10 times, uneven users": Case(200, 10, 0.01, 0.4, 0.05, 0.02, uneven=0.7),
+    "times differ much, 4 times": Case(500, 4, 0.1, 0.5, 0.1, 0.03, shock=0.5),
+    "times differ much, 2 times": Case(500, 2, 0.1, 0.5, 0.1, 0.03, shock=0.5),
     "times differ, 5 times, 500 users": Case(500, 5, 0.05, 0.4, 0.05, 0.03, shock=0.4),
     "times differ, 6 times, uneven users": Case(250, 6, 0.2, 0.6, 0.1, 0.04, uneven=1.0, shock=0.3),
     "times differ, 8 times, heavy weights": Case(800, 8, 0.02, 0.5, 0.04, 0.01, shock=0.2),
@@ -125,11 +129,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--draws", type=int, default=1000)
     parser.add_argument("--cases", nargs="*", default=[""], help="Words that a case's name must contain.")
+    parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     print("| case | doubly robust | SNIPS | IPS | bootstrap of IPS | believed |\n|---|---|---|---|---|---|")
     for name, case in CASES.items():
         if any(word in name for word in options.cases):
-            tally = coverage(case, options.draws)
+            tally = coverage(case, options.draws, options.seed)
             figures = [f"{100 * count / tally.draws:.1f}" for count in (*tally.covered.values(), tally.believed)]
             print(f"| {name} | {' | '.join(figures)} |", flush=True)
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import taurank as tr
 from taurank.piloting.result import Pilot
-from taurank.piloting.run import read_table
+from taurank.piloting.side_tables import IDS, read_table
 from taurank.worlds.shop import Shop, first_of_each
 from taurank.worlds.shop_tables import write_tables
 
@@ -68,7 +68,7 @@ def _check(result: Pilot, shop: Shop, threads: int | None) -> None:
 
 
 def _rankers(result: Pilot) -> dict[str, Any]:
-    today = read_table(result.plan.tables["today"], result.plan, ("user_id", "item_id"))
+    today = read_table(result.plan.tables["today"], result.plan, IDS, ("score",))
     return {"today": today, **result.rankings}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taurank import Log
+from taurank.data.eligibility import Eligibility
 from taurank.data.ids import Ids
 from taurank.errors import InputError
 from taurank.learners import BPR, LEARNERS, Learner, Popular
@@ -111,6 +113,38 @@ class TestRecommend:
         dropped = model.recommend([1], candidates=[4, 777, 8], on_unknown_item="drop")
         pd.testing.assert_frame_equal(dropped, frame)
         assert model.recommend([1], candidates=[777], on_unknown_item="drop").empty
+
+    def test_candidates_of_each_user(self, model: Learner) -> None:
+        """Against the slow twin: the best of all items, those that are not the user's own left out."""
+        pairs = pd.DataFrame({"user_id": [1, 1, 1, 2, 2, 5], "item_id": [4, 8, 15, 8, 3, 40]})
+        whole = model.recommend([5, 2, 7, 1], k=60)
+        expected = whole.merge(pairs)  # user 7 has none
+        expected = expected[expected.groupby("user_id").cumcount() < 2].reset_index(drop=True)
+        frame = model.recommend([5, 2, 7, 1], k=2, candidates=pairs)
+        assert frame["rank"].tolist() == [1, 1, 2, 1, 2]
+        pd.testing.assert_frame_equal(frame.drop(columns="rank"), expected.drop(columns="rank"))
+        left = model.recommend([1], candidates=pairs, exclude=pd.DataFrame({"item_id": [8]}))
+        assert sorted(left["item_id"]) == [4, 15]
+        new = model.recommend([999], candidates=pairs.assign(user_id=999), on_unknown="popular", k=9)
+        assert sorted(new["item_id"]) == [3, 4, 8, 15, 40]
+
+    def test_candidates_of_a_log_are_what_its_last_time_had(self, model: Learner, log: Log) -> None:
+        last = log.n_times - 1
+        own = (np.array([1, 1, 2, 2]), np.array([4, 8, 3, 5]), np.array([last, last, last, 0]))
+        listed = replace(log, eligibility=Eligibility.of(log.catalogue, None, own))
+        frame = model.recommend(k=3, candidates=listed)
+        assert sorted(zip(frame["user_id"], frame["item_id"], strict=True)) == [(1, 4), (1, 8), (2, 3)]
+        timed = Eligibility.of(log.catalogue, None, (None, np.array([7, 9, 11]), np.array([last, last, 0])))
+        assert set(model.recommend(k=3, candidates=replace(log, eligibility=timed))["item_id"]) == {7, 9}
+        pd.testing.assert_frame_equal(model.recommend(k=3, candidates=log), model.recommend(k=3))
+
+    def test_bad_candidates(self, model: Learner) -> None:
+        with pytest.raises(InputError, match="candidates need a column 'item_id'"):
+            model.recommend([1], candidates=pd.DataFrame({"user_id": [1]}))
+        with pytest.raises(InputError, match="candidates have a column 'time', but a list is for one time"):
+            model.recommend([1], candidates=pd.DataFrame({"item_id": [1], "time": [0]}))
+        with pytest.raises(InputError, match="1 candidate is not in the log"):
+            model.recommend([1], candidates=pd.DataFrame({"item_id": [777, 777], "user_id": [1, 2]}))
 
     def test_unknown_candidates_of_a_file(self, model: Learner, tmp_path: Path) -> None:
         rows = model.write_recommendations(

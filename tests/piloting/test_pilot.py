@@ -15,6 +15,7 @@ from taurank.piloting.gate import check_gate, visits_of
 from taurank.piloting.plan import plan_of, read_plan
 from taurank.piloting.result import Pilot
 from taurank.piloting.shelves import LAST, Shelved, Shelves
+from taurank.piloting.side_tables import IDS, read_table
 from taurank.worlds.shop import Shop
 from taurank.worlds.shop_tables import write_tables
 
@@ -182,6 +183,48 @@ def test_malformed_tables_are_one_sentence_and_write_nothing(tmp_path: Path) -> 
     with pytest.raises(tr.InputError, match="'treated' must be 0 or 1"):
         tr.pilot({"tables": {"log": str(tmp_path / "log.parquet")}}, tmp_path / "out", show_progress=False)
     assert not (tmp_path / "out").exists()
+
+
+SIDE_FLAWS: dict[str, tuple[str, Any, str]] = {
+    "today without a score": (
+        "today",
+        lambda one: one[["user_id", "item_id"]],
+        "neither a column 'score' nor 'rank'",
+    ),
+    "today without items": ("today", lambda one: one.drop(columns="item_id"), "has no column 'item_id'"),
+    "today with words": ("today", lambda one: one.assign(score="high"), "column 'score' .* must be numbers"),
+    "today with a null": ("today", lambda one: one.assign(user_id=[None, *one["user_id"][1:]]), "1 null"),
+    "today of others": ("today", lambda one: one.assign(user_id="x" + one["user_id"]), "no user_id of the log"),
+    "a pair twice": ("today", lambda one: pd.concat([one, one[:2]]), "2 rows repeat an earlier"),
+    "no segment": ("users", lambda one: one.drop(columns="segment"), "has no column 'segment'"),
+    "users twice": ("users", lambda one: pd.concat([one, one[:3]]), "repeats a user_id in 3 rows"),
+    "shelves without a category": ("shelves", lambda one: one.drop(columns="category"), "no column 'category'"),
+    "shelves in pieces": ("shelves", None, "not a complete Parquet file"),
+}
+
+
+@pytest.mark.parametrize("flaw", SIDE_FLAWS)
+def test_flaws_of_side_tables_are_said_before_any_work(tables: Path, tmp_path: Path, flaw: str) -> None:
+    name, spoil, sentence = SIDE_FLAWS[flaw]
+    plan, _ = read_plan(tables / "pilot.toml")
+    bad = tmp_path / "bad.parquet"
+    if spoil is None:
+        bad.write_bytes(plan.tables[name].read_bytes()[:500])
+    else:
+        spoil(pd.read_parquet(plan.tables[name])).to_parquet(bad)
+    settings = tomllib.loads((tables / "pilot.toml").read_text())
+    settings["tables"] = {**{key: str(path) for key, path in plan.tables.items()}, name: str(bad)}
+    with pytest.raises(tr.InputError, match=sentence):
+        tr.pilot(settings, tmp_path / "out", show_progress=False)
+    assert not (tmp_path / "out").exists()
+
+
+def test_side_tables_may_be_semicolon_csvs(tables: Path, tmp_path: Path) -> None:
+    plan, _ = read_plan(tables / "pilot.toml")
+    frame = pd.read_parquet(plan.tables["today"])
+    frame.to_csv(tmp_path / "today.csv", sep=";", decimal=",", index=False)
+    read = read_table(tmp_path / "today.csv", plan, IDS, ("score",))
+    pd.testing.assert_frame_equal(read, read_table(plan.tables["today"], plan, IDS, ("score",)), check_dtype=False)
 
 
 def test_read_plan_keeps_paths_relative_to_the_file(tables: Path) -> None:

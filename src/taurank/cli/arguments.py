@@ -157,8 +157,8 @@ def read_column(path: Path | None, column: str) -> Any:
     return None if path is None else read_ids(from_files(path), column).unique()  # a log repeats its users
 
 
-def read_exclusion(path: Path | None) -> Any:
-    """A log if the file has a log's columns, else a table of ids."""
+def read_items(path: Path | None, *, of_one_time: bool = False) -> Any:
+    """A log if the file has a log's columns, else a table with item_id, and user_id if it has one."""
     if path is None:
         return None
     import pyarrow as pa
@@ -166,10 +166,13 @@ def read_exclusion(path: Path | None) -> Any:
     from taurank.data.log import Log
     from taurank.data.reader import read_ids
     from taurank.data.sources import from_files
+    from taurank.learners.candidates import check_timeless
 
     source = from_files(path)
     if "outcome" in source.columns:
         return Log.read(path)
+    if of_one_time:
+        check_timeless(source.columns)
     names = [name for name in ("user_id", "item_id") if name in source.columns]
     return pa.table({name: read_ids(source, name) for name in names})
 

@@ -13,8 +13,8 @@ import typer
 from taurank.cli.arguments import (
     make_learner,
     read_column,
-    read_exclusion,
     read_gains,
+    read_items,
     read_learner,
     read_log,
     read_pairs,
@@ -221,7 +221,11 @@ def recommend(
     rows: Annotated[
         Path | None, typer.Option(help="Log with the rows of users that appeared after the fit."), READS
     ] = None,
-    candidates: Annotated[Path | None, typer.Option(help="Table with item_id (default: all items)."), READS] = None,
+    candidates: Annotated[
+        Path | None,
+        typer.Option(help="Table with item_id[, user_id], or a log: what its last time had (default: all items)."),
+        READS,
+    ] = None,
     exclude: Annotated[
         Path | None,
         typer.Option(help="Log (excludes what was bought), or a table with item_id[, user_id]."),
@@ -246,7 +250,7 @@ def recommend(
 
     with reader(cluster, out):
         written = load(model, trust=trusted(trust)).write_recommendations(
-            out, read_column(users, "user_id"), k, read_column(candidates, "item_id"), read_exclusion(exclude),
+            out, read_column(users, "user_id"), k, read_items(candidates, of_one_time=True), read_items(exclude),
             on_unknown.value, threads, on_unknown_item=on_unknown_items.value, rows=read_log(rows),
             min_effect=min_effect,
         )  # fmt: skip

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,14 @@ from taurank.errors import InputError
 
 Longs = npt.NDArray[np.int64]
 Cells = tuple[Longs, Longs, Longs]
+
+
+class OwnVisits(NamedTuple):
+    """Visits with candidates of their own: visit v has the listed cells ``start[v] : start[v + 1]``."""
+
+    user: Longs
+    time: Longs
+    start: Longs
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,20 +128,26 @@ class Eligibility:
         """How many visits, (user, time) with an eligible cell, some users have: by user and by time."""
         n_users, _, n_times = self.shape
         if self.listed is not None:
-            time, user = np.divmod(self._listed_visits, n_users)
+            user, time, _ = self.own_visits
             time, user = time[users[user]], user[users[user]]
             return np.bincount(user, minlength=n_users), np.bincount(time, minlength=n_times)
         open_at = (self.candidates.by_time > 0).astype(np.int64)
         return np.where(users, self.visitors.sums(open_at), 0), self.visitors.count_by_time(users) * open_at
 
     @cached_property
-    def _listed_visits(self) -> Longs:
-        """time · users + user of each listed visit."""
+    def own_visits(self) -> OwnVisits:
+        """The visits of the listed cells, by time and user."""
         assert self.listed is not None
         visit = self.listed // self.shape[1]
         first = np.ones(len(visit), np.bool_)
         first[1:] = visit[1:] != visit[:-1]  # sorted, as the cells are
-        return visit[first]
+        time, user = np.divmod(visit[first], self.shape[0])
+        return OwnVisits(user, time, np.append(np.flatnonzero(first), len(visit)))
+
+    def position(self, users: Any, items: Any, times: Any) -> Longs:
+        """Where listed cells, given as positions, are in the list."""
+        assert self.listed is not None
+        return np.searchsorted(self.listed, self._number(users, items, times))
 
     def contains(self, users: Any, items: Any, times: Any) -> npt.NDArray[np.bool_]:
         """Whether cells, given as positions, are eligible."""

@@ -60,6 +60,7 @@ class EventSums(NamedTuple):
 
     size: float
     moments: Floats  # side × (SEEN, CHANCE, HIDDEN, COUNTED) × power
+    weights: Floats  # side: Σ weight / size of the rows of CHANCE
     outcomes: Floats  # side × (BOUGHT, SOLD) × power: Σ outcome ** power
     counts: Floats  # side × (rows of CHANCE, cells of HIDDEN)
     largest: Floats  # outcome: of all rows, and of CHANCE on either side
@@ -75,8 +76,9 @@ class EventSums(NamedTuple):
         below, above = _Side.of(scaled, -1.0), _Side.of(scaled, 1.0)
         most = float(events.outcome.max(initial=0.0))
         return cls(
-            size, np.stack([below.moments, above.moments]), np.stack([below.outcomes, above.outcomes]),
-            np.stack([below.counts, above.counts]), np.array([most, below.largest, above.largest]),
+            size, np.stack([below.moments, above.moments]), np.array([below.weight, above.weight]),
+            np.stack([below.outcomes, above.outcomes]), np.stack([below.counts, above.counts]),
+            np.array([most, below.largest, above.largest]),
             float(np.sum(scaled.value**2)), len(events.row), bool(events.treated.any()),
             bool((events.weight > 0.0).any()),
         )  # fmt: skip
@@ -87,8 +89,9 @@ class EventSums(NamedTuple):
         size = max(part.size for part in parts)
         same = [part.at(size) for part in parts]
         return cls(
-            size, np.sum([part.moments for part in same], axis=0), np.sum([part.outcomes for part in same], axis=0),
-            np.sum([part.counts for part in same], axis=0), np.max([part.largest for part in same], axis=0),
+            size, np.sum([part.moments for part in same], axis=0), np.sum([part.weights for part in same], axis=0),
+            np.sum([part.outcomes for part in same], axis=0), np.sum([part.counts for part in same], axis=0),
+            np.max([part.largest for part in same], axis=0),
             float(np.sum([part.squares for part in same])), sum(part.rows for part in same),
             any(part.treated for part in same), any(part.positive for part in same),
         )  # fmt: skip
@@ -96,21 +99,33 @@ class EventSums(NamedTuple):
     def at(self, size: float) -> EventSums:
         """The same in units of ``size``, another power of 2."""
         ratio = self.size / size
-        return self._replace(size=size, moments=self.moments * ratio**_POWERS, squares=self.squares * ratio**2)
+        moments, squares = self.moments * ratio**_POWERS, self.squares * ratio**2
+        return self._replace(size=size, moments=moments, weights=self.weights * ratio, squares=squares)
 
-    def expected(self, side: float, unit: float) -> tuple[float, float, float]:
-        """Second, third and fourth moment of the sum of events, as the limit on this side needs them.
+    def expected(self, side: float, unit: float) -> tuple[float, float, float, float]:
+        """Second, third and fourth moment of the sum of events, and the covariance of the sum with the second.
 
         Rows whose outcome would move the estimate to this side count by their chance of one; rows that move it to
         the other side count by what was seen. ``unit`` is what one outcome counts at most without a propensity.
         """
         at = int(side > 0)
-        moments = self.moments[at, SEEN] + self.moments[at, CHANCE] * self._chances(at)
+        moments = self.moments[at, SEEN].copy()
         if self.counts[at, 1] > 0:
             moments += self.moments[at, HIDDEN] * self._hidden_chances(at) - self.moments[at, COUNTED]
         if side < 0:  # half a purchase more in the control arm, which has no rows where nothing was bought
             moments += 0.5 * (-unit * max(1.0, self.largest[0])) ** _POWERS
-        return float(moments[0]), float(moments[1]), float(moments[2])
+        chances = self._chances(at)
+        common = float(moments[1]) + self._common(at) * float(chances[1])
+        moments += self.moments[at, CHANCE] * chances
+        return float(moments[0]), float(moments[1]), float(moments[2]), common
+
+    def _common(self, at: int) -> float:
+        """Σw² · Σw/n: how the sum of the rows that count by their chance varies with their second moment.
+
+        That is Σw² times a rate, and the sum varies with this rate by Σw/n only. For equal weights it is the third
+        moment, as for any variance that was seen; for unequal ones it is less.
+        """
+        return float(self.moments[at, CHANCE, 0] * self.weights[at] / max(self.counts[at, 0], 1.0))
 
     def _chances(self, at: int) -> Floats:
         """Powers of the outcome to expect from one chance for all rows, half a purchase added (Jeffreys)."""
@@ -126,6 +141,7 @@ class EventSums(NamedTuple):
 
 class _Side(NamedTuple):
     moments: Floats
+    weight: float
     outcomes: Floats
     counts: Floats
     largest: float
@@ -139,6 +155,7 @@ class _Side(NamedTuple):
         seen = _moments(weight[~chance] * outcome[~chance])
         return cls(
             np.stack([seen, _moments(weight[chance]), hidden, counted]),
+            float(np.sum(weight[chance])),
             np.stack([_powers(outcome[chance]), sold]),
             np.array([np.count_nonzero(chance), cells], np.float64),
             float(outcome[chance].max(initial=0.0)),

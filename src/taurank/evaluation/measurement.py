@@ -19,6 +19,7 @@ import numpy.typing as npt
 from taurank._arrays import group
 from taurank._threads import Flag, one_blas_thread, run_interruptibly, worker_count
 from taurank._validation import check_choice, check_instance
+from taurank.data.ids import Ids
 from taurank.data.log import Log
 from taurank.errors import InputError, plural, show
 from taurank.estimation.gains import Gains, recommended
@@ -26,7 +27,8 @@ from taurank.estimation.logged_pairs import LoggedPairs, Pairs
 from taurank.evaluation.assessment import Assessment
 from taurank.evaluation.evidence import Evidence
 from taurank.evaluation.formulas import DEFAULT, OUTCOME_DEFAULT, Formula, parse_all
-from taurank.evaluation.rank_kernels import GainsByUser, Parts, RankWeights, measure
+from taurank.evaluation.list_weights import Cells, assortments, has_candidates, rank_weights, weigh
+from taurank.evaluation.rank_kernels import GainsByUser, Parts, measure
 from taurank.evaluation.rankers import Block, Ranking, ranker_of, ranking_of
 from taurank.evaluation.ranking_tables import TableRanker
 from taurank.evaluation.results import Metric, Result
@@ -85,15 +87,26 @@ class Measurement:
         gains = self.gains
         ready = ranker_of(ranker)
         if isinstance(ready, TableRanker) and self.unlisted is None:
-            ready.check_depth(self.formulas, gains.users, gains.items)
+            for items in self._catalogues():
+                ready.check_depth(self.formulas, gains.users, items)
         return ready, ranking_of(ready, gains.users, gains.items)
+
+    def _catalogues(self) -> Iterator[Ids]:
+        """The items that lists are made of: the candidates of some times, or all of them."""
+        gains = self.gains
+        for part in assortments(gains.eligibility, gains.n_items, gains.n_times):
+            whole = part.items is None
+            yield gains.items if whole else Ids(gains.items.values.take(part.items), gains.items.column)
 
     def result(self, ranker: Any) -> Result:
         ready, ranking = self._ranking(ranker)
         trained_here = _trained_on(ready, self.gains)
         assessment = self._assessment(ranking, trained_here)
-        if assessment is not None and assessment.estimator.is_dense:
+        narrower = has_candidates(self.gains.eligibility)
+        if assessment is not None and (assessment.estimator.is_dense or narrower):
             sums = self._assessed(assessment)
+        elif narrower:
+            sums = self._among_candidates(ranking)
         else:
             sums = self._scaled(*self.sums(ranking))
         return self._result(trained_here, (ranking.unknown_users, ranking.unknown_items), sums, assessment)
@@ -134,6 +147,23 @@ class Measurement:
         shares: list[float | None] = [Evidence(assessment.reaches[f.name]).overlap_share for f in self.formulas]
         return per_user, per_time, shares
 
+    def _among_candidates(self, ranking: Ranking) -> Sums:
+        """Where lists are narrower than the catalogue: the weight of each gain on the list of its time."""
+        gains, rows = self.gains, np.flatnonzero(self.gains.value)
+        assert gains.eligibility is not None
+        cells = Cells(gains.user[rows], gains.item[rows], gains.time[rows])
+        weights, sizes = weigh(ranking, gains.eligibility, cells, self.formulas, self.workers)
+        per_user, per_time = np.zeros((2, len(self.formulas)), object)
+        for m, formula in enumerate(self.formulas):
+            value, user, time = weights[m] * gains.value[rows], cells.user, cells.time
+            if formula.area:
+                value, user, time = _areas(weights[m], sizes, cells, gains.n_times)
+            per_user[m] = np.bincount(user, value, minlength=gains.n_users)
+            per_time[m] = np.bincount(time, value, minlength=gains.n_times)
+        sums, by_time = np.stack(list(per_user)), np.stack(list(per_time))
+        _check_size(sums, np.ones((len(sums), 1)), gains)
+        return self.visits.per_user(sums), self.visits.per_time(by_time), [None] * len(self.formulas)
+
     def _scaled(self, per_user: Floats, per_time: Floats) -> Sums:
         """Per user and per time, both scaled, and the shares without overlap."""
         gains = self.gains
@@ -162,7 +192,7 @@ class Measurement:
 
     def block_sums(self, ranking: Ranking, per_user: Floats) -> Iterator[Floats]:
         """The sums over time of one block of users after the other; those of the users go into ``per_user``."""
-        gains, tables = self.gains, _tables(self.formulas, self.gains.n_items)
+        gains, tables = self.gains, rank_weights(self.formulas, self.gains.n_items)
 
         def run(block: Block) -> Floats:
             scores = ranking.scores(block)
@@ -202,13 +232,6 @@ def _check_binary(formulas: list[Formula], gains: Gains) -> None:
         )
 
 
-def _tables(formulas: list[Formula], n_items: int) -> RankWeights:
-    weight = np.stack([formula.unscaled(n_items) for formula in formulas])
-    summed = np.zeros((len(formulas), n_items + 1))
-    np.cumsum(weight, axis=1, out=summed[:, 1:])
-    return RankWeights(weight, summed, np.array([formula.area for formula in formulas]))
-
-
 def _nonzero(gains: Gains) -> GainsByUser:
     columns = (gains.user, gains.item, gains.time, gains.value)
     if not gains.value.all():
@@ -228,6 +251,18 @@ def _ones(pairs: Pairs) -> GainsByUser:
     for column in columns:
         column.flags.writeable = False  # one kind of array, so that kernels are compiled once
     return GainsByUser(pairs.start, *columns)
+
+
+def _areas(below: Floats, sizes: npt.NDArray[np.int64], cells: Cells, n_times: int) -> tuple[Floats, Codes, Codes]:
+    """AUC of each list with positives, its user and its time; see ``rank_kernels._add_auc``."""
+    visit, first, number = np.unique(
+        cells.user.astype(np.int64) * n_times + cells.time, return_index=True, return_inverse=True
+    )
+    positives = np.bincount(number, minlength=len(visit))
+    negatives = sizes[first] - positives
+    area = np.bincount(number, below, minlength=len(visit)) / positives - 0.5 * (positives - 1)
+    half = np.full(len(visit), 0.5)
+    return np.divide(area, negatives, out=half, where=negatives > 0), cells.user[first], cells.time[first]
 
 
 def _by_user(n_users: int, user: Codes, item: Codes, time: Codes, value: Floats) -> GainsByUser:

@@ -7,29 +7,32 @@ are summed for the cells without a row: how much weight there is, and how much o
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from taurank._arrays import group
-from taurank._threads import Flag, one_blas_thread, run_interruptibly
 from taurank.data.log import Log
 from taurank.errors import InputError
 from taurank.estimation.variate import Variate
 from taurank.evaluation.formulas import Formula
-from taurank.evaluation.rank_kernels import RankWeights
-from taurank.evaluation.rankers import Block, Ranking
-from taurank.evaluation.reach_kernels import list_sums, row_weights
-from taurank.evaluation.topk import best_first
+from taurank.evaluation.list_weights import (
+    Assortment,
+    Cells,
+    assortments,
+    largest_weights,
+    weigh,
+    weigh_own,
+    weigh_shared,
+)
+from taurank.evaluation.rankers import Ranking
 
 Codes = npt.NDArray[np.int32]
 Floats = npt.NDArray[np.float64]
 Longs = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
-Listed = tuple[Codes, Codes, Codes, Longs]  # user, item, time and position of listed cells
+Sums = tuple["ListSums", "ListSums | None"]  # of the weights, and of c
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,127 +76,124 @@ class Reach:
 def reaches(
     ranking: Ranking, log: Log, formulas: list[Formula], variate: Variate | None, workers: int
 ) -> list[Reach]:
-    """The reach of every metric, in one pass over the scores."""
+    """The reach of every metric; one pass over the scores for each set of candidates."""
     _refuse_areas(formulas)
-    tables = _rank_weights(formulas, log.n_items)
-    cells = _Cells.of(log)
-    columns = _ListColumns.of(log, variate)
-    weights, sums = _pass(ranking, log, tables, cells, columns, _depth(formulas, log.n_items), workers)
+    rows = _logged(log)
+    if log.eligibility is not None and log.eligibility.listed is not None:
+        weights, sums = _own(ranking, log, rows, formulas, variate, workers)
+        sizes = np.diff(log.eligibility.own_visits.start)
+    else:
+        parts = assortments(log.eligibility, log.n_items, log.n_times)
+        weights, sums = _shared(ranking, log, rows, parts, formulas, variate, workers)
+        sizes = np.array([part.size for part in parts], np.int64)
+    largest = largest_weights(formulas, sizes)
     return [
-        _reach(formula, log, cells, columns, weights[m], sums[m], float(np.abs(tables.weight[m]).max()))
+        Reach(formula, log, rows[inside], weights[m][inside], *sums[m], float(largest[m]))
         for m, formula in enumerate(formulas)
+        for inside in [np.flatnonzero(weights[m])]
     ]
-
-
-def _reach(
-    formula: Formula, log: Log, cells: _Cells, columns: _ListColumns, weight: Floats, sums: Floats, largest: float
-) -> Reach:
-    scale = formula.factor(log.n_items)
-    logged = weight[cells.position] * scale
-    inside = np.flatnonzero(logged)
-    listed, variate = columns.split(cells, weight * scale, sums * scale)
-    return Reach(formula, log, cells.rows[inside], logged[inside], listed, variate, largest * abs(scale))
 
 
 def rows_within(ranking: Ranking, log: Log, formulas: list[Formula], workers: int) -> list[tuple[Longs, Floats]]:
     """Of each metric the rows within its reach, and their weights; lists are not summed, which costs far less."""
     _refuse_areas(formulas)
-    tables, cells = _rank_weights(formulas, log.n_items), _Cells.of(log)
-    weights, _ = _pass(ranking, log, tables, cells, None, 0, workers)
-    result = []
-    for formula, weight in zip(formulas, weights, strict=True):
-        logged = weight[cells.position] * formula.factor(log.n_items)
-        inside = np.flatnonzero(logged)
-        result.append((cells.rows[inside], logged[inside]))
-    return result
-
-
-@dataclass(frozen=True, eq=False)
-class _Cells:
-    """Cells whose weights are wanted, grouped by user: those of the log's rows, and listed eligible ones."""
-
-    start: Longs
-    item: Codes
-    rows: Longs  # rows of the log: treated or with an outcome
-    position: Longs  # where the cell of each row is
-    other: Listed | None = None
-
-    @classmethod
-    def of(cls, log: Log) -> _Cells:
-        rows = np.flatnonzero((log.treated == 1) | (log.outcome == 1))
-        user, item = log.user[rows], log.item[rows]
-        listed: tuple[Codes, ...] = ()
-        if log.eligibility is not None and log.eligibility.listed is not None:
-            codes = log.eligibility.cell(np.arange(log.eligibility.cells))
-            listed = tuple(code.astype(np.int32) for code in codes)
-            user, item = np.concatenate([user, listed[0]]), np.concatenate([item, listed[1]])
-        start, (items, number) = group(user, log.n_users, item, np.arange(len(user)))
-        position = np.empty(len(user), np.int64)
-        position[number] = np.arange(len(user))
-        logged, rest = position[: len(rows)], position[len(rows) :]
-        other = (listed[0], listed[1], listed[2], rest) if listed else None
-        return cls(start, items, rows, logged, other)
-
-
-@dataclass(frozen=True, eq=False)
-class _ListColumns:
-    """What is summed over lists: for each group of times 1, and the terms of c; 0 where no item is eligible."""
-
-    log: Log
-    variate: Variate | None
-    group_of_time: npt.NDArray[np.intp]
-    fold_of_group: npt.NDArray[np.intp]
-    factors: Floats  # items × columns; none where listed cells or the weights alone suffice
-
-    @classmethod
-    def of(cls, log: Log, variate: Variate | None) -> _ListColumns:
-        eligible = log.eligibility
-        by_time = eligible is not None and eligible.candidates.timed
-        folds = np.zeros(log.n_times, np.intp) if variate is None else variate.fold_of_time
-        group_of_time = np.arange(log.n_times) if by_time else folds
-        fold_of_group = folds if by_time else np.arange(folds.max() + 1)
-        if variate is not None and variate.fold_of_user is not None:  # one time: a group per fold
-            group_of_time, fold_of_group = np.zeros(1, np.intp), np.arange(variate.folds)
-        if eligible is not None and eligible.listed is not None:
-            return cls(log, variate, group_of_time, fold_of_group, np.empty((log.n_items, 0)))
-        parts = [_candidates(log, group_of_time, g, len(fold_of_group))[:, None] for g in range(len(fold_of_group))]
-        if variate is not None:
-            parts += [parts[g] * variate.item_factor[f] for g, f in enumerate(fold_of_group)]
-        return cls(log, variate, group_of_time, fold_of_group, np.concatenate(parts, axis=1))
-
-    def split(self, cells: _Cells, weight: Floats, sums: Floats) -> tuple[ListSums, ListSums | None]:
-        """The sums of the weights and of c from one metric's sums, users × columns."""
-        if cells.other is not None:
-            return self._of_listed(cells.other, weight)
-        n, visits = len(self.fold_of_group), _visits(self.log)
-        if self.variate is None:
-            return ListSums(sums, self.group_of_time, visits), None
-        terms = sums[:, n:].reshape(len(sums), n, -1)
-        c = np.einsum("ugr,gur->ug", terms, self.variate.user_factor[self.fold_of_group])
-        listed = sums[:, :n]
-        if self.variate.fold_of_user is not None:
-            own = self.variate.fold_of_user[:, None]
-            listed, c = np.take_along_axis(listed, own, 1), np.take_along_axis(c, own, 1)
-        return ListSums(listed, self.group_of_time, visits), ListSums(c, self.group_of_time, visits)
-
-    def _of_listed(
-        self, other: tuple[Codes, Codes, Codes, Longs], weight: Floats
-    ) -> tuple[ListSums, ListSums | None]:
-        user, item, time, position = other
-        log, each = self.log, np.arange(self.log.n_times)
-        listed = ListSums(_by_user_and_time(log, user, time, weight[position]), each)
-        if self.variate is None:
-            return listed, None
-        c = self.variate.at(user, item, time)
-        return listed, ListSums(_by_user_and_time(log, user, time, weight[position] * c), each)
-
-
-def _candidates(log: Log, group_of_time: Any, g: int, n_groups: int) -> Floats:
-    """1 for the items that are candidates at the times of a group, which all have the same ones."""
+    rows = _logged(log)
+    cells = Cells(log.user[rows], log.item[rows], log.time[rows])
     if log.eligibility is None:
-        return np.ones(log.n_items)
-    time = g if n_groups == len(group_of_time) else 0
-    return log.eligibility.candidates.contains(np.arange(log.n_items), np.full(log.n_items, time)).astype(np.float64)
+        whole = Assortment(None, np.arange(log.n_times), log.n_items)
+        nothing = np.empty((log.n_items, 0))
+        weights, _ = weigh_shared(ranking, whole, log.n_users, cells.user, cells.item, formulas, nothing, workers)
+    else:
+        weights, _ = weigh(ranking, log.eligibility, cells, formulas, workers)
+    inside = [np.flatnonzero(weight) for weight in weights]
+    return [(rows[some], weight[some]) for some, weight in zip(inside, weights, strict=True)]
+
+
+def _logged(log: Log) -> Longs:
+    return np.flatnonzero((log.treated == 1) | (log.outcome == 1))
+
+
+def _shared(
+    ranking: Ranking, log: Log, rows: Longs, parts: list[Assortment], formulas: list[Formula],
+    variate: Variate | None, workers: int,
+) -> tuple[Floats, list[Sums]]:  # fmt: skip
+    """Weights of the rows, and list sums by metric, where all users have the same candidates."""
+    weights = np.zeros((len(formulas), len(rows)))
+    listed, c = [np.zeros((len(formulas), log.n_users, 1))], [np.zeros((len(formulas), log.n_users, 1))]
+    group_of_time, n_groups = np.zeros(log.n_times, np.intp), 1  # group 0: nothing could be shown
+    for part in parts:
+        here = np.flatnonzero(np.isin(log.time[rows], part.times))
+        folds = _folds(part, variate)
+        user, item = log.user[rows[here]], log.item[rows[here]]
+        weights[:, here], sums = weigh_shared(
+            ranking, part, log.n_users, user, item, formulas, _factors(part, variate, folds), workers
+        )
+        for times, of_list in _by_fold(part, variate, folds, sums):
+            group_of_time[times] = n_groups
+            n_groups += 1
+            listed.append(sums[:, :, :1])
+            c.append(of_list[:, :, None])
+    whole = [np.concatenate(one, axis=2) for one in (listed, c)]
+    visits = _visits(log)
+
+    def of_metric(m: int) -> Sums:
+        first, second = (ListSums(one[m], group_of_time, visits) for one in whole)
+        return first, None if variate is None else second
+
+    return weights, [of_metric(m) for m in range(len(formulas))]
+
+
+def _folds(part: Assortment, variate: Variate | None) -> list[int]:
+    """The folds of c at an assortment's times."""
+    if variate is None:
+        return []
+    if variate.fold_of_user is not None:
+        return list(range(variate.folds))
+    return [int(fold) for fold in np.unique(variate.fold_of_time[part.times])]
+
+
+def _factors(part: Assortment, variate: Variate | None, folds: list[int]) -> Floats:
+    """What is summed over lists: 1, and the item's terms of c in each fold."""
+    ones = np.ones((part.size, 1))
+    if variate is None:
+        return ones
+    items = slice(None) if part.items is None else part.items
+    return np.concatenate([ones, *(variate.item_factor[fold][items] for fold in folds)], axis=1)
+
+
+def _by_fold(
+    part: Assortment, variate: Variate | None, folds: list[int], sums: Floats
+) -> Iterator[tuple[Longs, Floats]]:
+    """Times with the same c, and its sum over each list, metric × user."""
+    if variate is None:
+        yield part.times, np.zeros(sums.shape[:2])
+        return
+    terms = sums[:, :, 1:].reshape(*sums.shape[:2], len(folds), -1)
+    each = [np.einsum("mur,ur->mu", terms[:, :, j], variate.user_factor[fold]) for j, fold in enumerate(folds)]
+    if variate.fold_of_user is None:
+        for fold, c in zip(folds, each, strict=True):
+            yield part.times[variate.fold_of_time[part.times] == fold], c
+    else:
+        yield part.times, np.take_along_axis(np.stack(each), variate.fold_of_user[None, None, :], axis=0)[0]
+
+
+def _own(
+    ranking: Ranking, log: Log, rows: Longs, formulas: list[Formula], variate: Variate | None, workers: int
+) -> tuple[Floats, list[Sums]]:
+    """The same where users have candidates of their own: every listed cell has a weight."""
+    limits = log.eligibility
+    assert limits is not None
+    weights = weigh_own(ranking, limits, formulas, workers)
+    user, item, time = (codes.astype(np.int32) for codes in limits.cell(np.arange(limits.cells)))
+    c = None if variate is None else variate.at(user, item, time)
+    each = np.arange(log.n_times)
+
+    def of_metric(weight: Floats) -> Sums:
+        listed = ListSums(_by_user_and_time(log, user, time, weight), each)
+        return listed, None if c is None else ListSums(_by_user_and_time(log, user, time, weight * c), each)
+
+    logged = limits.position(log.user[rows], log.item[rows], log.time[rows])
+    return weights[:, logged], [of_metric(weight) for weight in weights]
 
 
 def _visits(log: Log) -> Mask | None:
@@ -208,57 +208,6 @@ def _by_user_and_time(log: Log, user: Codes, time: Codes, value: Floats) -> Floa
     cell = user.astype(np.int64) * log.n_times + time
     flat = np.bincount(cell, value, minlength=log.n_users * log.n_times).astype(np.float64)
     return flat.reshape(log.n_users, log.n_times)
-
-
-def _pass(
-    ranking: Ranking, log: Log, tables: RankWeights, cells: _Cells, columns: _ListColumns | None, depth: int,
-    workers: int,
-) -> tuple[Floats, Floats]:  # fmt: skip
-    """Weights of the cells (metric × cell) and list sums (metric × user × column)."""
-    n_columns = 0 if columns is None else columns.factors.shape[1]
-    needed = np.diff(cells.start) > 0 if columns is None else np.ones(log.n_users, np.bool_)
-    weights = np.zeros((len(tables.weight), len(cells.item)))
-    sums = np.zeros((len(tables.weight), log.n_users, n_columns))
-
-    def run(block: Block) -> None:
-        scores = ranking.scores(block)
-        if columns is None:
-            least = np.full(len(scores), -np.inf, scores.dtype)
-            row_weights(scores, least, block.users, block.column, cells.start, cells.item, tables, weights)
-            return
-        order, length, least = best_first(scores, depth)
-        row_weights(scores, least, block.users, block.column, cells.start, cells.item, tables, weights)
-        if n_columns:
-            known = block.column >= 0
-            item_of = np.flatnonzero(known)[np.argsort(block.column[known])]
-            unknown = columns.factors[~known].sum(axis=0)
-            n_unknown = int(np.count_nonzero(~known))
-            list_sums(scores, order, length, block.users, item_of, columns.factors, unknown, n_unknown, tables, sums)
-
-    def run_all(stop: Flag) -> None:
-        # one BLAS thread per block of fixed shape, and each block writes its own users: for any number of threads
-        # the same bits
-        with one_blas_thread(), ThreadPoolExecutor(workers) as pool:
-            try:
-                for _ in pool.map(run, ranking.blocks(needed)):
-                    if stop[0]:
-                        break
-            finally:
-                pool.shutdown(cancel_futures=True)
-
-    run_interruptibly(run_all)
-    return weights, sums
-
-
-def _depth(formulas: list[Formula], n_items: int) -> int:
-    return min(max(n_items if formula.depth is None else formula.depth for formula in formulas), n_items)
-
-
-def _rank_weights(formulas: list[Formula], n_items: int) -> RankWeights:
-    weight = np.stack([formula.unscaled(n_items) for formula in formulas])
-    summed = np.zeros((len(formulas), n_items + 1))
-    np.cumsum(weight, axis=1, out=summed[:, 1:])
-    return RankWeights(weight, summed, np.zeros(len(formulas), np.bool_))
 
 
 def _refuse_areas(formulas: list[Formula]) -> None:

@@ -2,12 +2,70 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from taurank._jit import compiled
 from taurank.evaluation.rank_kernels import new_bins, rank_items
+
+Longs = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float64]
+
+
+class OwnLists(NamedTuple):
+    """Lists of users' own: the visits of user u are ``visit[start[u] : start[u + 1]]``.
+
+    Visit v has the items ``item[first[v] : first[v + 1]]``, and table ``table[v]`` holds the weights of its ranks.
+    """
+
+    start: Longs
+    visit: npt.NDArray[Any]
+    first: Longs
+    item: npt.NDArray[np.int32]
+    table: npt.NDArray[Any]
+
+
+class ListTables(NamedTuple):
+    """Weights by rank for lists of several sizes, table t from column ``start[t]``; ``summed`` from start[t] + t."""
+
+    start: Longs
+    weight: Floats
+    summed: Floats
+
+
+@compiled
+def own_weights(scores: Any, users: Any, column: Any, lists: Any, tables: Any, out: Any) -> None:
+    """``out[m, cell]``: the weight of metric m at each cell of users' own lists; unknown items come last, tied."""
+    for b in range(len(users)):
+        for number in range(lists.start[users[b]], lists.start[users[b] + 1]):
+            visit = lists.visit[number]
+            first, last = lists.first[visit], lists.first[visit + 1]
+            score = np.full(last - first, -np.inf)
+            for j in range(last - first):
+                at = column[lists.item[first + j]]
+                if at >= 0:
+                    score[j] = scores[b, at]
+            _add_own(score, np.argsort(-score), lists.table[visit], tables, out[:, first:last])
+
+
+@compiled
+def _add_own(score: Any, order: Any, table: Any, tables: Any, out: Any) -> None:
+    begin, n = tables.start[table], len(score)
+    above = 0
+    while above < n:
+        end = above
+        while end < n and score[order[end]] == score[order[above]]:
+            end += 1
+        for m in range(len(out)):
+            weight = tables.weight[m, begin + above]
+            if end - above > 1:
+                summed = begin + table
+                weight = (tables.summed[m, summed + end] - tables.summed[m, summed + above]) / (end - above)
+            for j in range(above, end):
+                out[m, order[j]] = weight
+        above = end
 
 
 @compiled

@@ -32,11 +32,12 @@ from taurank.data.schema import Array
 from taurank.data.shards import ShardedArray
 from taurank.errors import InputError
 from taurank.learners import sharded
+from taurank.learners.candidates import OnUnknownItem
 from taurank.learners.checkpoints import Leftover, Record
 from taurank.learners.fitting import FitOptions, Metrics, history_frame
 from taurank.learners.folding import WithNewUsers, has_new_users, rows_of_new_users
 from taurank.learners.lookup import Lookup
-from taurank.learners.recommend import Fitted, OnUnknown, OnUnknownItem, Request
+from taurank.learners.recommend import Fitted, OnUnknown, Request
 from taurank.learners.updating import News, bought_by_item
 
 if TYPE_CHECKING:
@@ -325,7 +326,9 @@ class Learner(ABC):
     ) -> pd.DataFrame:
         """The ``k`` best items of each user as a frame ``user_id, item_id, score, rank`` (rank from 1).
 
-        ``users`` are ids (None: all). ``candidates`` are the only items to choose from. ``exclude`` is a log
+        ``users`` are ids (None: all). ``candidates`` are the only items to choose from: ids, a frame with
+        ``item_id``, also with ``user_id`` if they differ between users (a user without any gets nothing), or a log
+        (what could be shown at its last time). ``exclude`` is a log
         (what a user bought there), or a frame with ``user_id`` and ``item_id``, or with ``item_id`` alone
         (out of stock); what is excluded is never returned, so a user may get fewer than ``k``
         rows. A user that was not in the log is an error ("raise"), is left out with a warning ("warn"), or

@@ -26,16 +26,16 @@ from taurank._validation import check_choice, check_integer, check_number
 from taurank.data import sources, writer
 from taurank.data.ids import Codes, Ids, to_array
 from taurank.data.log import Log
-from taurank.errors import InputError, plural, show
+from taurank.errors import InputError
 from taurank.evaluation import topk
 from taurank.evaluation.rankers import Ranker
+from taurank.learners.candidates import Candidates, OnUnknownItem, unknown_ids
 from taurank.learners.lookup import Lookup
 
 if TYPE_CHECKING:
     import pandas as pd
 
 OnUnknown = Literal["raise", "warn", "popular"]
-OnUnknownItem = Literal["raise", "warn", "drop"]
 Mask = npt.NDArray[np.bool_]
 
 _BLOCK_SCORES = 1 << 22
@@ -162,13 +162,17 @@ class Request:
         """``batches`` of users that were located."""
         workers = worker_count(self.threads)
         exclusion = Exclusion.of(self.exclude, self.learner.users, self.learner.items)
-        banned = self._banned(exclusion)
-        size = _TILED_USERS if self._tiled else _block_size(len(self.learner.items))
+        limits = Candidates.of(self.candidates, self.learner.items, self.on_unknown_item)
+        lists, banned = limits.lists_of(ids), self._banned(exclusion, limits)
+        size = _TILED_USERS if self._tiled(limits) else _block_size(len(self.learner.items))
         blocks = (slice(first, first + size) for first in range(0, len(codes), size))
+
+        def of_block(part: slice) -> topk.Top:
+            return self._top(codes[part], lists[part], banned, exclusion, limits)
+
         with one_blas_thread(), ThreadPoolExecutor(workers) as pool:
             while wave := list(islice(blocks, 4 * workers)):  # bounded: results wait in memory
-                tops = pool.map(lambda part: self._top(codes[part], banned, exclusion), wave)
-                for part, top in zip(wave, tops, strict=True):
+                for part, top in zip(wave, pool.map(of_block, wave), strict=True):
                     yield self._batch(ids.slice(part.start, size), top)
 
     def locate(self, users: Any) -> tuple[Codes, pa.Array]:
@@ -179,57 +183,47 @@ class Request:
         ids = to_array(users, "user_id")
         codes = self.learner.lookup.encode(ids)
         if self.on_unknown != "popular" and (codes < 0).any():
-            text = _unknown("user", ids, codes)
+            text = unknown_ids("user", ids.filter(pa.array(codes < 0)))
             if self.on_unknown == "raise":
                 raise InputError(f"{text}; leave them out, or set on_unknown (--on-unknown) to 'warn' or 'popular'.")
             warnings.warn(f"{text}; they get no recommendations.", stacklevel=5)
             ids, codes = ids.filter(pa.array(codes >= 0)), codes[codes >= 0]
         return codes, ids.cast(known.values.type)
 
-    def _banned(self, exclusion: Exclusion) -> Codes:
+    def _banned(self, exclusion: Exclusion, candidates: Candidates) -> Codes:
         """The items excluded for all users."""
-        if self.candidates is None:
+        if candidates.for_all is None:
             return exclusion.for_all
         banned = np.ones(len(self.learner.items), np.bool_)
-        banned[self._candidate_codes()] = False
+        banned[candidates.for_all] = False
         banned[exclusion.for_all] = True
         return np.flatnonzero(banned).astype(np.int32)
 
-    def _candidate_codes(self) -> Codes:
-        ids = to_array(self.candidates, "item_id")
-        codes = self.learner.items.encode(ids)
-        if self.on_unknown_item != "drop" and (codes < 0).any():
-            text = _unknown("candidate", ids, codes)
-            if self.on_unknown_item == "raise":
-                choice = "set on_unknown_item (--on-unknown-items) to 'warn' or 'drop'"
-                raise InputError(f"{text}; leave them out, or {choice}.")
-            warnings.warn(f"{text}; they are never recommended.", stacklevel=6)
-        return codes[codes >= 0]
-
-    def _top(self, codes: Codes, banned: Codes, exclusion: Exclusion) -> topk.Top:
+    def _top(self, codes: Codes, lists: Codes, banned: Codes, exclusion: Exclusion, limits: Candidates) -> topk.Top:
         start, excluded = exclusion.of_users(codes)
         following = start[:-1].copy()
         running: topk.RunningTop | None = None
-        for first, scores in self._tiles(codes):
+        for first, scores in self._tiles(codes, limits):
             low, high = np.searchsorted(banned, (first, first + scores.shape[1]))
             scores[:, banned[low:high] - first] = -np.inf
             if self.min_effect is not None:
                 scores[scores < self.min_effect] = -np.inf
+            limits.keep(scores, lists)
             _exclude(scores, first, following, start, excluded)
             running = running or topk.RunningTop(len(codes), min(self.k, len(self.learner.items)), scores.dtype)
             running.add(first, scores)
         assert running is not None  # there is at least one tile
         return running.top()
 
-    def _tiles(self, codes: Codes) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
+    def _tiles(self, codes: Codes, limits: Candidates) -> Iterator[tuple[int, npt.NDArray[np.float32]]]:
         """Scores that may be written to, some items at a time, in order: the first item, and the scores."""
-        if self._tiled and (codes >= 0).all():
+        if self._tiled(limits) and (codes >= 0).all():
             return self.learner.score_tiles(codes)  # type: ignore[attr-defined, no-any-return]
         return iter([(0, self._scores(codes))])
 
-    @property
-    def _tiled(self) -> bool:
-        return getattr(self.learner, "scores_in_tiles", False)
+    def _tiled(self, limits: Candidates) -> bool:
+        """A user's own candidates are looked up in a row of all items."""
+        return limits.owners is None and getattr(self.learner, "scores_in_tiles", False)
 
     def _scores(self, codes: Codes) -> npt.NDArray[np.float32]:
         """A fresh block of scores; unknown users get the popularity of each item."""
@@ -266,11 +260,3 @@ def _exclude(scores: Any, first: Any, following: Any, start: Any, excluded: Any)
 def _block_size(n_items: int) -> int:
     """Users per block, a multiple of 16: matrix products are filled up to that."""
     return int(np.clip(_BLOCK_SCORES // max(1, n_items) // 16 * 16, 16, _BLOCK_USERS))
-
-
-def _unknown(noun: str, ids: pa.Array, codes: Codes) -> str:
-    missing = ids.filter(pa.array(codes < 0))
-    verb = "is" if len(missing) == 1 else "are"
-    return (
-        f"{plural(len(missing), noun)} {verb} not in the log this model was fitted to, for example {show(missing[0])}"
-    )

@@ -9,10 +9,10 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from taurank._progress import Progress
-from taurank.data.files import atomic_path, find_files, known_kind
+from taurank.data.files import atomic_path
 from taurank.data.log import Log
 from taurank.errors import InputError
 from taurank.estimation import gains, propensity
@@ -26,10 +26,8 @@ from taurank.piloting.plan import Plan, plan_of, read_plan
 from taurank.piloting.report import write_report
 from taurank.piloting.result import Pilot
 from taurank.piloting.shelves import Shelves
+from taurank.piloting.side_tables import SideTables
 from taurank.piloting.stages import Stages, files_of, key_of
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 def pilot(
@@ -45,21 +43,22 @@ def pilot(
     result depends on the tables, the plan and its seed alone, not on ``threads``.
     """
     checked, content = (plan_of(plan), b"") if isinstance(plan, Mapping) else read_plan(plan)
-    folder = Path(out)
+    folder, sides = Path(out), SideTables.read(checked)
     with Progress(show_progress, lines=True) as progress:
         stages = Stages(folder / "stages", progress)
         progress.begin("stages", 5 + 2 * len(checked.learners))
-        result = _run(checked, folder, stages, threads)
+        result = _run(checked, sides, folder, stages, threads)
         _write_outputs(result, content, threads)
         progress.step("report")
     return result
 
 
-def _run(plan: Plan, folder: Path, stages: Stages, threads: int | None) -> Pilot:
+def _run(plan: Plan, sides: SideTables, folder: Path, stages: Stages, threads: int | None) -> Pilot:
     key = key_of(files_of(path for name, path in plan.tables.items() if name not in ("users", "today")),
                  dict(plan.columns), dict(plan.building))  # fmt: skip
-    log = stages.run("log", key, ".parquet", lambda path: _build(plan, threads).write(path), Log.read)
-    shelves = _shelves(plan)
+    log = stages.run("log", key, ".parquet", lambda path: _build(plan, sides, threads).write(path), Log.read)
+    _check(log, plan, sides)  # of a stage that was stored, too: today's ranking may have changed
+    shelves = sides.shelves
     key = key_of(key, plan.propensity, plan.seed)
     log = stages.run(
         "propensity",
@@ -68,11 +67,11 @@ def _run(plan: Plan, folder: Path, stages: Stages, threads: int | None) -> Pilot
         lambda path: _with_propensity(log, plan, shelves, threads).write(path),
         Log.read,
     )
-    train, test = _split(log, plan)
+    train, test = log.split(share=plan.test_share)
     key = key_of(key, plan.test_share)
     models = fit_learners(plan, train, shelves, key, stages, threads)
     rankings = {name: shelved(model, shelves) for name, model in models.items()}
-    compared = compare(plan, rankings, test, threads)
+    compared = compare(plan, rankings, test, sides, threads)
     stages.progress.step("estimates")
     gate = check_gate(log, shelves)
     answer = decide(plan, compared, gate, log, _bought_anyway(plan, rankings, test, threads))
@@ -81,7 +80,19 @@ def _run(plan: Plan, folder: Path, stages: Stages, threads: int | None) -> Pilot
     return Pilot(answer, compared, gate, rankings, model and shelved(model, shelves), plan, log, test, folder)
 
 
-def _build(plan: Plan, threads: int | None) -> Log:
+def _build(plan: Plan, sides: SideTables, threads: int | None) -> Log:
+    log = _read(plan, threads)
+    _check(log, plan, sides)
+    return log
+
+
+def _check(log: Log, plan: Plan, sides: SideTables) -> None:
+    if log.n_times < 2:
+        raise InputError("a pilot needs at least two periods, earlier ones to learn from and later ones to measure.")
+    sides.check(log, plan)
+
+
+def _read(plan: Plan, threads: int | None) -> Log:
     tables = plan.tables
     if "log" in tables:
         return Log.read(tables["log"])
@@ -101,53 +112,21 @@ def _with_propensity(log: Log, plan: Plan, shelves: Shelves | None, threads: int
     return propensity.estimate(log, plan.seed, model=plan.propensity, features=features, threads=threads)
 
 
-def _split(log: Log, plan: Plan) -> tuple[Log, Log]:
-    if log.n_times < 2:
-        raise InputError("a pilot needs at least two periods, earlier ones to learn from and later ones to measure.")
-    train, test = log.split(share=plan.test_share)
-    return train, test
-
-
-def compare(plan: Plan, rankings: Mapping[str, Any], test: Log, threads: int | None = None) -> Estimate:
+def compare(
+    plan: Plan, rankings: Mapping[str, Any], test: Log, sides: SideTables, threads: int | None = None
+) -> Estimate:
     """All rankings on the last weeks, today's first if there is one."""
-    rankers: dict[str, Any] = {}
-    if TODAY in plan.tables:
-        rankers[TODAY] = read_table(plan.tables[TODAY], plan, ("user_id", "item_id"))
-    rankers.update(rankings)
-    by = None
-    if plan.segment is not None:
-        by = read_table(plan.tables["users"], plan, ("user_id", plan.segment))[["user_id", plan.segment]]
+    today = {} if sides.today is None else {TODAY: sides.today}
     return estimate(
-        rankers, test, [plan.metric], by=by, level=plan.level, unlisted="last" if TODAY in rankers else None,
-        threads=threads,
+        {**today, **rankings}, test, [plan.metric], by=sides.segments, level=plan.level,
+        unlisted="last" if today else None, threads=threads,
     )  # fmt: skip
-
-
-def _shelves(plan: Plan) -> Shelves | None:
-    if "shelves" not in plan.tables:
-        return None
-    of_user = read_table(plan.tables["shelves"], plan, ("user_id", "category"))
-    return Shelves(of_user, read_table(plan.tables["candidates"], plan, ("item_id", "category")))
 
 
 def _bought_anyway(plan: Plan, rankings: Mapping[str, Any], test: Log, threads: int | None) -> float:
     """How many of a list's items are bought without help: the most of any learner's list, shown or not."""
     results = (evaluate(one, gains.outcome(test), [f"P@{plan.k}"], threads=threads) for one in rankings.values())
     return plan.k * max(float(result[f"P@{plan.k}"].mean) for result in results)
-
-
-def read_table(path: Path, plan: Plan, needed: tuple[str, ...]) -> pd.DataFrame:
-    """A small table with its columns renamed to ours."""
-    import pandas as pd
-
-    parts = [pd.read_parquet(one) if known_kind(one) == "Parquet" else pd.read_csv(one) for one in find_files(path)]
-    frame = pd.concat(parts, ignore_index=True)
-    ours = {theirs: name for name, theirs in plan.columns.items() if "." not in name and name not in frame.columns}
-    frame = frame.rename(columns=ours)
-    missing = [name for name in needed if name not in frame.columns]
-    if missing:
-        raise InputError(f"'{path}' has no column '{missing[0]}'; it has {', '.join(map(str, frame.columns))}.")
-    return frame
 
 
 def _write_outputs(result: Pilot, content: bytes, threads: int | None) -> None:
@@ -160,5 +139,5 @@ def _write_outputs(result: Pilot, content: bytes, threads: int | None) -> None:
         model.unlink(missing_ok=True)
     else:
         learner_of(result.model).save(model)
-        result.model.write_recommendations(recommendations, k=result.plan.k, threads=threads)
+        result.model.write_recommendations(recommendations, k=result.plan.k, candidates=result.log, threads=threads)
     write_report(result, content.decode())
