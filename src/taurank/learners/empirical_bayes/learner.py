@@ -144,7 +144,8 @@ class EmpiricalBayes(Learner):
 
     def _fold(self, log: Log, goal: Floats | None) -> None:
         """``goal`` is what the features of these users say about their vectors of taste."""
-        known, new, setting, is_featured = self._pairs(), count(log), self._chosen(), self._is_featured()
+        known, setting, is_featured = self._pairs(), self._chosen(), self._is_featured()
+        new = without_cold(count(log), users=goal is not None, items=False)
         self._check_propensity(log, setting)
         item_rate = self._fitted("mean_rate_")
         taste = tastes.fold_taste(new, self._fitted("item_vector_"), item_rate, goal)
