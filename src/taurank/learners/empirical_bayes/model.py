@@ -21,7 +21,7 @@ from taurank.learners.empirical_bayes.groups import Groups
 from taurank.learners.empirical_bayes.rates import paired_rates
 
 Shapes = tuple[tuple[int, int], ...]
-SHAPES: Shapes = ((3, 6), (4, 4), (5, 5))  # of clusterings: quantiles of treated share × quantiles of control rate
+SHAPES: Shapes = ((2, 4), (3, 3), (2, 6))  # of clusterings: quantiles of treated share × quantiles of control rate
 PAIRS_PER_CLUSTER = 20_000  # fewer clusters, and a stronger pull, where pairs are too few for own distributions
 CLUSTER_STEPS = 300
 CLUSTER_PULL = 30.0
