@@ -1,11 +1,11 @@
 """DLCE's family on The Complete Journey: the control weight ρ, and CUBN beside the other baselines.
 
-    python benchmarks/family.py [weight] [neighbors] [kinds] [orthogonal] [--quick]
+    python benchmarks/family.py [weight] [neighbors] [kinds] [start] [--quick]
 
 weight      DLCE with ρ = 0 (DLTO), 0.3, 0.6, 0.8, 1 on both category worlds of the paper
 neighbors   CUBN by similarity of outcomes and of treatments, beside Popular, CountingBayes and DLCE
 kinds       mailer and display: the best kind or none, against one kind for all
-orthogonal  RankLearner, and factors that start from EmpiricalBayes, beside DLCE, DLTO and EmpiricalBayes itself
+start       factors that start from EmpiricalBayes, beside DLCE, DLTO and EmpiricalBayes itself
 
 A number is the metric by the true effects of ten fresh times, the mean over training draws.
 """
@@ -72,7 +72,7 @@ def benchmark_neighbors(quick: bool) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def benchmark_orthogonal(quick: bool) -> pd.DataFrame:
+def benchmark_start(quick: bool) -> pd.DataFrame:
     """Low-rank worlds, and the paper's personalized categories; hyper-parameters set by hand."""
     low_rank = tr.World.synthetic(*((300, 60) if quick else (3000, 400)), random_state=8201, rank=4)
     cases = {"rank 4, 10 times": (low_rank, 10, 30), "rank 4, 2 times": (low_rank, 2, 100)}
@@ -86,8 +86,6 @@ def benchmark_orthogonal(quick: bool) -> pd.DataFrame:
         trained = {
             "DLCE": tr.DLCE(**common).fit(log, None),
             "DLTO": tr.DLTO(**common).fit(log, None),
-            "RankLearner, κ = 0.03": tr.RankLearner(**{**common, "learning_rate": 0.1}).fit(log, None),
-            "RankLearner, κ = 0.1": tr.RankLearner(**common, temperature=0.1, learning_rate=0.1).fit(log, None),
             "DLCE from EmpiricalBayes": tr.DLCE(**common, learning_rate=0.003).fit(log, None, start=model),
             "DLTO from EmpiricalBayes": tr.DLTO(**common, learning_rate=0.003).fit(log, None, start=model),
             "EmpiricalBayes": model,
@@ -127,4 +125,4 @@ def benchmark_kinds(quick: bool) -> pd.DataFrame:
 
 if __name__ == "__main__":
     parts = {"weight": benchmark_weight, "neighbors": benchmark_neighbors, "kinds": benchmark_kinds}
-    run_parts({**parts, "orthogonal": benchmark_orthogonal}, __doc__)
+    run_parts({**parts, "start": benchmark_start}, __doc__)

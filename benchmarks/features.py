@@ -17,7 +17,7 @@ import os
 import sys
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -39,7 +39,9 @@ LEARNERS: dict[str, dict[str, Any]] = {
     "dlce": {"factors": 32, "epochs": 100, "learning_rate": 0.003, "threads": 1},
     "blce": {"factors": 32, "epochs": 100, "learning_rate": 0.003, "threads": 1},
     "countingbayes": {},
+    "empiricalbayes": {"threads": 1},
 }
+WITH_FEATURES = ("bpr", "dlce", "blce", "empiricalbayes")
 
 
 class Split(NamedTuple):
@@ -124,25 +126,25 @@ def _updated(model: tr.Learner, news: tr.Log, past: tr.Log | None) -> tr.Learner
     return copy.copy(model).update(news, past)
 
 
-def benchmark_cold(quick: bool) -> pd.DataFrame:
+def benchmark_cold(quick: bool, learners: Sequence[str] = WITH_FEATURES) -> pd.DataFrame:
     sizes = (300, 80) if quick else (1500, 300)
     tables = []
     for seed in range(1 if quick else 3):
         world, features = featured_world(*sizes, seed)
-        tables.append(_cold(split(world, 6, seed + 50), features).assign(seed=seed))
+        tables.append(_cold(split(world, 6, seed + 50), features, learners).assign(seed=seed))
     whole = pd.concat(tables).drop(columns="seed")
     return whole.groupby(["learner", "features"], sort=False, as_index=False).mean()
 
 
-def benchmark_journey(quick: bool) -> pd.DataFrame:
+def benchmark_journey(quick: bool, learners: Sequence[str] = WITH_FEATURES) -> pd.DataFrame:
     world, features = tr.dunnhumby.world("category"), tr.dunnhumby.features("category")
-    return _cold(split(world, 2 if quick else 10, 60), features)
+    return _cold(split(world, 2 if quick else 10, 60), features, learners)
 
 
-def _cold(parts: Split, features: tr.Features) -> pd.DataFrame:
+def _cold(parts: Split, features: tr.Features, learners: Sequence[str]) -> pd.DataFrame:
     rows = []
-    for name in ("bpr", "dlce", "blce"):
-        for label, given in (("none", None), ("pull 10", features)):
+    for name in learners:
+        for label, given in (("none", None), ("prior" if name == "empiricalbayes" else "pull 10", features)):
             model = _fitted(name, parts.log, given)
             warm, cold_users = parts.worth(model), parts.worth(model, parts.users)
             rows.append((name, label, warm, cold_users, parts.worth(model, None, parts.items, 5)))

@@ -29,7 +29,7 @@ _PUBLIC = {
     "taurank.evaluation.results": ["Result"],
     "taurank.learners": [
         "BLCE", "BPR", "CUBN", "DLCE", "DLTO", "LEARNERS", "ULBPR", "ULRMF", "CausE", "CountingBayes",
-        "EmpiricalBayes", "Learner", "Popular", "Random", "RankLearner", "load", "scorer",
+        "EmpiricalBayes", "Learner", "Popular", "Random", "load", "scorer",
     ],
     "taurank.learners.kinds": ["BestKind"],
     "taurank.piloting.power": ["power"],
@@ -62,7 +62,7 @@ if TYPE_CHECKING:  # isort: off
     from taurank.learners import BLCE as BLCE, BPR as BPR, CUBN as CUBN, DLCE as DLCE, DLTO as DLTO
     from taurank.learners import LEARNERS as LEARNERS
     from taurank.learners import ULBPR as ULBPR, ULRMF as ULRMF, CausE as CausE, CountingBayes as CountingBayes
-    from taurank.learners import EmpiricalBayes as EmpiricalBayes, RankLearner as RankLearner
+    from taurank.learners import EmpiricalBayes as EmpiricalBayes
     from taurank.learners import Learner as Learner, Popular as Popular, Random as Random, load as load
     from taurank.learners import scorer as scorer
     from taurank.learners.kinds import BestKind as BestKind

@@ -27,7 +27,7 @@ READS, WRITES, FOLDER = Use
 # the keys of taurank.LEARNERS, here too so that completion need not import them
 LEARNERS = (
     "random", "popular", "bpr", "ulbpr", "ulrmf", "cause", "blce", "dlto", "dlce", "countingbayes", "empiricalbayes",
-    "cubn", "ranklearner",
+    "cubn",
 )  # fmt: skip
 
 

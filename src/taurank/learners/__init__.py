@@ -11,13 +11,12 @@ from taurank.learners.counting import CountingBayes
 from taurank.learners.empirical_bayes import EmpiricalBayes
 from taurank.learners.factorization import FactorLearner
 from taurank.learners.neighbors import CUBN
-from taurank.learners.orthogonal import RankLearner
 from taurank.learners.pairwise import BLCE, BPR, DLCE, DLTO, ULBPR, GainsPass
 from taurank.learners.pointwise import ULRMF, CausE
 from taurank.learners.registry import LEARNERS, learner_class, load
 
 __all__ = [
     "BLCE", "BPR", "CUBN", "DLCE", "DLTO", "LEARNERS", "ULBPR", "ULRMF", "Array", "CausE", "CountingBayes",
-    "EmpiricalBayes", "FactorLearner", "GainsPass", "Learner", "Popular", "Random", "RankLearner", "Record",
+    "EmpiricalBayes", "FactorLearner", "GainsPass", "Learner", "Popular", "Random", "Record",
     "learner_class", "learner_name", "load", "scorer",
 ]  # fmt: skip

@@ -188,12 +188,13 @@ class Learner(ABC):
             self.history_ = history_frame(self._train_on(news, epochs, options), options.formulas)
         return self
 
-    def fold_in(self, log: Log) -> Self:
+    def fold_in(self, log: Log, *, features: Features | None = None) -> Self:
         """A copy of this learner for the users of ``log`` that appeared after the fit, learned from their rows.
 
         The items stay as they are, and rows about items that are not in the model are left out. A user without
         rows gets what the model expects of a user it knows nothing about. ``recommend(rows=log)`` does it in one
-        call; ``update(log)`` makes such users part of the model.
+        call; ``update(log)`` makes such users part of the model. ``features`` has the tables of known and new users
+        (EmpiricalBayes alone): a user without rows then gets what the features say.
         """
         self._fitted("users_")
         check_instance("log", log, Log, "Log.read or Log.from_frame")
@@ -202,13 +203,18 @@ class Learner(ABC):
         for name in ("_lookup", "_leftover"):
             folded.__dict__.pop(name, None)
         folded.users_ = rows.users
-        folded.fold(rows)
+        if features is None:
+            folded.fold(rows)
+        else:
+            check_instance("features", features, Features, "taurank.Features(users=frame)")
+            folded.fold_featured(rows, self.users, features)
         return folded
 
     def _check_features(self, features: Features | None) -> None:
         if features is not None and not self.uses_features:
             raise InputError(
-                f"{type(self).__name__} does not use features; leave them out, or take a factor learner."
+                f"{type(self).__name__} does not use features; leave them out, or take EmpiricalBayes or a "
+                "factor learner."
             )
 
     def _check_start(self, start: Learner | None) -> None:
@@ -226,6 +232,12 @@ class Learner(ABC):
         raise InputError(
             f"{type(self).__name__} cannot fold in new users; update it with their rows, "
             "or recommend with on_unknown='popular'."
+        )
+
+    def fold_featured(self, log: Log, known: Ids, features: Features) -> None:
+        """``fold`` with the features of these users and of the ``known`` ones of the model."""
+        raise InputError(
+            f"{type(self).__name__} does not use the features of new users; leave them out, or update the model."
         )
 
     @contextmanager
@@ -322,6 +334,7 @@ class Learner(ABC):
         *,
         on_unknown_item: OnUnknownItem = "raise",
         rows: Log | None = None,
+        features: Features | None = None,
         min_effect: float | None = None,
     ) -> pd.DataFrame:
         """The ``k`` best items of each user as a frame ``user_id, item_id, score, rank`` (rank from 1).
@@ -334,12 +347,13 @@ class Learner(ABC):
         rows. A user that was not in the log is an error ("raise"), is left out with a warning ("warn"), or
         gets the most popular items ("popular"). A candidate that was not in the log is an error ("raise"),
         is left out with a warning ("warn"), or without one ("drop"). ``rows`` is a log with what is known
-        about users that appeared after the fit (see ``fold_in``); without ``users``, all users of these rows.
+        about users that appeared after the fit, ``features`` their tables (see ``fold_in``); without ``users``, all
+        users of these rows.
         With ``min_effect`` an item is recommended only where its score is at least that, so a user for whom
         nothing helps gets nothing; the learner's scores must be effects (CountingBayes, EmpiricalBayes).
         """
         request = Request(
-            self._serving(rows), k, candidates, exclude, on_unknown, on_unknown_item, threads, min_effect
+            self._serving(rows, features), k, candidates, exclude, on_unknown, on_unknown_item, threads, min_effect
         )
         return request.frame(users if rows is None or users is not None else rows.users.values)
 
@@ -355,6 +369,7 @@ class Learner(ABC):
         *,
         on_unknown_item: OnUnknownItem = "raise",
         rows: Log | None = None,
+        features: Features | None = None,
         min_effect: float | None = None,
     ) -> int:
         """``recommend`` straight into a Parquet or CSV file, in bounded memory; returns the number of rows.
@@ -362,7 +377,7 @@ class Learner(ABC):
         Connected to a cluster, a path without such an ending is a folder, into which all workers write Parquet.
         """
         request = Request(
-            self._serving(rows), k, candidates, exclude, on_unknown, on_unknown_item, threads, min_effect
+            self._serving(rows, features), k, candidates, exclude, on_unknown, on_unknown_item, threads, min_effect
         )
         wanted = users if rows is None or users is not None else rows.users.values
         machines = engine()
@@ -370,11 +385,13 @@ class Learner(ABC):
             return machines.write_recommendations(request, path, wanted)
         return request.write(path, wanted)
 
-    def _serving(self, rows: Log | None) -> Fitted:
+    def _serving(self, rows: Log | None, features: Features | None) -> Fitted:
         """The learner, with the users of these rows."""
+        if features is not None and rows is None:
+            raise InputError("features are those of new users; give rows= as well, a log with these users.")
         if rows is None or not has_new_users(self.users, rows):
             return self
-        return WithNewUsers(self, self.fold_in(rows))
+        return WithNewUsers(self, self.fold_in(rows, features=features))
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """The constructor's arguments, as scikit-learn's ``clone`` expects them."""

@@ -31,11 +31,6 @@ class DrawnLearner(FactorLearner):
     def sampler(self, cells: Cells) -> Sampler:
         """Look at the cells once, refuse those without the classes that the method needs, and return how to draw."""
 
-    def sampler_of(self, log: Log) -> Sampler:
-        """How to draw from this log; a method that needs more than its cells overrides it."""
-        sizes = (log.n_users, log.n_items, log.n_times)
-        return self.sampler(Cells(log.user, log.item, log.time, log.treated, log.outcome, *sizes))
-
     @abstractmethod
     def step_params(self) -> Pairwise | Pointwise:
         """The hyper-parameters of a step."""
@@ -52,7 +47,7 @@ class DrawnLearner(FactorLearner):
                 f"{type(self).__name__} draws outcomes and cannot weigh them by the column 'value'; leave the column "
                 "out, or use a learner that passes over the outcomes, such as dlce or bpr."
             )
-        sampler = self.sampler_of(log)
+        sampler = self.sampler(_cells(log))
         strata, params, run_samples = Strata(log.n_users, log.n_items, n), self.step_params(), type(self).run_samples
 
         def epoch(factors: Factors, seed: int, number: int, threads: int) -> Stats:
@@ -69,7 +64,7 @@ class DrawnLearner(FactorLearner):
         n = self.updates_per_epoch(log)
         params = self.step_params()
         try:
-            sampler = self.sampler_of(log)
+            sampler = self.sampler(_cells(log))
         except InputError:  # a class of cells is missing: these rows say nothing that the method uses
             n = 0
 
@@ -80,3 +75,7 @@ class DrawnLearner(FactorLearner):
                 fold_drawn(factors, drawn, now, log.n_users, threads)
 
         return epoch
+
+
+def _cells(log: Log) -> Cells:
+    return Cells(log.user, log.item, log.time, log.treated, log.outcome, log.n_users, log.n_items, log.n_times)

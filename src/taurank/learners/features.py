@@ -55,7 +55,27 @@ def _positives(codes: npt.NDArray[Any], log: Log) -> npt.NDArray[Any]:
     return np.asarray(codes[log.outcome == 1])
 
 
-class RidgeMap:
+class Ridge:
+    """The weighted ridge regression of rows of numbers on their features."""
+
+    def __init__(self, matrix: csr_array, weight: npt.NDArray[np.float64]) -> None:
+        self.matrix, self.weighted = matrix, csr_array((diags_array(weight) @ matrix).T)
+        with one_blas_thread():
+            gram = (self.weighted @ matrix).toarray()
+            self.gram = cho_factor(gram + RIDGE * np.eye(len(gram)))
+
+    def predict(self, rows: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+        """What the features say about each row."""
+        with one_blas_thread():
+            return np.asarray(self.matrix @ cho_solve(self.gram, self.weighted @ rows.astype(np.float64)))
+
+
+def trust(count: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """The weight of a row with so many positives: n / (n + mean n of those that have any)."""
+    return np.asarray(count / (count + (count[count > 0].mean() if count.any() else 1.0)))
+
+
+class RidgeMap(Ridge):
     """The map from one table of features to factors."""
 
     def __init__(
@@ -67,15 +87,7 @@ class RidgeMap:
         self.cold[:known] = False
         mean = count[count > 0].mean() if count.any() else 1.0
         count[:known] = np.maximum(count[:known], mean)  # trained by rows that are not here
-        self.matrix, self.weighted = matrix, csr_array((diags_array(count / (count + mean)) @ matrix).T)
-        with one_blas_thread():
-            gram = (self.weighted @ matrix).toarray()
-            self.gram = cho_factor(gram + RIDGE * np.eye(len(gram)))
-
-    def predict(self, factors: Float32s) -> npt.NDArray[np.float64]:
-        """What the features say about each row of factors."""
-        with one_blas_thread():
-            return np.asarray(self.matrix @ cho_solve(self.gram, self.weighted @ factors.astype(np.float64)))
+        super().__init__(matrix, count / (count + mean))
 
     def pull(self, table: Float32s, share: float) -> None:
         """Move rows toward the prediction; with several tables stacked, each has a map of its own."""

@@ -19,7 +19,6 @@ from taurank.learners.baselines import Popular, Random
 from taurank.learners.counting import CountingBayes
 from taurank.learners.empirical_bayes import EmpiricalBayes
 from taurank.learners.neighbors import CUBN
-from taurank.learners.orthogonal import RankLearner
 from taurank.learners.pairwise import BLCE, BPR, DLCE, DLTO, ULBPR
 from taurank.learners.pointwise import ULRMF, CausE
 
@@ -38,7 +37,6 @@ LEARNERS: dict[str, type[Learner]] = {
         CountingBayes,
         EmpiricalBayes,
         CUBN,
-        RankLearner,
     )
 }
 

@@ -7,23 +7,23 @@ time holds out a fifth of its pairs instead. No truth and no inverse propensitie
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from taurank.learners.empirical_bayes import taste as tastes
 from taurank.learners.empirical_bayes.counts import (
-    CONTROL_POSITIVE,
     NOT_HELD_OUT,
-    NOTHING,
-    TREATED_NEGATIVE,
     Floats,
     HeldOut,
     Integers,
     Pairs,
 )  # fmt: skip
+from taurank.learners.empirical_bayes.covariates import NOTHING_KNOWN, Covariates
 from taurank.learners.empirical_bayes.grid import make_grid
 from taurank.learners.empirical_bayes.groups import Groups, by_exposure, by_propensity, one_group
 from taurank.learners.empirical_bayes.model import (
@@ -46,6 +46,10 @@ HALF = 0.5
 GAMMA_SHAPES = (0.3, 1.0, 3.0, 10.0, 30.0)  # of the Gamma prior around taste
 RANKS = (16, 24)
 RATES = make_grid(24, 1e-4, 0.98)
+# one clustering is enough; it is finer than those of the fit, because items whose cluster fits them badly rely on their
+# own pairs, and the choice would overrate these
+SHAPES_TO_CHOOSE_BY: Shapes = ((3, 6),)
+TINY = 1e-300  # a likelihood that is zero to rounding
 SAMPLED_USERS = 4096  # whose cells are scored: enough to choose by, also where users × items are too many to visit
 
 
@@ -67,8 +71,10 @@ class Setting:
 class Fits:
     """Posteriors of one set of counts under several settings; what two settings share is computed once."""
 
-    def __init__(self, pairs: Pairs, threads: int | None, shapes: Shapes = SHAPES) -> None:
-        self.pairs, self.threads, self.shapes = pairs, threads, shapes
+    def __init__(
+        self, pairs: Pairs, threads: int | None, covariates: Covariates = NOTHING_KNOWN, shapes: Shapes = SHAPES
+    ) -> None:
+        self.pairs, self.threads, self.shapes, self.covariates = pairs, threads, shapes, covariates
         self._segments: dict[str, Segments] = {}
         self._tastes: dict[int, tastes.Taste] = {}
 
@@ -76,25 +82,28 @@ class Fits:
         """The posterior without taste."""
         if setting.prior not in self._segments:
             groups = GROUPS[setting.prior](self.pairs)
-            self._segments = {setting.prior: segment(self.pairs, groups, RATES, self.threads, self.shapes)}
+            fitted = segment(self.pairs, groups, RATES, self.item_rate, self.threads, self.shapes)
+            self._segments = {setting.prior: fitted}
         segments = self._segments[setting.prior]
         return posterior(segments, setting.strength, setting.steps, setting.own, self.threads)
 
     def taste(self, rank: int) -> tastes.Taste:
         if rank not in self._tastes:
-            means = item_rates(self.pairs)
-            self._tastes = {rank: tastes.learn_taste(self.pairs, means, rank, self.threads)}
+            taste = tastes.learn_taste(self.pairs, self.item_rate, rank, self.threads, self.covariates)
+            self._tastes = {rank: taste}
         return self._tastes[rank]
+
+    @cached_property
+    def item_rate(self) -> Floats:
+        return item_rates(self.pairs, self.covariates.items)
 
 
 class Search:
     """The held-out log-likelihood, per cell, of every setting that was tried."""
 
-    def __init__(self, held_out: HeldOut, threads: int | None) -> None:
-        self.held_out, self.fits = (
-            held_out,
-            Fits(held_out.pairs, threads, SHAPES[:1]),
-        )  # one clustering is enough to choose by
+    def __init__(self, held_out: HeldOut, threads: int | None, covariates: Covariates) -> None:
+        self.held_out = held_out
+        self.fits = Fits(held_out.pairs, threads, covariates, SHAPES_TO_CHOOSE_BY)
         self.scores: dict[Setting, float] = {}
 
     def best(self) -> Setting:
@@ -102,15 +111,29 @@ class Search:
 
     def improves(self, setting: Setting) -> bool:
         """Try a setting; whether it is the best so far."""
-        self.scores[setting] = log_likelihood(self.held_out, self.fits, setting)
+        self.value(setting)
         return self.best() == setting
+
+    def climb(self, settings: Sequence[Setting]) -> None:
+        """From the second setting on in the direction that helps, for as long as it does."""
+        at = min(1, len(settings) - 1)
+        best = self.value(settings[at])
+        for step in (-1, 1):
+            while 0 <= at + step < len(settings) and self.value(settings[at + step]) > best:
+                at, best = at + step, self.value(settings[at + step])
+
+    def value(self, setting: Setting) -> float:
+        if setting not in self.scores:
+            self.scores[setting] = log_likelihood(self.held_out, self.fits, setting)
+        return self.scores[setting]
 
 
 def choose(
-    held_out: HeldOut, priors: Sequence[str], strength: float | None, rank: int | None, threads: int | None
-) -> dict[Setting, float]:
+    held_out: HeldOut, priors: Sequence[str], strength: float | None, rank: int | None, threads: int | None,
+    covariates: Covariates = NOTHING_KNOWN,
+) -> dict[Setting, float]:  # fmt: skip
     """First the groups of pairs, then how far and how freely each segment follows its own pairs, then taste."""
-    search = Search(held_out, threads)
+    search = Search(held_out, threads, covariates)
     for prior in priors:
         if prior != "taste":
             search.improves(Setting(prior, strength or STRENGTHS[0], steps=STEPS[0]))
@@ -119,6 +142,13 @@ def choose(
     if "taste" in priors:
         _try_tastes(search, GAMMA_SHAPES if strength is None else (strength,), RANKS if rank is None else (rank,))
     return search.scores
+
+
+def best_taste(tried: Mapping[Setting, float], rank: int | None) -> Setting:
+    """The best setting of taste among those tried, or a usual one: the prior of pairs known by features alone."""
+    tastings = {setting: value for setting, value in tried.items() if setting.prior == "taste"}
+    usual = Setting("taste", GAMMA_SHAPES[1], rank=rank or RANKS[0])
+    return max(tastings, key=lambda setting: tastings[setting]) if tastings else usual
 
 
 def _refine(search: Search, strength: float | None) -> None:
@@ -134,11 +164,10 @@ def _refine(search: Search, strength: float | None) -> None:
 
 
 def _try_tastes(search: Search, shapes: Sequence[float], ranks: Sequence[int]) -> None:
-    """Every shape at the first rank; other ranks only if taste is the best prior so far."""
+    """The best shape of the first rank; other ranks only if taste is the best prior so far."""
     for rank in ranks:
         if rank == ranks[0] or search.best().prior == "taste":
-            for shape in shapes:
-                search.improves(Setting("taste", shape, rank=rank))
+            search.climb([Setting("taste", shape, rank=rank) for shape in shapes])
 
 
 def log_likelihood(held_out: HeldOut, fits: Fits, setting: Setting) -> float:
@@ -150,32 +179,34 @@ def log_likelihood(held_out: HeldOut, fits: Fits, setting: Setting) -> float:
     if setting.prior == "taste":
         taste = fits.taste(setting.rank)
         moments = tastes.pair_moments(pairs, taste, setting.strength)
+        total = _of_outcomes(held_out.held, np.arange(len(moments)), used, moments)
         absent, cells = _absent_taste(held_out, taste, setting.strength, users)
     else:
         result = fits.counted(setting)
-        moments = np.where(pairs.seen[:, None], result.pair, result.absent[pairs.item])
+        total = _of_outcomes(held_out.held, result.pair_entry, used & pairs.seen, result.pattern)
+        total += _of_outcomes(held_out.held, pairs.item, used & ~pairs.seen, result.absent)
         number = _absent_cells(held_out, users)
         absent, cells = float(number @ np.log1p(-result.absent[:, 1])), float(number.sum())
-    total = float(_cells(held_out.held[used], moments[used]).sum())
     return (total + held_out.share * absent) / max(1.0, np.count_nonzero(used) + held_out.share * cells)
 
 
-def _cells(held: npt.NDArray[np.int8], moments: Floats) -> Floats:
+def _of_outcomes(
+    held: npt.NDArray[np.int8], unit: npt.NDArray[Any], used: npt.NDArray[np.bool_], moments: Floats
+) -> float:
+    """The log-likelihood of what happened to the used pairs; pairs of one unit have the same moments."""
+    code = unit[used].astype(np.int64) * NOT_HELD_OUT + held[used]
+    number = np.bincount(code, minlength=NOT_HELD_OUT * len(moments)).reshape(-1, NOT_HELD_OUT)
     treated, control = moments[:, 0], moments[:, 1]
-    return np.select(
-        [held == NOTHING, held == TREATED_NEGATIVE, held == CONTROL_POSITIVE],
-        [np.log1p(-control), np.log1p(-treated), np.log(control)],
-        np.log(treated),
-    )
+    likelihood = np.stack((1.0 - control, 1.0 - treated, treated, control), 1)  # in the order of the outcomes
+    return float((number * np.log(np.maximum(likelihood, TINY))).sum())
 
 
 def _absent_cells(held_out: HeldOut, users: Integers) -> Floats:
     """For each item, the cells of the held-out time whose pairs have no row at all, of these users."""
     if held_out.eligibility is None:
         pairs, step = held_out.pairs, users[1] - users[0] if len(users) > 1 else 1
-        return len(users) - np.bincount(pairs.item[pairs.user % step == 0], minlength=pairs.n_items).astype(
-            np.float64
-        )
+        with_rows = np.bincount(pairs.item[pairs.user % step == 0], minlength=pairs.n_items)
+        return np.asarray((np.count_nonzero(pairs.user_cells[users]) - with_rows) * (pairs.item_cells > 0.0))
     return sum((mask.sum(0) for _, mask in _absent_blocks(held_out, users)), np.zeros(held_out.pairs.n_items))
 
 
@@ -194,7 +225,7 @@ def _absent_taste(held_out: HeldOut, taste: tastes.Taste, shape: float, users: I
     """Σ log(1 − μ̂^C) over the sampled users' pairs without any row, and the number of their cells."""
     total, cells, chances = 0.0, 0, held_out.pairs.absent_chances()
     for block, mask in _absent_blocks(held_out, users):
-        control = tastes.absent_moments(taste.users[block], taste.items, taste.means, shape, chances)[1]
+        control = tastes.absent_control(taste.users[block], taste.items, taste.means, shape, chances)
         total += float(np.log1p(-control)[mask].sum())
         cells += int(np.count_nonzero(mask))
     return total, float(cells)

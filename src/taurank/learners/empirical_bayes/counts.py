@@ -6,7 +6,7 @@ that follows sees only these counts, never a row.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -71,13 +71,23 @@ class Pairs:
     def seen(self) -> npt.NDArray[np.bool_]:
         return np.asarray(self.rows > 0)
 
-    def by_item(self, counts: Any) -> Floats:
+    def by_item(self, counts: Codes) -> Floats:
         """Sums over the pairs of each item that have counted rows."""
-        return np.bincount(self.item, counts * self.seen, self.n_items).astype(np.float64)
+        sums = np.zeros(self.n_items)
+        _add_by_item(self.item, self.rows, counts, sums)
+        return sums
+
+    def bought_by_user(self) -> Floats:
+        bought = self.treated_positives + self.control_positives
+        return np.bincount(self.user, bought, self.n_users).astype(np.float64)
+
+    def bought_by_item(self) -> Floats:
+        bought = self.treated_positives + self.control_positives
+        return np.bincount(self.item, bought, self.n_items).astype(np.float64)
 
     def absent_chances(self) -> Codes:
         """For each item, how many chances a pair without rows had: their mean, as an integer."""
-        number = np.maximum(self.users - self.by_item(1), 1e-9)
+        number = np.maximum(self.users - self.by_item(np.minimum(self.rows, 1)), 1e-9)
         return np.clip(np.rint(self._left() / number), 1, max(1, self.times)).astype(np.int32)
 
     def absent(self) -> Floats:
@@ -103,13 +113,28 @@ class HeldOut:
         """Which cells of the held-out time could have been treated, users × items."""
         items = np.arange(self.pairs.n_items)
         if self.eligibility is None:
-            return np.ones((len(users), len(items)), np.bool_)
+            return np.outer(self.pairs.user_cells[users] > 0, self.pairs.item_cells > 0)
         return self.eligibility.contains(users[:, None], items[None, :], self.time)
 
 
 def count(log: Log) -> Pairs:
     """The counts of every pair."""
     return _count(log, np.zeros(len(log), np.bool_), log.n_times, 1.0)[0]
+
+
+def without_cold(pairs: Pairs, users: bool, items: bool) -> Pairs:
+    """Users, or items, without rows had no chances: they are new, instead of never shown and never bought.
+
+    Eligibility tables say themselves who had chances.
+    """
+    if pairs.limited:
+        return pairs
+    warm_user = (np.diff(pairs.start) > 0) | (not users)
+    warm_item = (np.bincount(pairs.item, minlength=pairs.n_items) > 0) | (not items)
+    return replace(
+        pairs, users=pairs.users * warm_user.mean(), item_cells=pairs.item_cells * warm_user.mean() * warm_item,
+        user_cells=pairs.user_cells * warm_item.mean() * warm_user,
+    )  # fmt: skip
 
 
 def hold_out(log: Log) -> HeldOut:
@@ -200,6 +225,13 @@ def distinct(start: Integers, value: Any, n_values: int) -> tuple[Integers, Code
     values, entry = np.empty(begin[-1], np.int32), np.empty(len(value), np.int64)
     _fill_distinct(start, value, np.full(n_values, -1, np.int64), begin, values, entry)
     return begin, values, entry
+
+
+@compiled
+def _add_by_item(item: Any, rows: Any, counts: Any, sums: Any) -> None:
+    for pair in range(len(item)):
+        if rows[pair]:
+            sums[item[pair]] += counts[pair]
 
 
 @compiled

@@ -6,22 +6,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
 from taurank._validation import check_choice, check_integer, check_number
-from taurank.data.ids import Codes
+from taurank.data.features import Features
+from taurank.data.ids import Codes, Ids
+from taurank.data.joining import grown
 from taurank.data.log import Log
 from taurank.data.schema import Array
 from taurank.errors import InputError
 from taurank.learners.base import Float32s, Learner
+from taurank.learners.checkpoints import Record
 from taurank.learners.empirical_bayes import taste as tastes
-from taurank.learners.empirical_bayes.choice import PRIORS, STEPS, Fits, Setting, choose
-from taurank.learners.empirical_bayes.counts import Floats, Pairs, count, hold_out
+from taurank.learners.empirical_bayes.choice import PRIORS, STEPS, Fits, Setting, best_taste, choose
+from taurank.learners.empirical_bayes.counts import Floats, Pairs, count, hold_out, without_cold
+from taurank.learners.empirical_bayes.covariates import NOTHING_KNOWN, Covariates, VectorMap
 from taurank.learners.empirical_bayes.folding import fold_counts
 from taurank.learners.empirical_bayes.merging import added
+from taurank.learners.fitting import FitOptions
+from taurank.learners.updating import News
 
 AUTO = "auto"
 _COUNTS = ("rows", "treated", "treated_positives", "control_positives")
@@ -38,6 +45,9 @@ class EmpiricalBayes(Learner):
     time, which is held out for that. ``strength`` is how much the prior counts: in pairs of an item that its
     cluster of items stands for, or, for taste, in purchases of the pair; None: chosen the same way. ``rank`` is
     the rank of taste. ``settings_`` has the held-out log-likelihood per cell of every setting tried.
+
+    With ``features``, items' mean rates and the vectors of taste are shrunk toward what the features predict, and
+    users and items without rows get a score from taste, whichever prior the other pairs have.
     """
 
     prior: str = AUTO
@@ -46,6 +56,7 @@ class EmpiricalBayes(Learner):
     threads: int | None = None
 
     scores_are_effects: ClassVar[bool] = True
+    uses_features: ClassVar[bool] = True
     stored: ClassVar[Mapping[str, Array]] = {
         "pair_start": Array("int64", ("users + 1",), offsets_of="pairs"),
         "pair_item": Array("int32", ("pairs",), below="items"),
@@ -65,6 +76,8 @@ class EmpiricalBayes(Learner):
         "item_cells": Array("float64", ("items",), minimum=0.0, optional=True),
         "user_cells": Array("float64", ("users",), minimum=0.0, optional=True),
         "absent_chances": Array("int32", ("items",), minimum=0, optional=True),
+        "cold_user": Array("uint8", ("users",), maximum=1, optional=True),  # these two of features
+        "cold_item": Array("uint8", ("items",), maximum=1, optional=True),
     }
     space: ClassVar[Mapping[str, Sequence[Any]]] = {"prior": PRIORS}
 
@@ -78,31 +91,76 @@ class EmpiricalBayes(Learner):
             check_integer("threads", self.threads)
 
     def learn(self, log: Log) -> None:
-        _check_arms(log)
-        self.settings_: dict[Setting, float] = {}
-        setting = self._setting(log)
-        self._store(count(log), setting)
+        self._learn(log, NOTHING_KNOWN)
 
     def learn_more(self, log: Log) -> None:
         """Add up the counts, and fit the prior that was chosen before to all of them."""
-        self._check_propensity(log, self._chosen())
-        self._store(added(self._pairs(), log), self._chosen())
+        self._learn_more(log, NOTHING_KNOWN)
 
     def fold(self, log: Log) -> None:
         """The posteriors of these users' pairs under the priors of the fit."""
-        known, new, setting = self._pairs(), count(log), self._chosen()
+        self._fold(log, None)
+
+    def fold_featured(self, log: Log, known: Ids, features: Features) -> None:
+        """The same; users without rows get what their features say, as learned from the known users' taste."""
+        if "cold_user_" not in self.__dict__:
+            raise InputError(
+                "this model was fitted without features of users, so it cannot use those of new users; leave them "
+                "out, or fit it with features."
+            )
+        matrix = features.of_users(grown(known, log.users))
+        if matrix is None:
+            raise InputError("these features have no table of users; new users need one.")
+        vectors = np.zeros((matrix.shape[0], self.user_vector_.shape[1]))
+        vectors[: len(known)] = self.user_vector_
+        bought = np.zeros(len(vectors))
+        bought[: len(known)] = self._pairs().bought_by_user()
+        self._fold(log, VectorMap(matrix, bought).predict(vectors)[len(known) :])
+
+    def _train(self, log: Log, options: FitOptions) -> list[Record]:
+        self._learn(log, Covariates.of(options.features, log.users, log.items))
+        return self._checked_once(options)
+
+    def _train_on(self, news: News, epochs: int | None, options: FitOptions) -> list[Record]:
+        if options.features is None and self._is_featured():
+            raise InputError(
+                "this EmpiricalBayes was fitted with features; give update the tables of all users and items as "
+                "well: features=…"
+            )
+        self._learn_more(news.log, Covariates.of(options.features, news.log.users, news.log.items))
+        return self._checked_once(options)
+
+    def _learn(self, log: Log, covariates: Covariates) -> None:
+        _check_arms(log)
+        self.settings_: dict[Setting, float] = {}
+        setting = self._setting(log, covariates)
+        self._store(covariates.warm(count(log)), setting, best_taste(self.settings_, self.rank), covariates)
+
+    def _learn_more(self, log: Log, covariates: Covariates) -> None:
+        setting, rank = self._chosen(), self.user_vector_.shape[1]
         self._check_propensity(log, setting)
+        of_cold = Setting("taste", float(self.taste_setting_[0]), rank=rank) if rank else best_taste({}, self.rank)
+        self._store(covariates.warm(added(self._pairs(), log)), setting, of_cold, covariates)
+
+    def _fold(self, log: Log, goal: Floats | None) -> None:
+        """``goal`` is what the features of these users say about their vectors of taste."""
+        known, setting, is_featured = self._pairs(), self._chosen(), self._is_featured()
+        new = without_cold(count(log), users=goal is not None, items=False)
+        self._check_propensity(log, setting)
+        item_rate = self._fitted("mean_rate_")
+        taste = tastes.fold_taste(new, self._fitted("item_vector_"), item_rate, goal)
+        self.user_vector_ = taste.users
+        self.taste_setting_ = np.array([self._fitted("taste_setting_")[0], log.n_times], np.float64)
         if setting.prior == "taste":
-            taste = tastes.fold_taste(new, self._fitted("item_vector_"), self._fitted("mean_rate_"))
-            self.user_vector_ = taste.users
             self._store_pairs(new, tastes.pair_moments(new, taste, setting.strength))
-            self.taste_setting_ = np.array([setting.strength, log.n_times], np.float64)
         else:
-            result = fold_counts(known, new, setting, self.threads)
+            result = fold_counts(known, new, setting, item_rate if is_featured else None, self.threads)
             self._store_pairs(new, result.pair)
             self.unseen_, self.unseen_deviation_ = _effect(result.absent)
-            self.user_vector_ = np.zeros((new.n_users, 0))
         self._store_counts(new)
+        self.__dict__.pop("cold_user_", None)
+        if goal is not None:
+            self.cold_user_ = (np.diff(new.start) == 0).astype(np.uint8)
 
     def score_block(self, user_codes: Codes) -> Float32s:
         return self._filled(user_codes, self._fitted("pair_score_"), *self._absent(user_codes)[:1])
@@ -119,7 +177,7 @@ class EmpiricalBayes(Learner):
         if setting.prior == "propensity":
             log.recorded_propensity("EmpiricalBayes with prior='propensity'")
 
-    def _setting(self, log: Log) -> Setting:
+    def _setting(self, log: Log, covariates: Covariates) -> Setting:
         """What was asked for, or the best of what may be chosen from."""
         if self.prior == "propensity":
             log.recorded_propensity("EmpiricalBayes with prior='propensity'")
@@ -128,18 +186,24 @@ class EmpiricalBayes(Learner):
         if self.prior != AUTO and self.strength is not None and (self.prior != "taste" or self.rank is not None):
             steps = 0 if self.prior == "taste" else STEPS[0]
             return Setting(self.prior, self.strength, steps, self.rank or 0)
-        self.settings_ = choose(hold_out(log), priors, self.strength, self.rank, self.threads)
+        held_out = hold_out(log)
+        held_out = replace(held_out, pairs=covariates.warm(held_out.pairs))
+        self.settings_ = choose(held_out, priors, self.strength, self.rank, self.threads, covariates)
         return max(self.settings_, key=lambda setting: self.settings_[setting])
 
-    def _store(self, pairs: Pairs, setting: Setting) -> None:
-        fits = Fits(pairs, self.threads)
+    def _store(self, pairs: Pairs, setting: Setting, of_cold: Setting, covariates: Covariates) -> None:
+        """``of_cold`` is the setting of taste for users and items without rows."""
+        fits = Fits(pairs, self.threads, covariates)
         if setting.prior == "taste":
             self._store_taste(fits, setting)
         else:
             self._store_counted(fits, setting)
+            if covariates.given:
+                self._store_vectors(fits, of_cold)
         numbers = (setting.strength, setting.steps, setting.rank, setting.own)
         self.chosen_ = np.array([PRIORS.index(setting.prior), *numbers], np.float64)
         self._store_counts(pairs)
+        self._store_cold(pairs, covariates.users is not None, covariates.items is not None)
 
     def _store_counted(self, fits: Fits, setting: Setting) -> None:
         result, n_items = fits.counted(setting), fits.pairs.n_items
@@ -149,9 +213,12 @@ class EmpiricalBayes(Learner):
         self.mean_rate_, self.taste_setting_ = np.zeros((n_items, 2)), np.zeros(2)
 
     def _store_taste(self, fits: Fits, setting: Setting) -> None:
-        taste = fits.taste(setting.rank)
-        self._store_pairs(fits.pairs, tastes.pair_moments(fits.pairs, taste, setting.strength))
+        self._store_vectors(fits, setting)
+        self._store_pairs(fits.pairs, tastes.pair_moments(fits.pairs, fits.taste(setting.rank), setting.strength))
         self.unseen_ = self.unseen_deviation_ = np.zeros(fits.pairs.n_items, np.float32)
+
+    def _store_vectors(self, fits: Fits, setting: Setting) -> None:
+        taste = fits.taste(setting.rank)
         self.user_vector_, self.item_vector_, self.mean_rate_ = taste.users, taste.items, taste.means
         self.taste_setting_ = np.array([setting.strength, fits.pairs.times], np.float64)
 
@@ -172,6 +239,19 @@ class EmpiricalBayes(Learner):
             self.pair_chances_, self.absent_chances_ = pairs.chances, pairs.absent_chances()
             self.item_cells_, self.user_cells_ = pairs.item_cells, pairs.user_cells
 
+    def _store_cold(self, pairs: Pairs, users: bool, items: bool) -> None:
+        """Which users and items get their scores from their features alone."""
+        self.__dict__.pop("cold_user_", None)
+        self.__dict__.pop("cold_item_", None)
+        if users:
+            self.cold_user_ = ((np.diff(pairs.start) == 0) & (pairs.user_cells == 0)).astype(np.uint8)
+        if items:
+            without_rows = np.bincount(pairs.item, minlength=pairs.n_items) == 0
+            self.cold_item_ = (without_rows & (pairs.item_cells == 0)).astype(np.uint8)
+
+    def _is_featured(self) -> bool:
+        return "cold_user_" in self.__dict__ or "cold_item_" in self.__dict__
+
     def _pairs(self) -> Pairs:
         """The counts of the model."""
         if "times_" not in self.__dict__:
@@ -183,12 +263,13 @@ class EmpiricalBayes(Learner):
         stored: Mapping[str, Any] = self.__dict__
         user_cells = stored.get("user_cells_", np.full(n_users, float(n_items * times)))
         rows, treated, bought, otherwise = (stored[f"pair_{name}_"] for name in _COUNTS)
-        return Pairs(
+        pairs = Pairs(
             self.pair_start_, self.pair_item_, rows, treated, bought, otherwise, stored.get("pair_propensity_"),
             stored.get("pair_chances_", np.broadcast_to(np.int32(times), len(self.pair_item_))),
             stored.get("item_cells_", np.full(n_items, float(n_users * times))), user_cells, times,
             float(np.count_nonzero(user_cells)),
         )  # fmt: skip
+        return without_cold(pairs, "cold_user_" in stored, "cold_item_" in stored)
 
     def _chosen(self) -> Setting:
         prior, strength, steps, rank, own = self.chosen_
@@ -196,18 +277,29 @@ class EmpiricalBayes(Learner):
 
     def _absent(self, user_codes: Codes) -> tuple[Float32s, Float32s]:
         """Scores and deviations as if none of these users' pairs had rows, users × items."""
-        if not self._fitted("user_vector_").shape[1]:
-            shape = (len(user_codes), len(self.unseen_))
-            return np.broadcast_to(self.unseen_, shape), np.broadcast_to(self.unseen_deviation_, shape)
+        shape = (len(user_codes), len(self._fitted("unseen_")))
+        unseen = np.broadcast_to(self.unseen_, shape), np.broadcast_to(self.unseen_deviation_, shape)
+        is_cold, is_taste = self._is_cold(user_codes), self._is_taste()
+        if not is_taste and not is_cold.any():
+            return unseen
         strength, times = self.taste_setting_
+        chances = np.where(is_cold, 0, self.__dict__.get("absent_chances_", int(times)))
         vectors = self.user_vector_[user_codes]
-        filled = np.zeros((-(-len(vectors) // 16) * 16, vectors.shape[1]))  # one shape of product, so one sum order
-        filled[: len(vectors)] = vectors
-        treated, control, variance = tastes.absent_moments(
-            filled, self.item_vector_, self.mean_rate_, strength, self.__dict__.get("absent_chances_", int(times))
-        )
-        part = slice(len(vectors))
-        return (treated - control)[part].astype(np.float32), np.sqrt(variance)[part].astype(np.float32)
+        score, deviation = tastes.absent_effects(vectors, self.item_vector_, self.mean_rate_, strength, chances)
+        if is_taste:
+            return score, deviation
+        return np.where(is_cold, score, unseen[0]), np.where(is_cold, deviation, unseen[1])
+
+    def _is_cold(self, user_codes: Codes) -> npt.NDArray[np.bool_]:
+        """Which pairs are known by features alone, users × items; one row for all users if that says it."""
+        of_item = self.__dict__.get("cold_item_", np.zeros(len(self.unseen_), np.uint8))
+        of_user = self.__dict__["cold_user_"][user_codes] if "cold_user_" in self.__dict__ else np.zeros(1, np.uint8)
+        return np.asarray((of_user[:, None] | of_item) > 0)
+
+    def _is_taste(self) -> bool:
+        """Whether taste is the prior of all pairs, and not of cold ones alone."""
+        has_vectors = self.user_vector_.shape[1] > 0
+        return has_vectors and ("chosen_" not in self.__dict__ or self._chosen().prior == "taste")
 
     def _filled(self, user_codes: Codes, values: Float32s, absent: Float32s) -> Float32s:
         """A fresh block: ``absent``, with the values of the pairs that have rows."""

@@ -9,19 +9,23 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from taurank._arrays import group
 from taurank.learners.empirical_bayes.counts import Floats, Integers, Pairs, distinct
 from taurank.learners.empirical_bayes.grid import Patterns, fit_priors, posteriors
 from taurank.learners.empirical_bayes.groups import Groups
 from taurank.learners.empirical_bayes.rates import paired_rates
 
 Shapes = tuple[tuple[int, int], ...]
-SHAPES: Shapes = ((3, 6), (4, 4), (5, 5))  # of clusterings: quantiles of treated share × quantiles of control rate
+SHAPES: Shapes = ((2, 4), (3, 3), (2, 6))  # of clusterings: quantiles of treated share × quantiles of control rate
 PAIRS_PER_CLUSTER = 20_000  # fewer clusters, and a stronger pull, where pairs are too few for own distributions
 CLUSTER_STEPS = 300
 CLUSTER_PULL = 30.0
+MOST_CODES = 2**24  # of counts that are numbered by a table instead of sorting
 
 
 @dataclass(frozen=True)
@@ -43,26 +47,31 @@ class Segments:
 
 @dataclass(frozen=True)
 class Posterior:
-    """E[μ^T], E[μ^C], E[(μ^T − μ^C)²] of every pair with rows, and of the absent pairs of every item."""
+    """E[μ^T], E[μ^C], E[(μ^T − μ^C)²] of every pattern, which of them each pair has, and of absent pairs by item."""
 
-    pair: Floats
+    pattern: Floats
+    pair_entry: Integers
     absent: Floats
+
+    @property
+    def pair(self) -> Floats:
+        return np.asarray(self.pattern[self.pair_entry])
 
 
 def segment(
-    pairs: Pairs, groups: Groups, rates: Floats, threads: int | None = 1, shapes: Shapes = SHAPES
+    pairs: Pairs, groups: Groups, rates: Floats, item_rate: Floats, threads: int | None = 1, shapes: Shapes = SHAPES
 ) -> Segments:
+    """``item_rate`` are the mean rates of the items, as ``item_rates`` has them."""
     patterns, pair_entry, absent_entry = _patterns(pairs, groups)
-    items, group = np.divmod(np.arange(pairs.n_items * groups.number), groups.number)
+    items, of_group = np.divmod(np.arange(pairs.n_items * groups.number), groups.number)
     positives, trials = _totals(patterns)
-    item_rate = item_rates(pairs)
     means = _segment_rates(positives, trials, item_rate[items], groups.number)
     share = groups.absent / np.maximum(groups.absent.sum(1, keepdims=True), 1e-300)
     share[groups.absent.sum(1) == 0, 0] = 1.0
     one = _prior_of_all(patterns, means, rates, threads)
     clusterings = []
     for shape in _affordable(shapes, pairs.users * pairs.n_items):
-        parent = _clusters(pairs, item_rate, shape)[items] * groups.number + group
+        parent = _clusters(pairs, item_rate, shape)[items] * groups.number + of_group
         number = shape[0] * shape[1]
         clusterings.append((_parents(patterns, one, parent, means, rates, number, groups.number, threads), parent))
     return Segments(patterns, pair_entry, absent_entry, means, tuple(clusterings), rates, share)
@@ -80,7 +89,7 @@ def posterior(segments: Segments, pull: float, steps: int, own: float = 1.0, thr
     moments /= len(segments.clusterings)
     share = segments.absent_share
     absent = moments[segments.absent_entry].reshape(*share.shape, 3)
-    return Posterior(moments[segments.pair_entry], np.einsum("ig,igm->im", share, absent))
+    return Posterior(moments, segments.pair_entry, np.einsum("ig,igm->im", share, absent))
 
 
 def _affordable(shapes: Shapes, pairs: float) -> list[tuple[int, int]]:
@@ -101,12 +110,11 @@ def _patterns(pairs: Pairs, groups: Groups) -> tuple[Patterns, Integers, Integer
     for column in (pairs.treated, pairs.treated_positives, pairs.control_positives):
         code *= base
         code[:own] += column
-    values, code = np.unique(code, return_inverse=True)
+    values, code = _numbered(code, base**4)
     unit = np.concatenate((pairs.item.astype(np.int64) * groups.number + groups.of_pair, np.arange(n_segments)))
     weight = np.concatenate((pairs.seen.astype(np.float64), groups.absent.ravel()))
-    order = np.argsort(unit, kind="stable")
-    start = np.searchsorted(unit[order], np.arange(n_segments + 1))
-    begin, found, entry_sorted = distinct(start, code[order], len(values))
+    start, (code, order) = group(unit, n_segments, code, np.arange(len(unit)))
+    begin, found, entry_sorted = distinct(start, code, len(values))
     entry = np.empty_like(entry_sorted)
     entry[order] = entry_sorted
     chances, n, y, c = (values // base**power % base for power in (3, 2, 1, 0))
@@ -117,17 +125,27 @@ def _patterns(pairs: Pairs, groups: Groups) -> tuple[Patterns, Integers, Integer
     return patterns, entry[:own], entry[own:]
 
 
+def _numbered(code: Integers, below: int) -> tuple[Integers, Integers]:
+    """The different codes in order, and the number of each among them; without sorting where codes are small."""
+    if below > MOST_CODES:
+        values, numbers = np.unique(code, return_inverse=True)
+        return values, numbers
+    exists = np.zeros(below, np.bool_)
+    exists[code] = True
+    return np.flatnonzero(exists), (np.cumsum(exists) - 1)[code]
+
+
 def _totals(patterns: Patterns) -> tuple[Floats, Floats]:
     """Positives and trials of every segment in both arms, segments × 2."""
     sums = np.add.reduceat(patterns.counts * patterns.weight, patterns.start[:-1], axis=1).T
     return np.ascontiguousarray(sums[:, [1, 3]]), np.ascontiguousarray(sums[:, [0, 2]])
 
 
-def item_rates(pairs: Pairs) -> Floats:
-    """The mean rates of every item, items × 2."""
+def item_rates(pairs: Pairs, features: Any = None) -> Floats:
+    """The mean rates of every item, items × 2; ``features`` are those of the items."""
     treated = pairs.by_item(pairs.treated)
     positives = np.stack((pairs.by_item(pairs.treated_positives), pairs.by_item(pairs.control_positives)), 1)
-    return paired_rates(positives, np.stack((treated, pairs.item_cells - treated), 1))
+    return paired_rates(positives, np.stack((treated, pairs.item_cells - treated), 1), features=features)
 
 
 def _segment_rates(positives: Floats, trials: Floats, item_rate: Floats, groups: int) -> Floats:
@@ -142,12 +160,16 @@ def _segment_rates(positives: Floats, trials: Floats, item_rate: Floats, groups:
 
 def _clusters(pairs: Pairs, item_rate: Floats, shape: tuple[int, int]) -> Integers:
     """Items in quantiles of the treated share × quantiles of the control rate."""
-    treated_share = pairs.by_item(pairs.treated)
-    return _quantile(treated_share, shape[0]) * shape[1] + _quantile(item_rate[:, 1], shape[1])
+    warm, treated_share = pairs.item_cells > 0, pairs.by_item(pairs.treated)
+    of_share, of_rate = (
+        _quantile(values, warm, parts) for values, parts in zip((treated_share, item_rate[:, 1]), shape, strict=True)
+    )
+    return of_share * shape[1] + of_rate
 
 
-def _quantile(values: Floats, parts: int) -> Integers:
-    edges = np.quantile(values, np.arange(1, parts) / parts)
+def _quantile(values: Floats, warm: npt.NDArray[np.bool_], parts: int) -> Integers:
+    """In which part each value is; the parts have equally many of the warm ones."""
+    edges = np.quantile(values[warm], np.arange(1, parts) / parts)
     return np.searchsorted(edges, values).astype(np.int64)
 
 
@@ -172,10 +194,10 @@ def _parents(
     cluster_means = _mean_of(parent, clusters * groups, means, trials)
     priors = np.repeat(one, clusters * groups, axis=0)
     pull = CLUSTER_PULL * max(1.0, PAIRS_PER_CLUSTER * clusters * groups / max(1.0, patterns.weight.sum()))
-    for group, nearer in _outward(positives.reshape(-1, groups, 2).sum(0)):
-        units = np.arange(clusters) * groups + group
+    for of_group, nearer in _outward(positives.reshape(-1, groups, 2).sum(0)):
+        units = np.arange(clusters) * groups + of_group
         priors[units] = fit_priors(
-            _chosen(merged, units), priors, units + (nearer - group), cluster_means[units], pull,
+            _chosen(merged, units), priors, units + (nearer - of_group), cluster_means[units], pull,
             CLUSTER_STEPS, rates, threads,
         )  # fmt: skip
     return priors
@@ -206,9 +228,10 @@ def _mean_of(unit: Integers, number: int, means: Floats, trials: Floats) -> Floa
 def _merged(patterns: Patterns, unit: Integers, number: int) -> Patterns:
     """The patterns of several segments as those of one unit."""
     of_pattern = np.repeat(unit, np.diff(patterns.start))
-    counts, code = np.unique(patterns.counts, axis=1, return_inverse=True)
-    key = of_pattern * counts.shape[1] + code.ravel()
-    values, at = np.unique(key, return_inverse=True)
-    start = np.searchsorted(values, np.arange(number + 1) * counts.shape[1])
-    weight = np.bincount(at, patterns.weight).astype(np.float64)
-    return Patterns(start, np.ascontiguousarray(counts[:, values % counts.shape[1]]), weight)
+    base = int(patterns.counts.max(initial=0)) + 1
+    powers = base ** np.arange(3, -1, -1)
+    code = powers @ patterns.counts.astype(np.int64)
+    values, at = np.unique(of_pattern * base**4 + code, return_inverse=True)
+    start = np.searchsorted(values, np.arange(number + 1) * base**4)
+    counts = (values // powers[:, None] % base).astype(np.int32)
+    return Patterns(start, counts, np.bincount(at, patterns.weight).astype(np.float64))

@@ -10,7 +10,8 @@ The variance of positives is near their expectation, so x and v minimize the wei
 
 with e = (1, 0, …, 0), so that without data every factor is 1, and v̄ halfway between the arms. Each vector has a
 closed form given the others (alternating least squares), and absent pairs enter through one
-matrix Σ_i m^C_i v^C_i v^C_i'.
+matrix Σ_i m^C_i v^C_i v^C_i'. With features of users f_u, e + M f_u takes the place of e; with features of items g_i,
+v̄ is halfway between the arms' middle and e + M^a g_i. The maps M are regressed again after every sweep.
 
 The prior of a pair is Gamma(k) with mean m · x·v, where x comes from the user's other items alone (leave one out, a
 correction of rank two). Then the pair's own counts have the posterior mean (k + y) / (k / (m x·v) + n).
@@ -26,6 +27,7 @@ import numpy as np
 from taurank._jit import compiled
 from taurank._threads import map_blocks, one_blas_thread
 from taurank.learners.empirical_bayes.counts import Floats, Pairs
+from taurank.learners.empirical_bayes.covariates import NOTHING_KNOWN, Covariates, VectorMap
 
 RIDGE, SWEEPS = 4.0, 8
 LEAST = 0.02  # of x·v, which least squares can make negative
@@ -42,7 +44,9 @@ class Taste:
     left_out: Floats  # pairs × 2
 
 
-def learn_taste(pairs: Pairs, means: Floats, rank: int, threads: int | None) -> Taste:
+def learn_taste(
+    pairs: Pairs, means: Floats, rank: int, threads: int | None, covariates: Covariates = NOTHING_KNOWN
+) -> Taste:
     """Alternating least squares; ``means`` are the items' mean rates m, items × 2."""
     data = (pairs.treated, pairs.treated_positives, pairs.control_positives)
     item_share, user_share = shares(pairs)
@@ -51,37 +55,57 @@ def learn_taste(pairs: Pairs, means: Floats, rank: int, threads: int | None) -> 
     user = pairs.user[order]
     treated, positives, control = (column[order] for column in data)
     users, items = _begin(pairs.n_users, rank), _begin(2 * pairs.n_items, rank).reshape(-1, 2, rank)
+    user_map, item_map = _maps(pairs, covariates)
+    user_goal, item_goal = np.eye(rank)[:1], np.empty((0, 2, rank))
 
     def solve_users(begin: int, end: int) -> None:
         whole = all_items(items, means, item_share)
-        _solve_users(begin, end, pairs.start, pairs.item, *data, means, items, whole, user_share, users)
+        _solve_users(begin, end, pairs.start, pairs.item, *data, means, items, whole, user_share, user_goal, users)
 
     def solve_items(begin: int, end: int) -> None:
         whole = (users * user_share[:, None]).T @ users
-        _solve_items(begin, end, by_item, user, treated, positives, control, means, users, whole, item_share, items)
+        _solve_items(
+            begin, end, by_item, user, treated, positives, control, means, users, whole, item_share, item_goal, items
+        )
 
     left_out = np.empty((len(pairs.item), 2))
     with one_blas_thread():
         for _ in range(SWEEPS):
             map_blocks(solve_users, pairs.n_users, threads)
+            user_goal = user_map.predict(users) if user_map else user_goal
             map_blocks(solve_items, pairs.n_items, threads)
+            item_goal = item_map.predict(items) if item_map else item_goal
+        if item_map:
+            items[pairs.item_cells == 0] = item_goal[pairs.item_cells == 0]
         map_blocks(solve_users, pairs.n_users, threads)  # those of the final items, as for users that come later
         whole = all_items(items, means, item_share)
         map_blocks(
             lambda begin, end: _leave_one_out(
-                begin, end, pairs.start, pairs.item, *data, pairs.chances, means, items, whole, user_share, left_out
+                begin, end, pairs.start, pairs.item, *data, pairs.chances, means, items, whole, user_share,
+                user_goal, left_out,
             ),
             pairs.n_users, threads,
         )  # fmt: skip
     return Taste(users, items, means, left_out)
 
 
-def fold_taste(pairs: Pairs, items: Floats, means: Floats) -> Taste:
-    """Vectors of new users from their own pairs; those of the items stay."""
+def _maps(pairs: Pairs, covariates: Covariates) -> tuple[VectorMap | None, VectorMap | None]:
+    """From features to the vectors of users and of items; None without features of them."""
+    return (
+        None if covariates.users is None else VectorMap(covariates.users, pairs.bought_by_user()),
+        None if covariates.items is None else VectorMap(covariates.items, pairs.bought_by_item()),
+    )
+
+
+def fold_taste(pairs: Pairs, items: Floats, means: Floats, goal: Floats | None = None) -> Taste:
+    """Vectors of new users from their own pairs; those of the items stay. ``goal`` is what their features say."""
     data = (pairs.treated, pairs.treated_positives, pairs.control_positives)
-    users, left_out = np.zeros((pairs.n_users, items.shape[2])), np.empty((len(pairs.item), 2))
+    users, left_out = np.zeros((pairs.n_users, items.shape[2])), np.ones((len(pairs.item), 2))
+    if not items.shape[2]:  # the model has no taste
+        return Taste(users, items, means, left_out)
     item_share, user_share = shares(pairs)
-    rest = (means, items, all_items(items, means, item_share), user_share)
+    usual = np.eye(items.shape[2])[:1]
+    rest = (means, items, all_items(items, means, item_share), user_share, usual if goal is None else goal)
     with one_blas_thread():
         _solve_users(0, pairs.n_users, pairs.start, pairs.item, *data, *rest, users)
         _leave_one_out(0, pairs.n_users, pairs.start, pairs.item, *data, pairs.chances, *rest, left_out)
@@ -113,10 +137,32 @@ def pair_moments(pairs: Pairs, taste: Taste, shape: float) -> Floats:
 
 def absent_moments(users: Any, items: Any, means: Any, shape: float, chances: Any) -> tuple[Floats, Floats, Floats]:
     """E[μ^T], E[μ^C] and the variance of μ^T − μ^C for all items of these users, each users × items."""
-    prior = [np.maximum(users @ items[:, arm].T, LEAST) * means[:, arm] for arm in (0, 1)]
-    treated, treated_variance = gamma_posterior(0.0, 0.0, prior[0], shape)
-    control, control_variance = gamma_posterior(0.0, chances, prior[1], shape)
+    treated, treated_variance = gamma_posterior(0.0, 0.0, _prior_mean(users, items, means, 0), shape)
+    control, control_variance = gamma_posterior(0.0, chances, _prior_mean(users, items, means, 1), shape)
     return treated, control, treated_variance + control_variance
+
+
+def absent_control(users: Any, items: Any, means: Any, shape: float, chances: Any) -> Floats:
+    """E[μ^C] alone."""
+    return gamma_posterior(0.0, chances, _prior_mean(users, items, means, 1), shape)[0]
+
+
+def _prior_mean(users: Any, items: Any, means: Any, arm: int) -> Floats:
+    return np.asarray(np.maximum(users @ items[:, arm].T, LEAST) * means[:, arm])
+
+
+def absent_effects(vectors: Floats, items: Floats, means: Floats, shape: float, chances: Any) -> Any:
+    """Scores and deviations of all items of these users, as if their pairs had no rows; users × items, float32.
+
+    ``chances`` are users × items, or one row for all users.
+    """
+    n = len(vectors)
+    filled = np.zeros((-(-n // 16) * 16, vectors.shape[1]))  # one shape of product, so one sum order
+    filled[:n] = vectors
+    every = np.broadcast_to(chances, (n, len(items)))
+    of_filled = np.concatenate((every, np.zeros((len(filled) - n, len(items)))))
+    treated, control, variance = absent_moments(filled, items, means, shape, of_filled)
+    return (treated - control)[:n].astype(np.float32), np.sqrt(variance)[:n].astype(np.float32)
 
 
 def _begin(n: int, rank: int) -> Floats:
@@ -134,13 +180,12 @@ def all_items(items: Floats, means: Floats, share: Floats) -> Floats:
 @compiled
 def _user_system(
     user: Any, start: Any, item: Any, treated: Any, positives: Any, control: Any, means: Any, items: Any, whole: Any,
-    share: Any,
+    share: Any, goal: Any,
 ) -> Any:  # fmt: skip
-    """Matrix and right side of the normal equations of one user."""
+    """Matrix and right side of the normal equations of one user; ``goal`` has one row per user, or one for all."""
     first, last, rank = start[user], start[user + 1], len(whole)
     rows, weighted = np.empty((2 * (last - first), rank)), np.empty((2 * (last - first), rank))
-    right = np.zeros(rank)
-    right[0] = RIDGE
+    right = RIDGE * goal[user % len(goal)]
     filled = 0
     for pair in range(first, last):
         i, n = item[pair], treated[pair]
@@ -164,18 +209,21 @@ def _user_system(
 @compiled
 def _solve_users(
     begin: Any, end: Any, start: Any, item: Any, treated: Any, positives: Any, control: Any, means: Any, items: Any,
-    whole: Any, share: Any, users: Any,
+    whole: Any, share: Any, goal: Any, users: Any,
 ) -> None:  # fmt: skip
     for user in range(begin, end):
-        matrix, right = _user_system(user, start, item, treated, positives, control, means, items, whole, share[user])
+        matrix, right = _user_system(
+            user, start, item, treated, positives, control, means, items, whole, share[user], goal
+        )
         users[user] = np.linalg.solve(matrix, right)
 
 
 @compiled
 def _solve_items(
     begin: Any, end: Any, start: Any, user: Any, treated: Any, positives: Any, control: Any, means: Any, users: Any,
-    whole: Any, share: Any, items: Any,
+    whole: Any, share: Any, goal: Any, items: Any,
 ) -> None:  # fmt: skip
+    """``goal`` is what the features of the items say, or empty."""
     rank = users.shape[1]
     for i in range(begin, end):
         middle = 0.5 * (items[i, 0] + items[i, 1])
@@ -198,18 +246,20 @@ def _solve_items(
         for arm in range(2):
             for j in range(rank):
                 matrices[arm, j, j] += RIDGE
-                right[arm, j] += RIDGE * middle[j]
+                right[arm, j] += RIDGE * (0.5 * (middle[j] + goal[i, arm, j]) if len(goal) else middle[j])
             items[i, arm] = np.linalg.solve(matrices[arm], right[arm])
 
 
 @compiled
 def _leave_one_out(
     begin: Any, end: Any, start: Any, item: Any, treated: Any, positives: Any, control: Any, chances: Any, means: Any,
-    items: Any, whole: Any, share: Any, left_out: Any,
+    items: Any, whole: Any, share: Any, goal: Any, left_out: Any,
 ) -> None:  # fmt: skip
     """Both tastes of every pair without its own counts: (A − V D V')⁻¹ (b − V y) by Woodbury's identity."""
     for user in range(begin, end):
-        matrix, right = _user_system(user, start, item, treated, positives, control, means, items, whole, share[user])
+        matrix, right = _user_system(
+            user, start, item, treated, positives, control, means, items, whole, share[user], goal
+        )
         inverse = np.linalg.inv(matrix)
         x = inverse @ right
         for pair in range(start[user], start[user + 1]):
