@@ -145,17 +145,19 @@ def one_epoch(log: Path, given: Any) -> None:
         data = report("read and check the log", lambda: tr.cluster.read_log(log))
         fleets: list[Any] = []
         times: list[float] = []
-        with timed(Fleet, "run_epoch", times, fleets):
+        computed: list[float] = []
+        with timed(Fleet, "run_epoch", times, fleets, memory.cpu_seconds, computed):
             model = learner(factors, given.epochs, 1)
             report(f"load and {given.epochs} epochs", lambda: model.fit(data, None))
         reports = fleets[-1].reports
         model.save(given.folder / f"model-{given.positives}")
-    second = float(np.median(times[1:] or times))
+    second, cpu = (float(np.median(each[1:] or each)) for each in (times, computed))
     users, items = sizes(given.positives)
     share = given.positives * 12 / given.workers / 1e6
     held = (users / given.workers + items) * factors * 4 / 1e6
     print(f"{given.positives:,} positives, {users:,} users, {items:,} items, d = {factors}, {given.workers} workers")
     print(f"epoch {second:.2f} s, {second * 1e9 * given.workers / given.positives:.1f} ns/update and worker")
+    print(f"CPU time of the workers {cpu:.2f} s an epoch, {cpu * 1e9 / given.positives:.1f} ns/update")
     busy = [one.busy for one in reports]
     planning, received = np.mean([one.planning for one in reports]), sum(one.received for one in reports) / 1e6
     print(f"in the kernels {np.mean(busy):.2f} s, planning {planning:.2f} s; item blocks {received:.1f} MB/epoch")
@@ -176,7 +178,7 @@ def write_lists(log: Path, given: Any) -> None:
         began = time.perf_counter()
         count = report(f"top {given.k}", lambda: model.write_recommendations(target, users, k=given.k))
         each = (time.perf_counter() - began) * given.workers / (count / given.k)
-        used = sum(sum(memory.processes[f"worker {n}"].cpu_times()[:2]) for n in range(given.workers))
+        used = memory.cpu_seconds()
     size = sum(file.stat().st_size for file in target.iterdir())
     print(f"{count:,} rows, top {given.k} of {len(model.items):,} items, {size / 1e6:,.0f} MB of Parquet")
     print(
@@ -207,16 +209,18 @@ def learner(factors: int, epochs: int, threads: int) -> Any:
 
 
 @contextmanager
-def timed(owner: Any, name: str, seconds: list[float], called_with: list[Any] | None = None) -> Iterator[None]:
-    """Measure every call of a function; the first argument of the last call, too."""
+def timed(
+    owner: Any, name: str, seconds: list[float], called_with: list[Any], clock: Any, on_clock: list[float]
+) -> Iterator[None]:
+    """Measure every call of a function, by the time and by another clock; and its last first argument."""
     before = getattr(owner, name)
 
     def measured(first: Any, *rest: Any) -> Any:
-        began = time.perf_counter()
+        began, other = time.perf_counter(), clock()
         result = before(first, *rest)
         seconds.append(time.perf_counter() - began)
-        if called_with is not None:
-            called_with[:] = [first]
+        on_clock.append(clock() - other)
+        called_with[:] = [first]
         return result
 
     setattr(owner, name, measured)
@@ -241,6 +245,10 @@ class Memory:
 
     def __exit__(self, *_: object) -> None:
         self.over.set()
+
+    def cpu_seconds(self) -> float:
+        """The CPU time of the workers so far."""
+        return float(sum(sum(one.cpu_times()[:2]) for name, one in self.processes.items() if name != "driver"))
 
     def show(self) -> None:
         for name, peak in self.peaks.items():

@@ -28,14 +28,21 @@ from typing import Any
 import numpy as np
 
 from taurank.data.ids import Ids
+from taurank.errors import Diverged
 from taurank.learners import BPR
 from taurank.serve.auth import create_token
+from taurank.serve.deciding import Decider
 from taurank.serve.demo import free_port
+from taurank.serve.export import export
 from taurank.serve.gate import promote
+from taurank.serve.keeping import keep_once
 from taurank.serve.models import add_model, model_bytes
 from taurank.serve.policy import Policy
+from taurank.serve.recording import Recorder
 from taurank.serve.retraining import Plan
-from taurank.serve.simulate import Scenario, simulate_directly
+from taurank.serve.simulate import START as FIRST_DAY
+from taurank.serve.simulate import SURFACE, DirectShop, Scenario, SimulatedClock, shop_one_day, simulate_directly
+from taurank.serve.simulate import prepare as open_shop
 from taurank.serve.store import Store
 from taurank.serve.surfaces import put_surface
 
@@ -70,6 +77,9 @@ def say(words: str) -> None:
 
 def main() -> None:
     arguments = _arguments()
+    if arguments.learners:
+        learners()
+        return
     if arguments.coverage:
         coverage(arguments.coverage)
         return
@@ -118,6 +128,47 @@ def coverage(runs: int) -> None:
         covered += all(report.covered for report in reports)
         holdout += all(report.holdout_covered for report in reports)
     say(f"{runs} runs of 20 periods: all intervals of the lift cover in {covered}, against the hold-out in {holdout}")
+
+
+def learners(days: int = 12) -> None:
+    """The true lift of lists by models that were fitted to days of Popular's log, in the demonstration's world."""
+    scenario, clock = Scenario(periods=days), SimulatedClock()
+    world = scenario.world()
+    with tempfile.TemporaryDirectory() as folder:
+        store = Store(folder)
+        decider, recorder = Decider(store, scenario.seed.to_bytes(32, "little"), clock), Recorder(store)
+        open_shop(decider, scenario, world)
+        for day in range(days):
+            clock.now = FIRST_DAY + day * 86400 + 9 * 3600
+            shop_one_day(DirectShop(decider, recorder), world, scenario, day, clock)
+            clock.now = FIRST_DAY + (day + 1) * 86400 + 60
+            keep_once(decider, grace=0.0, patience=6)
+        recorder.close()
+        log = export(decider, decider.surfaces.get(SURFACE), None).log
+        store.close()
+    plain = {"factors": 8, "epochs": 30, "learning_rate": 0.05, "rate_decay": 1.0, "random_state": 0}
+    capped = [("dlce", {**plain, "cap": cap}) for cap in (0.1, 0.3)]
+    capped += [("dlce", {**plain, "cap": 0.1, "learning_rate": rate}) for rate in (0.01, 0.003)]
+    plans = [("popular", {}), ("countingbayes", {"weight": 3.0}), ("empiricalbayes", {}), *capped]
+    plans += [(name, plain) for name in ("cause", "ulrmf", "ulbpr", "dlto", "blce", "bpr")]
+    for name, settings in plans:
+        try:
+            lift = true_lift(Plan(name, settings).fitted(log), world, scenario.policy)
+        except Diverged:
+            lift = float("nan")
+        say(f"{name} {settings}: true lift {lift:.3f} per visit")
+    effect = world.treated_rate.astype(np.float64) - world.control_rate
+    best = float(np.mean([scenario.policy.probabilities(row) @ row for row in effect]))
+    say(f"known effects: true lift {best:.3f} per visit")
+
+
+def true_lift(learner: Any, world: Any, policy: Policy) -> float:
+    """Σ π (μ^T − μ^C), the mean over the users of the log; all of them visit equally often."""
+    effect = world.treated_rate.astype(np.float64) - world.control_rate
+    users = learner.users.encode([str(user) for user in range(world.n_users)])
+    columns = learner.items.encode([str(item) for item in range(world.n_items)])
+    pairs = zip(learner.score_block(users[users >= 0])[:, columns], effect[users >= 0], strict=True)
+    return float(np.mean([policy.probabilities(row) @ caused for row, caused in pairs]))
 
 
 def prepare(address: str) -> str:
@@ -295,6 +346,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--rate", type=float, default=800.0)
     parser.add_argument("--coverage", type=int, default=0, help="instead: simulate this many runs")
+    parser.add_argument("--learners", action="store_true", help="instead: true lift of models after 12 days")
     parser.add_argument("--more", type=float, nargs="*", default=(), help="further rates to try")
     return parser.parse_args()
 

@@ -25,7 +25,7 @@ import pytest
 
 import taurank as tr
 from taurank.cli.arguments import read_ranker
-from taurank.cluster import fleet, pieces
+from taurank.cluster import connection, fleet, pieces
 from taurank.sgd.visits import visits
 
 PLAIN: dict[str, Any] = {"factors": 12, "epochs": 3, "random_state": 3}
@@ -340,6 +340,19 @@ def test_one_two_and_three_workers_agree_bit_for_bit(
     assert len(set(lines[1::2])) == 1
 
 
+def test_the_command_prints_what_one_machine_prints(
+    nodes: Any, logs: tuple[Path, Path], models: tuple[Any, Any], tmp_path: Path
+) -> None:
+    models[1].save(tmp_path / "model")
+    command = [sys.executable, "-m", "taurank", "evaluate", tmp_path / "model", logs[1], "--cap", "0.1"]
+    alone, together = (
+        subprocess.run([*map(str, command), *more], capture_output=True, text=True, timeout=120)
+        for more in ([], ["--cluster", nodes.address])
+    )
+    assert "elieve it" in alone.stdout
+    assert together.stdout == alone.stdout, together.stderr
+
+
 def test_a_killed_driver_goes_on_from_its_checkpoint(
     nodes: Any, logs: tuple[Path, Path], models: tuple[Any, Any], tmp_path: Path
 ) -> None:
@@ -427,6 +440,19 @@ def test_a_worker_without_memory_is_one_sentence(data: tuple[Any, Any]) -> None:
     pool = data[0].cluster.pool
     with pytest.raises(tr.InputError, match="a worker ran out of memory; use more workers"):
         pool.get(pool.actor(0).__ray_call__.remote(lambda _: np.ones(1 << 50)))
+
+
+def test_cores_that_are_in_use_are_one_sentence(data: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    import ray
+
+    monkeypatch.setattr(connection, "FREE_SECONDS", 0.1)
+    monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 4.0})
+    monkeypatch.setattr(ray, "available_resources", lambda: {"CPU": 2.0})
+    assert connection._free_cores(ray, None) == 2
+    with pytest.raises(tr.InputError, match="3 workers need as many free cores, and 2 of the cluster's 4 are free"):
+        connection._free_cores(ray, 3)
+    with pytest.raises(tr.InputError, match="5 workers need as many cores, and the cluster has 4"):
+        connection._free_cores(ray, 5)
 
 
 def test_bad_rows_are_refused_in_one_sentence(data: tuple[Any, Any], tmp_path: Path) -> None:

@@ -87,6 +87,9 @@ def measure(page: str, folder: Path, width: int, dark: bool) -> dict[str, Any]:
       const small = [...inside.querySelectorAll("td, p, b")].filter(e => e.getClientRects().length
         && parseFloat(getComputedStyle(e).fontSize) < 11).length;
       document.title = JSON.stringify({scroll: root.scrollWidth, client: root.clientWidth, height: root.scrollHeight,
+        cut: [...inside.querySelectorAll("svg text")].filter(e => {
+          const [text, chart] = [e, e.ownerSVGElement].map(one => one.getBoundingClientRect());
+          return text.left < chart.left || text.right > chart.right; }).map(e => e.textContent),
         paper: getComputedStyle(inside.body).backgroundColor, ink: getComputedStyle(inside.body).color, small: small,
         charts: [...inside.querySelectorAll("svg")].map(e => e.getBoundingClientRect().width)});"""
     frame = f'<iframe width="{width}" height="900" srcdoc="{html.escape(page, quote=True)}"></iframe>'
@@ -107,11 +110,24 @@ def test_in_chromium(page: str, tmp_path: Path) -> None:
     for seen in (wide, narrow):
         assert seen["scroll"] <= seen["client"]  # nothing sticks out to the right
         assert seen["small"] == 0
+        assert seen["cut"] == []
         assert len(seen["charts"]) == 3
         assert max(seen["charts"]) <= seen["client"]
     assert narrow["height"] > wide["height"]
     assert wide["paper"] == "rgb(255, 255, 255)"
     assert narrow["paper"] == "rgb(20, 24, 29)"
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed; the page is not looked at")
+def test_labels_of_any_size_are_whole(page: str, tmp_path: Path) -> None:
+    """On a narrow screen, where letters are largest."""
+    charts = ""
+    for size in (-1e9, -2.5e5, -11_000.0, -900.0, -0.0021, 0.0021, 11_000.0, 1.5e5, 4e6):
+        ends = np.array([0.3, 1.0]) * size
+        charts += band_chart(["2026-11-17", "2026-11-18"], [Line("a", "one", ends, ends, ends)], "")
+    seen = measure(re.sub("<svg.*</svg>", lambda _: charts, page, flags=re.DOTALL), tmp_path, 400, False)
+    assert len(seen["charts"]) == 9
+    assert seen["cut"] == []
 
 
 def test_charts() -> None:

@@ -11,6 +11,7 @@ from taurank.serve.demo import simulate
 from taurank.serve.policy import Policy
 from taurank.serve.retraining import Plan
 from taurank.serve.simulate import Scenario, simulate_directly
+from taurank.worlds.world import World
 
 SMALL = Policy(k=4, floor=0.04, ceiling=0.8, temperature=0.4)
 COUNTING = Plan("countingbayes", {"weight": 3.0})
@@ -41,6 +42,31 @@ def test_intervals_cover_in_most_runs(tmp_path: Path) -> None:
         holdout += all(report.holdout_covered for report in reports)
     assert covered >= 0.92 * runs  # 95 % are promised; 25 runs may miss two
     assert holdout >= 0.92 * runs
+
+
+class Dear(Scenario):
+    """Ten cheap items, of which lists cause many purchases, and ten dear ones, of which they cause fewer."""
+
+    def world(self) -> World:
+        dear = np.arange(20) >= 10
+        control = np.tile(np.where(dear, 0.02, 0.05), (self.users, 1))
+        treated = control + np.where(dear, 0.10, 0.25)
+        return World(treated, control, np.full_like(control, 0.5), range(self.users), range(20))
+
+
+def test_a_loop_by_value_sells_fewer_but_dearer_items(tmp_path: Path) -> None:
+    """Retraining learns from values, and the gate promotes a model that causes fewer purchases of more value."""
+    shops = {}
+    for outcome in ("purchases", "value"):
+        prices = (1.0,) * 10 + (10.0,) * 10
+        scenario = Dear(400, 20, 7, 0.9, 0.2, 0.5, 3, SMALL, COUNTING, prices, outcome)
+        shops[outcome] = simulate_directly(str(tmp_path / outcome), scenario)
+    first, last = shops["value"][0], shops["value"][-1]
+    assert any(report.action.startswith("promoted") for report in shops["value"])
+    assert last.value > 2 * first.value
+    assert last.truth < 0.8 * first.truth
+    assert shops["purchases"][-1].truth > last.truth
+    assert shops["purchases"][-1].value < last.value / 2
 
 
 def test_same_seed_same_run(tmp_path: Path) -> None:

@@ -196,21 +196,18 @@ def evaluate(
             ranker, gains, split_commas(metrics) or None, unlisted="last" if unlisted else None, unit=unit,
             threads=threads,
         )  # fmt: skip
+        text = _as_text(result, gains.name, level, format)  # intervals are computed when asked for, where the log is
+    say(text, end="" if format is Output.csv else "\n")
+
+
+def _as_text(result: Any, gains: str, level: float, format: Output) -> str:
     frame = result.to_frame(level)
+    if format is Output.table:
+        return f"{result}\nmeasured by: {gains}"
     if format is Output.csv:
-        say(frame.to_csv(index=False), end="")
-    elif format is Output.json:
-        say(
-            to_json(
-                {
-                    "verdict": result.verdict_sentence() or None,
-                    "gains": gains.name,
-                    "metrics": json.loads(frame.to_json(orient="records")),
-                }
-            )
-        )
-    else:
-        say(f"{result}\nmeasured by: {gains.name}")
+        return str(frame.to_csv(index=False))
+    metrics = json.loads(frame.to_json(orient="records"))
+    return to_json({"verdict": result.verdict_sentence() or None, "gains": gains, "metrics": metrics})
 
 
 def recommend(

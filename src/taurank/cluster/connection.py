@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import sys
+import time
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -48,6 +49,8 @@ class Cluster:
         return write_recommendations(self, request, folder, users)
 
 
+FREE_SECONDS = 30.0  # the workers of a program that was killed take a moment to end
+
 _current: list[Cluster] = []
 
 
@@ -59,8 +62,8 @@ def connect(
 
     ``address`` None starts Ray on this machine for the time of the block, with token authentication; "auto" joins
     the cluster that this machine belongs to; "ray://host:10001" reaches one from outside (it needs ray[client]).
-    ``workers`` (None: one for each core of the cluster) changes the speed, never a bit of a result. ``storage`` is a
-    folder that all machines reach, for models until they are saved; on one machine it may be left out.
+    ``workers`` (None: one for each free core) changes the speed, never a bit of a result. ``storage`` is a folder
+    that all machines reach, for models until they are saved; on one machine it may be left out.
     """
     if address is None:
         _require_token()
@@ -74,10 +77,7 @@ def connect(
         if not ray.is_initialized():
             _start(ray, address, workers)
             stack.callback(ray.shutdown)
-        cores = int(ray.cluster_resources().get("CPU", 0))
-        count = workers or max(1, cores)
-        if count > cores:
-            raise InputError(f"{count} workers need as many cores, and the cluster has {cores}; ask for fewer.")
+        count = _free_cores(ray, workers)
         folder = _storage(ray, storage)
         place = folder if folder is not None else stack.enter_context(temporary_folder())
         pool = Pool(Worker, count)
@@ -91,6 +91,23 @@ def connect(
             _current.clear()
             remote.set_engine(None)
             cluster.open = False
+
+
+def _free_cores(ray: Any, workers: int | None) -> int:
+    """How many workers to start: those asked for, else one for each free core. Ray itself would wait forever."""
+    deadline, wanted = time.monotonic() + FREE_SECONDS, workers or 1
+    while True:
+        cores, free = (int(count().get("CPU", 0)) for count in (ray.cluster_resources, ray.available_resources))
+        if free >= wanted:
+            return workers or free
+        if cores < wanted:
+            raise InputError(f"{wanted} workers need as many cores, and the cluster has {cores}; ask for fewer.")
+        if time.monotonic() > deadline:
+            raise InputError(
+                f"{wanted} workers need as many free cores, and {free} of the cluster's {cores} are free; "
+                "ask for fewer, or wait until others have finished."
+            )
+        time.sleep(0.2)
 
 
 def current() -> Cluster:

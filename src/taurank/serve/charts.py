@@ -13,7 +13,7 @@ import numpy.typing as npt
 Floats = npt.NDArray[np.float64]
 
 WIDTH, HEIGHT = 640, 260
-LEFT, RIGHT, TOP, BOTTOM = 56, 12, 14, 34
+LEFT, RIGHT, TOP, BOTTOM = 84, 12, 14, 34  # on the left, room for "-10,000" in the large letters of a narrow screen
 
 
 @dataclass(frozen=True)
@@ -98,6 +98,10 @@ def _ticks(labels: Sequence[str], x: Sequence[float]) -> str:
 
 
 def _tick(value: float) -> str:
+    if abs(value) >= 1e6:
+        return f"{value / 1e6:.4g}M"
+    if abs(value) >= 1e5:
+        return f"{value / 1e3:.4g}k"
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
 
 

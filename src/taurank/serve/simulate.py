@@ -77,6 +77,11 @@ class Scenario:
             "cause", {"factors": 8, "epochs": 30, "learning_rate": 0.05, "rate_decay": 1.0, "random_state": 0}
         )
     )
+    prices: tuple[float, ...] = ()  # of the items; 1 unless given
+    outcome: str = "purchases"  # what the gate compares
+
+    def price(self, item: int) -> float:
+        return self.prices[item] if self.prices else 1.0
 
     def world(self) -> World:
         """Popular items sell anyway; what a list causes is another taste."""
@@ -93,6 +98,7 @@ class Report:
     incumbent: str
     candidate: str | None
     truth: float  # caused purchases per visit with a list, this period
+    value: float  # what they are worth
     running_truth: float  # the same over all periods so far
     estimate: float
     low: float
@@ -112,7 +118,8 @@ class Report:
 
 def prepare(decider: Decider, scenario: Scenario, world: World) -> None:
     """A surface, and Popular fitted to a week of purchases without recommendations."""
-    put_surface(decider.store, SURFACE, scenario.policy, "day", scenario.holdout, now=decider.clock())
+    now, outcome = decider.clock(), scenario.outcome
+    put_surface(decider.store, SURFACE, scenario.policy, "day", scenario.holdout, now=now, outcome=outcome)
     random = np.random.default_rng([scenario.seed, 1])
     bought = np.argwhere(random.random(world.control_rate.shape) < world.control_rate)
     rows = {"user_id": bought[:, 0].astype(str), "item_id": bought[:, 1].astype(str)}
@@ -129,7 +136,7 @@ def run(
     """Simulate all periods; ``say`` gets each one's report."""
     world = scenario.world()
     prepare(decider, scenario, world)
-    truth = Truth(decider, world)
+    truth = Truth(decider, world, np.array([scenario.price(item) for item in range(world.n_items)]))
     reports = []
     for number in range(scenario.periods):
         clock.now = START + number * 86400 + 9 * 3600
@@ -158,39 +165,44 @@ def shop_one_day(shop: Shop, world: World, scenario: Scenario, number: int, cloc
         shown[[int(item) for item in items]] = True
         rate = np.where(shown, world.treated_rate[user], world.control_rate[user])
         events += [
-            {"event_id": f"{number}-{user}-{item}", "user_id": str(user), "item_id": str(item)}
+            {"event_id": f"{number}-{user}-{item}", "user_id": str(user), "item_id": str(item),
+             "value": scenario.price(int(item))}
             for item in np.flatnonzero(random.random(world.n_items) < rate)
-        ]
+        ]  # fmt: skip
     shop.report(events)
 
 
 class Truth:
     """What the lists were expected to cause, per visit with a list."""
 
-    def __init__(self, decider: Decider, world: World) -> None:
-        self._decider = decider
+    def __init__(self, decider: Decider, world: World, prices: Floats) -> None:
+        self._decider, self._prices = decider, prices
         self._effect = world.treated_rate.astype(np.float64) - world.control_rate
-        self.by_period: list[tuple[float, int]] = []
+        self.by_period: list[tuple[float, float, int]] = []  # purchases, their value, visits
 
     def add(self, period: int) -> None:
         """Replay the decisions of a period."""
         table = tables.decisions
         drawn = (table.c.period == period) & (table.c.shown != "[]")
         rows = self._decider.store.rows(select(table).where(drawn).order_by(table.c.id))
-        self.by_period.append((sum(self._of(row) for row in rows), len(rows)))
+        caused = [self._of(row) for row in rows]
+        self.by_period.append((sum(count for count, _ in caused), sum(value for _, value in caused), len(rows)))
 
-    def _of(self, decision: Row) -> float:
+    def _of(self, decision: Row) -> tuple[float, float]:
         items, pi = self._decider.propensities(decision)
         codes = np.array([int(item) for item in items], np.int64)
-        return float((pi * self._effect[int(decision["user_id"]), codes]).sum())
+        caused = pi * self._effect[int(decision["user_id"]), codes]
+        return float(caused.sum()), float((caused * self._prices[codes]).sum())
 
     @property
-    def last(self) -> float:
-        return self.by_period[-1][0] / max(1, self.by_period[-1][1])
+    def last(self) -> tuple[float, float]:
+        """Purchases and their value in the last period."""
+        count, value, visits = self.by_period[-1]
+        return count / max(1, visits), value / max(1, visits)
 
     @property
     def running(self) -> float:
-        return sum(total for total, _ in self.by_period) / max(1, sum(visits for _, visits in self.by_period))
+        return sum(total for total, _, _ in self.by_period) / max(1, sum(visits for _, _, visits in self.by_period))
 
 
 def _retrain(decider: Decider, scenario: Scenario, action: str) -> str:
@@ -208,7 +220,7 @@ def _report(
     visits = read_visits(decider.store, SURFACE)
     lift, holdout = arm_lift(visits, "recommended"), against_holdout(visits, "recommended")
     return Report(
-        number + 1, incumbent, candidate, truth.last, truth.running, float(lift.estimate[-1]), float(lift.low[-1]),
+        number + 1, incumbent, candidate, *truth.last, truth.running, float(lift.estimate[-1]), float(lift.low[-1]),
         float(lift.high[-1]), float(holdout.low[-1]), float(holdout.high[-1]), action,
     )  # fmt: skip
 
@@ -227,7 +239,7 @@ class DirectShop:
     def report(self, events: list[Event]) -> None:
         now = self._decider.clock()
         futures = [
-            self._recorder.submit(Request(events=[{**event, "time": now, "value": 1.0} for event in part]))
+            self._recorder.submit(Request(events=[{**event, "time": now} for event in part]))
             for part in batches(events, 500)
         ]
         for future in futures:
