@@ -7,8 +7,8 @@ Every draw takes new users from a population and a new log of theirs, estimates 
 estimator, and asks whether the interval covers the effect of the population. Beside it stands the interval of a
 bootstrap over users (BCa), and how often the verdict was to believe.
 
-With ``--integrate``, how often an interval with few times as clusters covers where the mean and the shocks of times are
-normal: exactly, by integration over the variance between times, over shocks of any size.
+With ``--integrate``, how often an interval with few times as clusters covers where the mean and the shocks of times
+are normal: exactly, by integration over the variance between times, for shocks of any size.
 """
 
 from __future__ import annotations
@@ -103,8 +103,10 @@ CASES = {
     "times differ, 5 times": Case(300, 5, 0.1, 0.5, 0.06, 0.02, shock=0.3),
     "times differ, 20 times": Case(300, 20, 0.1, 0.5, 0.06, 0.02, shock=0.3),
     "heavy weights, rare items bought more": Case(2000, 1, 0.01, 0.5, 0.04, 0.01, tilt=-0.5),
+    "heavy weights, rare items bought less": Case(2000, 1, 0.01, 0.5, 0.04, 0.01, tilt=0.5),
     # never used while the intervals were developed
     "heavy weights, 1 time": Case(3000, 1, 0.008, 0.6, 0.02, 0.008),
+    "heavy weights, 5 times, rare items bought more": Case(400, 5, 0.008, 0.5, 0.03, 0.02, tilt=-0.4),
     "heavy weights, 10 times, uneven users": Case(200, 10, 0.01, 0.4, 0.05, 0.02, uneven=0.7),
     "times differ much, 4 times": Case(500, 4, 0.1, 0.5, 0.1, 0.03, shock=0.5),
     "times differ much, 2 times": Case(500, 2, 0.1, 0.5, 0.1, 0.03, shock=0.5),

@@ -37,6 +37,8 @@ _PRIOR = 10.0  # events' worth of trust in the expected variance, beside the one
 # 0.4 a 95 % interval covers 93 to 97 % whatever a time has in common, from three times on (docs/estimates.md); at a
 # usual level such as 0.05 it would cover as little as 85 %.
 TIMES_DIFFER = 0.4
+_TILT = 0.5  # how much log rates may change with log weights: the spread of the prior
+_BINS = 16  # of weights, for a factor of e
 _MANY = 0.5  # propensities above it: the control arm is the rare one
 
 
@@ -155,7 +157,7 @@ class Uncertainty:
         treated, outward = events.treated, events.weight * side > 0
         chance = treated & outward
         moments = _moments(events.weight[~chance] * events.outcome[~chance])
-        expected, common = _chances(events.weight[chance], events.outcome[chance])
+        expected, common = expected_moments(events.weight[chance], events.outcome[chance])
         hidden, counted = _rare_controls(events, side)
         moments += hidden - counted
         if side < 0:  # half a purchase more in the control arm, which has no rows where nothing was bought
@@ -191,17 +193,52 @@ def _moments(value: Floats) -> Floats:
     return np.array([np.sum(value**2), np.sum(value**3), np.sum(value**4)])
 
 
-def _chances(weight: Floats, outcome: Floats) -> tuple[Floats, float]:
-    """Expected moments of rows that all have the same chance of an outcome, half a purchase added (Jeffreys).
+def expected_moments(weight: Floats, outcome: Floats) -> tuple[Floats, float]:
+    """Expected moments of rows by their chance of an outcome, half a purchase added (Jeffreys).
 
-    Their second moment is Σw² times a rate. The sum varies with this rate by Σw/n only, so that their covariance is
-    Σw² · Σw/n times the variance of an outcome. For equal weights this is the third moment, as for any variance that
-    was seen; for unequal ones it is less.
+    The chance may rise or fall with the weight. The second moment S = Σw²·rate follows the fitted rates, so that
+    its covariance with the sum is ∇S · I⁻¹ · Σw·rate·x, x being the terms of the fit and I its information. For equal
+    weights this is the third moment, as for any variance that was seen; for unequal ones it is less.
     """
-    largest = max(1.0, float(outcome.max(initial=0.0)))
+    if not len(weight):
+        return np.zeros(3), 0.0
+    largest = max(1.0, float(outcome.max()))
     mean = [(np.sum(outcome**j) + 0.5 * largest**j) / (len(outcome) + 1.0) for j in (2, 3, 4)]
-    common = float(np.sum(weight**2) * np.sum(weight)) / max(len(weight), 1) * mean[1]
-    return _moments(weight) * np.array(mean), common
+    size = np.log(np.abs(weight))
+    bins = np.floor(_BINS * (size - size.min())).astype(np.int64)
+    bins = (np.cumsum(np.bincount(bins) > 0) - 1)[bins]  # without empty ones
+    rows, sold = (np.bincount(bins, each).astype(np.float64) for each in (None, outcome > 0))
+    x = np.stack([np.ones(len(rows)), np.bincount(bins, size) / rows - size.mean()])
+    tilt, information = _tilt(rows, sold, x)
+    by_bin = np.stack([np.bincount(bins, weight**j) for j in (1, 2, 3, 4)]) * tilt
+    slope = np.linalg.solve(information, x @ by_bin[0])
+    return by_bin[1:].sum(axis=1) * np.array(mean), float((x @ by_bin[1]) @ slope) * mean[1]
+
+
+def _tilt(rows: Floats, sold: Floats, x: Floats) -> tuple[Floats, Floats]:
+    """How the rate of each bin compares with the common one, ∝ exp(b·x₁) with the mean 1, and the fit's information.
+
+    b is the mode of a Poisson model with the prior N(0, _TILT²), by Newton's method.
+    """
+    total, b = float(sold.sum()), 0.0
+    for _ in range(20):
+        share = _shares(rows, b * x[1])
+        center = float(share @ x[1])
+        spread = total * (float(share @ x[1] ** 2) - center**2)
+        step = (float(sold @ x[1]) - total * center - b / _TILT**2) / (spread + 1.0 / _TILT**2)
+        b += float(np.clip(step, -1.0, 1.0))
+        if abs(step) < 1e-9:
+            break
+    tilt = _shares(rows, b * x[1]) * rows.sum() / rows
+    information = (x * (rows * tilt)) @ x.T
+    information[1, 1] += rows.sum() / (total + 0.5) / _TILT**2
+    return tilt, information
+
+
+def _shares(rows: Floats, exponent: Floats) -> Floats:
+    """rows · e^exponent, adding up to 1, without overflow."""
+    share = rows * np.exp(exponent - exponent.max())
+    return np.asarray(share / share.sum())
 
 
 def _rare_controls(events: Events, side: float) -> tuple[Floats, Floats]:
