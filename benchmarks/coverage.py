@@ -1,10 +1,14 @@
 """How often does the 95 % interval of an estimate cover the truth? By simulation, case by case.
 
     python benchmarks/coverage.py [--draws 1000] [--seed 0] [--cases rare users]
+    python benchmarks/coverage.py --integrate
 
 Every draw takes new users from a population and a new log of theirs, estimates CP@10 of a fixed ranking by every
 estimator, and asks whether the interval covers the effect of the population. Beside it stands the interval of a
 bootstrap over users (BCa), and how often the verdict was to believe.
+
+With ``--integrate``, how often an interval with few times as clusters covers where the mean and the shocks of times
+are normal: exactly, by integration over the variance between times, for shocks of any size.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import chdtri, ndtr, ndtri, stdtrit
 
 from taurank import Log
 from taurank.data.ids import Catalogue, Ids
@@ -23,6 +28,7 @@ from taurank.evaluation.assessment import Assessment
 from taurank.evaluation.bootstrap import Bootstrap
 from taurank.evaluation.formulas import parse
 from taurank.evaluation.rankers import ArrayRanking
+from taurank.evaluation.uncertainty import TIMES_DIFFER, clustered_variance
 
 Floats = npt.NDArray[np.float64]
 K = 10
@@ -32,6 +38,7 @@ K = 10
 class Case:
     """Propensities between ``low`` and ``high`` (log-uniform over items), purchase rates in both arms.
 
+    ``tilt`` makes rates proportional to P^tilt, the mean kept: negative if what is rarely shown is bought more often.
     ``uneven`` is the shape of the gamma distribution of the users' readiness to buy (None: all alike), ``shock`` the
     spread of the logarithm of a factor common to all users at a time.
     """
@@ -44,6 +51,7 @@ class Case:
     control: float
     uneven: float | None = None
     shock: float = 0.0
+    tilt: float = 0.0
 
     @property
     def truth(self) -> float:
@@ -57,10 +65,17 @@ class Case:
             if self.uneven is None
             else rng.gamma(self.uneven, 1 / self.uneven, (self.users, 1, 1))
         )
+        ready = ready * self._tilted(chance)
         ready = ready * np.exp(rng.normal(-(self.shock**2) / 2, self.shock, (1, 1, self.times)))
         treated = rng.random(shape) < chance
         outcome = rng.random(shape) < np.minimum(np.where(treated, self.treated, self.control) * ready, 1.0)
         return _log(treated, outcome, chance)
+
+    def _tilted(self, chance: Floats) -> Floats | float:
+        if self.tilt == 0.0:
+            return 1.0
+        ends = self.high**self.tilt - self.low**self.tilt
+        return np.asarray(chance**self.tilt * self.tilt * np.log(self.high / self.low) / ends)
 
 
 def _log(treated: npt.NDArray[np.bool_], outcome: npt.NDArray[np.bool_], chance: Floats) -> Log:
@@ -87,8 +102,11 @@ CASES = {
     **{f"{n} users": Case(n, 10, 0.2, 0.6, 0.1, 0.05, uneven=2.0) for n in (2, 3, 5, 10, 20)},
     "times differ, 5 times": Case(300, 5, 0.1, 0.5, 0.06, 0.02, shock=0.3),
     "times differ, 20 times": Case(300, 20, 0.1, 0.5, 0.06, 0.02, shock=0.3),
+    "heavy weights, rare items bought more": Case(2000, 1, 0.01, 0.5, 0.04, 0.01, tilt=-0.5),
+    "heavy weights, rare items bought less": Case(2000, 1, 0.01, 0.5, 0.04, 0.01, tilt=0.5),
     # never used while the intervals were developed
     "heavy weights, 1 time": Case(3000, 1, 0.008, 0.6, 0.02, 0.008),
+    "heavy weights, 5 times, rare items bought more": Case(400, 5, 0.008, 0.5, 0.03, 0.02, tilt=-0.4),
     "heavy weights, 10 times, uneven users": Case(200, 10, 0.01, 0.4, 0.05, 0.02, uneven=0.7),
     "times differ much, 4 times": Case(500, 4, 0.1, 0.5, 0.1, 0.03, shock=0.5),
     "times differ much, 2 times": Case(500, 2, 0.1, 0.5, 0.1, 0.03, shock=0.5),
@@ -125,12 +143,39 @@ def coverage(case: Case, draws: int, seed: int = 0) -> Tally:
     return tally
 
 
+def covered_with_times(n_times: int, shock: float, level: float) -> tuple[float, float]:
+    """Coverage of a 95 % interval and its mean width, in units of one that knows that times are alike.
+
+    Rows give the mean the variance 1, and what a time has in common adds ``shock``: the variance between times is
+    (1 + shock)·χ²(T−1)/(T−1). ``level`` is that of the test whether times differ.
+    """
+    between = (1.0 + shock) * chdtri(n_times - 1, (np.arange(4000) + 0.5) / 4000) / (n_times - 1)
+    pairs = [clustered_variance(1.0, 10**9, one, n_times, 1.0, level) for one in between]
+    half = np.array([np.sqrt(variance) * stdtrit(freedom, 0.975) for variance, freedom in pairs])
+    covered = float(np.mean(2.0 * ndtr(half / np.sqrt(1.0 + shock)) - 1.0))
+    return covered, float(np.mean(half) / ndtri(0.975))
+
+
+def _integrate() -> None:
+    shocks = [0.0, *np.geomspace(0.02, 2000.0, 60).tolist()]
+    print("| test at | times | covers least | covers most | width, times alike |\n|---|---|---|---|---|")
+    for level in (TIMES_DIFFER, 0.05, 1.0):
+        for n_times in (2, 3, 4, 5, 8, 20):
+            pairs = [covered_with_times(n_times, shock, level) for shock in shocks]
+            share = [100.0 * covered for covered, _ in pairs]
+            print(f"| {level:g} | {n_times} | {min(share):.1f} | {max(share):.1f} | {pairs[0][1]:.2f} |", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--draws", type=int, default=1000)
     parser.add_argument("--cases", nargs="*", default=[""], help="Words that a case's name must contain.")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--integrate", action="store_true", help="Few times as clusters, without any simulation.")
     options = parser.parse_args()
+    if options.integrate:
+        _integrate()
+        return
     print("| case | doubly robust | SNIPS | IPS | bootstrap of IPS | believed |\n|---|---|---|---|---|---|")
     for name, case in CASES.items():
         if any(word in name for word in options.cases):

@@ -16,7 +16,7 @@ from support.builders import cells_frame, dense_log, sparse_log
 from taurank import Gains, InputError, Log, World, bounds, compare, estimate, evaluate, gains
 from taurank.data.eligibility import Eligibility
 from taurank.estimation.estimators import Estimator
-from taurank.evaluation.events import Events, EventSums
+from taurank.evaluation.events import Events, EventSums, expected_moments
 from taurank.evaluation.evidence import slope
 from taurank.evaluation.formulas import position_weights
 from taurank.evaluation.uncertainty import Uncertainty, clustered_variance
@@ -292,6 +292,39 @@ class TestCoverage:
         assert low == pytest.approx(weight * gamma.ppf(0.025, 4), rel=0.02)
 
 
+class TestExpectedMoments:
+    """Of rows by their chance of an outcome, which the log's own purchases tell."""
+
+    def test_equal_weights_have_one_rate_and_the_covariance_of_what_was_seen(self) -> None:
+        moments, common = expected_moments(np.full(1000, 2.0), (np.arange(1000) < 30).astype(float))
+        assert moments == pytest.approx([30.5 / 1001 * 1000 * 2.0**j for j in (2, 3, 4)])
+        assert common == pytest.approx(moments[1])
+
+    def test_no_rows(self) -> None:
+        moments, common = expected_moments(np.zeros(0), np.zeros(0))
+        assert (moments == 0).all()
+        assert common == 0.0
+
+    @pytest.mark.parametrize("tilt", [-0.4, 0.0, 0.4])
+    def test_by_simulation(self, tilt: float) -> None:
+        """The second moment is right on average within 5 %, and varies with the sum as the covariance says.
+
+        The prior pulls a tilt of ±0.4 toward 0, by some 5 % of it with 150 purchases.
+        """
+        rng = np.random.default_rng(3)
+        weight = np.exp(rng.uniform(0.0, 4.0, 3000))
+        rate = 0.05 * weight**tilt / np.mean(weight**tilt)
+        drawn = [(rng.random(3000) < rate).astype(float) for _ in range(2000)]
+        second, common = np.array([(one[0][0], one[1]) for one in (expected_moments(weight, y) for y in drawn)]).T
+        sums = np.array([weight @ y for y in drawn])
+        assert second.mean() == pytest.approx(np.sum(weight**2 * rate), rel=0.05)
+        product = (sums - sums.mean()) * (second - second.mean())
+        assert product.mean() == pytest.approx(
+            common.mean(), abs=4 * product.std() / 2000**0.5 + 0.05 * common.mean()
+        )
+        assert common.mean() < 0.9 * np.sum(weight**3 * rate)  # less than that of a variance that was seen
+
+
 class TestVerdict:
     def test_good_overlap_is_believed_and_said_first(self, log: Log) -> None:
         result = evaluate(TODAY, log, "CP@10")
@@ -490,3 +523,12 @@ def test_sums_over_parts_of_the_events_give_the_interval_of_the_whole(size: floa
     sums = EventSums.added([EventSums.of(Events(*(column[part] for column in columns))) for part in parts])
     whole, added = (Uncertainty(per_user, per_time, one, size).interval() for one in (events, sums))
     assert added == pytest.approx(whole, rel=1e-9)
+
+
+def test_two_times_are_said_before_the_number() -> None:
+    log = WORLD.sample(2, random_state=3).log
+    assert str(evaluate(TODAY, log, "CP@10")).startswith("Believe it with caution (two times say little")
+    lead, _, rest = str(estimate({"a": TODAY, "b": BETTER}, log, "CP@10")).partition("ranker ")
+    assert "Caution: a, CP@10; b, CP@10: two times say little" in " ".join(lead.split())
+    assert "two times" not in rest
+    assert "two times" not in str(evaluate(TODAY, WORLD.sample(3, random_state=3).log, "CP@10"))

@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import taurank as tr
+from taurank.estimation.propensities.races import NODES, WEIGHTS, inclusion
 from taurank.worlds import shop_draws
 from taurank.worlds.shop import Shop, first_of_each
 from taurank.worlds.shop_tables import ZONE, write_tables
@@ -44,20 +45,29 @@ def _enumerated(weights: Any, slots: int) -> Any:
     return chance
 
 
+def included(weights: Any, slots: int, wanted: Any) -> Any:
+    chance = np.empty(len(wanted))
+    with np.errstate(divide="ignore"):
+        inclusion(np.log(weights), wanted, slots, chance, NODES, WEIGHTS)
+    return chance
+
+
 @pytest.mark.parametrize("slots", [1, 2, 3])
 @pytest.mark.parametrize("spread", [0.0, 0.7, 1.4])
 def test_inclusion_equals_the_sum_over_all_slates(slots: int, spread: float) -> None:
     weights = np.exp(np.random.default_rng(slots).normal(0, spread, 24))
-    got = shop_draws.inclusion(weights, slots, np.arange(24))
+    got = included(weights, slots, np.arange(24))
     np.testing.assert_allclose(got, _enumerated(weights, slots), rtol=1e-7)
 
 
 def test_inclusion_of_some_items_is_that_among_all() -> None:
     weights = np.exp(np.random.default_rng(0).normal(0, 1, 300))
-    every = shop_draws.inclusion(weights, 10, np.arange(300))
-    assert abs(every.sum() - 10) < 1e-6
+    every = tr.propensity.slate_weighted(weights, 10)
+    assert abs(every.sum() - 10) < 1e-8
     some = np.array([7, 250, 3])
-    np.testing.assert_allclose(shop_draws.inclusion(weights, 10, some), every[some], rtol=1e-9)
+    np.testing.assert_allclose(included(weights, 10, some), every[some], rtol=1e-8)
+    few = np.where(np.arange(300) < 9, weights, 0.0)  # fewer than the slate holds
+    np.testing.assert_array_equal(included(few, 10, some), [1.0, 0.0, 1.0])
 
 
 def test_slates_are_drawn_with_these_chances() -> None:
@@ -67,7 +77,7 @@ def test_slates_are_drawn_with_these_chances() -> None:
     for key in range(draws):
         shop_draws.draw_slate(np.uint64(shop_draws.week_key(1, key, 0, 0)), items, weights, slate)
         count[slate] += 1
-    chance = shop_draws.inclusion(weights, 10, np.arange(40))
+    chance = included(weights, 10, np.arange(40))
     z = (count - draws * chance) / np.sqrt(draws * chance * (1 - chance))
     assert np.abs(z).max() < 4.0
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from taurank import __version__
+from taurank._choices import Recorded
 from taurank.cli.arguments import read_weight, write_text
 from taurank.cli.options import Group, OutFolder, Seed, Source, Threads
 from taurank.cli.terminal import say, to_json
@@ -89,12 +90,6 @@ def synthetic(
     _write_sample(world, out, times, sample_seed, threads, np.random.SeedSequence(sample_seed).spawn(2)[1])
 
 
-class Recorded(StrEnum):
-    propensity = "propensity"
-    slots = "slots"
-    nothing = "nothing"
-
-
 @group.command("shop")
 def shop(
     out: OutFolder,
@@ -104,7 +99,7 @@ def shop(
     messy: Annotated[
         bool, typer.Option("--messy/--clean", help="Duplicates, nulls, time zones, unknown items, or none of them.")
     ] = True,
-    record: Annotated[Recorded, typer.Option(help="What impressions record of their draw.")] = Recorded.propensity,
+    record: Annotated[Recorded, typer.Option(help="What impressions record of their draw.")] = "propensity",
     seed: Seed = 0,
     threads: Threads = None,
 ) -> None:
@@ -118,7 +113,7 @@ def shop(
 
     made = Shop.draw(users, items, weeks, seed)
     _make_folder(out)
-    counts = write_tables(made, out, messy=messy, recorded=record.value, threads=threads)
+    counts = write_tables(made, out, messy=messy, recorded=record, threads=threads)
     for name, rows in counts.items():
         say(f"{name + '.parquet':<24}{rows:>14,} rows")
     say(f"Wrote {made!r} to {out}; its truth is in truth.parquet and shop.truth.")

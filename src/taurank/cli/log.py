@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from taurank._choices import Combine, Incomplete, Nulls
 from taurank.cli.arguments import read_period
 from taurank.cli.options import READS, WRITES, Group, LogPath, OutFile
 from taurank.cli.terminal import say
@@ -15,23 +15,6 @@ from taurank.errors import InputError
 
 group = Group("Build and check logs.")
 _COLUMNS = "Table with user_id, item_id, timestamp[, propensity]."
-
-
-class Combine(StrEnum):
-    same = "same"
-    any = "any"
-    first = "first"
-    max = "max"
-
-
-class Nulls(StrEnum):
-    refuse = "refuse"
-    drop = "drop"
-
-
-class Incomplete(StrEnum):
-    drop = "drop"
-    keep = "keep"
 
 
 @group.command("build")
@@ -45,18 +28,18 @@ def build(
         str, typer.Option(help='Time step: day, week, month, "2 weeks", or period edges: 2024-01-01,2024-01-15,…')
     ] = "day",
     window: Annotated[str | None, typer.Option(help='Attribution window, for example "3 days".')] = None,
-    combine: Annotated[Combine, typer.Option(help="Propensity of a cell with several impressions.")] = Combine.same,
+    combine: Annotated[Combine, typer.Option(help="Propensity of a cell with several impressions.")] = "same",
     columns: Annotated[
         list[str] | None,
         typer.Option(help="Your column names: user_id=customer,item_id=sku,…"),
     ] = None,
-    nulls: Annotated[Nulls, typer.Option(help="Refuse rows with a null, or drop and count them.")] = Nulls.refuse,
+    nulls: Annotated[Nulls, typer.Option(help="Refuse rows with a null, or drop and count them.")] = "refuse",
     timezone: Annotated[
         str | None, typer.Option(help="The clock that periods follow, such as Europe/Berlin.")
     ] = None,
     incomplete: Annotated[
         Incomplete, typer.Option(help="Drop or keep a first or last period that the tables cover in part.")
-    ] = Incomplete.drop,
+    ] = "drop",
     visits: Annotated[Path | None, typer.Option(help="Table of visits: user_id, timestamp."), READS] = None,
     candidates: Annotated[
         Path | None, typer.Option(help="Table of candidates: item_id[, timestamp[, user_id]]."), READS
@@ -67,8 +50,8 @@ def build(
     from taurank.data.log import Log
 
     built = Log.from_events(
-        impressions, outcomes, period=read_period(period), window=window, combine=combine.value,
-        columns=_read_columns(columns), nulls=nulls.value, timezone=timezone, incomplete=incomplete.value,
+        impressions, outcomes, period=read_period(period), window=window, combine=combine,
+        columns=_read_columns(columns), nulls=nulls, timezone=timezone, incomplete=incomplete,
         visits=visits, candidates=candidates, memory_limit=memory_limit,
     )  # fmt: skip
     built.write(out)

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from taurank._choices import OnUnknown, OnUnknownItem
 from taurank.cli.arguments import (
     make_learner,
     read_column,
@@ -28,6 +29,7 @@ from taurank.cli.options import (
     READS,
     WRITES,
     Cap,
+    CheckpointMinutes,
     ClusterAddress,
     Estimator,
     EstimatorName,
@@ -41,21 +43,10 @@ from taurank.cli.options import (
     Trust,
     TruthPath,
     ValidationLog,
+    estimator_option,
 )
 from taurank.cli.terminal import say, to_json
 from taurank.errors import InputError, OverlapWarning, TrainingLogWarning
-
-
-class Unknown(StrEnum):
-    refuse = "raise"
-    warn = "warn"
-    popular = "popular"
-
-
-class UnknownItems(StrEnum):
-    refuse = "raise"
-    warn = "warn"
-    drop = "drop"
 
 
 class Unlisted(StrEnum):
@@ -89,7 +80,7 @@ def fit(
     checkpoint: Annotated[
         Path | None, typer.Option(help="Checkpoint file, from which a killed fit resumes."), WRITES
     ] = None,
-    checkpoint_minutes: Annotated[float, typer.Option(help="Minutes between checkpoints.", min=0)] = 5.0,
+    checkpoint_minutes: CheckpointMinutes = 5.0,
     seed: Annotated[int | None, typer.Option(help="Random seed (default: that of --settings, or 0).", min=0)] = None,
     threads: Threads = None,
     cluster: ClusterAddress = None,
@@ -125,7 +116,7 @@ def update(
     checkpoint: Annotated[
         Path | None, typer.Option(help="Checkpoint file, from which a killed update resumes."), WRITES
     ] = None,
-    checkpoint_minutes: Annotated[float, typer.Option(help="Minutes between checkpoints.", min=0)] = 5.0,
+    checkpoint_minutes: CheckpointMinutes = 5.0,
     trust: Trust = None,
     threads: Threads = None,
 ) -> None:
@@ -159,12 +150,7 @@ def evaluate(
         Path | None, typer.Argument(metavar="LOG", help="Log to evaluate on; not needed with --truth."), READS
     ] = None,
     truth: TruthPath = None,
-    estimator: Annotated[
-        Estimator | None,
-        typer.Option(
-            help="How to estimate effects (default: truth with --truth, capped-ips with --cap, else doubly robust)."
-        ),
-    ] = None,
+    estimator: Annotated[Estimator | None, estimator_option("doubly robust")] = None,
     cap: Cap = None,
     metrics: Annotated[
         list[str] | None,
@@ -228,10 +214,10 @@ def recommend(
         typer.Option(help="Log (excludes what was bought), or a table with item_id[, user_id]."),
         READS,
     ] = None,
-    on_unknown: Annotated[Unknown, typer.Option(help="Behavior for unknown users.")] = Unknown.refuse,
+    on_unknown: Annotated[OnUnknown, typer.Option(help="Behavior for unknown users.")] = "raise",
     on_unknown_items: Annotated[
-        UnknownItems, typer.Option(help="Behavior for unknown items in --candidates.")
-    ] = UnknownItems.refuse,
+        OnUnknownItem, typer.Option(help="Behavior for unknown items in --candidates.")
+    ] = "raise",
     trust: Trust = None,
     threads: Threads = None,
     min_effect: Annotated[
@@ -248,7 +234,7 @@ def recommend(
     with reader(cluster, out):
         written = load(model, trust=trusted(trust)).write_recommendations(
             out, read_column(users, "user_id"), k, read_items(candidates, of_one_time=True), read_items(exclude),
-            on_unknown.value, threads, on_unknown_item=on_unknown_items.value, rows=read_log(rows),
+            on_unknown, threads, on_unknown_item=on_unknown_items, rows=read_log(rows),
             min_effect=min_effect,
         )  # fmt: skip
     say(f"Wrote {written:,} recommendations to {out}.")

@@ -109,6 +109,11 @@ def _refuse_unwritable(path: Path, folder: Path) -> None:
         raise InputError(f"'{path}' cannot be written: the folder '{folder}' is read-only.")
 
 
+def estimator_option(default: str) -> Any:
+    help = f"How to estimate effects (default: truth with --truth, capped-ips with --cap, else {default})."
+    return typer.Option(help=help)
+
+
 def _complete_learner(incomplete: str) -> list[str]:
     return [name for name in LEARNERS if name.startswith(incomplete.lower())]
 
@@ -168,10 +173,8 @@ TruthPath = Annotated[
     Path | None, typer.Option("--truth", help="True effects: user_id, item_id[, time], value."), READS
 ]
 ValidationLog = Annotated[Path | None, typer.Option("--validation", help="Validation log."), READS]
-EstimatorName = Annotated[
-    Estimator | None,
-    typer.Option(help="How to estimate effects (default: truth with --truth, capped-ips with --cap, else ips)."),
-]
+EstimatorName = Annotated[Estimator | None, estimator_option("ips")]
+CheckpointMinutes = Annotated[float, typer.Option(help="Minutes between checkpoints.", min=0)]
 Cap = Annotated[float | None, typer.Option(help="Cap of the capped IPS estimator.", min=0.0, max=1.0)]
 Trust = Annotated[
     list[str] | None,

@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from taurank._choices import PropensityKind, SlatePolicy
 from taurank.cli.options import READS, WRITES, Format, Group, LogPath, OutFile, Seed
 from taurank.cli.terminal import say, to_json
 
 group = Group("Estimate and diagnose propensities; compute those of slates.")
-
-
-class Model(StrEnum):
-    additive = "additive"
-    taste = "taste"
-
-
-class Policy(StrEnum):
-    softmax = "softmax"
-    greedy_slots = "epsilon-greedy-slots"
-    greedy_slates = "epsilon-greedy-slates"
 
 
 @group.command("estimate")
@@ -30,8 +19,8 @@ def estimate(
     path: LogPath,
     out: OutFile,
     model: Annotated[
-        Model, typer.Option(help="additive: users, items and times; taste: pairs as well.")
-    ] = Model.additive,
+        PropensityKind, typer.Option(help="additive: users, items and times; taste: pairs as well.")
+    ] = "additive",
     user_features: Annotated[
         Path | None, typer.Option(help="Table of users for --model taste: user_id, features."), READS
     ] = None,
@@ -57,7 +46,7 @@ def estimate(
     tables = {"user": user_features, "item": item_features, "shelves": shelves}
     features = {name: table for name, table in tables.items() if table is not None} or None
     estimated = propensity.estimate(
-        log, random_state=seed, model=model.value, features=features, replace=replace or None, threads=threads
+        log, random_state=seed, model=model, features=features, replace=replace or None, threads=threads
     )
     calibration = propensity.pair_calibration(estimated, additive=False)
     estimated.write(out)
@@ -72,7 +61,7 @@ def slates(
     path: Annotated[Path, typer.Argument(help="Candidates of slates: slate_id, score or weight."), READS],
     out: OutFile,
     size: Annotated[int, typer.Option(help="Items on a slate.", min=1)],
-    policy: Annotated[Policy, typer.Option(help="How slates were drawn.")] = Policy.softmax,
+    policy: Annotated[SlatePolicy, typer.Option(help="How slates were drawn.")] = "softmax",
     temperature: Annotated[float, typer.Option(help="Of the softmax: exp(score / temperature).")] = 1.0,
     epsilon: Annotated[float | None, typer.Option(help="Share of uniform draws, epsilon-greedy.")] = None,
     threads: Annotated[int | None, typer.Option(help="Threads (default: all cores).", min=1)] = None,
@@ -81,7 +70,7 @@ def slates(
     from taurank.estimation.propensities.slate_table import add_propensities
 
     n_rows, n_slates = add_propensities(
-        path, out, size, policy.value, temperature=temperature, epsilon=epsilon, threads=threads
+        path, out, size, policy, temperature=temperature, epsilon=epsilon, threads=threads
     )
     say(f"Wrote {n_rows:,} candidates of {n_slates:,} slates to {out}.")
 

@@ -9,8 +9,9 @@ compute the propensities of slates whose scores are known; ``pair_calibration`` 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
+from taurank._choices import PropensityKind
 from taurank._validation import check_choice, check_instance
 from taurank.data.log import Log
 from taurank.errors import InputError
@@ -45,8 +46,6 @@ __all__ = [
     "slate_weighted",
 ]
 
-MODELS = ("additive", "taste")
-
 
 def estimate(
     log: Log,
@@ -70,7 +69,7 @@ def estimate(
     anew; so does the default where all rows record one, since nothing is missing there. ``folds`` and
     ``regularization`` are those of ``fit`` and ``fit_taste``, which also return the propensities of absent cells.
     """
-    check_choice("model", model, MODELS)
+    check_choice("model", model, get_args(PropensityKind))
     if features is not None and model != "taste":
         raise InputError('features are used by model="taste" only.')
     fitted: PropensityModel | TasteModel

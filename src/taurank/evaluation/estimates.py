@@ -48,12 +48,14 @@ class Estimate:
 
     @property
     def cautions(self) -> list[str]:
-        """What is to be known before the numbers: believed estimates above all purchases of the log."""
+        """What is to be known before the numbers of believed estimates, each caution once."""
         if len(self.verdicts) == 1:  # the verdict says it
             return []
-        return [
-            f"Caution: {who}, {metric}: {one.caution}." for (who, metric), one in self.verdicts.items() if one.caution
-        ]
+        about: dict[str, list[str]] = {}
+        for (who, metric), one in self.verdicts.items():
+            if one.caution:
+                about.setdefault(one.caution, []).append(f"{who}, {metric}")
+        return [f"Caution: {'; '.join(whom)}: {caution}." for caution, whom in about.items()]
 
     def _blocks(self) -> Iterator[str]:
         """One table per segment and metric, differences below."""

@@ -37,7 +37,7 @@ _PRIOR = 10.0  # events' worth of trust in the expected variance, beside the one
 # Times are clusters of their own where chance alone would make them differ as much in fewer logs than this share. At
 # 0.4 a 95 % interval covers 93 to 97 % whatever a time has in common, from three times on (docs/estimates.md); at a
 # usual level such as 0.05 it would cover as little as 85 %.
-_TIMES_DIFFER = 0.4
+TIMES_DIFFER = 0.4
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,15 +128,17 @@ class Uncertainty:
         return clustered_variance(users, n, float(self._time_parts.var(ddof=1)) / times, times, rows)
 
 
-def clustered_variance(users: float, n_users: int, between: float, n_times: int, rows: float) -> tuple[float, float]:
+def clustered_variance(
+    users: float, n_users: int, between: float, n_times: int, rows: float, level: float = TIMES_DIFFER
+) -> tuple[float, float]:
     """The variance of a mean and its degrees of freedom, from the variances that users, times and rows give it.
 
     Users and times cross, and each row is in one of both, so the variance is users + times − rows (Cameron, Gelbach
     and Miller, 2011). If a time has nothing in common, (T−1)·between / rows is χ² with T−1 degrees of freedom, and
-    times are left out unless it is larger than chance alone makes it in 40 % of logs. Degrees of freedom are
-    Satterthwaite's.
+    times are left out unless it is larger than chance alone makes it in a share of ``level`` of all logs. Degrees of
+    freedom are Satterthwaite's.
     """
-    if between / rows * (n_times - 1) <= chdtri(n_times - 1, _TIMES_DIFFER):
+    if between / rows * (n_times - 1) <= chdtri(n_times - 1, level):
         return users, n_users - 1.0
     variance = users + max(between - rows, 0.0)
     return variance, variance**2 / (users**2 / (n_users - 1.0) + between**2 / (n_times - 1.0))

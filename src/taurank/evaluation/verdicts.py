@@ -7,7 +7,7 @@ behind it; do the estimators agree.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from taurank.errors import plural
@@ -147,11 +147,17 @@ def _confirmed(case: Case) -> Verdict:
         f"the propensities fit, the estimators agree and an effective number of {number(case.evidence.purchases)} "
         "purchases of recommended items supports it"
     )
-    own, caution = case.evidence.own_purchases, ""
-    if abs(case.answer.estimate) > own:
-        caution = f"{number(case.answer.estimate)} is more than all purchases of the log are worth, {number(own)}"
+    caution = " and ".join(_cautions(case))
     if low <= 0.0 <= high:
         return Verdict(
             True, f"{ground}, but its interval includes 0", "collect a longer log to tell its sign", caution
         )
     return Verdict(True, ground, "confirm it on a random part of the users", caution)
+
+
+def _cautions(case: Case) -> Iterator[str]:
+    own = case.evidence.own_purchases
+    if abs(case.answer.estimate) > own:
+        yield f"{number(case.answer.estimate)} is more than all purchases of the log are worth, {number(own)}"
+    if len(case.answer.per_time) == 2:  # docs/estimates.md
+        yield "two times say little about how times differ, so that a 95% interval may cover 88% only"

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 import numpy as np
 import numpy.typing as npt
 
+from taurank._choices import OnUnknown, OnUnknownItem
 from taurank._threads import one_blas_thread
 from taurank._validation import check_instance, check_integer
 from taurank.data import archive
@@ -32,12 +33,11 @@ from taurank.data.schema import Array
 from taurank.data.shards import ShardedArray
 from taurank.errors import InputError
 from taurank.learners import sharded
-from taurank.learners.candidates import OnUnknownItem
 from taurank.learners.checkpoints import Leftover, Record
 from taurank.learners.fitting import FitOptions, Metrics, history_frame
 from taurank.learners.folding import WithNewUsers, has_new_users, rows_of_new_users
 from taurank.learners.lookup import Lookup
-from taurank.learners.recommend import Fitted, OnUnknown, Request
+from taurank.learners.recommend import Fitted, Request
 from taurank.learners.updating import News, bought_by_item
 
 if TYPE_CHECKING:

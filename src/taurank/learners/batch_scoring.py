@@ -12,11 +12,12 @@ from typing import Any
 
 import pyarrow as pa
 
+from taurank._choices import OnUnknown
 from taurank._validation import check_integer
 from taurank.data.sources import to_arrow
 from taurank.errors import InputError
 from taurank.learners.base import Learner
-from taurank.learners.recommend import OnUnknown, Request
+from taurank.learners.recommend import Request
 from taurank.learners.registry import load
 
 

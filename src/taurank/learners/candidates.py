@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,14 +13,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from taurank import _arrays
+from taurank._choices import OnUnknownItem
 from taurank._jit import compiled
 from taurank.data import sources
 from taurank.data.ids import Codes, Ids, to_array
 from taurank.data.log import Log
 from taurank.errors import InputError, plural, show
 from taurank.evaluation.ranking_tables import is_table
-
-OnUnknownItem = Literal["raise", "warn", "drop"]
 
 _BY_TIME = ("time", "timestamp")
 

@@ -13,13 +13,14 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Any, Protocol, get_args
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
 from taurank import _arrays
+from taurank._choices import OnUnknown, OnUnknownItem
 from taurank._jit import compiled
 from taurank._threads import one_blas_thread, worker_count
 from taurank._validation import check_choice, check_integer, check_number
@@ -29,13 +30,12 @@ from taurank.data.log import Log
 from taurank.errors import InputError
 from taurank.evaluation import topk
 from taurank.evaluation.rankers import Ranker
-from taurank.learners.candidates import Candidates, OnUnknownItem, unknown_ids
+from taurank.learners.candidates import Candidates, unknown_ids
 from taurank.learners.lookup import Lookup
 
 if TYPE_CHECKING:
     import pandas as pd
 
-OnUnknown = Literal["raise", "warn", "popular"]
 Mask = npt.NDArray[np.bool_]
 
 _BLOCK_SCORES = 1 << 22

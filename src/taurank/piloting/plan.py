@@ -7,15 +7,15 @@ import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
+from taurank._choices import PropensityKind
 from taurank._validation import check_choice, check_integer, check_number
 from taurank.data.files import find_files
 from taurank.errors import InputError, show
 from taurank.learners import LEARNERS
 
 TABLES = ("impressions", "purchases", "visits", "candidates", "users", "shelves", "today", "log")
-MODELS = ("taste", "additive")
 BUILDING = ("period", "window", "combine", "nulls", "timezone", "incomplete", "memory_limit")
 
 
@@ -54,7 +54,7 @@ class Plan:
             raise InputError("learners is empty; name at least one, such as 'dlce'.")
         for name in self.learners:
             check_choice("learners", name, LEARNERS)
-        check_choice("propensity", self.propensity, MODELS)
+        check_choice("propensity", self.propensity, get_args(PropensityKind))
         for name in ("k", "trials"):
             check_integer(name, getattr(self, name))
         if self.epochs is not None:

@@ -13,15 +13,13 @@ import numpy.typing as npt
 
 from taurank._jit import compiled, inlined
 from taurank._random import stream_key, uniform
+from taurank.estimation.propensities.races import NODES, WEIGHTS, inclusion
 
 Array = npt.NDArray[Any]
 
 VISIT, RACE, OUTCOME, CLOCK, FLAW = range(5)  # what a week's random numbers are for
 OUTSIDE = -1.5  # how much a bestseller of a foreign category is liked
 HIGHEST = 0.9  # no purchase rate is above it
-_NODES, _HALF_WEIGHTS = np.polynomial.legendre.leggauss(32)
-NODES, WEIGHTS = 0.5 * (_NODES + 1.0), 0.5 * _HALF_WEIGHTS
-_TAIL = -30.0  # log of the mass that the quadrature leaves out
 
 
 class Parameters(NamedTuple):
@@ -180,77 +178,6 @@ def _buy(key: Any, items: Any, rate: Any, slate: Any, visit: Any, bought_start: 
 
 
 @compiled
-def inclusion(weights: Any, slots: Any, wanted: Any) -> Any:
-    """P(item is among the first ``slots`` of a softmax without replacement), for the ``wanted`` positions.
-
-    With arrival times T_i ~ Exp(w_i), π_i = ∫ w_i e^{−w_i t} P(fewer than ``slots`` others arrived by t) dt. The
-    number of arrivals is a sum of Bernoullis; that of all others but i joins what came before i and what comes
-    after it, so nothing is divided out. Gauss-Legendre in y, t = t_max y³.
-    """
-    last = _last_arrival(weights, slots)
-    result = np.zeros(len(wanted))
-    is_wanted = np.zeros(len(weights), np.bool_)
-    for position in wanted:
-        is_wanted[position] = True
-    before = np.empty((len(wanted) + 1, slots))
-    for y, share in zip(NODES, WEIGHTS):  # noqa: B905 (not in Numba)
-        t = last * y**3
-        _count_rest(weights, is_wanted, t, before[0])
-        for n in range(len(wanted)):
-            before[n + 1] = before[n]
-            _add(before[n + 1], -np.expm1(-weights[wanted[n]] * t))
-        after = np.zeros(slots)
-        after[0] = 1.0
-        for n in range(len(wanted) - 1, -1, -1):
-            w = weights[wanted[n]]
-            density = w * np.exp(-w * t) * 3.0 * y * y * last
-            result[n] += share * density * _at_most(before[n], after)
-            _add(after, -np.expm1(-w * t))
-    return result
-
-
-@compiled
-def _last_arrival(weights: Any, slots: Any) -> Any:
-    """A time by which fewer than ``slots`` arrivals have a probability below e^−30, by Chernoff's bound at θ = 3."""
-    t = 1.0 / weights.sum()
-    while True:
-        log_bound = 3.0 * (slots - 1)
-        for w in weights:
-            log_bound += np.log1p(np.expm1(-3.0) * -np.expm1(-w * t))
-        if log_bound < _TAIL:
-            return t
-        t *= 1.25
-
-
-@compiled
-def _count_rest(weights: Any, is_wanted: Any, t: Any, count: Any) -> None:
-    """The distribution of the arrivals among items that are not wanted."""
-    count[:] = 0.0
-    count[0] = 1.0
-    for n in range(len(weights)):
-        if not is_wanted[n]:
-            _add(count, -np.expm1(-weights[n] * t))
-
-
-@compiled
-def _add(count: Any, p: Any) -> None:
-    """The distribution of a count, cut at its length, with one more Bernoulli(p)."""
-    for m in range(len(count) - 1, 0, -1):
-        count[m] += p * (count[m - 1] - count[m])
-    count[0] *= 1.0 - p
-
-
-@compiled
-def _at_most(before: Any, after: Any) -> Any:
-    """P(two counts together stay below their length)."""
-    total, tail = 0.0, 0.0
-    for m in range(len(before)):
-        tail += after[m]
-        total += tail * before[len(before) - 1 - m]
-    return total
-
-
-@compiled
 def inclusion_of_pairs(p: Any, user: Any, item: Any, result: Any, begin: Any, end: Any) -> None:
     """The chance of being in a week's slate, for pairs sorted by user; 0 for items that are not candidates."""
     row = begin
@@ -268,7 +195,9 @@ def inclusion_of_pairs(p: Any, user: Any, item: Any, result: Any, begin: Any, en
                     at[known] = position
                     result[n] = known + 1.0
                     known += 1
-        chance = inclusion(weights, p.slots, at[:known])
+        chance = np.empty(known)
+        if known > 0:
+            inclusion(np.log(weights), at[:known], p.slots, chance, NODES, WEIGHTS)
         for n in range(row, last):
             if result[n] > 0.0:
                 result[n] = chance[int(result[n]) - 1]

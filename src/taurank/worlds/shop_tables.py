@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -20,12 +20,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from taurank._choices import Recorded
 from taurank._threads import map_blocks
 from taurank.data.files import atomic_path
 from taurank.worlds import shop_draws
 from taurank.worlds.shop import SEGMENTS, Shop, names
 
-Recorded = Literal["propensity", "slots", "nothing"]
 Progress = Callable[[int, int], None]
 
 START = np.datetime64("2026-01-05T00:00:00", "s")  # a Monday

@@ -12,28 +12,28 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
 
+from taurank._choices import Combine, Incomplete, Nulls
 from taurank._validation import check_choice
 from taurank.data.eligibility import Eligibility
 from taurank.data.events.catalogue import merge_ids
 from taurank.data.events.database import one, open_database
 from taurank.data.events.eligible import EligibleCells
 from taurank.data.events.incomplete import complete_periods
-from taurank.data.events.matching import CELL, COMBINE, match_events, place, total
+from taurank.data.events.matching import CELL, match_events, place, total
 from taurank.data.events.periods import Periods, check_zone, on_the_clock, read_window
 from taurank.data.events.renames import Renames
 from taurank.data.events.summary import EventSummary
-from taurank.data.events.tables import NULLS, EventTable, Reading, load_tables
+from taurank.data.events.tables import EventTable, Reading, load_tables
 from taurank.data.ids import Catalogue, Codes, Ids
 from taurank.data.sources import BATCH_ROWS
 from taurank.errors import InputError, plural, show
 
 MAX_EMPTY = 50  # periods per period with events, from which on a date must be wrong
-KEEP = ("drop", "keep")
 
 
 class EventRows(NamedTuple):
@@ -75,11 +75,11 @@ def build_rows(
     """The rows of a log from impressions and outcomes; ``Log.from_events`` explains every option."""
     reach = read_window(window)
     for name, choice, choices in (
-        ("combine", combine, COMBINE),
-        ("nulls", nulls, NULLS),
-        ("incomplete", incomplete, KEEP),
+        ("combine", combine, Combine),
+        ("nulls", nulls, Nulls),
+        ("incomplete", incomplete, Incomplete),
     ):
-        check_choice(name, choice, choices)
+        check_choice(name, choice, get_args(choices))
     limited = visits is not None or candidates is not None
     reading = Reading(Periods.of(period), Renames(columns), check_zone(timezone), nulls, zero_propensity=limited)
     given = {"impressions": impressions, "outcomes": outcomes, "visits": visits, "candidates": candidates}

@@ -11,7 +11,7 @@ from taurank.data.events.tables import EventTable
 # How the propensities of several events in one cell become one; "any" is 1 − Π(1 − p), in a fixed order,
 # written so that small p keep their digits, and limited to values below 1 where it would round to it; it needs
 # the propensities of all events.
-COMBINE = {
+COMBINE: Mapping[str, str] = {
     "same": "min(propensity)",
     "any": (
         "CASE WHEN count(propensity) = count(*) THEN least(list_reduce(list(propensity ORDER BY propensity), "

@@ -31,7 +31,6 @@ from taurank.data.sources import from_files, from_frame
 from taurank.errors import InputError, together
 
 TIMESTAMP = "a timestamp such as 2024-01-31 18:30:00"
-NULLS = ("refuse", "drop")
 _ADVICE = "fill them, or leave these rows out with nulls='drop' (--nulls drop)"
 _RAW = "user_code INTEGER, item_code INTEGER, instant BIGINT, period INTEGER, propensity DOUBLE, value DOUBLE"
 

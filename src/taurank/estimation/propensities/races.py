@@ -39,77 +39,104 @@ def _inclusion_of_slates(
 ) -> None:
     for slate in range(begin, end):
         first, last = starts[slate], starts[slate + 1]
-        present = 0
-        for j in range(first, last):
-            if log_weights[j] > -np.inf:
-                present += 1
-        if present <= size:
-            for j in range(first, last):
-                out[j] = 1.0 if log_weights[j] > -np.inf else 0.0
-        else:
-            _inclusion(log_weights[first:last], size, out[first:last], nodes, weights)
+        inclusion(log_weights[first:last], np.arange(last - first), size, out[first:last], nodes, weights)
 
 
 @compiled
-def _inclusion(log_weights: Any, size: int, out: Any, nodes: Any, weights: Any) -> None:
+def inclusion(log_weights: Any, wanted: Any, size: int, out: Any, nodes: Any, weights: Any) -> None:
+    """π of the items at the ``wanted`` positions, each once, on a slate drawn from all; −inf is never drawn."""
+    present = 0
+    for value in log_weights:
+        if value > -np.inf:
+            present += 1
+    if present <= size:
+        for n in range(len(wanted)):
+            out[n] = 1.0 if log_weights[wanted[n]] > -np.inf else 0.0
+    else:
+        _converge(log_weights, wanted, _others(log_weights, wanted), size, out, nodes, weights)
+
+
+@compiled
+def _others(log_weights: Any, wanted: Any) -> Any:
+    """The positions that are not wanted."""
+    is_other = np.ones(len(log_weights), np.bool_)
+    for position in wanted:
+        is_other[position] = False
+    return np.flatnonzero(is_other)
+
+
+@compiled
+def _converge(log_weights: Any, wanted: Any, others: Any, size: int, out: Any, nodes: Any, weights: Any) -> None:
     """Panels are doubled until the result stays; clipped only then, or two values above 1 would look alike."""
     low, high = _interval(log_weights, size)
-    before = np.empty((len(log_weights) + 1, size))
-    _integrate(log_weights, size, low, high, 2, before, out, nodes, weights)
+    before = np.empty((len(wanted) + 1, size))
+    _integrate(log_weights, wanted, others, size, low, high, 2, before, out, nodes, weights)
     finer = np.empty_like(out)
     panels = 4
     while panels <= MOST_PANELS:
-        _integrate(log_weights, size, low, high, panels, before, finer, nodes, weights)
+        _integrate(log_weights, wanted, others, size, low, high, panels, before, finer, nodes, weights)
         change = np.abs(finer - out).max()
         out[:] = finer
         if change < TOLERANCE:
             break
         panels *= 2
-    for j in range(len(out)):
-        out[j] = min(max(out[j], 0.0), 1.0)
+    for n in range(len(out)):
+        out[n] = min(max(out[n], 0.0), 1.0)
 
 
 @compiled
 def _integrate(
-    log_weights: Any, size: int, low: float, high: float, panels: int, before: Any, out: Any, nodes: Any, weights: Any
-) -> None:
+    log_weights: Any, wanted: Any, others: Any, size: int, low: float, high: float, panels: int, before: Any,
+    out: Any, nodes: Any, weights: Any,
+) -> None:  # fmt: skip
     """Up to ``low`` every finisher is among the first k; from there to ``high`` by quadrature."""
-    for j in range(len(out)):
-        out[j] = -np.expm1(-np.exp(log_weights[j] + low))
+    for n in range(len(out)):
+        out[n] = -np.expm1(-np.exp(log_weights[wanted[n]] + low))
     half = (high - low) / (2 * panels)
     for panel in range(panels):
         middle = low + (2 * panel + 1) * half
         for node in range(len(nodes)):
-            _add_node(log_weights, size, middle + half * nodes[node], half * weights[node], before, out)
+            x, share = middle + half * nodes[node], half * weights[node]
+            _add_node(log_weights, wanted, others, size, x, share, before, out)
 
 
 @compiled
-def _add_node(log_weights: Any, size: int, x: float, share: float, before: Any, out: Any) -> None:
-    """Add share · w t e^(−w t) P(N_i(t) ≤ k − 1) at t = e^x for every item i."""
-    n = len(log_weights)
+def _add_node(
+    log_weights: Any, wanted: Any, others: Any, size: int, x: float, share: float, before: Any, out: Any
+) -> None:
+    """Add share · w t e^(−w t) P(N_i(t) ≤ k − 1) at t = e^x for every wanted item i.
+
+    The items that are not wanted come first: their table is that of the items before the first wanted one.
+    """
+    n = len(wanted)
     before[0] = 0.0
     before[0, 0] = 1.0
-    for j in range(n):
-        p = -np.expm1(-np.exp(log_weights[j] + x))
-        before[j + 1, 0] = before[j, 0] * (1.0 - p)
-        for count in range(1, size):
-            before[j + 1, count] = before[j, count] * (1.0 - p) + before[j, count - 1] * p
-    after = np.zeros(size)  # after[c] = P(c or fewer of the later items have finished), once summed up
+    for j in others:
+        _finish(before[0], -np.expm1(-np.exp(log_weights[j] + x)))
+    for i in range(n):
+        before[i + 1] = before[i]
+        _finish(before[i + 1], -np.expm1(-np.exp(log_weights[wanted[i]] + x)))
+    after = np.zeros(size)
     after[0] = 1.0
     for i in range(n - 1, -1, -1):
-        hazard = np.exp(log_weights[i] + x)
-        p = -np.expm1(-hazard)
+        hazard = np.exp(log_weights[wanted[i]] + x)
         density = hazard * np.exp(-hazard)
         if density > 0.0:
-            fewer = 0.0
+            fewer = 0.0  # P(count or fewer of the later items have finished)
             total = 0.0
             for count in range(size):
                 fewer += after[count]
                 total += fewer * before[i, size - 1 - count]
             out[i] += share * density * total
-        for count in range(size - 1, 0, -1):
-            after[count] = after[count] * (1.0 - p) + after[count - 1] * p
-        after[0] *= 1.0 - p
+        _finish(after, -np.expm1(-hazard))
+
+
+@compiled
+def _finish(finished: Any, p: float) -> None:
+    """The distribution of how many have finished, up to its length, with one more that has with probability p."""
+    for count in range(len(finished) - 1, 0, -1):
+        finished[count] = finished[count] * (1.0 - p) + finished[count - 1] * p
+    finished[0] *= 1.0 - p
 
 
 @compiled
