@@ -46,8 +46,8 @@ HALF = 0.5
 GAMMA_SHAPES = (0.3, 1.0, 3.0, 10.0, 30.0)  # of the Gamma prior around taste
 RANKS = (16, 24)
 RATES = make_grid(24, 1e-4, 0.98)
-# one clustering is enough; it is finer than those of the fit, because items whose cluster fits them badly rely on their
-# own pairs, and the choice would overrate these
+# one clustering is enough; it is finer than those of the fit, because items whose cluster fits them badly rely on
+# their own pairs, and the choice would overrate these
 SHAPES_TO_CHOOSE_BY: Shapes = ((3, 6),)
 TINY = 1e-300  # a likelihood that is zero to rounding
 SAMPLED_USERS = 4096  # whose cells are scored: enough to choose by, also where users × items are too many to visit
