@@ -137,10 +137,10 @@ class EmpiricalBayes(Learner):
         self._store(covariates.warm(count(log)), setting, best_taste(self.settings_, self.rank), covariates)
 
     def _learn_more(self, log: Log, covariates: Covariates) -> None:
-        setting, rank = self._chosen(), self.user_vector_.shape[1]
+        known, setting, rank = self._pairs(), self._chosen(), self.user_vector_.shape[1]
         self._check_propensity(log, setting)
         of_cold = Setting("taste", float(self.taste_setting_[0]), rank=rank) if rank else best_taste({}, self.rank)
-        self._store(covariates.warm(added(self._pairs(), log)), setting, of_cold, covariates)
+        self._store(covariates.warm(added(known, log)), setting, of_cold, covariates)
 
     def _fold(self, log: Log, goal: Floats | None) -> None:
         """``goal`` is what the features of these users say about their vectors of taste."""

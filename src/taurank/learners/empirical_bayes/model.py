@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from taurank._arrays import group
+from taurank.data.ids import Codes
 from taurank.learners.empirical_bayes.counts import Floats, Integers, Pairs, distinct
 from taurank.learners.empirical_bayes.grid import Patterns, fit_priors, posteriors
 from taurank.learners.empirical_bayes.groups import Groups
@@ -110,11 +111,13 @@ def _patterns(pairs: Pairs, groups: Groups) -> tuple[Patterns, Integers, Integer
     for column in (pairs.treated, pairs.treated_positives, pairs.control_positives):
         code *= base
         code[:own] += column
-    values, code = _numbered(code, base**4)
-    unit = np.concatenate((pairs.item.astype(np.int64) * groups.number + groups.of_pair, np.arange(n_segments)))
+    values, number = _numbered(code, base**4)
+    del code  # of the size of the log, like the other arrays here
+    of_pair = pairs.item * np.int32(groups.number) + groups.of_pair.astype(np.int32)
+    unit = np.concatenate((of_pair, np.arange(n_segments, dtype=np.int32)))
     weight = np.concatenate((pairs.seen.astype(np.float64), groups.absent.ravel()))
-    start, (code, order) = group(unit, n_segments, code, np.arange(len(unit)))
-    begin, found, entry_sorted = distinct(start, code, len(values))
+    start, (number, order) = group(unit, n_segments, number, np.arange(len(unit)))
+    begin, found, entry_sorted = distinct(start, number, len(values))
     entry = np.empty_like(entry_sorted)
     entry[order] = entry_sorted
     chances, n, y, c = (values // base**power % base for power in (3, 2, 1, 0))
@@ -125,14 +128,14 @@ def _patterns(pairs: Pairs, groups: Groups) -> tuple[Patterns, Integers, Integer
     return patterns, entry[:own], entry[own:]
 
 
-def _numbered(code: Integers, below: int) -> tuple[Integers, Integers]:
+def _numbered(code: Integers, below: int) -> tuple[Integers, Codes]:
     """The different codes in order, and the number of each among them; without sorting where codes are small."""
     if below > MOST_CODES:
-        values, numbers = np.unique(code, return_inverse=True)
-        return values, numbers
+        values, number = np.unique(code, return_inverse=True)
+        return values, number.astype(np.int32)
     exists = np.zeros(below, np.bool_)
     exists[code] = True
-    return np.flatnonzero(exists), (np.cumsum(exists) - 1)[code]
+    return np.flatnonzero(exists), (np.cumsum(exists, dtype=np.int32) - 1)[code]
 
 
 def _totals(patterns: Patterns) -> tuple[Floats, Floats]:
