@@ -47,6 +47,8 @@ def page(store: Store, clock: SetClock) -> str:
     assert figures.extra[0] == pytest.approx(figures.lift.estimate[-1] * figures.visits)
     assert 0 < figures.explored < 1
     assert figures.working[0]["low"] > 0
+    for row in figures.arms[1:]:
+        assert row["lift"] == figures.arm_lifts[row["arm"]].estimate[-1]
     assert all(row["low"] <= 0 for row in figures.anyway)
     assert [sum(counts) for _, _, _, counts in figures.overlap] == [
         purchases for _, purchases, _, _ in figures.overlap
@@ -58,7 +60,7 @@ def page(store: Store, clock: SetClock) -> str:
 def test_the_page_is_whole_and_escaped(page: str) -> None:
     assert "<script" not in page
     assert "&lt;script&gt;" in page
-    assert page.count("<svg") == 3
+    assert page.count("<svg") == 4
     assert not re.search(r'(src|href)="(?!/)', page)  # nothing from elsewhere
     assert "nan" not in re.sub(r"<[^>]*>", "", page).lower().split()
     for words in ("Extra purchases so far", "They sell anyway", "Candidate − incumbent", "Overlap", "History"):
@@ -111,7 +113,7 @@ def test_in_chromium(page: str, tmp_path: Path) -> None:
         assert seen["scroll"] <= seen["client"]  # nothing sticks out to the right
         assert seen["small"] == 0
         assert seen["cut"] == []
-        assert len(seen["charts"]) == 3
+        assert len(seen["charts"]) == 4
         assert max(seen["charts"]) <= seen["client"]
     assert narrow["height"] > wide["height"]
     assert wide["paper"] == "rgb(255, 255, 255)"

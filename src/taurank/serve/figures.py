@@ -43,6 +43,7 @@ class Figures:
     explored: float
     cost: Sequence
     arms: list[Row]
+    arm_lifts: dict[str, Sequence]  # of the arms that get lists
     overlap: list[tuple[str, int, float, list[int]]]
     working: list[Row]
     anyway: list[Row]
@@ -76,6 +77,7 @@ def gather(store: Store, surface: Surface) -> Figures:
         explored=_mean(visits.explored[drawn]),
         cost=_cost(visits, drawn),
         arms=_arms(visits),
+        arm_lifts={arm: arm_lift(visits, arm) for arm in RECOMMENDED if (visits.arm == arm).any()},
         overlap=_overlap(store, surface, visits),
         working=sorted(items, key=lambda row: -row["low"])[:8],
         anyway=sorted((row for row in items if row["low"] <= 0), key=lambda row: -row["control"])[:8],
