@@ -1,11 +1,11 @@
 """How often does the 95 % interval of an estimate cover the truth? By simulation, case by case.
 
-    python benchmarks/coverage.py [--draws 1000] [--seed 0] [--cases rare users]
+    python benchmarks/coverage.py [--draws 1000] [--seed 0] [--cases rare users] [--bootstrap]
     python benchmarks/coverage.py --integrate
 
 Every draw takes new users from a population and a new log of theirs, estimates CP@10 of a fixed ranking by every
-estimator, and asks whether the interval covers the effect of the population. Beside it stands the interval of a
-bootstrap over users (BCa), and how often the verdict was to believe.
+estimator, and asks whether the interval covers the effect of the population. Beside it stands how often the verdict
+was to believe and, with ``--bootstrap``, the interval of a bootstrap over users (BCa).
 
 With ``--integrate``, how often an interval with few times as clusters covers where the mean and the shocks of times
 are normal: exactly, by integration over the variance between times, for shocks of any size.
@@ -125,10 +125,11 @@ class Tally:
     draws: int = 0
 
 
-def coverage(case: Case, draws: int, seed: int = 0) -> Tally:
+def coverage(case: Case, draws: int, seed: int = 0, bootstrap: bool = False) -> Tally:
     """How many of the draws were covered by each estimator's interval, and how many believed."""
     rng = np.random.default_rng(seed)
-    tally = Tally(dict.fromkeys(("doubly robust", "SNIPS", "IPS", "bootstrap"), 0), draws=draws)
+    names = ("doubly robust", "SNIPS", "IPS", *(["bootstrap"] if bootstrap else []))
+    tally = Tally(dict.fromkeys(names, 0), draws=draws)
     for _ in range(draws):
         log = case.draw(rng)
         ranking = ArrayRanking(np.zeros((case.users, K)), log.users, log.items)
@@ -137,8 +138,9 @@ def coverage(case: Case, draws: int, seed: int = 0) -> Tally:
         for one in (robust, Estimator("SNIPS", normalized=True), Estimator("IPS")):
             low, high = assessed.answer(f"CP@{K}", one).interval()
             tally.covered[one.name] += low <= case.truth <= high
-        low, high = Bootstrap(assessed.answer(f"CP@{K}", Estimator("IPS")).per_user).interval(threads=1)
-        tally.covered["bootstrap"] += low <= case.truth <= high
+        if bootstrap:
+            low, high = Bootstrap(assessed.answer(f"CP@{K}", Estimator("IPS")).per_user).interval(threads=1)
+            tally.covered["bootstrap"] += low <= case.truth <= high
         tally.believed += assessed.verdict(f"CP@{K}").believe
     return tally
 
@@ -172,14 +174,16 @@ def main() -> None:
     parser.add_argument("--cases", nargs="*", default=[""], help="Words that a case's name must contain.")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--integrate", action="store_true", help="Few times as clusters, without any simulation.")
+    parser.add_argument("--bootstrap", action="store_true", help="Beside it, a bootstrap over users.")
     options = parser.parse_args()
     if options.integrate:
         _integrate()
         return
-    print("| case | doubly robust | SNIPS | IPS | bootstrap of IPS | believed |\n|---|---|---|---|---|---|")
+    beside = " bootstrap of IPS |" if options.bootstrap else ""
+    print(f"| case | doubly robust | SNIPS | IPS |{beside} believed |\n|---|---|---|---|{'---|' * bool(beside)}---|")
     for name, case in CASES.items():
         if any(word in name for word in options.cases):
-            tally = coverage(case, options.draws, options.seed)
+            tally = coverage(case, options.draws, options.seed, options.bootstrap)
             figures = [f"{100 * count / tally.draws:.1f}" for count in (*tally.covered.values(), tally.believed)]
             print(f"| {name} | {' | '.join(figures)} |", flush=True)
 

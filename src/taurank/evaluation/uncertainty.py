@@ -141,7 +141,8 @@ def clustered_variance(
     if between / rows * (n_times - 1) <= chdtri(n_times - 1, level):
         return users, n_users - 1.0
     variance = users + max(between - rows, 0.0)
-    return variance, variance**2 / (users**2 / (n_users - 1.0) + between**2 / (n_times - 1.0))
+    freedom = variance**2 / (users**2 / (n_users - 1.0) + between**2 / (n_times - 1.0))
+    return variance, max(freedom, min(n_users, n_times) - 1.0)  # fewer where users vary less than rows
 
 
 def _quantile(center: float, variance: float, third: float, level: float, side: float, freedom: float) -> float:
