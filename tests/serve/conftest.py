@@ -20,7 +20,7 @@ collect_ignore_glob = ["test_*.py"] if MISSING else []
 
 if TYPE_CHECKING or not MISSING:
     from support.shop import SetClock
-    from taurank.serve.demo import fix_arms
+    from taurank.serve.simulate import fix_arms
     from taurank.serve.store import Store
 
 

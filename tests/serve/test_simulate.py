@@ -59,7 +59,7 @@ def test_a_loop_by_value_sells_fewer_but_dearer_items(tmp_path: Path) -> None:
     shops = {}
     for outcome in ("purchases", "value"):
         prices = (1.0,) * 10 + (10.0,) * 10
-        scenario = Dear(400, 20, 7, 0.9, 0.2, 0.5, 3, SMALL, COUNTING, prices, outcome)
+        scenario = Dear(400, 20, 9, 0.9, 0.2, 0.5, 3, SMALL, COUNTING, prices, outcome)
         shops[outcome] = simulate_directly(str(tmp_path / outcome), scenario)
     first, last = shops["value"][0], shops["value"][-1]
     assert any(report.action.startswith("promoted") for report in shops["value"])

@@ -9,15 +9,13 @@ import time
 from collections.abc import Callable
 
 import uvicorn
-from sqlalchemy import update
 
-from taurank.serve import tables
 from taurank.serve.api import create_app
 from taurank.serve.auth import create_token
 from taurank.serve.client import Client
 from taurank.serve.deciding import Decider
 from taurank.serve.service import Service
-from taurank.serve.simulate import SURFACE, Event, Report, Scenario, SimulatedClock, batches, run
+from taurank.serve.simulate import SURFACE, Event, Report, Scenario, SimulatedClock, batches, fix_arms, run
 from taurank.serve.store import Store
 
 HEADING = "day  incumbent  candidate  true lift  so far   estimate (95 %)          against the hold-out"
@@ -82,13 +80,6 @@ def line(report: Report) -> str:
         f"  {report.running_truth:6.3f}   {report.estimate:.3f} ({report.low:.3f} to {report.high:.3f})"
         f"  {report.holdout_low:6.2f} to {report.holdout_high:.2f}  {done}"
     )
-
-
-def fix_arms(store: Store, seed: int) -> None:
-    """A simulation or a test with the same seed splits its users alike."""
-    salt = seed.to_bytes(32, "big").hex()
-    with store.write() as connection:
-        connection.execute(update(tables.settings).where(tables.settings.c.name == "salt").values(value=salt))
 
 
 def free_port() -> int:

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from sqlalchemy import select
+from sqlalchemy import select, update
 
 from taurank.data.log import Log
 from taurank.learners import Popular
@@ -249,12 +249,20 @@ class DirectShop:
 def simulate_directly(folder: str, scenario: Scenario) -> list[Report]:
     """A simulation within the process."""
     store, clock = Store(folder), SimulatedClock()
+    fix_arms(store, scenario.seed)
     decider, recorder = Decider(store, scenario.seed.to_bytes(32, "big"), clock), Recorder(store)
     try:
         return run(decider, clock, DirectShop(decider, recorder), scenario, lambda _: None)
     finally:
         recorder.close()
         store.close()
+
+
+def fix_arms(store: Store, seed: int) -> None:
+    """A simulation or a test with the same seed splits its users alike."""
+    salt = seed.to_bytes(32, "big").hex()
+    with store.write() as connection:
+        connection.execute(update(tables.settings).where(tables.settings.c.name == "salt").values(value=salt))
 
 
 def batches(events: list[Event], size: int) -> Iterator[list[Event]]:
