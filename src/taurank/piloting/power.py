@@ -111,7 +111,8 @@ class Plan:
         share = f"{100 * self.randomized:.3g}% of the slots"
         return (
             f"{np.ceil(self.users):,.0f} users in {_few(self.weeks)} weeks, with {share} randomized over "
-            f"{self.items:,} items, detect an effect of {self.effect:.3g} extra purchases per user and week with a probability of {self.chance:.0%} (interval at {self.level:.0%})."
+            f"{self.items:,} items, detect an effect of {self.effect:.3g} extra purchases per user and week with a "
+            f"probability of {self.chance:.0%} (interval at {self.level:.0%})."
         )
 
 
