@@ -529,6 +529,6 @@ def test_two_times_are_said_before_the_number() -> None:
     log = WORLD.sample(2, random_state=3).log
     assert str(evaluate(TODAY, log, "CP@10")).startswith("Believe it with caution (two times say little")
     lead, _, rest = str(estimate({"a": TODAY, "b": BETTER}, log, "CP@10")).partition("ranker ")
-    assert "Caution: a, CP@10; b, CP@10: two times say little" in " ".join(lead.split())
+    assert "Caution: two times say little" in " ".join(lead.split())
     assert "two times" not in rest
     assert "two times" not in str(evaluate(TODAY, WORLD.sample(3, random_state=3).log, "CP@10"))

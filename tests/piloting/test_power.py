@@ -54,7 +54,7 @@ def test_more_users_or_more_randomized_slots_need_fewer_weeks() -> None:
     assert (np.diff(table["weeks"]) < 0).all()
     assert tr.power(effect=0.1, users=2000, randomized=0.1, **SHOP).weeks == pytest.approx(plan.weeks / 2)
     assert str(plan) == (
-        f"1,000 users in {int(np.ceil(plan.weeks)):,} weeks, with 0.1 of the slots randomized over 60 items, detect "
+        f"1,000 users in {int(np.ceil(plan.weeks)):,} weeks, with 10% of the slots randomized over 60 items, detect "
         "an effect of 0.1 extra purchases per user and week with a probability of 80% (interval at 95%)."
     )
 

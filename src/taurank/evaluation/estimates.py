@@ -55,7 +55,10 @@ class Estimate:
         for (who, metric), one in self.verdicts.items():
             if one.caution:
                 about.setdefault(one.caution, []).append(f"{who}, {metric}")
-        return [f"Caution: {'; '.join(whom)}: {caution}." for caution, whom in about.items()]
+        return [
+            f"Caution: {caution}." if len(whom) == len(self.verdicts) else f"Caution: {'; '.join(whom)}: {caution}."
+            for caution, whom in about.items()
+        ]
 
     def _blocks(self) -> Iterator[str]:
         """One table per segment and metric, differences below."""

@@ -108,10 +108,11 @@ class Plan:
         return pd.DataFrame(rows)
 
     def __str__(self) -> str:
+        share = f"{100 * self.randomized:.3g}% of the slots"
         return (
-            f"{np.ceil(self.users):,.0f} users in {_few(self.weeks)} weeks, with {self.randomized:.3g} of the slots "
-            f"randomized over {self.items:,} items, detect an effect of {self.effect:.3g} extra purchases per user "
-            f"and week with a probability of {self.chance:.0%} (interval at {self.level:.0%})."
+            f"{np.ceil(self.users):,.0f} users in {_few(self.weeks)} weeks, with {share} randomized over "
+            f"{self.items:,} items, detect an effect of {self.effect:.3g} extra purchases per user and week with a "
+            f"probability of {self.chance:.0%} (interval at {self.level:.0%})."
         )
 
 
