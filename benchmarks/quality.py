@@ -149,7 +149,7 @@ def clusters(options: argparse.Namespace) -> None:
             setting = Setting("item", 3.0, steps=3, own=own)
             likelihood = log_likelihood(held_out, before, setting) * log.n_users * log.n_items
             result = whole.counted(setting)
-            scores = np.tile((result.absent[:, 0] - result.absent[:, 1]).astype(np.float32), (log.n_users, 1))
+            scores = np.tile(result.absent[:, 0] - result.absent[:, 1], (log.n_users, 1))
             scores[pairs.user, pairs.item] = result.pair[:, 0] - result.pair[:, 1]
             print_row("", DEVELOPMENT[0], f"own {own:g}", measured(scores, truth), limit, f"{likelihood:12.0f}")
 
