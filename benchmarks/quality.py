@@ -3,6 +3,7 @@
     python benchmarks/quality.py dunnhumby    # the four Dunnhumby worlds, in percent of "ten weeks"
     python benchmarks/quality.py lowrank      # low-rank worlds, in percent of the best factor learner
     python benchmarks/quality.py cold         # a tenth of users and items without rows: features against none
+    python benchmarks/quality.py clusters     # product original, a development draw: which clusters of items
     python benchmarks/quality.py time         # CPU seconds of one fit, with and without the choice of prior
     python benchmarks/quality.py rows         # seconds and memory on a log with 50 million rows
 
@@ -32,17 +33,24 @@ sys.path[:0] = [str(Path(__file__).parent.parent / "src"), str(Path(__file__).pa
 import taurank as tr  # noqa: E402
 from features import benchmark_cold, benchmark_journey, featured_world, split, to_markdown  # noqa: E402
 from taurank.data.ids import Catalogue, Ids  # noqa: E402
+from taurank.learners.empirical_bayes.choice import Fits, Setting, log_likelihood  # noqa: E402
+from taurank.learners.empirical_bayes.counts import count, hold_out  # noqa: E402
+from taurank.learners.empirical_bayes.model import FINER_SHAPES, SHAPES  # noqa: E402
 from taurank.paper.runs import limits  # noqa: E402
 
 METRICS = ("CP@10", "CP@100", "CDCG")
 TARGETS = {"CP@10": 94.0, "CP@100": 94.0, "CDCG": 95.0}
 SPACE = {"learning_rate": (0.003, 0.01, 0.03), "regularization": (0.001, 0.01, 0.1), "factors": (16, 64)}
 DRAWS, TEST = (9311, 9312, 9313), 9400  # seeds of the training logs, and of the truth they are measured by
+DEVELOPMENT = (501, 599)  # seeds that were used for tuning
 VARIANTS = ("with P", "without P", "misspecified P")
 
 
 def main() -> None:
-    parts = {"dunnhumby": dunnhumby, "lowrank": low_rank, "cold": cold, "time": fit_time, "rows": rows}
+    parts = {
+        "dunnhumby": dunnhumby, "lowrank": low_rank, "cold": cold, "clusters": clusters, "time": fit_time,
+        "rows": rows,
+    }  # fmt: skip
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", choices=parts)
     parser.add_argument("--items", nargs="+", default=["category", "product"], choices=("category", "product"))
@@ -126,6 +134,24 @@ def cold_calibration() -> pd.DataFrame:
             mine, true = scores[cells].ravel(), effect[cells].ravel()
             rows.append((seed, label, mine.mean(), true.mean(), np.polyfit(mine, true, 1)[0]))
     return pd.DataFrame(rows, columns=["seed", "cold", "mean score", "mean effect", "slope"])
+
+
+def clusters(options: argparse.Namespace) -> None:
+    """Clusterings of items, and how much own pairs count: percent of "ten weeks", held-out log-likelihood."""
+    world = tr.dunnhumby.world(items="product")
+    log, truth = world.sample(10, DEVELOPMENT[0]).log, world.sample(10, DEVELOPMENT[1]).truth
+    limit = measured(limits.ten_weeks_scores(world, log, options.threads), truth)
+    held_out, pairs = hold_out(log), count(log)
+    for shapes in (SHAPES, FINER_SHAPES, (*FINER_SHAPES, (2, 8), (6, 3), (4, 6)), ((6, 12), (8, 8), (10, 10))):
+        before, whole = (Fits(each, options.threads, shapes=shapes) for each in (held_out.pairs, pairs))
+        print(" and ".join(f"{shared} × {rate}" for shared, rate in shapes))
+        for own in (1.0, 0.5, 0.0):
+            setting = Setting("item", 3.0, steps=3, own=own)
+            likelihood = log_likelihood(held_out, before, setting) * log.n_users * log.n_items
+            result = whole.counted(setting)
+            scores = np.tile(result.absent[:, 0] - result.absent[:, 1], (log.n_users, 1))
+            scores[pairs.user, pairs.item] = result.pair[:, 0] - result.pair[:, 1]
+            print_row("", DEVELOPMENT[0], f"own {own:g}", measured(scores, truth), limit, f"{likelihood:12.0f}")
 
 
 def fit_time(options: argparse.Namespace) -> None:

@@ -27,7 +27,7 @@ from taurank.learners.empirical_bayes.covariates import NOTHING_KNOWN, Covariate
 from taurank.learners.empirical_bayes.grid import make_grid
 from taurank.learners.empirical_bayes.groups import Groups, by_exposure, by_propensity, one_group
 from taurank.learners.empirical_bayes.model import (
-    SHAPES,
+    FINER_SHAPES,
     Posterior,
     Segments,
     Shapes,
@@ -46,9 +46,9 @@ HALF = 0.5
 GAMMA_SHAPES = (0.3, 1.0, 3.0, 10.0, 30.0)  # of the Gamma prior around taste
 RANKS = (16, 24)
 RATES = make_grid(24, 1e-4, 0.98)
-# one clustering is enough; it is finer than those of the fit, because items whose cluster fits them badly rely on
-# their own pairs, and the choice would overrate these
-SHAPES_TO_CHOOSE_BY: Shapes = ((3, 6),)
+# one clustering is enough; a fine one, because items whose cluster fits them badly rely on their own pairs, and the
+# choice would overrate these
+SHAPES_TO_CHOOSE_BY: Shapes = FINER_SHAPES[:1]
 TINY = 1e-300  # a likelihood that is zero to rounding
 SAMPLED_USERS = 4096  # whose cells are scored: enough to choose by, also where users × items are too many to visit
 
@@ -72,7 +72,7 @@ class Fits:
     """Posteriors of one set of counts under several settings; what two settings share is computed once."""
 
     def __init__(
-        self, pairs: Pairs, threads: int | None, covariates: Covariates = NOTHING_KNOWN, shapes: Shapes = SHAPES
+        self, pairs: Pairs, threads: int | None, covariates: Covariates = NOTHING_KNOWN, shapes: Shapes = ()
     ) -> None:
         self.pairs, self.threads, self.shapes, self.covariates = pairs, threads, shapes, covariates
         self._segments: dict[str, Segments] = {}

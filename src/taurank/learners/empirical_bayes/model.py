@@ -22,7 +22,9 @@ from taurank.learners.empirical_bayes.groups import Groups
 from taurank.learners.empirical_bayes.rates import paired_rates
 
 Shapes = tuple[tuple[int, int], ...]
-SHAPES: Shapes = ((2, 4), (3, 3), (2, 6))  # of clusterings: quantiles of treated share × quantiles of control rate
+# of clusterings: quantiles of treated share × quantiles of control rate; finer where pairs are divided into groups
+SHAPES: Shapes = ((2, 4), (3, 3), (2, 6))
+FINER_SHAPES: Shapes = ((3, 6), (4, 4), (5, 5))
 PAIRS_PER_CLUSTER = 20_000  # fewer clusters, and a stronger pull, where pairs are too few for own distributions
 CLUSTER_STEPS = 300
 CLUSTER_PULL = 30.0
@@ -60,9 +62,10 @@ class Posterior:
 
 
 def segment(
-    pairs: Pairs, groups: Groups, rates: Floats, item_rate: Floats, threads: int | None = 1, shapes: Shapes = SHAPES
+    pairs: Pairs, groups: Groups, rates: Floats, item_rate: Floats, threads: int | None = 1, shapes: Shapes = ()
 ) -> Segments:
-    """``item_rate`` are the mean rates of the items, as ``item_rates`` has them."""
+    """``item_rate`` are the mean rates of the items, as ``item_rates`` has them; no ``shapes`` are the usual ones."""
+    shapes = shapes or (SHAPES if groups.number == 1 else FINER_SHAPES)
     patterns, pair_entry, absent_entry = _patterns(pairs, groups)
     items, of_group = np.divmod(np.arange(pairs.n_items * groups.number), groups.number)
     positives, trials = _totals(patterns)
