@@ -46,6 +46,23 @@ def test_wrong_names_are_refused(columns: Any, sentence: str) -> None:
         Log.from_events(SHOWN, BOUGHT, columns=columns)
 
 
+def test_flaws_name_the_columns_as_the_caller_does() -> None:
+    shown = table([("a", 1, START, 2.0), (None, 2, START, 0.5)], "p").rename(columns={"user_id": "customer"})
+    with pytest.raises(InputError) as caught:
+        Log.from_events(shown, BOUGHT, columns={"user_id": "customer", "propensity": "p"})
+    assert "'impressions.customer' has 1 null value" in str(caught.value)
+    assert "'impressions.p' must be" in str(caught.value)
+
+
+def test_tables_without_a_common_user_or_item_are_said_first() -> None:
+    summary = Log.from_events(SHOWN, BOUGHT.assign(user_id=["A", "C"])).summary
+    assert summary is not None
+    first = " ".join(str(summary).splitlines()[0].split())
+    assert first == "caution no user occurs in both tables; are user ids written alike in both?"
+    assert (summary.shared_users, summary.shared_items) == (0, 1)
+    assert "caution" not in str(Log.from_events(SHOWN, BOUGHT).summary)
+
+
 def test_nulls_are_dropped_and_counted_on_request() -> None:
     shown = table([("a", 1, START), (None, 2, START), (None, 2, pd.NaT), ("b", 2, START + timedelta(days=1))])
     with pytest.raises(InputError, match=r"'impressions.user_id' has 2 null values.*nulls='drop'"):

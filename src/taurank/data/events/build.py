@@ -94,7 +94,7 @@ def build_rows(
             place(database, table, first, last)
         eligible = EligibleCells(database, tables, first, last)
         match_events(database, tables, reach, combine, eligible)
-        _refuse_cells(database, catalogue, first, combine, limited)
+        _refuse_cells(database, catalogue, first, combine, limited, tables)
         counts = _counts(database, tables) | _time_range(database, tables["impressions"].zone)
         reached = None if reach is None else timedelta(microseconds=reach)
         summary = EventSummary(
@@ -131,19 +131,22 @@ def _refuse_gaps(periods: Periods, first: int, last: int, busy: int) -> None:
 _BOTH = "SELECT * FROM raw_impressions UNION ALL SELECT * FROM raw_outcomes"
 
 
-def _refuse_cells(database: Any, catalogue: Catalogue, first: int, combine: str, limited: bool) -> None:
+def _refuse_cells(
+    database: Any, catalogue: Catalogue, first: int, combine: str, limited: bool, tables: Mapping[str, EventTable]
+) -> None:
     """The events of a cell must agree on its propensity (combine="same"), which is a probability if eligible."""
     for arm, table in (("treated", "impressions"), ("control", "outcomes")):
+        label = tables[table].label("propensity")
         if combine == "same":
             _refuse_where(
                 database, catalogue, first, arm, "differs",
-                f"column '{table}.propensity' differs within {{n}}, for example {{low}} and {{high}} at {{cell}}; "
+                f"column '{label}' differs within {{n}}, for example {{low}} and {{high}} at {{cell}}; "
                 "set combine to any, first or max.",
             )  # fmt: skip
         if limited:
             _refuse_where(
                 database, catalogue, first, arm, "low <= 0 OR high >= 1",
-                f"column '{table}.propensity' must be strictly between 0 and 1 in eligible cells; {{n}} have "
+                f"column '{label}' must be strictly between 0 and 1 in eligible cells; {{n}} have "
                 "{low} or {high}, for example {cell}.",
             )  # fmt: skip
 
@@ -177,6 +180,7 @@ def _counts(database: Any, tables: Mapping[str, EventTable]) -> dict[str, Any]:
     for name in ("impressions", "outcomes"):
         _refuse_nothing_left(name, distinct[name], outside[name], aside[name])
     matched, unshown = fates.get("matched", 0), fates.get("control", 0)
+    shared_users, shared_items = (one(database, _SHARED.format(code=c))[0] for c in ("user_code", "item_code"))
     return {
         "impressions": shown.n_rows, "impressions_outside": outside["impressions"],
         "impressions_null": shown.n_null, "impressions_not_eligible": aside["impressions"],
@@ -189,6 +193,7 @@ def _counts(database: Any, tables: Mapping[str, EventTable]) -> dict[str, Any]:
         "matched": matched, "control": unshown, "repeated_outcomes": matched + unshown - positive - control,
         "before_impression": fates.get("early", 0), "after_window": fates.get("late", 0),
         "rows": treated + control, "rows_without_propensity": lacking,
+        "shared_users": shared_users, "shared_items": shared_items,
     }  # fmt: skip
 
 
@@ -204,6 +209,7 @@ def _refuse_nothing_left(table: str, events: int, outside: int, aside: int) -> N
 
 
 _MATCHED = "status = 'matched'"
+_SHARED = "SELECT count(*) FROM (SELECT {code} FROM impressions INTERSECT SELECT {code} FROM outcomes)"
 _PROPENSITIES = "SELECT propensity FROM treated UNION ALL SELECT propensity FROM control"
 _ROWS = f"""
     SELECT {CELL}, 1::TINYINT AS treated, (p.positive IS NOT NULL)::TINYINT AS outcome, propensity,

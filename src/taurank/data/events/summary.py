@@ -18,7 +18,7 @@ class EventSummary:
     impressions_duplicate + impressions_null`` and ``outcomes = matched + control + before_impression + after_window +
     outcomes_outside + outcomes_not_eligible + outcomes_duplicate + outcomes_null``. ``nulls`` counts the nulls of
     each column, ``dropped_periods`` has a remark about each incomplete period, and ``eligibility`` names the tables
-    that limit the ``eligible_cells``.
+    that limit the ``eligible_cells``. ``shared_users`` and ``shared_items`` occur in both tables.
     """
 
     impressions: int
@@ -49,6 +49,8 @@ class EventSummary:
     dropped_periods: tuple[str, ...] = ()
     eligibility: tuple[str, ...] = ()
     eligible_cells: int | None = None
+    shared_users: int = 1
+    shared_items: int = 1
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, ready for JSON."""
@@ -56,7 +58,7 @@ class EventSummary:
 
     def __str__(self) -> str:
         window = "the period itself" if self.window is None else f"{self.window} after an impression"
-        lines = [_line("time", f"{self.first_event} to {self.last_event}")]
+        lines = [*self._cautions(), _line("time", f"{self.first_event} to {self.last_event}")]
         lines += [_line("periods", f"{self.n_periods:,} ({self.period})")]
         lines += [_line("", f"dropped as incomplete: {remark}") for remark in self.dropped_periods]
         lines += [_line("window", window)]
@@ -64,6 +66,15 @@ class EventSummary:
             lines += [_line("eligible", f"{self.eligible_cells:,} cells, by {' and '.join(self.eligibility)}")]
         lines += self._impressions() + self._outcomes()
         return "\n".join([*lines, _line("rows", f"{self.rows:,}"), _line("propensity", self._propensity_sentence())])
+
+    def _cautions(self) -> list[str]:
+        """Tables that have nothing in common: the same person or product probably has two ids."""
+        shared = {"user": self.shared_users, "item": self.shared_items}
+        return [
+            _line("caution", f"no {name} occurs in both tables; are {name} ids written alike in both?")
+            for name, count in shared.items()
+            if not count
+        ]
 
     def _impressions(self) -> list[str]:
         return _counts(

@@ -61,7 +61,7 @@ class EventTable:
         self.columns = self._locate()
         self.wrong_rows = WrongRows(_ADVICE)
         self.ids: dict[str, IdColumn] = {
-            column: IdColumn(f"{name}.{column}", self.wrong_rows)
+            column: IdColumn(self.label(column), self.wrong_rows)
             for column in ("user_id", "item_id")
             if column in self.columns
         }
@@ -72,6 +72,10 @@ class EventTable:
 
     def has(self, column: str) -> bool:
         return column in self.columns
+
+    def label(self, column: str) -> str:
+        """One of our columns by the caller's name for it, as a message says it."""
+        return f"{self.name}.{self.columns.get(column, column)}"
 
     def load(self, database: Any) -> None:
         """Read and check every row; the valid ones go into the table raw_<name>."""
@@ -131,10 +135,10 @@ class EventTable:
     def _count_nulls(self, column: str, array: pa.Array) -> None:
         self.nulls[column] = self.nulls.get(column, 0) + array.null_count
         if self.reading.nulls == "refuse":
-            self.wrong_rows.add_nulls(f"{self.name}.{column}", array, self.n_rows)
+            self.wrong_rows.add_nulls(self.label(column), array, self.n_rows)
 
     def _instants(self, array: pa.Array) -> Microseconds:
-        label = f"{self.name}.timestamp"
+        label = self.label("timestamp")
         if not len(array):
             return np.empty(0, np.int64)
         if self.source.text:
@@ -156,7 +160,7 @@ class EventTable:
         return pa.array(spread(values, np.asarray(array.is_valid(), dtype=bool)), from_pandas=True)
 
     def _numbers(self, array: pa.Array, rule: ColumnRule) -> pa.Array:
-        label = f"{self.name}.{rule.column}"
+        label = self.label(rule.column)
         values = to_numbers(self.source.numerals(array), label, self.source.text)
         self.wrong_rows.add(label, rule.must, array, rule.wrong(values))
         return pa.array(values)
