@@ -1,6 +1,6 @@
 # make demo    the main job on shopping data      make test    the tests
 # make lint    style, types and import order      make smoke   the paper's experiments on tiny synthetic data
-# make bounds  the lowest allowed dependencies    make torture damaged files, kills, full disks (100 s)
+# make bounds  the lowest allowed dependencies    make torture damaged files, kills, full disks (60 s)
 # make serve-demo a world shops at the service  make clean   remove the environments
 PYTHON ?= python3
 BIN := .venv/bin
@@ -30,7 +30,7 @@ serve-demo: $(READY)
 	@$(BIN)/taurank serve simulate --port 8000 --stay
 
 torture: $(READY)
-	@$(BIN)/python tests/torture --seconds 100
+	@$(BIN)/python tests/torture --seconds 60
 
 bounds:
 	@rm -rf .bounds

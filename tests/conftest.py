@@ -10,6 +10,13 @@ import pytest
 
 from support.command_line import Command, Finished
 
+LONG = ("test_equations.py", "test_search.py", "test_safety.py", "test_simulate.py")  # files of a minute or so
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Long files first: the last one would keep one process busy while the other has nothing left to do."""
+    items.sort(key=lambda item: item.path.name not in LONG)
+
 
 @pytest.fixture
 def taurank(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
