@@ -16,7 +16,7 @@ from support.builders import cells_frame, dense_log, sparse_log
 from taurank import Gains, InputError, Log, World, bounds, compare, estimate, evaluate, gains
 from taurank.data.eligibility import Eligibility
 from taurank.estimation.estimators import Estimator
-from taurank.evaluation.events import Events, EventSums, expected_moments
+from taurank.evaluation.events import Events, EventSums
 from taurank.evaluation.evidence import slope
 from taurank.evaluation.formulas import position_weights
 from taurank.evaluation.uncertainty import Uncertainty, clustered_variance
@@ -290,6 +290,14 @@ class TestCoverage:
         low, high = Uncertainty(per_user, np.array([per_user.mean()]), rows, 1e-12).interval()
         assert high == pytest.approx(weight * gamma.ppf(0.975, 4.5), rel=0.02)
         assert low == pytest.approx(weight * gamma.ppf(0.025, 4), rel=0.02)
+
+
+def expected_moments(weight: Any, outcome: Any) -> tuple[Any, float]:
+    """What the upper limit expects of treated rows with these weights."""
+    n = len(weight)
+    rows = Events(np.arange(n), weight, outcome, np.ones(n, bool), np.full(n, 0.01), weight * outcome)
+    *moments, common = EventSums.of(rows).at(1.0).expected(1.0, 1.0)
+    return np.array(moments), common
 
 
 class TestExpectedMoments:

@@ -206,14 +206,6 @@ class EventSums(NamedTuple):
         return np.asarray(np.minimum(mean, largest**_POWERS))
 
 
-def expected_moments(weight: Floats, outcome: Floats) -> tuple[Floats, float]:
-    """Second, third and fourth moment that such rows have by their chance, and the covariance with the second."""
-    largest = max(1.0, float(outcome.max(initial=0.0)))
-    mean = (_powers(outcome) + 0.5 * largest**_POWERS) / (len(outcome) + 1.0)
-    moments, common = WeightBins.of(weight, outcome).expected()
-    return moments * mean, common * float(mean[1])
-
-
 class _Side(NamedTuple):
     moments: Floats
     chances: WeightBins
