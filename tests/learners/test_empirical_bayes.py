@@ -8,18 +8,28 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import pytest
+from scipy.special import comb
 
 from taurank import CountingBayes, EmpiricalBayes, InputError, Log, Popular, World, load
 from taurank.learners.empirical_bayes import taste as tastes
 from taurank.learners.empirical_bayes.choice import Fits, Setting, log_likelihood
 from taurank.learners.empirical_bayes.counts import NOT_HELD_OUT, count, hold_out
-from taurank.learners.empirical_bayes.grid import Patterns, fit_priors, make_grid, posteriors, tilt
+from taurank.learners.empirical_bayes.grid import (
+    Patterns,
+    fit_priors,
+    fit_shapes,
+    make_grid,
+    make_rates,
+    posteriors,
+    tilt,
+)
 from taurank.learners.empirical_bayes.groups import by_propensity
 from taurank.learners.empirical_bayes.model import item_rates
 from taurank.learners.empirical_bayes.rates import paired_rates
 
 Floats = npt.NDArray[np.float64]
-RATES = make_grid(6, 0.01, 0.9)
+RATES = make_rates(6, 0.01, 0.9)
+GRID = make_grid(RATES)
 FIXED = [("item", None), ("exposure", None), ("propensity", None), ("taste", 3)]
 
 
@@ -127,7 +137,7 @@ def test_the_prior_maximizes_the_penalized_likelihood(pull: float) -> None:
     patterns = some_patterns()
     start = np.random.default_rng(1).dirichlet(np.ones(36)).reshape(6, 6)
     means = np.array([[(start.sum(1) * RATES).sum(), (start.sum(0) * RATES).sum()]])
-    prior = fit_priors(patterns, start[None], np.zeros(1, np.int64), means, pull, 5000, RATES)[0]
+    prior = fit_priors(patterns, start[None], np.zeros(1, np.int64), means, pull, 5000, GRID)[0]
     likelihood, weight, twin = dense_likelihood(patterns, RATES), patterns.weight, start.copy()
 
     def objective(phi: Floats) -> float:
@@ -144,7 +154,7 @@ def test_the_prior_maximizes_the_penalized_likelihood(pull: float) -> None:
 def test_posterior_moments_are_sums_over_the_grid() -> None:
     patterns, prior = some_patterns(), np.random.default_rng(2).dirichlet(np.ones(36)).reshape(6, 6)
     means = np.array([[(prior.sum(1) * RATES).sum(), (prior.sum(0) * RATES).sum()]])
-    moments = posteriors(patterns, prior[None], np.zeros(1, np.int64), means, 1.0, 0, RATES)
+    moments = posteriors(patterns, prior[None], np.zeros(1, np.int64), means, 1.0, 0, GRID)
     weight = dense_likelihood(patterns, RATES) * prior
     weight /= weight.sum((1, 2), keepdims=True)
     a, b = RATES[:, None], RATES[None, :]
@@ -152,15 +162,60 @@ def test_posterior_moments_are_sums_over_the_grid() -> None:
     assert moments == pytest.approx(expected, rel=1e-9)
 
 
+@pytest.mark.parametrize("saturation", [np.inf, 0.1])
 @pytest.mark.parametrize("goal", [(0.05, 0.02), (0.6, 0.1), (0.3, 0.7)])
-def test_a_tilted_prior_has_the_means_it_was_given(goal: tuple[float, float]) -> None:
+def test_a_tilted_prior_has_the_means_it_was_given(goal: tuple[float, float], saturation: float) -> None:
     parent = np.random.default_rng(3).dirichlet(np.ones(36)).reshape(6, 6)
-    tilted = tilt(parent, RATES, np.log(RATES), *goal)
-    assert ((tilted.sum(1) * RATES).sum(), (tilted.sum(0) * RATES).sum()) == pytest.approx(goal, rel=1e-5)
+    tilted = tilt(parent, make_grid(RATES, saturation), np.array(goal), np.zeros(2))
+    assert means_of(tilted) == pytest.approx(goal, rel=1e-5)
     change = np.log(tilted / parent)  # additive in k and j: the dependence between the arms is the parent's
     assert change - change[:1] - change[:, :1] + change[0, 0] == pytest.approx(np.zeros((6, 6)), abs=1e-9)
-    up = np.diff(change[:, 0]) / np.diff(np.log(RATES))
+    g = RATES if np.isinf(saturation) else RATES / (RATES + saturation)
+    up = np.diff(change[:, 0]) / np.diff(np.log(g))
     assert up == pytest.approx(np.full(5, up[0]), rel=1e-6)
+
+
+def means_of(prior: Floats) -> tuple[float, float]:
+    return float((prior.sum(1) * RATES).sum()), float((prior.sum(0) * RATES).sum())
+
+
+def test_unreachable_means_give_a_prior_all_the_same() -> None:
+    parent = np.full((6, 6), 1e-12)
+    parent[0, 0] = 1.0
+    tilted = tilt(parent, make_grid(RATES, 0.1), np.array([0.9, 1e-9]), np.zeros(2))
+    assert np.isfinite(tilted).all()
+    assert tilted.sum() == pytest.approx(1.0)
+
+
+def test_the_prior_of_one_unit_is_its_shape() -> None:
+    """A prior of maximum likelihood has the means of its unit, needs no tilt, and stays as it is."""
+    patterns, start = some_patterns(), np.random.default_rng(1).dirichlet(np.ones(36)).reshape(1, 6, 6)
+    whole, means = np.zeros(1, np.int64), np.array([means_of(start[0])])
+    prior = fit_priors(patterns, start, whole, means, 1e-6, 20_000, GRID)
+    shape = fit_shapes(patterns, prior, whole, np.array([means_of(prior[0])]), 1e-6, GRID)
+    assert shape == pytest.approx(prior, abs=2e-3)
+
+
+def test_units_of_a_shape_expect_after_the_counts_what_they_expected_before() -> None:
+    """Straight from the equation, with dense arrays: two units with different means and one shape."""
+    rng, means = np.random.default_rng(4), np.array([[0.3, 0.1], [0.1, 0.3]])
+    counts, truth = some_patterns(times=6).counts, rng.dirichlet(np.ones(36)).reshape(6, 6)
+    n, y, m, c = counts
+    number = comb(n, y) * comb(m, c)  # of sequences with these counts
+    likelihood = dense_likelihood(Patterns(np.array([0, counts.shape[1]]), counts, number), RATES)
+    weights = [1000 * number * (likelihood * tilt(truth, GRID, mean, np.zeros(2))).sum((1, 2)) for mean in means]
+    patterns = Patterns(np.arange(3) * len(number), np.hstack((counts, counts)), np.concatenate(weights))
+    start = np.full((1, 6, 6), 1 / 36)
+    (shape,) = fit_shapes(patterns, start, np.zeros(2, np.int64), means, 1e-6, GRID)
+    before, after = np.zeros((6, 6)), np.zeros((6, 6))
+    for mean, weight in zip(means, weights, strict=True):
+        prior = tilt(shape, GRID, mean, np.zeros(2))
+        joint = likelihood * prior
+        after += (weight[:, None, None] * joint / joint.sum((1, 2), keepdims=True)).sum(0)
+        before += weight.sum() * prior
+        expected = number * joint.sum((1, 2))
+        assert np.abs(expected / expected.sum() - weight / weight.sum()).sum() < 0.02
+    assert np.abs(after - before).sum() < 0.01 * before.sum()
 
 
 # rates

@@ -15,7 +15,7 @@ from taurank import EmpiricalBayes, InputError, Log, World, load
 from taurank.data.eligibility import Eligibility
 from taurank.learners.empirical_bayes.choice import Fits, Setting, log_likelihood
 from taurank.learners.empirical_bayes.counts import NOT_HELD_OUT, count, hold_out
-from taurank.learners.empirical_bayes.grid import Patterns, make_grid, posteriors
+from taurank.learners.empirical_bayes.grid import Patterns, make_grid, make_rates, posteriors
 from taurank.learners.empirical_bayes.merging import added
 
 PRIORS: list[tuple[str, int | None]] = [("item", None), ("exposure", None), ("propensity", None), ("taste", 3)]
@@ -206,7 +206,7 @@ def test_propensities_that_some_rows_lack_are_not_used(log: Log) -> None:
 
 def test_posteriors_under_a_known_prior_are_calibrated() -> None:
     """Rates drawn from the prior: E[effect | score] is the score, and (effect − score) / deviation has variance 1."""
-    rng, rates, n = np.random.default_rng(0), make_grid(8, 0.02, 0.7), 40_000
+    rng, rates, n = np.random.default_rng(0), make_rates(8, 0.02, 0.7), 40_000
     prior = rng.dirichlet(np.full(64, 0.3)).reshape(8, 8)
     cell = rng.choice(64, n, p=prior.ravel())
     treated, control = rates[cell // 8], rates[cell % 8]
@@ -214,7 +214,7 @@ def test_posteriors_under_a_known_prior_are_calibrated() -> None:
     table = np.stack((trials, rng.binomial(trials, treated), 8 - trials, rng.binomial(8 - trials, control)))
     patterns = Patterns(np.array([0, n]), table.astype(np.int32), np.zeros(n))
     means = np.array([[prior.sum(1) @ rates, prior.sum(0) @ rates]])
-    moments = posteriors(patterns, prior[None], np.zeros(1, np.int64), means, 1.0, 0, rates)
+    moments = posteriors(patterns, prior[None], np.zeros(1, np.int64), means, 1.0, 0, make_grid(rates))
     score, effect = moments[:, 0] - moments[:, 1], treated - control
     deviation = np.sqrt(moments[:, 2] - score**2)
     assert_calibrated(score, deviation, effect)

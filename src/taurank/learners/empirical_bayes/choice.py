@@ -24,7 +24,7 @@ from taurank.learners.empirical_bayes.counts import (
     Pairs,
 )  # fmt: skip
 from taurank.learners.empirical_bayes.covariates import NOTHING_KNOWN, Covariates
-from taurank.learners.empirical_bayes.grid import make_grid
+from taurank.learners.empirical_bayes.grid import TINY, make_rates
 from taurank.learners.empirical_bayes.groups import Groups, by_exposure, by_propensity, one_group
 from taurank.learners.empirical_bayes.model import (
     FINER_SHAPES,
@@ -40,16 +40,15 @@ GROUPS: dict[str, Callable[[Pairs], Groups]] = {
     "item": one_group, "exposure": by_exposure, "propensity": by_propensity,
 }  # fmt: skip
 PRIORS = (*GROUPS, "taste")
-STRENGTHS = (3.0, 300.0, 3000.0)  # of the pull toward the cluster, in pairs
+STRENGTH = 3.0  # of the pull toward the cluster, in pairs
 STEPS = (3, 10, 30)  # of EM from the cluster's prior: stopping early is a second way to stay near it
-HALF = 0.5
+OWN = (0.5, 0.0)  # less weight of priors that own pairs have moved
 GAMMA_SHAPES = (0.3, 1.0, 3.0, 10.0, 30.0)  # of the Gamma prior around taste
 RANKS = (16, 24)
-RATES = make_grid(24, 1e-4, 0.98)
+RATES = make_rates(24, 1e-4, 0.98)
 # one clustering is enough; a fine one, because items whose cluster fits them badly rely on their own pairs, and the
 # choice would overrate these
 SHAPES_TO_CHOOSE_BY: Shapes = FINER_SHAPES[:1]
-TINY = 1e-300  # a likelihood that is zero to rounding
 SAMPLED_USERS = 4096  # whose cells are scored: enough to choose by, also where users × items are too many to visit
 
 
@@ -136,9 +135,9 @@ def choose(
     search = Search(held_out, threads, covariates)
     for prior in priors:
         if prior != "taste":
-            search.improves(Setting(prior, strength or STRENGTHS[0], steps=STEPS[0]))
+            search.improves(Setting(prior, strength or STRENGTH, steps=STEPS[0]))
     if search.scores:
-        _refine(search, strength)
+        _refine(search)
     if "taste" in priors:
         _try_tastes(search, GAMMA_SHAPES if strength is None else (strength,), RANKS if rank is None else (rank,))
     return search.scores
@@ -151,16 +150,11 @@ def best_taste(tried: Mapping[Setting, float], rank: int | None) -> Setting:
     return max(tastings, key=lambda setting: tastings[setting]) if tastings else usual
 
 
-def _refine(search: Search, strength: float | None) -> None:
-    """More EM steps while they help; else less weight of own pairs, and a stronger pull while that helps."""
+def _refine(search: Search) -> None:
+    """More EM steps while they help; if not even the first does, less weight of own pairs."""
     first = search.best()
-    more = [replace(first, steps=steps) for steps in STEPS[1:]]
-    stronger = [replace(first, strength=value) for value in (STRENGTHS[1:] if strength is None else ())]
-    if not all(search.improves(setting) for setting in more[:1]):
-        search.improves(replace(first, own=HALF))
-        all(search.improves(setting) for setting in stronger)
-    else:
-        all(search.improves(setting) for setting in more[1:])
+    steps, less = [replace(first, steps=n) for n in STEPS[1:]], [replace(first, own=own) for own in OWN]
+    all(search.improves(setting) for setting in (steps if search.improves(steps[0]) else less))
 
 
 def _try_tastes(search: Search, shapes: Sequence[float], ranks: Sequence[int]) -> None:

@@ -2,13 +2,15 @@
 
 A prior is an array K × K of probabilities φ_kj that a pair has μ^T = r_k and μ^C = r_j. The counts of a pair then
 have the likelihood Σ_kj φ_kj A_k B_j, with A_k = r_k^{y^T} (1 − r_k)^{n^T − y^T}, and B_j the same of the other arm.
-Pairs with the same counts are one pattern with a weight, so the cost is patterns × K², not rows.
+Pairs with the same counts are one pattern with a weight, and patterns with the same (n^T, y^T) share Σ_k φ_kj A_k. So
+the cost is K per pattern and K² per such run of patterns, whatever the number of rows.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,13 +23,29 @@ Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 
 RELAXATION = 1.7
-TILT_STEPS = 40
+TILT_STEPS = 60
+STEEPEST = 40.0  # exponent of a tilt: beyond it probabilities vanish to rounding
 TOLERANCE = 1e-7  # of the mean log-likelihood, where EM ends
+SHAPE_ROUNDS, SHAPE_TOLERANCE = 60, 1e-4
 _SMALLEST = 1e-12
+TINY = 1e-300  # a likelihood that is zero to rounding
 
 
-def make_grid(points: int, lowest: float, highest: float) -> Floats:
+class Grid(NamedTuple):
+    """The rates r, and log g(r) of the function by whose powers priors are tilted."""
+
+    rates: Floats
+    log_g: Floats
+
+
+def make_rates(points: int, lowest: float, highest: float) -> Floats:
     return np.asarray(expit(np.linspace(logit(lowest), logit(highest), points)))
+
+
+def make_grid(rates: Floats, saturation: float = np.inf) -> Grid:
+    """Tilts by powers of g(r) = r, or of r / (r + saturation), by which rates well above it are tilted alike."""
+    log_g = np.log(rates) - np.log1p(rates / saturation)
+    return Grid(rates, log_g - log_g.mean())
 
 
 @dataclass(frozen=True)
@@ -38,19 +56,46 @@ class Patterns:
     counts: npt.NDArray[np.int32]  # 4 × patterns
     weight: Floats
 
+    @cached_property
+    def treated(self) -> tuple[Integers, Integers]:
+        """The different (n^T, y^T), and which of them each pattern has."""
+        return _different(self.counts[:2])
+
+    @cached_property
+    def control(self) -> tuple[Integers, Integers]:
+        return _different(self.counts[2:])
+
+    def likelihoods(self, rates: Floats) -> tuple[Floats, Integers, Floats, Integers]:
+        """Of both arms, the likelihood of the different counts at every rate, and which of them a pattern has."""
+        (treated, of_treated), (control, of_control) = self.treated, self.control
+        return _likelihood(treated, rates), of_treated, _likelihood(control, rates), of_control
+
+
+def _different(counts: npt.NDArray[np.int32]) -> tuple[Integers, Integers]:
+    base = int(counts.max(initial=0)) + 1
+    code, at = np.unique(counts[0].astype(np.int64) * base + counts[1], return_inverse=True)
+    return np.stack((code // base, code % base)), at
+
+
+def _likelihood(counts: Integers, rates: Floats) -> Floats:
+    """r^y (1 − r)^{n − y} of these counts at every rate, scaled so that the largest is 1."""
+    trials, positives = counts[:, :, None]
+    log = positives * np.log(rates) + (trials - positives) * np.log1p(-rates)
+    return np.asarray(np.exp(log - log.max(1, keepdims=True)))
+
 
 def fit_priors(
-    patterns: Patterns, parents: Floats, parent: Integers, means: Floats, pull: float, steps: int, rates: Floats,
+    patterns: Patterns, parents: Floats, parent: Integers, means: Floats, pull: float, steps: int, grid: Grid,
     threads: int | None = 1,
 ) -> Floats:  # fmt: skip
     """The prior of every unit: its parent tilted to its means, then EM with a Dirichlet(pull · parent) prior."""
     n = len(patterns.start) - 1
-    priors = np.empty((n, len(rates), len(rates)))
-    nothing = np.empty((0, 0))
+    priors = np.empty((n, len(grid.rates), len(grid.rates)))
+    likelihoods, nothing = patterns.likelihoods(grid.rates), np.empty((0, 0))
     map_blocks(
         lambda begin, end: _units(
-            begin, end, patterns.start, patterns.counts, patterns.weight, parents, parent, means, pull, steps,
-            TOLERANCE, rates, priors, nothing,
+            begin, end, patterns.start, *likelihoods, patterns.weight, parents, parent, means, pull, steps, TOLERANCE,
+            grid, priors, nothing,
         ),
         n, threads,
     )  # fmt: skip
@@ -58,58 +103,93 @@ def fit_priors(
 
 
 def posteriors(
-    patterns: Patterns, parents: Floats, parent: Integers, means: Floats, pull: float, steps: int, rates: Floats,
+    patterns: Patterns, parents: Floats, parent: Integers, means: Floats, pull: float, steps: int, grid: Grid,
     threads: int | None = 1,
 ) -> Floats:  # fmt: skip
     """Of every pattern, under its unit's prior: E[μ^T], E[μ^C] and E[(μ^T − μ^C)²], as an array patterns × 3."""
     moments = np.empty((len(patterns.weight), 3))
-    nothing = np.empty((0, 0, 0))
+    likelihoods, nothing = patterns.likelihoods(grid.rates), np.empty((0, 0, 0))
     map_blocks(
         lambda begin, end: _units(
-            begin, end, patterns.start, patterns.counts, patterns.weight, parents, parent, means, pull, steps, 0.0,
-            rates, nothing, moments,
+            begin, end, patterns.start, *likelihoods, patterns.weight, parents, parent, means, pull, steps, 0.0,
+            grid, nothing, moments,
         ),
         len(patterns.start) - 1, threads,
     )  # fmt: skip
     return moments
 
 
+def fit_shapes(
+    patterns: Patterns, shapes: Floats, shape: Integers, means: Floats, pull: float, grid: Grid,
+    threads: int | None = 1,
+) -> Floats:  # fmt: skip
+    """Shapes from those given: unit s has as its prior the shape ``shape[s]``, tilted to its means.
+
+    A prior that was fitted to all units at once has the spread between the units in it, and each unit would
+    inherit that. Here every unit's posterior comes from its own, tilted prior, and φ is such that, over all
+    units of a shape, what is expected after seeing the counts is what was expected before:
+
+        φ ← φ · (pull · φ⁰ + Σ_s Σ_p w_p P(k, j | p, s)) / (pull · φ + Σ_s w_s P(k, j | s)).
+
+    With units that need no tilt these are the steps of EM.
+    """
+    members = np.argsort(shape, kind="stable")
+    begin = np.searchsorted(shape[members], np.arange(len(shapes) + 1))
+    likelihoods, fitted = patterns.likelihoods(grid.rates), shapes.copy()
+    map_blocks(
+        lambda first, last: _shapes(
+            first, last, begin, members, patterns.start, *likelihoods, patterns.weight, means, pull,
+            SHAPE_ROUNDS, SHAPE_TOLERANCE, grid, fitted,
+        ),
+        len(shapes), threads,
+    )  # fmt: skip
+    return fitted
+
+
 @compiled
 def _units(
-    begin: Any, end: Any, start: Any, counts: Any, weight: Any, parents: Any, parent: Any, means: Any, pull: Any,
-    steps: Any, tolerance: Any, rates: Any, priors: Any, moments: Any,
+    begin: Any, end: Any, start: Any, treated: Any, of_treated: Any, control: Any, of_control: Any, weight: Any,
+    parents: Any, parent: Any, means: Any, pull: Any, steps: Any, tolerance: Any, grid: Any, priors: Any,
+    moments: Any,
 ) -> None:  # fmt: skip
-    log_rate, log_rest = np.log(rates), np.log1p(-rates)
     for unit in range(begin, end):
         first, last = start[unit], start[unit + 1]
         if first == last and len(priors) == 0:
             continue
-        treated = _likelihood(counts[0, first:last], counts[1, first:last], log_rate, log_rest)
-        control = _likelihood(counts[2, first:last], counts[3, first:last], log_rate, log_rest)
-        prior = tilt(parents[parent[unit]], rates, log_rate, means[unit, 0], means[unit, 1])
-        prior = _maximize(prior, treated, control, weight[first:last], pull, steps, tolerance)
+        own = treated, of_treated[first:last], control, of_control[first:last]
+        prior = tilt(parents[parent[unit]], grid, means[unit], np.zeros(2))
+        prior = _maximize(prior, own, weight[first:last], pull, steps, tolerance)
         if len(priors):
             priors[unit] = prior
         else:
-            _moments(prior, treated, control, rates, moments[first:last])
+            _moments(prior, own, grid.rates, moments[first:last])
 
 
 @compiled
-def _likelihood(trials: Any, positives: Any, log_rate: Any, log_rest: Any) -> Any:
-    """r^y (1 − r)^{n − y} for every pattern and grid point, scaled so that the largest of a pattern is 1."""
-    result = np.empty((len(trials), len(log_rate)))
-    for p in range(len(trials)):
-        largest = -np.inf
-        for k in range(len(log_rate)):
-            result[p, k] = positives[p] * log_rate[k] + (trials[p] - positives[p]) * log_rest[k]
-            largest = max(largest, result[p, k])
-        for k in range(len(log_rate)):
-            result[p, k] = np.exp(result[p, k] - largest)
-    return result
+def _shapes(
+    begin: Any, end: Any, member_start: Any, members: Any, start: Any, treated: Any, of_treated: Any,
+    control: Any, of_control: Any, weight: Any, means: Any, pull: Any, rounds: Any, tolerance: Any, grid: Any,
+    fitted: Any,
+) -> None:  # fmt: skip
+    for at in range(begin, end):
+        units = members[member_start[at] : member_start[at + 1]]
+        exponents, given, share = np.zeros((len(units), 2)), fitted[at].copy(), np.empty_like(fitted[at])
+        for _ in range(rounds):
+            after, before = pull * given, pull * fitted[at]
+            for n in range(len(units)):
+                first, last = start[units[n]], start[units[n] + 1]
+                own = treated, of_treated[first:last], control, of_control[first:last]
+                prior = tilt(fitted[at], grid, means[units[n]], exponents[n])
+                _responsibilities(prior, own, weight[first:last], share)
+                after += prior * share
+                before += prior * weight[first:last].sum()
+            _relax(fitted[at], after / before)
+            if np.abs(after - before).sum() < tolerance * before.sum():
+                break
 
 
 @compiled
-def _maximize(start: Any, treated: Any, control: Any, weight: Any, pull: Any, steps: Any, tolerance: Any) -> Any:
+def _maximize(start: Any, own: Any, weight: Any, pull: Any, steps: Any, tolerance: Any) -> Any:
     """Over-relaxed EM for max_φ Σ_p w_p log(Σ_kj φ_kj A_pk B_pj) + pull · Σ_kj start_kj log φ_kj."""
     total = weight.sum()
     if total == 0.0 or steps == 0:
@@ -117,15 +197,8 @@ def _maximize(start: Any, treated: Any, control: Any, weight: Any, pull: Any, st
     prior, known = start.copy(), -np.inf
     share = np.empty_like(prior)
     for _ in range(steps):
-        value = _responsibilities(prior, treated, control, weight, share)
-        scale = 0.0
-        for k in range(prior.shape[0]):
-            for j in range(prior.shape[1]):
-                old = prior[k, j]
-                new = (pull * start[k, j] + old * share[k, j]) / (pull + total)
-                prior[k, j] = max(old * (new / old) ** RELAXATION if old > 0.0 else new, _SMALLEST)
-                scale += prior[k, j]
-        prior /= scale
+        value = _responsibilities(prior, own, weight, share)
+        _relax(prior, (pull * start / np.maximum(prior, _SMALLEST) + share) / (pull + total))
         if value - known < tolerance * total:
             break
         known = value
@@ -133,26 +206,50 @@ def _maximize(start: Any, treated: Any, control: Any, weight: Any, pull: Any, st
 
 
 @compiled
-def _responsibilities(prior: Any, treated: Any, control: Any, weight: Any, share: Any) -> Any:
+def _relax(prior: Any, ratio: Any) -> None:
+    """A step that is longer than that of EM, by which every probability would be multiplied by its ratio."""
+    scale = 0.0
+    for k in range(prior.shape[0]):
+        for j in range(prior.shape[1]):
+            prior[k, j] = max(prior[k, j] * ratio[k, j] ** RELAXATION, _SMALLEST)
+            scale += prior[k, j]
+    prior /= scale
+
+
+@compiled
+def _responsibilities(prior: Any, own: Any, weight: Any, share: Any) -> Any:
     """share_kj = Σ_p w_p A_pk B_pj / D_p with D_p = Σ_kj φ_kj A_pk B_pj; returns Σ_p w_p log D_p."""
-    n, rows, columns = len(weight), prior.shape[0], prior.shape[1]
+    treated, of_treated, control, of_control = own
+    size, n = len(prior), len(weight)
     share[:] = 0.0
-    value = 0.0
-    mixed = np.empty(columns)
-    for p in range(n):
-        mixed[:] = 0.0
-        for k in range(rows):
-            a = treated[p, k]
-            for j in range(columns):
-                mixed[j] += a * prior[k, j]
-        density = _dot(mixed, control[p])
-        value += weight[p] * np.log(density)
-        scale = weight[p] / density
-        for k in range(rows):
-            a = treated[p, k] * scale
-            for j in range(columns):
-                share[k, j] += a * control[p, j]
+    value, p = 0.0, 0
+    mixed, back = np.empty(size), np.empty(size)
+    while p < n:
+        run = of_treated[p]
+        _mix(treated[run], prior, mixed)
+        back[:] = 0.0
+        while p < n and of_treated[p] == run:
+            likely = control[of_control[p]]
+            density = max(_dot(mixed, likely), TINY)
+            value += weight[p] * np.log(density)
+            scale = weight[p] / density
+            for j in range(size):
+                back[j] += scale * likely[j]
+            p += 1
+        for k in range(size):
+            a = treated[run, k]
+            for j in range(size):
+                share[k, j] += a * back[j]
     return value
+
+
+@compiled
+def _mix(weights: Any, rows: Any, mixed: Any) -> None:
+    """Σ_k weights_k rows_kj."""
+    mixed[:] = 0.0
+    for k in range(len(weights)):
+        for j in range(len(mixed)):
+            mixed[j] += weights[k] * rows[k, j]
 
 
 @vectorized
@@ -164,15 +261,18 @@ def _dot(a: Any, b: Any) -> Any:
 
 
 @compiled
-def tilt(parent: Any, rates: Any, log_rate: Any, treated_mean: Any, control_mean: Any) -> Any:
-    """φ_kj ∝ parent_kj r_k^θ r_j^η, with θ and η such that the means of r_k and r_j are the given ones."""
-    lowest, highest = rates[0] * 1.05, rates[-1] * 0.95
-    goal_treated = np.log(min(max(treated_mean, lowest), highest))
-    goal_control = np.log(min(max(control_mean, lowest), highest))
-    theta, eta = 0.0, 0.0
-    tilted = parent.copy()
+def tilt(parent: Any, grid: Any, goal: Any, exponents: Any) -> Any:
+    """φ_kj ∝ parent_kj g_k^θ g_j^η, with θ and η such that the means of r_k and r_j are the given ones.
+
+    The search for θ and η begins at ``exponents``, and leaves them there.
+    """
+    rates, log_g = grid
+    goal_treated = np.log(min(max(goal[0], rates[0] * 1.05), rates[-1] * 0.95))
+    goal_control = np.log(min(max(goal[1], rates[0] * 1.05), rates[-1] * 0.95))
+    tilted = np.empty_like(parent)
     for _ in range(TILT_STEPS):
-        log_means, slopes = _tilted_means(tilted, rates, log_rate)
+        up, across = np.exp(exponents[0] * log_g), np.exp(exponents[1] * log_g)
+        log_means, slopes = _tilt_by(parent, up, across, rates, log_g, tilted)
         gap_treated, gap_control = goal_treated - log_means[0], goal_control - log_means[1]
         if abs(gap_treated) + abs(gap_control) < 1e-6:
             break
@@ -180,49 +280,62 @@ def tilt(parent: Any, rates: Any, log_rate: Any, treated_mean: Any, control_mean
         if not determinant > 1e-9:  # the two rates are one: move them apart, one exponent at a time
             slopes[0, 1] = slopes[1, 0] = 0.0
             determinant = slopes[0, 0] * slopes[1, 1] + 1e-9
-        step_theta = (slopes[1, 1] * gap_treated - slopes[0, 1] * gap_control) / determinant
-        step_eta = (slopes[0, 0] * gap_control - slopes[1, 0] * gap_treated) / determinant
-        theta += min(1.0, max(-1.0, step_theta))
-        eta += min(1.0, max(-1.0, step_eta))
-        up, across = np.exp(theta * (log_rate - log_rate.mean())), np.exp(eta * (log_rate - log_rate.mean()))
-        for k in range(len(rates)):
-            for j in range(len(rates)):
-                tilted[k, j] = parent[k, j] * up[k] * across[j]
-        tilted /= tilted.sum()
+        step_treated = (slopes[1, 1] * gap_treated - slopes[0, 1] * gap_control) / determinant
+        step_control = (slopes[0, 0] * gap_control - slopes[1, 0] * gap_treated) / determinant
+        exponents[0] = _between(-STEEPEST, exponents[0] + _between(-1.0, step_treated, 1.0), STEEPEST)
+        exponents[1] = _between(-STEEPEST, exponents[1] + _between(-1.0, step_control, 1.0), STEEPEST)
     return tilted
 
 
 @compiled
-def _tilted_means(tilted: Any, rates: Any, log_rate: Any) -> Any:
-    """log E[r_k] and log E[r_j], and their derivatives by θ and η: covariances of r and log r, divided by E[r]."""
-    row, column = tilted.sum(1), tilted.sum(0)
-    treated, control = (row * rates).sum(), (column * rates).sum()
-    log_treated, log_control = (row * log_rate).sum(), (column * log_rate).sum()
-    slopes = np.zeros((2, 2))
-    slopes[0, 0] = (row * rates * log_rate).sum() / treated - log_treated
-    slopes[1, 1] = (column * rates * log_rate).sum() / control - log_control
-    for k in range(len(rates)):
-        for j in range(len(rates)):
-            slopes[0, 1] += tilted[k, j] * rates[k] * (log_rate[j] - log_control) / treated
-            slopes[1, 0] += tilted[k, j] * rates[j] * (log_rate[k] - log_treated) / control
+def _between(lowest: Any, value: Any, highest: Any) -> Any:
+    return min(highest, max(lowest, value))
+
+
+@compiled
+def _tilt_by(parent: Any, up: Any, across: Any, rates: Any, log_g: Any, tilted: Any) -> Any:
+    """Fill ``tilted``; log E[r_k] and log E[r_j], and their derivatives by θ and η, which are cov(r, log g) / E[r]."""
+    size = len(rates)
+    mass, rate, height, both = np.zeros(size), np.zeros(size), np.zeros(size), np.zeros(size)
+    for k in range(size):
+        for j in range(size):
+            tilted[k, j] = parent[k, j] * up[k] * across[j]
+            mass[j] += tilted[k, j]
+            rate[j] += rates[k] * tilted[k, j]
+            height[j] += log_g[k] * tilted[k, j]
+            both[j] += rates[k] * log_g[k] * tilted[k, j]
+    total = mass.sum()
+    tilted /= total
+    treated, control = rate.sum() / total, (mass * rates).sum() / total
+    high_treated, high_control = height.sum() / total, (mass * log_g).sum() / total
+    slopes = np.empty((2, 2))
+    slopes[0, 0] = both.sum() / total / treated - high_treated
+    slopes[0, 1] = (rate * log_g).sum() / total / treated - high_control
+    slopes[1, 0] = (height * rates).sum() / total / control - high_treated
+    slopes[1, 1] = (mass * rates * log_g).sum() / total / control - high_control
     return (np.log(treated), np.log(control)), slopes
 
 
 @compiled
-def _moments(prior: Any, treated: Any, control: Any, rates: Any, moments: Any) -> None:
-    size = len(rates)
-    for p in range(len(treated)):
-        mass, first, second, square = 0.0, 0.0, 0.0, 0.0
-        for k in range(size):
-            row_mass, row_second, row_square = 0.0, 0.0, 0.0
-            for j in range(size):
-                share = prior[k, j] * control[p, j]
-                row_mass += share
-                row_second += share * rates[j]
-                row_square += share * (rates[k] - rates[j]) ** 2
-            a = treated[p, k]
-            mass += a * row_mass
-            first += a * row_mass * rates[k]
-            second += a * row_second
-            square += a * row_square
-        moments[p, 0], moments[p, 1], moments[p, 2] = first / mass, second / mass, square / mass
+def _moments(prior: Any, own: Any, rates: Any, moments: Any) -> None:
+    """E[μ^T], E[μ^C] and E[(μ^T − μ^C)²] of every pattern."""
+    treated, of_treated, control, of_control = own
+    size, n = len(rates), len(of_treated)
+    mass, first, square = np.empty(size), np.empty(size), np.empty(size)
+    apart = np.empty_like(prior)
+    for k in range(size):
+        for j in range(size):
+            apart[k, j] = prior[k, j] * (rates[k] - rates[j]) ** 2
+    p = 0
+    while p < n:
+        run = of_treated[p]
+        _mix(treated[run], prior, mass)
+        _mix(treated[run] * rates, prior, first)
+        _mix(treated[run], apart, square)
+        while p < n and of_treated[p] == run:
+            likely = control[of_control[p]]
+            total = _dot(mass, likely)
+            moments[p, 0] = _dot(first, likely) / total
+            moments[p, 1] = _dot(mass * rates, likely) / total
+            moments[p, 2] = _dot(square, likely) / total
+            p += 1

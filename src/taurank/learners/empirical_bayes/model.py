@@ -17,7 +17,7 @@ import numpy.typing as npt
 from taurank._arrays import group
 from taurank.data.ids import Codes
 from taurank.learners.empirical_bayes.counts import Floats, Integers, Pairs, distinct
-from taurank.learners.empirical_bayes.grid import Patterns, fit_priors, posteriors
+from taurank.learners.empirical_bayes.grid import Grid, Patterns, fit_priors, fit_shapes, make_grid, posteriors
 from taurank.learners.empirical_bayes.groups import Groups
 from taurank.learners.empirical_bayes.rates import paired_rates
 
@@ -28,6 +28,8 @@ FINER_SHAPES: Shapes = ((3, 6), (4, 4), (5, 5))
 PAIRS_PER_CLUSTER = 20_000  # fewer clusters, and a stronger pull, where pairs are too few for own distributions
 CLUSTER_STEPS = 300
 CLUSTER_PULL = 30.0
+SATURATION = 0.1  # a popular item has more buyers, and these do not buy at other rates than elsewhere
+SAME_MEAN = 0.25  # of the logarithms of means: segments that differ by less share a tilt where shapes are fitted
 MOST_CODES = 2**24  # of counts that are numbered by a table instead of sorting
 
 
@@ -44,7 +46,7 @@ class Segments:
     absent_entry: Integers  # items · groups
     means: Floats
     clusterings: tuple[tuple[Floats, Integers], ...]  # the priors of the clusters, and which is each segment's
-    rates: Floats
+    grid: Grid
     absent_share: Floats  # items × groups
 
 
@@ -72,13 +74,14 @@ def segment(
     means = _segment_rates(positives, trials, item_rate[items], groups.number)
     share = groups.absent / np.maximum(groups.absent.sum(1, keepdims=True), 1e-300)
     share[groups.absent.sum(1) == 0, 0] = 1.0
-    one = _prior_of_all(patterns, means, rates, threads)
+    grid = make_grid(rates, SATURATION if groups.number == 1 else np.inf)
+    one = _prior_of_all(patterns, means, grid, threads)
     clusterings = []
     for shape in _affordable(shapes, pairs.users * pairs.n_items):
         parent = _clusters(pairs, item_rate, shape)[items] * groups.number + of_group
         number = shape[0] * shape[1]
-        clusterings.append((_parents(patterns, one, parent, means, rates, number, groups.number, threads), parent))
-    return Segments(patterns, pair_entry, absent_entry, means, tuple(clusterings), rates, share)
+        clusterings.append((_parents(patterns, one, parent, means, grid, number, groups.number, threads), parent))
+    return Segments(patterns, pair_entry, absent_entry, means, tuple(clusterings), grid, share)
 
 
 def posterior(segments: Segments, pull: float, steps: int, own: float = 1.0, threads: int | None = 1) -> Posterior:
@@ -88,7 +91,7 @@ def posterior(segments: Segments, pull: float, steps: int, own: float = 1.0, thr
         for weight, moves in ((own, steps), (1.0 - own, 0)):
             if weight:
                 moments += weight * posteriors(
-                    segments.patterns, parents, parent, segments.means, pull, moves, segments.rates, threads
+                    segments.patterns, parents, parent, segments.means, pull, moves, segments.grid, threads
                 )
     moments /= len(segments.clusterings)
     share = segments.absent_share
@@ -179,15 +182,15 @@ def _quantile(values: Floats, warm: npt.NDArray[np.bool_], parts: int) -> Intege
     return np.searchsorted(edges, values).astype(np.int64)
 
 
-def _prior_of_all(patterns: Patterns, means: Floats, rates: Floats, threads: int | None) -> Floats:
+def _prior_of_all(patterns: Patterns, means: Floats, grid: Grid, threads: int | None) -> Floats:
     whole = np.zeros(len(means), np.int64)
-    flat = np.full((1, len(rates), len(rates)), 1.0 / len(rates) ** 2)
+    flat = np.full((1, len(grid.rates), len(grid.rates)), 1.0 / len(grid.rates) ** 2)
     mean = _mean_of(whole, 1, means, _totals(patterns)[1])
-    return fit_priors(_merged(patterns, whole, 1), flat, whole[:1], mean, 1.0, CLUSTER_STEPS, rates, threads)
+    return fit_priors(_merged(patterns, whole, 1), flat, whole[:1], mean, 1.0, CLUSTER_STEPS, grid, threads)
 
 
 def _parents(
-    patterns: Patterns, one: Floats, parent: Integers, means: Floats, rates: Floats, clusters: int, groups: int,
+    patterns: Patterns, one: Floats, parent: Integers, means: Floats, grid: Grid, clusters: int, groups: int,
     threads: int | None,
 ) -> Floats:  # fmt: skip
     """The priors of clusters × groups, starting at the group that says most about both arms at once.
@@ -204,9 +207,20 @@ def _parents(
         units = np.arange(clusters) * groups + of_group
         priors[units] = fit_priors(
             _chosen(merged, units), priors, units + (nearer - of_group), cluster_means[units], pull,
-            CLUSTER_STEPS, rates, threads,
+            CLUSTER_STEPS, grid, threads,
         )  # fmt: skip
+    if groups == 1:
+        alike, shape, alike_means = _alike(patterns, parent, means, trials)
+        return fit_shapes(alike, priors, shape, alike_means, pull, grid, threads)
     return priors
+
+
+def _alike(patterns: Patterns, parent: Integers, means: Floats, trials: Floats) -> tuple[Patterns, Integers, Floats]:
+    """Segments of one parent with about the same means, merged: their patterns, their parent, their means."""
+    code = np.column_stack((parent, np.rint(np.log(means) / SAME_MEAN).astype(np.int64)))
+    values, unit = np.unique(code, axis=0, return_inverse=True)
+    unit, number = unit.ravel(), len(values)
+    return _merged(patterns, unit, number), values[:, 0], _mean_of(unit, number, means, trials)
 
 
 def _outward(positives: Floats) -> list[tuple[int, int]]:

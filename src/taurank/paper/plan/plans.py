@@ -65,8 +65,8 @@ class Method:
 class Preset:
     """How large everything is.
 
-    A fit makes at most ``updates`` and is checked on the validation weeks ``validations`` times. ``factors`` is d by
-    assignment, ``settings`` are defaults of all trained methods. ``sizes`` are the users and items of the synthetic
+    A fit makes at most ``updates``, times the ``lengths`` of its dataset, and is checked on the validation weeks
+    ``validations`` times. ``factors`` is d by assignment, ``settings`` are defaults of all trained methods. ``sizes`` are the users and items of the synthetic
     worlds that replace the real data. ``per_metric`` is the plans' (see Plan) unless they say otherwise. ``search``
     is the budget of the search for hyper-parameters. ``tuned`` is the file with the hyper-parameters, and
     ``experiments`` are those that a run makes unless others are named. With ``snapshots``, the hyper-parameters say
@@ -87,6 +87,12 @@ class Preset:
     experiments: Sequence[str] = KINDS
     snapshots: bool = False
     draws: Sequence[int] = (0,)
+    lengths: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+
+    def updates_on(self, dataset: Dataset, updates: int | None = None) -> int:
+        """The updates of a fit on this dataset; some need longer training than others before every method is flat."""
+        length = self.lengths.get(dataset.items, {}).get(dataset.assignment, 1.0)
+        return round((self.updates if updates is None else updates) * length)
 
 
 @dataclass(frozen=True)
@@ -94,7 +100,8 @@ class Plan:
     """One experiment: the content of its TOML file, under a preset.
 
     With ``per_metric``, each metric that was tuned to other settings has a fit of its own; CAR always has one.
-    With ``spread``, every fit is made on all draws of the preset, otherwise on the first.
+    With ``spread``, every fit is made on all draws of the preset, otherwise on the first. ``length`` multiplies the
+    updates of the preset.
     ``overrides`` are settings by dataset and label, ``own_metrics`` metrics by dataset.
     """
 
@@ -110,6 +117,7 @@ class Plan:
     keep_models: bool = False
     per_metric: bool = False
     spread: bool = False
+    length: float = 1.0
     overrides: Mapping[tuple[str, str], Mapping[str, Settings]] = field(default_factory=dict)
     own_metrics: Mapping[tuple[str, str], tuple[str, ...]] = field(default_factory=dict)
 
@@ -121,6 +129,10 @@ class Plan:
     def with_seed(self, seed: int) -> Plan:
         """The same experiment on other draws."""
         return replace(self, datasets=tuple(replace(dataset, seed=seed) for dataset in self.datasets))
+
+    def updates_on(self, dataset: Dataset) -> int:
+        """The most updates of a fit on this dataset."""
+        return round(self.length * self.preset.updates_on(dataset))
 
     def drawn(self, dataset: Dataset) -> list[Dataset]:
         """The dataset in each draw: independent training, validation and test weeks, and initial factors."""

@@ -29,6 +29,7 @@ from taurank.paper.plan.plans import Dataset, Method, Plan, Preset, Settings, Ti
 from taurank.paper.plan.toml_table import TomlTable, is_integer, is_label, is_number, parse_toml
 
 DECIDED = ("random_state", "threads", "epochs")  # hyper-parameters that a run decides, not a plan
+MOST_LENGTH = 100  # times the updates of a preset
 MOST_WEEKS = 10_000
 RATES = {  # where a plan sets none: the constant rates of the searches before the learners' own rates decayed
     "BPR": {"learning_rate": 0.01},
@@ -131,6 +132,7 @@ def _plan(content: dict[str, Any], name: str, preset: Preset, tuned: Tuned) -> P
         keep_models=table.flag("keep_models", False),
         per_metric=table.flag("per_metric", preset.per_metric),
         spread=table.flag("spread", False),
+        length=table.number("length", 1.0),
         overrides={entry.dataset_key: entry.settings for entry in entries if entry.settings},
         own_metrics={entry.dataset_key: entry.metrics for entry in entries if entry.metrics},
     )
@@ -246,6 +248,8 @@ def _vary(table: TomlTable, kind: str) -> dict[str, tuple[Any, ...]]:
 def _check(plan: Plan, where: str) -> None:
     if not plan.datasets:
         raise InputError(f"{where}: at least one [[data]] is needed.")
+    if not 0 < plan.length <= MOST_LENGTH:
+        raise InputError(f"{where}: length must be a number above 0, at most {MOST_LENGTH}, got {plan.length:g}.")
     labels = [f"{dataset.items} {dataset.assignment}" for dataset in plan.datasets]
     if repeated := _repeated(labels):
         raise InputError(

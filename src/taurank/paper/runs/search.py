@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import re
 import zlib
@@ -59,15 +60,22 @@ class MethodSearch:
         return self.preset.search
 
     @property
+    def updates(self) -> int:
+        """Of one trial."""
+        return self.preset.updates_on(self.dataset, self.budget["updates"])
+
+    @property
     def key(self) -> tuple[str, str, str]:
         return self.dataset.items, self.dataset.assignment, self.method
 
     def spec(self) -> SearchSpec:
         """The search for the library's tuner."""
         space = self.space()
-        complete = [{name: start[name] for name in space} for start in self.starts if set(space) <= set(start)]
+        complete = [
+            {name: start[name] for name in space} for start in self.first_trials() if set(space) <= set(start)
+        ]
         starts = tuple(start for n, start in enumerate(complete) if start not in complete[:n])
-        identity = json.dumps([asdict(self.dataset), self.preset.factors, self.preset.sizes, self.budget["updates"]])
+        identity = json.dumps([asdict(self.dataset), self.preset.factors, self.preset.sizes, self.updates])
         return SearchSpec(
             f"{self.method} on {self.dataset} for {self.metric}", self, space, self.metric,
             parse(self.metric).larger_is_better, int(self.budget["trials"]), "walk", starts, WARMUP,
@@ -80,8 +88,27 @@ class MethodSearch:
         grid.pop("control_weight", None)  # the paper's DLCE gives both arms the same weight
         if "learning_rate" in hyper_parameters(self.method):
             grid["learning_rate"] = self.budget["learning_rate"]
-        given = {name: [start[name] for start in self.starts if name in start] for name in grid}
+        given = {name: [start[name] for start in self.first_trials() if name in start] for name in grid}
         return {name: _ordered([*values, *given[name]]) for name, values in grid.items()}
+
+    def first_trials(self) -> list[Settings]:
+        """Each start at several learning rates: too small a rate looks like a bad setting.
+
+        A start that comes with a number of updates belongs to longer training. How far training has come is the sum
+        of its rates, so the largest first rate that does not exceed that sum is tried, and the next two below it,
+        because large rates can diverge. Any other start is tried at its own rate and at the next two above it.
+        """
+        trials: list[Settings] = []
+        for start in self.starts:
+            rates = sorted({*self.budget["learning_rate"], start.get("learning_rate", 0.0)} - {0.0})
+            own = start.get("learning_rate", 0.0)
+            if "updates" in start:
+                most = own * start["updates"] / self.updates / mean_rate(self.preset.settings)
+                tried = [rate for rate in rates if rate <= most][-3:][::-1] or rates[:1]
+            else:
+                tried = [rate for rate in rates if rate >= own][:3]
+            trials += [{**start, "learning_rate": rate} for rate in tried]
+        return trials
 
     def journal(self) -> Path:
         """Named by what a trial is, so that searches of another size have a journal of their own."""
@@ -91,11 +118,17 @@ class MethodSearch:
 
     def __call__(self, settings: dict[str, Any], report: Any) -> Mapping[str, float]:
         """One trial: the best validation value of every metric."""
-        sizes = (self.budget["updates"], self.budget["validations"])
+        sizes = (self.updates, self.budget["validations"])
         fixed = {"factors": self.preset.factors[self.dataset.assignment], **self.preset.settings}
         fit = FitSpec.of(self.dataset, self.method, {**fixed, **settings}, *sizes)
         result = _cache_of(self).result(fit, report, retries=1)
         return {name: result.values[name].validation for name in TUNED_METRICS}
+
+
+def mean_rate(settings: Settings) -> float:
+    """The mean rate of a schedule that falls geometrically, relative to its first."""
+    decay = float(settings.get("rate_decay", 1.0))
+    return 1.0 if decay == 1 else (1 - decay) / -math.log(decay)
 
 
 _caches: dict[tuple[Path, Folder | None], ResultCache] = {}  # of this process: its samples serve all its trials
@@ -122,7 +155,7 @@ def search(plans: Iterable[Plan], folder: Path, source: Folder | None, progress:
     if not searches:
         return plans[0].tuned
     make_folder(folder / "tuning")
-    specs, size = [each.spec() for each in searches], searches[0].budget["updates"]
+    specs, size = [each.spec() for each in searches], max(each.updates for each in searches)
     total = sum(spec.trials for spec in specs)
     progress.say(f"search: {len(searches)} searches, {total} trials of at most {size / 1e6:g} M updates")
     trials = run_searches(specs, [each.journal() for each in searches], worker_count(None), progress)
@@ -150,8 +183,8 @@ def _searches(plans: Iterable[Plan], folder: Path, source: Folder | None) -> lis
 
 
 def _starts(plan: Plan, method: Method, dataset: Dataset, metric: str) -> tuple[Settings, ...]:
-    """The settings known so far and the authors' own, for this metric."""
-    plain = replace(plan, overrides={}, per_metric=True)
+    """The settings known so far, as the package has them, and the authors' own, for this metric."""
+    plain = replace(plan, overrides={}, per_metric=True, tuned=load_tuned(packaged=plan.preset.tuned))
     authors = replace(plain, tuned=load_tuned(packaged="authors.toml"))
     return tuple(each.settings(replace(method, settings={}), dataset, metric) for each in (plain, authors))
 
@@ -207,7 +240,7 @@ def _costs(one: MethodSearch, trials: Sequence[Trial]) -> dict[str, Any]:
     return {
         "items": one.dataset.items, "setting": one.dataset.assignment, "method": one.method,
         "objective": one.metric, "trials": len(trials),
-        "cut": sum(trial.state != "finished" for trial in trials), "updates": one.budget["updates"],
+        "cut": sum(trial.state != "finished" for trial in trials), "updates": one.updates,
         "core_minutes": round(sum(trial.seconds for trial in trials) / 60, 2),
         "validation": None if best is None else best.metrics[one.metric],
         "settings": json.dumps(None if best is None else dict(best.settings)),

@@ -187,7 +187,7 @@ def _choices(method: Method) -> Iterator[dict[str, Any]]:
 def _fit_spec(plan: Plan, dataset: Dataset, method: Method, settings: Mapping[str, Any]) -> FitSpec:
     fit_settings = {name: value for name, value in settings.items() if name in hyper_parameters(method.name)}
     check_settings(method.name, fit_settings, f"{plan.name}.toml")
-    sizes = (plan.preset.updates, plan.preset.validations)
+    sizes = (plan.updates_on(dataset), plan.preset.validations)
     keep = plan.keep_models or plan.kind == "estimators"
     snapshots = plan.snapshots(method, dataset, settings)
     return FitSpec.of(dataset, method.name, settings, *sizes, plan.metrics_of(dataset), snapshots, keep)
