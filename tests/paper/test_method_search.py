@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -49,14 +51,36 @@ def test_search_continues_where_it_stopped_and_its_settings_are_used(
     assert json.loads(costs["settings"]) == {name: table[name] for name in ("regularization", "cap", "learning_rate")}
 
 
-def test_the_settings_known_so_far_are_tried_first(tmp_path: Path) -> None:
-    known = {"cap": 0.123, "regularization": 0.01, "learning_rate": 0.1}
-    preset = small(search=BUDGET, use_tuned=True)
-    plan = reading.load(write(tmp_path, GOOD), preset, {"category": {"original": {"dlce": known}}})
+def test_the_settings_known_so_far_are_tried_first_and_each_start_at_several_rates(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = {"cap": 0.123, "regularization": 0.01, "learning_rate": 0.03}
+    authors = {"cap": 0.01, "regularization": 0.01, "learning_rate": 0.003, "updates": 5000}
+    files = {"tuned.toml": known, "authors.toml": authors}
+    monkeypatch.setattr(
+        search, "load_tuned", lambda packaged: {"category": {"original": {"dlce": files[packaged]}}}
+    )
+    plan = plan_of(tmp_path, learning_rate=[0.001, 0.003, 0.01, 0.03, 0.1, 0.3], updates=1000)
     (one,) = search._searches([plan], tmp_path, None)
-    authors = {"cap": 0.01, "regularization": 0.01, "learning_rate": 0.003}
-    assert one.spec().start == (known, authors)
+    start = one.spec().start
+    assert [trial["learning_rate"] for trial in start if trial["cap"] == 0.123] == [0.03, 0.1, 0.3]
+    # 5 times the updates at .003 are as far as the same number at .015
+    assert [trial["learning_rate"] for trial in start if trial["cap"] == 0.01] == [0.01, 0.003, 0.001]
     assert {0.123, 0.01} <= set(one.space()["cap"])
+
+
+def test_a_search_continues_after_it_has_written_its_settings(tmp_path: Path) -> None:
+    """What is known so far is what the package has: the search's own results do not make it another search."""
+    plan = plan_of(tmp_path)
+    other = replace(plan, tuned={"category": {"original": {"dlce": {"cap": 0.7, "learning_rate": 0.1}}}})
+    journals = {search._searches([each], tmp_path, None)[0].journal() for each in (plan, other)}
+    assert len(journals) == 1
+
+
+@pytest.mark.parametrize("decay", [1.0, 0.03, 0.5])
+def test_the_mean_rate_is_that_of_the_schedule(decay: float) -> None:
+    rates = decay ** (np.arange(10_000) / 9_999)
+    assert search.mean_rate({"rate_decay": decay}) == pytest.approx(rates.mean(), rel=1e-3)
 
 
 def test_every_method_has_the_same_budget_and_the_schedule_of_the_preset(tmp_path: Path) -> None:

@@ -38,6 +38,15 @@ def test_quick_shares_fits_between_experiments() -> None:
     assert needed["losses"] & needed["comparison"]
 
 
+def test_some_datasets_and_experiments_train_longer(tmp_path: Path) -> None:
+    preset = small(lengths={"category": {"personalized": 2.0}})
+    data = '[{items = "category"}, {items = "category", assignment = "personalized"}]'
+    text = GOOD.replace('[{items = "category"}]', data)
+    for length, updates in (("", [3000, 6000]), ("length = 0.5\n", [1500, 3000])):
+        plan = reading.load(write(tmp_path, length + text), preset)
+        assert [fit.updates for fit in tables.fits_of(plan)] == updates
+
+
 def test_settings_go_from_preset_over_tuned_and_metric_to_the_file(tmp_path: Path) -> None:
     tuned = {"category": {"original": {"dlce": {"cap": 0.3, "regularization": 0.1, "CAR": {"cap": 0.1}}}}}
     text = 'kind = "car"\nmetrics = ["CAR"]\ndata = [{items = "category"}]\nmethods = [{name = "dlce"}]'
@@ -81,6 +90,9 @@ def varied(kind: str, vary: str) -> str:
         ("kind", "title = 5\nkind", "title must be a short text"),
         ("kind", 'title = ""\nkind', "title must be a short text"),
         ("kind", 'title = "a\\nb"\nkind', "title must be a short text"),
+        ("kind", "length = 0\nkind", "length must be a number above 0, at most 100, got 0"),
+        ("kind", "length = 1e9\nkind", "length must be a number above 0"),
+        ("kind", 'length = "long"\nkind', "length must be a number"),
         ("kind", "seed = -1\nkind", "seed must be an integer ≥ 0, got -1"),
         ("kind", "seed = true\nkind", "seed must be an integer"),
         ("kind", "seed = 1.0\nkind", "seed must be an integer"),

@@ -42,7 +42,7 @@ GROUPS: dict[str, Callable[[Pairs], Groups]] = {
 PRIORS = (*GROUPS, "taste")
 STRENGTH = 3.0  # of the pull toward the cluster, in pairs
 STEPS = (3, 10, 30)  # of EM from the cluster's prior: stopping early is a second way to stay near it
-OWN = (0.5, 0.0)  # less weight of priors that own pairs have moved
+OWN = (0.0, 0.5, 1.0)  # weights of the prior that own pairs have moved; priors are compared at the middle one
 GAMMA_SHAPES = (0.3, 1.0, 3.0, 10.0, 30.0)  # of the Gamma prior around taste
 RANKS = (16, 24)
 RATES = make_rates(24, 1e-4, 0.98)
@@ -135,7 +135,7 @@ def choose(
     search = Search(held_out, threads, covariates)
     for prior in priors:
         if prior != "taste":
-            search.improves(Setting(prior, strength or STRENGTH, steps=STEPS[0]))
+            search.improves(Setting(prior, strength or STRENGTH, steps=STEPS[0], own=OWN[1]))
     if search.scores:
         _refine(search)
     if "taste" in priors:
@@ -151,10 +151,11 @@ def best_taste(tried: Mapping[Setting, float], rank: int | None) -> Setting:
 
 
 def _refine(search: Search) -> None:
-    """More EM steps while they help; if not even the first does, less weight of own pairs."""
-    first = search.best()
-    steps, less = [replace(first, steps=n) for n in STEPS[1:]], [replace(first, own=own) for own in OWN]
-    all(search.improves(setting) for setting in (steps if search.improves(steps[0]) else less))
+    """How much own pairs count; if they count fully, more EM steps while these help."""
+    search.climb([replace(search.best(), own=own) for own in OWN])
+    best = search.best()
+    if best.own == 1.0:
+        all(search.improves(replace(best, steps=steps)) for steps in STEPS[1:])
 
 
 def _try_tastes(search: Search, shapes: Sequence[float], ranks: Sequence[int]) -> None:

@@ -294,7 +294,7 @@ def _between(lowest: Any, value: Any, highest: Any) -> Any:
 
 @compiled
 def _tilt_by(parent: Any, up: Any, across: Any, rates: Any, log_g: Any, tilted: Any) -> Any:
-    """Fill ``tilted``; log E[r_k] and log E[r_j], and their derivatives by θ and η, which are cov(r, log g) / E[r]."""
+    """Fill ``tilted``; log E[r_k] and log E[r_j], and their derivatives by θ and η: cov(r, log g) / E[r]."""
     size = len(rates)
     mass, rate, height, both = np.zeros(size), np.zeros(size), np.zeros(size), np.zeros(size)
     for k in range(size):

@@ -23,7 +23,7 @@ from taurank.learners.empirical_bayes.rates import paired_rates
 
 Shapes = tuple[tuple[int, int], ...]
 # of clusterings: quantiles of treated share × quantiles of control rate; finer where pairs are divided into groups
-SHAPES: Shapes = ((2, 4), (3, 3), (2, 6))
+SHAPES: Shapes = ((2, 6), (3, 5), (4, 4))
 FINER_SHAPES: Shapes = ((3, 6), (4, 4), (5, 5))
 PAIRS_PER_CLUSTER = 20_000  # fewer clusters, and a stronger pull, where pairs are too few for own distributions
 CLUSTER_STEPS = 300

@@ -66,12 +66,13 @@ class Preset:
     """How large everything is.
 
     A fit makes at most ``updates``, times the ``lengths`` of its dataset, and is checked on the validation weeks
-    ``validations`` times. ``factors`` is d by assignment, ``settings`` are defaults of all trained methods. ``sizes`` are the users and items of the synthetic
-    worlds that replace the real data. ``per_metric`` is the plans' (see Plan) unless they say otherwise. ``search``
-    is the budget of the search for hyper-parameters. ``tuned`` is the file with the hyper-parameters, and
-    ``experiments`` are those that a run makes unless others are named. With ``snapshots``, the hyper-parameters say
-    after how many updates each metric is measured; otherwise the validation weeks choose the epoch. ``draws`` are
-    added to the seed of a dataset, one for each independent draw; the search uses the seed itself.
+    ``validations`` times. ``factors`` is d by assignment, ``settings`` are defaults of all trained methods. ``sizes``
+    are the users and items of the synthetic worlds that replace the real data. ``per_metric`` is the plans' (see
+    Plan) unless they say otherwise. ``search`` is the budget of the search for hyper-parameters. ``tuned`` is the
+    file with the hyper-parameters, and ``experiments`` are those that a run makes unless others are named. With
+    ``snapshots``, the hyper-parameters say after how many updates each metric is measured; otherwise the validation
+    weeks choose the epoch. ``draws`` are added to the seed of a dataset, one for each independent draw; the search
+    uses the seed itself.
     """
 
     name: str
