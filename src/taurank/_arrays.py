@@ -20,17 +20,33 @@ def group(
 
     Columns that are grouped already are shared, not copied.
     """
-    start = np.zeros(n_users + 1, np.int64)
-    np.cumsum(np.bincount(user, minlength=n_users), out=start[1:])
     if _is_grouped(user):
-        grouped = [column.view() for column in columns]
+        start, grouped = _starts(user, n_users), [column.view() for column in columns]
     else:
-        order = np.empty(len(user), np.int64)
-        _order(user, start[:-1].copy(), order)
+        start, order = row_order(user, n_users)
         grouped = [column[order] for column in columns]
     for column in grouped:
         column.flags.writeable = False  # one kind of array, so that kernels are compiled once
     return start, grouped
+
+
+def row_order(user: npt.NDArray[np.int32], n_users: int) -> tuple[Starts, npt.NDArray[Any]]:
+    """Where each user's rows start, and the numbers of the rows grouped by user, each user's in their order."""
+    start = _starts(user, n_users)
+    order = np.empty(len(user), index_type(len(user)))
+    _order(user, start[:-1].copy(), order)
+    return start, order
+
+
+def index_type(n: int) -> type[np.int32] | type[np.int64]:
+    """The smaller integers that can number ``n`` things."""
+    return np.int32 if n < 2**31 else np.int64
+
+
+def _starts(user: npt.NDArray[np.int32], n_users: int) -> Starts:
+    start = np.zeros(n_users + 1, np.int64)
+    _tally(user, start)  # np.bincount would copy the column to larger integers
+    return np.cumsum(start)
 
 
 @compiled
@@ -39,6 +55,12 @@ def _is_grouped(user: Any) -> Any:
     for row in range(1, len(user)):
         falls |= user[row] < user[row - 1]
     return not falls
+
+
+@compiled
+def _tally(user: Any, start: Any) -> None:
+    for row in range(len(user)):
+        start[user[row] + 1] += 1
 
 
 @compiled

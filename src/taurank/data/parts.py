@@ -26,9 +26,12 @@ def select(log: Log, users: Any, items: Any, times: Any) -> Log:
         new.encode(old.values).astype(np.int64)
         for new, old in ((catalogue.users, log.users), (catalogue.items, log.items), (catalogue.times, log.times))
     ]
-    codes = [move[own] for move, own in zip(moves, (log.user, log.item, log.time), strict=True)]
-    rows = np.flatnonzero(np.minimum.reduce(codes) >= 0)
-    user, item, time = (own[rows].astype(np.int32) for own in codes)
+    columns, kept = (log.user, log.item, log.time), np.ones(len(log), np.bool_)
+    for move, own, chosen in zip(moves, columns, (users, items, times), strict=True):
+        if chosen is not None:
+            kept &= (move >= 0)[own]
+    rows = np.flatnonzero(kept)
+    user, item, time = (move[own[rows]].astype(np.int32) for move, own in zip(moves, columns, strict=True))
     limits = None if log.eligibility is None else log.eligibility.moved(catalogue, *moves)
     return replace(
         log, catalogue=catalogue, user=user, item=item, time=time, treated=log.treated[rows],

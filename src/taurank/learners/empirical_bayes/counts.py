@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from taurank._arrays import group
+from taurank._arrays import index_type, row_order
 from taurank._jit import compiled
 from taurank.data.eligibility import Eligibility
 from taurank.data.ids import Codes
@@ -119,7 +119,7 @@ class HeldOut:
 
 def count(log: Log) -> Pairs:
     """The counts of every pair."""
-    return _count(log, np.zeros(len(log), np.bool_), log.n_times, 1.0)[0]
+    return _count(log, np.broadcast_to(np.False_, len(log)), log.n_times, 1.0)[0]
 
 
 def without_cold(pairs: Pairs, users: bool, items: bool) -> Pairs:
@@ -155,18 +155,16 @@ def _count(
 ) -> tuple[Pairs, npt.NDArray[np.int8]]:
     """The first ``times`` times without the held-out rows; ``counted`` is the share of pairs that stay."""
     is_recorded = log.n_without_propensity == 0 and log.propensity is not None  # of all rows
-    chances = log.propensity if is_recorded and log.propensity is not None else np.empty(0)
-    recorded = [chances] if is_recorded else []
-    columns: list[npt.NDArray[Any]] = [log.item, log.treated, log.outcome, is_held, *recorded]
-    start, (item, treated, outcome, is_held, *propensity) = group(log.user, log.n_users, *columns)
-    pair_start, pair_item, entry = distinct(start, item, log.n_items)
+    propensity = log.propensity if is_recorded and log.propensity is not None else np.empty(0)
+    start, order = row_order(log.user, log.n_users)
+    pair_start, pair_item, entry = distinct(start, log.item[order], log.n_items)
     counts, held = np.zeros((4, len(pair_item)), np.int32), np.zeros(len(pair_item), np.int8)
-    mean = np.zeros(len(pair_item) if recorded else 0, np.float32)
-    _add_rows(entry, treated, outcome, is_held, propensity[0] if recorded else chances, counts, held, mean)
+    mean = np.zeros(len(pair_item) if is_recorded else 0, np.float32)
+    _add_rows(entry, order, log.treated, log.outcome, is_held, propensity, counts, held, mean)
     by_item, by_user, users = cells_of(log, times)
     rows, shown, bought, otherwise = counts
     pairs = Pairs(
-        pair_start, pair_item, rows, shown, bought, otherwise, mean if recorded else None,
+        pair_start, pair_item, rows, shown, bought, otherwise, mean if is_recorded else None,
         chances_of(log.eligibility, times, pair_start, pair_item), counted * by_item, counted * by_user, times,
         counted * users,
     )  # fmt: skip
@@ -216,13 +214,13 @@ def _is_sampled(user: Codes, item: Codes) -> npt.NDArray[np.bool_]:
     return np.asarray((mixed >> np.uint64(33)) % np.uint64(FOLDS) == 0)
 
 
-def distinct(start: Integers, value: Any, n_values: int) -> tuple[Integers, Codes, Integers]:
+def distinct(start: Integers, value: Any, n_values: int) -> tuple[Integers, Codes, npt.NDArray[Any]]:
     """The different values within each stretch start[g] .. start[g + 1], and the entry of every element."""
     where = np.full(n_values, -1, np.int64)
     many = np.zeros(len(start), np.int64)
     _count_distinct(start, value, where, many)
     begin = np.cumsum(many)
-    values, entry = np.empty(begin[-1], np.int32), np.empty(len(value), np.int64)
+    values, entry = np.empty(begin[-1], np.int32), np.empty(len(value), index_type(len(value)))
     _fill_distinct(start, value, np.full(n_values, -1, np.int64), begin, values, entry)
     return begin, values, entry
 
@@ -261,10 +259,12 @@ def _fill_distinct(start: Any, value: Any, where: Any, begin: Any, values: Any, 
 
 @compiled
 def _add_rows(
-    entry: Any, treated: Any, outcome: Any, is_held: Any, propensity: Any, counts: Any, held: Any, chance: Any
-) -> None:
-    for row in range(len(entry)):
-        pair = entry[row]
+    entry: Any, order: Any, treated: Any, outcome: Any, is_held: Any, propensity: Any, counts: Any, held: Any,
+    chance: Any,
+) -> None:  # fmt: skip
+    """``entry`` is the pair of each row in the given order."""
+    for at in range(len(entry)):
+        pair, row = entry[at], order[at]
         if is_held[row]:
             held[pair] = 1 + outcome[row] if treated[row] else 3 * outcome[row]
             continue

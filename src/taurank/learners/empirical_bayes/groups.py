@@ -7,6 +7,7 @@ many of an item's are in each group is estimated here, so that they need no rows
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,22 +19,28 @@ SHARE_EDGES = (0.0, 0.1, 0.35, 0.65, 0.9999)
 PROPENSITY_EDGES = (0.01, 0.05, 0.2, 0.6, 0.99)
 
 
+BLOCK = 2**20  # pairs at a time, so that a large log needs no further arrays of its size
+
+
 @dataclass(frozen=True)
 class Groups:
     """The group of every pair that has rows, and the number of absent pairs, items × groups."""
 
     number: int
-    of_pair: npt.NDArray[np.int64]
+    of_pair: npt.NDArray[np.int8]
     absent: Floats
 
 
 def one_group(pairs: Pairs) -> Groups:
-    return Groups(1, np.zeros(len(pairs.item), np.int64), pairs.absent()[:, None])
+    return Groups(1, np.zeros(len(pairs.item), np.int8), pairs.absent()[:, None])
 
 
 def by_exposure(pairs: Pairs) -> Groups:
     """By the share of times at which the pair was treated; absent pairs never were."""
-    of_pair = np.searchsorted(SHARE_EDGES, pairs.treated / np.maximum(1, pairs.chances)).astype(np.int64)
+    of_pair = np.empty(len(pairs.item), np.int8)
+    for block in _blocks(len(pairs.item)):
+        share = pairs.treated[block] / np.maximum(1, pairs.chances[block])
+        of_pair[block] = np.searchsorted(SHARE_EDGES, share)
     number = len(SHARE_EDGES) + 1
     absent = np.zeros((pairs.n_items, number))
     absent[:, 0] = pairs.absent()
@@ -45,9 +52,16 @@ def by_propensity(pairs: Pairs) -> Groups:
     happens to it, so each pair seen stands for q / (1 − q) that were not."""
     assert pairs.propensity is not None
     number = len(PROPENSITY_EDGES) + 1
-    of_pair = np.searchsorted(PROPENSITY_EDGES, pairs.propensity).astype(np.int64)
-    missed = (1.0 - pairs.propensity.astype(np.float64)) ** pairs.chances
-    unseen = np.where(pairs.seen, missed / np.maximum(1 - missed, 1e-6), 0.0)
-    weight = np.bincount(pairs.item * number + of_pair, unseen, pairs.n_items * number).reshape(-1, number)
-    weight[weight.sum(1) == 0, 0] = 1.0
-    return Groups(number, of_pair, weight / weight.sum(1, keepdims=True) * pairs.absent()[:, None])
+    of_pair, weight = np.empty(len(pairs.item), np.int8), np.zeros(pairs.n_items * number)
+    for block in _blocks(len(pairs.item)):
+        of_pair[block] = np.searchsorted(PROPENSITY_EDGES, pairs.propensity[block])
+        missed = (1.0 - pairs.propensity[block].astype(np.float64)) ** pairs.chances[block]
+        unseen = np.where(pairs.rows[block] > 0, missed / np.maximum(1 - missed, 1e-6), 0.0)
+        weight += np.bincount(pairs.item[block] * number + of_pair[block], unseen, len(weight))
+    absent = weight.reshape(-1, number)
+    absent[absent.sum(1) == 0, 0] = 1.0
+    return Groups(number, of_pair, absent / absent.sum(1, keepdims=True) * pairs.absent()[:, None])
+
+
+def _blocks(n: int) -> Iterator[slice]:
+    return (slice(begin, begin + BLOCK) for begin in range(0, n, BLOCK))

@@ -33,6 +33,7 @@ from taurank.learners.updating import News
 AUTO = "auto"
 _COUNTS = ("rows", "treated", "treated_positives", "control_positives")
 MOST_RANK = 256
+FEWEST_USERS, FEWEST_ROWS = 20_000, 2_000_000  # that the choice is made by, where a log has more
 
 
 @dataclass(kw_only=True, eq=False)
@@ -186,6 +187,7 @@ class EmpiricalBayes(Learner):
         if self.prior != AUTO and self.strength is not None and (self.prior != "taste" or self.rank is not None):
             steps = 0 if self.prior == "taste" else STEPS[0]
             return Setting(self.prior, self.strength, steps, self.rank or 0)
+        log, covariates = _sampled(log, covariates)
         held_out = hold_out(log)
         held_out = replace(held_out, pairs=covariates.warm(held_out.pairs))
         self.settings_ = choose(held_out, priors, self.strength, self.rank, self.threads, covariates)
@@ -207,7 +209,7 @@ class EmpiricalBayes(Learner):
 
     def _store_counted(self, fits: Fits, setting: Setting) -> None:
         result, n_items = fits.counted(setting), fits.pairs.n_items
-        self._store_pairs(fits.pairs, result.pair)
+        self._store_pairs(fits.pairs, result.pattern, result.pair_entry)
         self.unseen_, self.unseen_deviation_ = _effect(result.absent)
         self.user_vector_, self.item_vector_ = np.zeros((fits.pairs.n_users, 0)), np.zeros((n_items, 2, 0))
         self.mean_rate_, self.taste_setting_ = np.zeros((n_items, 2)), np.zeros(2)
@@ -222,9 +224,12 @@ class EmpiricalBayes(Learner):
         self.user_vector_, self.item_vector_, self.mean_rate_ = taste.users, taste.items, taste.means
         self.taste_setting_ = np.array([setting.strength, fits.pairs.times], np.float64)
 
-    def _store_pairs(self, pairs: Pairs, moments: Floats) -> None:
+    def _store_pairs(self, pairs: Pairs, moments: Floats, entry: npt.NDArray[Any] | None = None) -> None:
+        """``entry`` says which of the moments each pair has, if not one after the other."""
         self.pair_start_, self.pair_item_ = pairs.start, pairs.item
-        self.pair_score_, self.pair_deviation_ = _effect(moments)
+        score, deviation = _effect(moments)
+        self.pair_score_ = score if entry is None else score[entry]
+        self.pair_deviation_ = deviation if entry is None else deviation[entry]
 
     def _store_counts(self, pairs: Pairs) -> None:
         """What an update and new users need: the counts, and the chances where eligibility tables limit them."""
@@ -316,6 +321,16 @@ def _effect(moments: Floats) -> tuple[Float32s, Float32s]:
     effect = moments[:, 0] - moments[:, 1]
     deviation = np.sqrt(np.maximum(moments[:, 2] - effect**2, 0.0))
     return effect.astype(np.float32), deviation.astype(np.float32)
+
+
+def _sampled(log: Log, covariates: Covariates) -> tuple[Log, Covariates]:
+    """What the choice is made by: of a large log every n-th user, so that it needs no further memory of its size."""
+    step = min(log.n_users // FEWEST_USERS, len(log) // FEWEST_ROWS)
+    if step < 2:
+        return log, covariates
+    users = log.users.decode(np.arange(0, log.n_users, step))
+    of_users = None if covariates.users is None else covariates.users[::step]
+    return log.select(users=users), replace(covariates, users=of_users)
 
 
 def _check_arms(log: Log) -> None:

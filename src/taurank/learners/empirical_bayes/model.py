@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from taurank._arrays import group
+from taurank._arrays import row_order
+from taurank._jit import compiled
 from taurank.data.ids import Codes
 from taurank.learners.empirical_bayes.counts import Floats, Integers, Pairs, distinct
 from taurank.learners.empirical_bayes.grid import Grid, Patterns, fit_priors, fit_shapes, make_grid, posteriors
@@ -108,40 +109,69 @@ def _affordable(shapes: Shapes, pairs: float) -> list[tuple[int, int]]:
 
 
 def _patterns(pairs: Pairs, groups: Groups) -> tuple[Patterns, Integers, Integers]:
-    """The distinct counts of every segment, and which of them those of each pair and of the absent pairs are."""
+    """The distinct counts of every segment, and which of them those of each pair and of the absent pairs are.
+
+    Arrays of the size of the log are the largest part of a fit's memory, so each is dropped after its use.
+    """
     n_segments, own = pairs.n_items * groups.number, len(pairs.item)
     base = max(pairs.times, int(pairs.chances.max(initial=0))) + 1
-    code = np.zeros(own + n_segments, np.int64)
-    code[own:] = np.repeat(pairs.absent_chances(), groups.number)
-    code[:own] = pairs.chances
-    for column in (pairs.treated, pairs.treated_positives, pairs.control_positives):
-        code *= base
-        code[:own] += column
-    values, number = _numbered(code, base**4)
-    del code  # of the size of the log, like the other arrays here
-    of_pair = pairs.item * np.int32(groups.number) + groups.of_pair.astype(np.int32)
-    unit = np.concatenate((of_pair, np.arange(n_segments, dtype=np.int32)))
-    weight = np.concatenate((pairs.seen.astype(np.float64), groups.absent.ravel()))
-    start, (number, order) = group(unit, n_segments, number, np.arange(len(unit)))
-    begin, found, entry_sorted = distinct(start, number, len(values))
-    entry = np.empty_like(entry_sorted)
-    entry[order] = entry_sorted
+    values, number = _numbered(pairs, np.repeat(pairs.absent_chances(), groups.number), base)
+    unit = np.empty(own + n_segments, np.int32)
+    np.multiply(pairs.item, np.int32(groups.number), out=unit[:own])
+    unit[:own] += groups.of_pair
+    unit[own:] = np.arange(n_segments)
+    start, order = row_order(unit, n_segments)
+    del unit
+    number = number[order]
+    begin, found, in_order = distinct(start, number, len(values))
+    del number
+    entry = np.empty_like(in_order)
+    entry[order] = in_order
+    del in_order, order
     chances, n, y, c = (values // base**power % base for power in (3, 2, 1, 0))
     table = np.stack((n, y, chances - n, c)).astype(np.int32)
-    patterns = Patterns(
-        begin, np.ascontiguousarray(table[:, found]), np.bincount(entry, weight, len(found)).astype(np.float64)
-    )
-    return patterns, entry[:own], entry[own:]
+    weight = np.zeros(len(found))
+    _count_seen(entry, pairs.rows, weight)
+    weight[entry[own:]] += groups.absent.ravel()
+    return Patterns(begin, np.ascontiguousarray(table[:, found]), weight), entry[:own], entry[own:]
 
 
-def _numbered(code: Integers, below: int) -> tuple[Integers, Codes]:
-    """The different codes in order, and the number of each among them; without sorting where codes are small."""
-    if below > MOST_CODES:
-        values, number = np.unique(code, return_inverse=True)
-        return values, number.astype(np.int32)
-    exists = np.zeros(below, np.bool_)
-    exists[code] = True
-    return np.flatnonzero(exists), (np.cumsum(exists, dtype=np.int32) - 1)[code]
+def _numbered(pairs: Pairs, absent_chances: Codes, base: int) -> tuple[Integers, Codes]:
+    """The different counts as codes, in order, and which of them each pair, and then each absent one, has."""
+    columns = pairs.chances, pairs.treated, pairs.treated_positives, pairs.control_positives
+    absent, own = absent_chances.astype(np.int64) * base**3, len(pairs.item)
+    if base**4 > MOST_CODES:
+        code = np.zeros(own + len(absent), np.int64)
+        code[own:] = absent
+        for power, column in zip((3, 2, 1, 0), columns, strict=True):
+            code[:own] += column * np.int64(base**power)
+        values, at = np.unique(code, return_inverse=True)
+        return values, at.astype(np.int32)
+    exists, number = np.zeros(base**4, np.bool_), np.empty(own + len(absent), np.int32)
+    _encode(*columns, base, number)
+    number[own:] = absent
+    exists[number] = True
+    _look_up(np.cumsum(exists, dtype=np.int32) - 1, number)
+    return np.flatnonzero(exists), number
+
+
+@compiled
+def _encode(chances: Any, treated: Any, positives: Any, control: Any, base: Any, code: Any) -> None:
+    for pair in range(len(treated)):
+        code[pair] = ((chances[pair] * base + treated[pair]) * base + positives[pair]) * base + control[pair]
+
+
+@compiled
+def _look_up(table: Any, number: Any) -> None:
+    for at in range(len(number)):
+        number[at] = table[number[at]]
+
+
+@compiled
+def _count_seen(entry: Any, rows: Any, weight: Any) -> None:
+    for pair in range(len(rows)):
+        if rows[pair]:
+            weight[entry[pair]] += 1.0
 
 
 def _totals(patterns: Patterns) -> tuple[Floats, Floats]:
