@@ -3,6 +3,7 @@
     python benchmarks/quality.py dunnhumby    # the four Dunnhumby worlds, in percent of "ten weeks"
     python benchmarks/quality.py lowrank      # low-rank worlds, in percent of the best factor learner
     python benchmarks/quality.py cold         # a tenth of users and items without rows: features against none
+    python benchmarks/quality.py calibration  # do scores and deviations mean what they say, by simulation
     python benchmarks/quality.py clusters     # product original, a development draw: which clusters of items
     python benchmarks/quality.py time         # CPU seconds of one fit, with and without the choice of prior
     python benchmarks/quality.py rows         # seconds and memory on a log with 50 million rows
@@ -40,7 +41,7 @@ from taurank.paper.runs import limits  # noqa: E402
 
 METRICS = ("CP@10", "CP@100", "CDCG")
 TARGETS = {"CP@10": 94.0, "CP@100": 94.0, "CDCG": 95.0}
-SPACE = {"learning_rate": (0.003, 0.01, 0.03), "regularization": (0.001, 0.01, 0.1), "factors": (16, 64)}
+SPACE = {"learning_rate": (0.01, 0.03, 0.1), "regularization": (0.001, 0.01, 0.1), "factors": (16, 64)}
 DRAWS, TEST = (9311, 9312, 9313), 9400  # seeds of the training logs, and of the truth they are measured by
 DEVELOPMENT = (501, 599)  # seeds that were used for tuning
 VARIANTS = ("with P", "without P", "misspecified P")
@@ -48,8 +49,8 @@ VARIANTS = ("with P", "without P", "misspecified P")
 
 def main() -> None:
     parts = {
-        "dunnhumby": dunnhumby, "lowrank": low_rank, "cold": cold, "clusters": clusters, "time": fit_time,
-        "rows": rows,
+        "dunnhumby": dunnhumby, "lowrank": low_rank, "cold": cold, "calibration": calibration,
+        "clusters": clusters, "time": fit_time, "rows": rows,
     }  # fmt: skip
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", choices=parts)
@@ -57,7 +58,7 @@ def main() -> None:
     parser.add_argument("--variants", nargs="+", default=list(VARIANTS), choices=VARIANTS)
     parser.add_argument("--draws", type=int, default=len(DRAWS))
     parser.add_argument("--trials", type=int, default=8, help="trials of each factor learner's search")
-    parser.add_argument("--epochs", type=int, default=20, help="most epochs of a factor learner")
+    parser.add_argument("--epochs", type=int, default=60, help="most epochs of a factor learner")
     parser.add_argument("--rows", type=int, default=50_000_000, help="of the large log")
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
@@ -136,13 +137,35 @@ def cold_calibration() -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["seed", "cold", "mean score", "mean effect", "slope"])
 
 
+def calibration(options: argparse.Namespace) -> None:
+    """The slope of the effect on the score, and the variance of (effect − score) / deviation: both should be 1."""
+    print(f"{'users × items':>14} {'prior':10} {'slope':>16} {'variance':>16}  of three simulations")
+    for n_users, n_items in ((400, 40), (1500, 60), (4000, 100)):
+        for prior in ("item", "exposure", "auto"):
+            figures = np.array([_calibrated(n_users, n_items, prior, seed, options.threads) for seed in range(3)])
+            ranges = (f"{column.min():7.2f} to {column.max():5.2f}" for column in figures.T)
+            print(f"{n_users:>6} × {n_items:<5} {prior:10} " + " ".join(ranges), flush=True)
+
+
+def _calibrated(n_users: int, n_items: int, prior: str, seed: int, threads: int) -> tuple[float, float]:
+    rng, shape = np.random.default_rng(seed), (n_users, n_items)
+    level = rng.uniform(0.02, 0.2, n_items)
+    control = rng.beta(8 * level, 8 * (1 - level), shape)
+    treated = np.clip(control + rng.beta(1.0, 6.0, shape) - 0.05, 0.001, 0.999)
+    world = tr.World(treated, control, np.full(shape, 0.4), *(np.arange(n) for n in shape))
+    model = tr.EmpiricalBayes(prior=prior, threads=threads).fit(world.sample(8, seed + 10).log)
+    users, effect = np.arange(n_users, dtype=np.int32), treated - control
+    score, deviation = model.score_block(users).astype(np.float64), model.deviation_block(users)
+    return np.polyfit(score.ravel(), effect.ravel(), 1)[0], float((((effect - score) / deviation) ** 2).mean())
+
+
 def clusters(options: argparse.Namespace) -> None:
     """Clusterings of items, and how much own pairs count: percent of "ten weeks", held-out log-likelihood."""
     world = tr.dunnhumby.world(items="product")
     log, truth = world.sample(10, DEVELOPMENT[0]).log, world.sample(10, DEVELOPMENT[1]).truth
     limit = measured(limits.ten_weeks_scores(world, log, options.threads), truth)
     held_out, pairs = hold_out(log), count(log)
-    for shapes in (SHAPES, FINER_SHAPES, (*FINER_SHAPES, (2, 8), (6, 3), (4, 6)), ((6, 12), (8, 8), (10, 10))):
+    for shapes in (SHAPES, ((2, 4), (3, 3), (2, 6)), FINER_SHAPES, ((6, 12), (8, 8), (10, 10))):
         before, whole = (Fits(each, options.threads, shapes=shapes) for each in (held_out.pairs, pairs))
         print(" and ".join(f"{shared} × {rate}" for shared, rate in shapes))
         for own in (1.0, 0.5, 0.0):
@@ -230,7 +253,11 @@ def measured(ranker: object, truth: tr.Gains) -> dict[str, float]:
 
 def chosen(learner: tr.EmpiricalBayes) -> str:
     best = max(learner.settings_, key=lambda setting: learner.settings_[setting])
-    rest = f", rank {best.rank}" if best.rank else f", {best.steps} steps" + (", half" if best.own < 1 else "")
+    rest = (
+        f", rank {best.rank}"
+        if best.rank
+        else f", {best.steps} steps" + (f", own {best.own:g}" if best.own < 1 else "")
+    )
     return f"{best.prior}, strength {best.strength:g}{rest}"
 
 

@@ -11,11 +11,14 @@ import numpy.typing as npt
 import pandas as pd
 import pytest
 
-from taurank import EmpiricalBayes, InputError, Log, World, load
+import taurank.learners.empirical_bayes.learner as learner_module
+import taurank.learners.empirical_bayes.model as model_module
+from taurank import EmpiricalBayes, Features, InputError, Log, World, load
 from taurank.data.eligibility import Eligibility
 from taurank.learners.empirical_bayes.choice import Fits, Setting, log_likelihood
 from taurank.learners.empirical_bayes.counts import NOT_HELD_OUT, count, hold_out
 from taurank.learners.empirical_bayes.grid import Patterns, make_grid, make_rates, posteriors
+from taurank.learners.empirical_bayes.groups import by_exposure
 from taurank.learners.empirical_bayes.merging import added
 
 PRIORS: list[tuple[str, int | None]] = [("item", None), ("exposure", None), ("propensity", None), ("taste", 3)]
@@ -199,6 +202,32 @@ def test_propensities_that_some_rows_lack_are_not_used(log: Log) -> None:
     some[::7] = np.nan
     partly, without = (EmpiricalBayes(threads=1, rank=3).fit(replace(log, propensity=p)) for p in (some, None))
     assert (scores(partly) == scores(without)).all()
+
+
+# large logs
+
+
+@pytest.mark.parametrize("featured", [False, True])
+def test_every_nth_user_of_a_large_log_decides(log: Log, monkeypatch: pytest.MonkeyPatch, featured: bool) -> None:
+    monkeypatch.setattr(learner_module, "FEWEST_USERS", log.n_users // 3)
+    monkeypatch.setattr(learner_module, "FEWEST_ROWS", len(log) // 3)
+    table = pd.DataFrame({"user_id": np.arange(log.n_users), "age": np.arange(log.n_users) % 5})
+    features, of_third = (Features(users=each) if featured else None for each in (table, table[::3]))
+    model = EmpiricalBayes(threads=1, rank=3).fit(log, features=features)
+    third = EmpiricalBayes(threads=1, rank=3).fit(log.select(users=np.arange(0, log.n_users, 3)), features=of_third)
+    assert model.settings_ == third.settings_
+    assert len(model._fitted("pair_start_")) == log.n_users + 1  # all users are fitted
+
+
+def test_counts_are_numbered_alike_with_and_without_a_table(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    pairs = count(log)
+    by_table = model_module._patterns(pairs, by_exposure(pairs))
+    monkeypatch.setattr(model_module, "MOST_CODES", 0)
+    sorted_ = model_module._patterns(pairs, by_exposure(pairs))
+    assert (by_table[0].counts == sorted_[0].counts).all()
+    assert by_table[0].weight == pytest.approx(sorted_[0].weight)
+    assert (by_table[1] == sorted_[1]).all()
+    assert (by_table[2] == sorted_[2]).all()
 
 
 # calibration

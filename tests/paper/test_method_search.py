@@ -57,9 +57,7 @@ def test_the_settings_known_so_far_are_tried_first_and_each_start_at_several_rat
     known = {"cap": 0.123, "regularization": 0.01, "learning_rate": 0.03}
     authors = {"cap": 0.01, "regularization": 0.01, "learning_rate": 0.003, "updates": 5000}
     files = {"tuned.toml": known, "authors.toml": authors}
-    monkeypatch.setattr(
-        search, "load_tuned", lambda packaged: {"category": {"original": {"dlce": files[packaged]}}}
-    )
+    monkeypatch.setattr(search, "load_tuned", lambda packaged: {"category": {"original": {"dlce": files[packaged]}}})
     plan = plan_of(tmp_path, learning_rate=[0.001, 0.003, 0.01, 0.03, 0.1, 0.3], updates=1000)
     (one,) = search._searches([plan], tmp_path, None)
     start = one.spec().start
