@@ -44,7 +44,7 @@ STRENGTH = 3.0  # of the pull toward the cluster, in pairs
 STEPS = (3, 10, 30)  # of EM from the cluster's prior: stopping early is a second way to stay near it
 OWN = (0.0, 0.5, 1.0)  # weights of the prior that own pairs have moved; priors are compared at the middle one
 GAMMA_SHAPES = (0.3, 1.0, 3.0, 10.0, 30.0)  # of the Gamma prior around taste
-RANKS = (16, 32)
+RANKS = (16, 24)
 RATES = make_rates(24, 1e-4, 0.98)
 # one clustering is enough; a fine one, because items whose cluster fits them badly rely on their own pairs, and the
 # choice would overrate these
