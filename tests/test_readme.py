@@ -55,7 +55,7 @@ def test_the_commands_run_in_their_order(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_the_main_table_is_the_one_of_the_results() -> None:
-    table = (ROOT / "docs" / "results" / "authors" / "comparison.md").read_text(encoding="utf-8")
+    table = (ROOT / "docs" / "results" / "comparison.md").read_text(encoding="utf-8")
     assert table.strip() in README
 
 

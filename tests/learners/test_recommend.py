@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from taurank import Log
+from taurank._threads import one_blas_thread
 from taurank.data.eligibility import Eligibility
 from taurank.data.ids import Ids
 from taurank.errors import InputError
@@ -176,10 +177,10 @@ class TestManyItems:
     @pytest.fixture
     def wide(self) -> BPR:
         rng, users, items = np.random.default_rng(0), 300, 3000
-        model = BPR(random_state=0, factors=12)
+        model = BPR(random_state=0, factors=80)
         model.users_, model.items_ = Ids(np.arange(users), "user_id"), Ids(np.arange(items), "item_id")
-        model.user_factors_ = rng.standard_normal((users, 12), np.float32)
-        model.item_factors_ = rng.integers(-2, 3, (items, 12)).astype(np.float32)  # with ties
+        model.user_factors_ = rng.standard_normal((users, 80), np.float32)
+        model.item_factors_ = rng.integers(-2, 3, (items, 80)).astype(np.float32)
         model.popularity_ = rng.integers(0, 9, items)
         assert model.scores_in_tiles
         return model
@@ -192,7 +193,8 @@ class TestManyItems:
         rng = np.random.default_rng(1)
         pairs = pd.DataFrame({"user_id": rng.integers(0, 300, 9000), "item_id": rng.integers(0, 3000, 9000)})
         candidates = rng.choice(3000, 1500, replace=False)
-        scores = wide.score_block(np.arange(300, dtype=np.int32))
+        with one_blas_thread():
+            scores = wide.score_block(np.arange(300, dtype=np.int32))
         scores[pairs["user_id"], pairs["item_id"]] = -np.inf
         scores[:, np.setdiff1d(np.arange(3000), candidates)] = -np.inf
         for threads in (1, 2):
@@ -214,7 +216,7 @@ class TestManyItems:
             def score_block(self, user_codes: Any) -> Any:
                 return -super().score_block(user_codes)
 
-        other = Reversed(random_state=0, factors=12)
+        other = Reversed(random_state=0, factors=80)
         other.__dict__.update(wide.__dict__)
         worst = np.argsort(wide.score_block(np.array([7], np.int32))[0], kind="stable")[:3]
         assert other.recommend([7], k=3)["item_id"].tolist() == worst.tolist()

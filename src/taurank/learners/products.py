@@ -1,8 +1,9 @@
 """Scores as products of factors, user · item, to bits that do not depend on what is computed together.
 
-BLAS rounds differently in its kernels for vectors, for small matrices and for odd rows at the end. So users come in
-whole tiles, filled up with zeros, and items are cut where whole tiles end; a product is large enough not to be a
-small matrix, or stands alone.
+BLAS rounds differently in its kernels for vectors, for small matrices and for odd rows at the end; some kernels even
+round neighboring columns differently. So users come sixteen at a time, filled up with zeros, as the rows of a kernel:
+all sixteen are rounded alike, and every product with the same items has the same shape. Items are cut only where
+whole groups of columns end.
 """
 
 from __future__ import annotations
@@ -15,21 +16,16 @@ import numpy.typing as npt
 
 Float32s = npt.NDArray[np.float32]
 
-_TILES = (16, 32, 64, 128, 256)  # users
-_SMALL = 1 << 21  # multiplications: OpenBLAS has special kernels up to a million
-_TILE_ITEMS = 1024  # with 256 users, their scores fit into the second-level cache until the best are picked
+_TILE = 16  # users
+_SMALL = 1 << 20  # multiplications: OpenBLAS has special kernels for matrices of up to a million
+_TILE_ITEMS = 960  # a multiple of the columns that any kernel of OpenBLAS takes together
 
 
 def products(users: Float32s, items: Float32s) -> Float32s:
     """users · itemsᵀ."""
-    tile = next((size for size in _TILES if size * items.size > _SMALL), _TILES[-1])
-    right = items.T if len(items) > 1 else np.repeat(items, 2, axis=0).T  # one column would be a vector
-    filled = _filled(users, -(-len(users) // tile) * tile)
-    if tile * items.size > _SMALL or len(filled) <= tile:
-        scores = filled @ right
-    else:
-        scores = np.concatenate([part @ right for part in filled.reshape(-1, tile, users.shape[1])])
-    return np.ascontiguousarray(scores[: len(users), : len(items)])
+    scores = np.empty((len(users), len(items)), np.float32)
+    _fill(users, items if len(items) > 1 else np.repeat(items, 2, axis=0), scores)  # one item would be a vector
+    return scores
 
 
 def product_tiles(users: Float32s, items: Float32s) -> Iterator[tuple[int, Float32s]]:
@@ -38,26 +34,27 @@ def product_tiles(users: Float32s, items: Float32s) -> Iterator[tuple[int, Float
     if len(items) < 2 * size:
         yield 0, products(users, items)
         return
-    fewest = _SMALL // (size * items.shape[1]) + 1
-    filled = _filled(users, -(-max(len(users), fewest) // _TILES[0]) * _TILES[0])
-    buffer = np.empty(len(filled) * (size + len(items) % size), np.float32)
+    buffer = np.empty(len(users) * (size + len(items) % size), np.float32)
     edges = [*range(0, len(items) - size + 1, size), len(items)]  # the last tile is longer, never small
     for first, last in pairwise(edges):
-        scores = buffer[: len(filled) * (last - first)].reshape(len(filled), last - first)
-        np.matmul(filled, items[first:last].T, out=scores)
-        yield first, scores[: len(users)]
+        scores = buffer[: len(users) * (last - first)].reshape(len(users), last - first)
+        _fill(users, items[first:last], scores)
+        yield first, scores
 
 
 def tile_items(factors: int) -> int:
-    """Items per tile: with few factors more, so that 256 users make no small matrix."""
+    """Items per tile: with few factors more, so that sixteen users make no small matrix."""
     size = _TILE_ITEMS
-    while _TILES[-1] * size * factors <= _SMALL:
+    while _TILE * size * factors <= _SMALL:
         size *= 2
     return size
 
 
-def _filled(users: Float32s, count: int) -> Float32s:
-    """The rows of the users, and zeros up to ``count`` rows."""
-    if count == len(users):
-        return users
-    return np.concatenate((users, np.zeros((count - len(users), users.shape[1]), np.float32)))
+def _fill(users: Float32s, items: Float32s, scores: Float32s) -> None:
+    """Sixteen users at a time; ``scores`` may have fewer columns than there are items."""
+    for first in range(0, len(users), _TILE):
+        tile = users[first : first + _TILE]
+        if len(tile) < _TILE:
+            tile = np.concatenate((tile, np.zeros((_TILE - len(tile), users.shape[1]), np.float32)))
+        part = scores[first : first + _TILE]
+        part[:] = (items @ tile.T).T[: len(part), : part.shape[1]]
