@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     import altair as alt
 
 CHART_WIDTH = 400  # narrow, so text stays legible on phones
+PADDING = {"left": 16, "right": 5, "top": 5, "bottom": 5}  # a browser's font can be wider than the one measured here
 SERIES_COLORS = ("#2e86c8", "#d9772b", "#3a9d6e", "#a65fb8", "#b58a1b", "#c8506e")  # legible on white and on black
 
 
@@ -21,6 +22,7 @@ def draw(chart: alt.TopLevelMixin, ink: str = "currentColor", background: str = 
     given = spec.get("config", {})
     merged = {name: {**part, **given.get(name, {})} for name, part in _config().items()}
     spec["config"] = {**given, **merged, "background": background}
+    spec.setdefault("padding", PADDING)
     return str(vl_convert.vegalite_to_svg(spec)).replace("currentColor", ink)
 
 

@@ -98,8 +98,8 @@ def targets(frame: pd.DataFrame, caption: str) -> Table:
 
 def convergence(frame: pd.DataFrame) -> Table:
     """How much each method still gained in the last quarter of its updates: flat is below one percent."""
-    rows = []
-    for (items, setting, method, metric), curve in frame.groupby(
+    rows, trained = [], frame[frame["updates"] > 0]
+    for (items, setting, method, metric), curve in trained.groupby(
         ["items", "setting", "method", "metric"], sort=False
     ):
         gain, updates = last_gain(curve, str(metric)), curve["updates"].max()
