@@ -44,8 +44,8 @@ class EmpiricalBayes(Learner):
     ("item"), of the item's pairs that were recommended as often ("exposure") or with a similar propensity
     ("propensity"), or what the user's other items say ("taste"). "auto" chooses by the likelihood of the last
     time, which is held out for that. ``strength`` is how much the prior counts: in pairs of an item that its
-    cluster of items stands for, or, for taste, in purchases of the pair; None: chosen the same way. ``rank`` is
-    the rank of taste. ``settings_`` has the held-out log-likelihood per cell of every setting tried.
+    cluster of items stands for (None: 3), or, for taste, in purchases of the pair (None: chosen the same way).
+    ``rank`` is the rank of taste. ``settings_`` has the held-out log-likelihood per cell of every setting tried.
 
     With ``features``, items' mean rates and the vectors of taste are shrunk toward what the features predict, and
     users and items without rows get a score from taste, whichever prior the other pairs have.
