@@ -12,7 +12,7 @@ from scipy.special import comb
 
 from taurank import CountingBayes, EmpiricalBayes, InputError, Log, Popular, World, load
 from taurank.learners.empirical_bayes import taste as tastes
-from taurank.learners.empirical_bayes.choice import Fits, Setting, log_likelihood
+from taurank.learners.empirical_bayes.choice import GROUPS, Fits, Setting, log_likelihood
 from taurank.learners.empirical_bayes.counts import NOT_HELD_OUT, count, hold_out
 from taurank.learners.empirical_bayes.grid import (
     Patterns,
@@ -24,6 +24,7 @@ from taurank.learners.empirical_bayes.grid import (
     tilt,
 )
 from taurank.learners.empirical_bayes.groups import by_propensity
+from taurank.learners.empirical_bayes.link import level
 from taurank.learners.empirical_bayes.model import item_rates
 from taurank.learners.empirical_bayes.rates import paired_rates
 
@@ -73,12 +74,12 @@ def all_scores(learner: EmpiricalBayes, n_users: int) -> npt.NDArray[np.float32]
 def test_counts_of_every_pair_row_by_row(low_rank_log: Log, without_last: bool) -> None:
     pairs = hold_out(low_rank_log).pairs if without_last else count(low_rank_log)
     expected: dict[tuple[int, int], list[Any]] = {}
-    log, held = low_rank_log, {}
+    log, held, only = low_rank_log, {}, {}
     assert log.propensity is not None
     for u, i, t, z, y, p in zip(log.user, log.item, log.time, log.treated, log.outcome, log.propensity, strict=True):
         entry = expected.setdefault((u, i), [0, 0, 0, 0, 0.0])
         if without_last and t == log.n_times - 1:
-            held[u, i] = {(1, 0): 1, (1, 1): 2, (0, 1): 3}[z, y]
+            held[u, i], only[u, i] = {(1, 0): 1, (1, 1): 2, (0, 1): 3}[z, y], p
             continue
         for k, value in enumerate((1, z, z * y, (1 - z) * y, p)):
             entry[k] += value
@@ -88,7 +89,7 @@ def test_counts_of_every_pair_row_by_row(low_rank_log: Log, without_last: bool) 
         assert column.tolist() == [expected[key][k] for key in keys]
     if without_last:
         assert hold_out(low_rank_log).held.tolist() == [held.get(key, 0) for key in keys]
-    means = [expected[key][4] / max(1, expected[key][0]) for key in keys]
+    means = [expected[key][4] / expected[key][0] if expected[key][0] else only[key] for key in keys]
     assert pairs.propensity == pytest.approx(means, rel=1e-5)
 
 
@@ -101,6 +102,18 @@ def test_one_time_holds_out_a_fifth_of_the_pairs() -> None:
     assert (held_out.held[pairs.seen] == NOT_HELD_OUT).all()  # they are learned from, so they do not decide
     assert pairs.users == pytest.approx(160)
     assert held_out.share == pytest.approx(0.2)
+    seen, absent = pairs.by_item(pairs.rows), 200 - np.bincount(pairs.item, minlength=50)
+    assert pairs.item_cells == pytest.approx(seen + 0.8 * absent)
+    assert pairs.user_cells.sum() == pytest.approx(pairs.item_cells.sum())
+
+
+def test_one_time_with_items_that_everybody_is_shown() -> None:
+    """Of whose pairs the fold that is held out can have less than a fifth."""
+    rng = np.random.default_rng(0)
+    rates = rng.uniform(0.05, 0.3, (60, 20))
+    propensity = np.tile(np.repeat([0.9999, 0.2], 10), (60, 1))
+    log = World(rates, 0.5 * rates, propensity, np.arange(60), np.arange(20)).sample(1, random_state=1).log
+    assert np.isfinite(all_scores(EmpiricalBayes(threads=1, rank=2).fit(log), 60)).all()
 
 
 def test_absent_pairs_are_spread_over_propensities_without_bias() -> None:
@@ -314,7 +327,7 @@ def test_the_held_out_likelihood_is_a_sum_over_all_cells(low_rank_log: Log) -> N
         treated, control = np.empty(shape), np.empty(shape)
         if setting.prior == "taste":
             taste = fits.taste(3)
-            treated[:], control[:], _ = tastes.absent_moments(taste.users, taste.items, taste.means, 3.0, pairs.times)
+            treated[:], control[:], _ = tastes.absent_moments(taste, taste.users, 3.0, pairs.times)
             moments = tastes.pair_moments(pairs, taste, 3.0)
         else:
             result = fits.counted(setting)
@@ -323,6 +336,39 @@ def test_the_held_out_likelihood_is_a_sum_over_all_cells(low_rank_log: Log) -> N
         treated[pairs.user, pairs.item], control[pairs.user, pairs.item] = moments[:, 0], moments[:, 1]
         cells = np.choose(held, [1 - control, 1 - treated, treated, control])
         assert log_likelihood(held_out, fits, setting) == pytest.approx(np.log(cells).mean(), rel=1e-9)
+
+
+@pytest.mark.parametrize("prior", ["item", "propensity", "taste"])
+def test_after_one_time_pairs_are_predicted_without_counts_of_their_own(prior: str) -> None:
+    """Cell by cell, from the means alone; the strength, which one trial per pair cannot tell, makes no difference."""
+    held_out = hold_out(World.synthetic(120, 30, 3, rank=2).sample(1, random_state=4).log)
+    pairs = held_out.pairs
+    fits, shape = Fits(pairs, 1), (pairs.n_users, pairs.n_items)
+    treated, control = np.empty(shape), np.empty(shape)
+    if prior == "taste":
+        taste = fits.taste(3)
+        for arm, rate in enumerate((treated, control)):
+            rate[:] = taste.means[:, arm] * level(taste.link[arm], taste.users @ taste.items[:, arm].T)
+            rate[pairs.user, pairs.item] = (
+                taste.means[pairs.item, arm] * level(taste.link[arm], taste.left_out[:, arm])
+            )
+    else:
+        segments = fits.segments(prior)
+        means = segments.means.reshape(pairs.n_items, -1, 2)
+        treated[:], control[:] = np.einsum("ig,iga->ai", segments.absent_share, means)[:, None]
+        of_pair = GROUPS[prior](pairs).of_pair
+        treated[pairs.user, pairs.item], control[pairs.user, pairs.item] = means[pairs.item, of_pair].T
+    treated, control = np.minimum(treated, 0.999), np.minimum(control, 0.999)
+    likelihood = np.stack((1 - control, 1 - treated, treated, control))
+    held = np.zeros(shape, np.int8)
+    held[pairs.user, pairs.item] = held_out.held
+    weight = np.full(shape, held_out.share)  # a fifth of the absent pairs, nobody knows which
+    weight[pairs.user, pairs.item] = held_out.held != NOT_HELD_OUT
+    value = np.take_along_axis(likelihood, (held % NOT_HELD_OUT)[None], 0)[0]
+    expected = (weight * np.log(value)).sum() / weight.sum()
+    for strength in (0.3, 30.0):
+        setting = Setting(prior, strength, steps=3, rank=3)
+        assert log_likelihood(held_out, fits, setting) == pytest.approx(expected, rel=1e-9)
 
 
 def test_taste_is_chosen_where_there_is_some_and_only_there(log: Log) -> None:

@@ -1,8 +1,12 @@
 """Which prior, and how strong: the one that best predicts what was held out.
 
 Every candidate is fitted to all times but the last, and its score is the log-likelihood of the last time's cells,
-absent ones included: log μ̂^a of a cell that was positive in arm a, log(1 − μ̂^a) of one that was not. A log with one
-time holds out a fifth of its pairs instead. No truth and no inverse propensities are involved.
+absent ones included: log μ̂^a of a cell that was positive in arm a, log(1 − μ̂^a) of one that was not. No truth and no
+inverse propensities are involved.
+
+A log with one time holds out a fifth of its pairs instead. These are predicted without counts of their own, so what
+is compared is what each prior expects of them. How strong a prior should be stays at its usual value: two
+distributions of rates with the same mean give one trial per pair the same probability, so such a log cannot tell.
 """
 
 from __future__ import annotations
@@ -79,12 +83,15 @@ class Fits:
 
     def counted(self, setting: Setting) -> Posterior:
         """The posterior without taste."""
-        if setting.prior not in self._segments:
-            groups = GROUPS[setting.prior](self.pairs)
-            fitted = segment(self.pairs, groups, RATES, self.item_rate, self.threads, self.shapes)
-            self._segments = {setting.prior: fitted}
-        segments = self._segments[setting.prior]
+        segments = self.segments(setting.prior)
         return posterior(segments, setting.strength, setting.steps, setting.own, self.threads)
+
+    def segments(self, prior: str) -> Segments:
+        if prior not in self._segments:
+            groups = GROUPS[prior](self.pairs)
+            fitted = segment(self.pairs, groups, RATES, self.item_rate, self.threads, self.shapes)
+            self._segments = {prior: fitted}
+        return self._segments[prior]
 
     def taste(self, rank: int) -> tastes.Taste:
         if rank not in self._tastes:
@@ -136,10 +143,11 @@ def choose(
     for prior in priors:
         if prior != "taste":
             search.improves(Setting(prior, strength or STRENGTH, steps=STEPS[0], own=OWN[1]))
-    if search.scores:
+    if search.scores and not held_out.hides_pairs:
         _refine(search)
     if "taste" in priors:
-        _try_tastes(search, GAMMA_SHAPES if strength is None else (strength,), RANKS if rank is None else (rank,))
+        shapes = GAMMA_SHAPES[1:2] if held_out.hides_pairs else GAMMA_SHAPES
+        _try_tastes(search, shapes if strength is None else (strength,), RANKS if rank is None else (rank,))
     return search.scores
 
 
@@ -172,17 +180,32 @@ def log_likelihood(held_out: HeldOut, fits: Fits, setting: Setting) -> float:
     users = np.arange(0, pairs.n_users, step)
     used = (pairs.user % step == 0) & (held_out.held != NOT_HELD_OUT)
     if setting.prior == "taste":
-        taste = fits.taste(setting.rank)
-        moments = tastes.pair_moments(pairs, taste, setting.strength)
+        taste, shape = fits.taste(setting.rank), tastes.UNMOVED if held_out.hides_pairs else setting.strength
+        moments = tastes.pair_moments(pairs, taste, shape)
         total = _of_outcomes(held_out.held, np.arange(len(moments)), used, moments)
-        absent, cells = _absent_taste(held_out, taste, setting.strength, users)
+        absent, cells = _absent_taste(held_out, taste, shape, users)
     else:
-        result = fits.counted(setting)
-        total = _of_outcomes(held_out.held, result.pair_entry, used & pairs.seen, result.pattern)
-        total += _of_outcomes(held_out.held, pairs.item, used & ~pairs.seen, result.absent)
         number = _absent_cells(held_out, users)
-        absent, cells = float(number @ np.log1p(-result.absent[:, 1])), float(number.sum())
+        total, control = _of_counts(held_out, fits, setting, used)
+        absent, cells = float(number @ np.log1p(-control)), float(number.sum())
     return (total + held_out.share * absent) / max(1.0, np.count_nonzero(used) + held_out.share * cells)
+
+
+def _of_counts(
+    held_out: HeldOut, fits: Fits, setting: Setting, used: npt.NDArray[np.bool_]
+) -> tuple[float, Floats]:
+    """The log-likelihood of the used pairs under a prior of counts, and E[μ^C] of each item's absent pairs."""
+    pairs, held = held_out.pairs, held_out.held
+    if held_out.hides_pairs:
+        segments = fits.segments(setting.prior)
+        n_groups = segments.absent_share.shape[1]
+        unit = pairs.item * n_groups + GROUPS[setting.prior](pairs).of_pair
+        means = np.minimum(segments.means, tastes.MOST)
+        of_absent = (segments.absent_share * means[:, 1].reshape(-1, n_groups)).sum(1)
+        return _of_outcomes(held, unit, used, means), of_absent
+    result = fits.counted(setting)
+    total = _of_outcomes(held, result.pair_entry, used & pairs.seen, result.pattern)
+    return total + _of_outcomes(held, pairs.item, used & ~pairs.seen, result.absent), result.absent[:, 1]
 
 
 def _of_outcomes(
@@ -220,7 +243,7 @@ def _absent_taste(held_out: HeldOut, taste: tastes.Taste, shape: float, users: I
     """Σ log(1 − μ̂^C) over the sampled users' pairs without any row, and the number of their cells."""
     total, cells, chances = 0.0, 0, held_out.pairs.absent_chances()
     for block, mask in _absent_blocks(held_out, users):
-        control = tastes.absent_control(taste.users[block], taste.items, taste.means, shape, chances)
+        control = tastes.absent_control(taste, taste.users[block], shape, chances)
         total += float(np.log1p(-control)[mask].sum())
         cells += int(np.count_nonzero(mask))
     return total, float(cells)

@@ -109,6 +109,11 @@ class HeldOut:
     eligibility: Eligibility | None
     time: int
 
+    @property
+    def hides_pairs(self) -> bool:
+        """Whether whole pairs are held out, since there is only one time: nothing is known of their own counts."""
+        return self.share < 1.0
+
     def eligible(self, users: Integers) -> npt.NDArray[np.bool_]:
         """Which cells of the held-out time could have been treated, users × items."""
         items = np.arange(self.pairs.n_items)
@@ -145,6 +150,10 @@ def hold_out(log: Log) -> HeldOut:
     else:
         pairs, held = _count(log, _is_sampled(log.user, log.item), 1, 1 - 1 / FOLDS)
         held[~_is_sampled(pairs.user, pairs.item)] = NOT_HELD_OUT
+        pairs = replace(
+            pairs, item_cells=_kept(pairs.item_cells, pairs.item, pairs.seen),
+            user_cells=_kept(pairs.user_cells, pairs.user, pairs.seen),
+        )  # fmt: skip
     if log.eligibility is not None:
         held[~log.eligibility.contains(pairs.user, pairs.item, last)] = NOT_HELD_OUT
     return HeldOut(pairs, held, 1.0 if last else 1 / FOLDS, log.eligibility, last)
@@ -169,6 +178,12 @@ def _count(
         counted * users,
     )  # fmt: skip
     return pairs, held
+
+
+def _kept(cells: Floats, unit: Codes, seen: npt.NDArray[np.bool_]) -> Floats:
+    """The chances that are not held out: a share of the absent pairs', and those of the pairs whose rows are seen."""
+    kept, all_rows = np.bincount(unit[seen], minlength=len(cells)), np.bincount(unit, minlength=len(cells))
+    return kept + np.maximum(cells - (1 - 1 / FOLDS) * all_rows, 0.0)
 
 
 def chances_of(eligibility: Eligibility | None, times: int, start: Integers, item: Codes) -> Codes:
@@ -267,6 +282,8 @@ def _add_rows(
         pair, row = entry[at], order[at]
         if is_held[row]:
             held[pair] = 1 + outcome[row] if treated[row] else 3 * outcome[row]
+            if len(chance) and not counts[0, pair]:
+                chance[pair] = propensity[row]  # all that is known of a pair whose only row is held out
             continue
         counts[0, pair] += 1
         counts[1, pair] += treated[row]

@@ -26,11 +26,13 @@ from taurank.learners.empirical_bayes.choice import PRIORS, STEPS, Fits, Setting
 from taurank.learners.empirical_bayes.counts import Floats, Pairs, count, hold_out, without_cold
 from taurank.learners.empirical_bayes.covariates import NOTHING_KNOWN, Covariates, VectorMap
 from taurank.learners.empirical_bayes.folding import fold_counts
+from taurank.learners.empirical_bayes.link import STRAIGHT, Link
 from taurank.learners.empirical_bayes.merging import added
 from taurank.learners.fitting import FitOptions
 from taurank.learners.updating import News
 
 AUTO = "auto"
+BLOCK = 2**20  # pairs scored at a time
 _COUNTS = ("rows", "treated", "treated_positives", "control_positives")
 MOST_RANK = 256
 FEWEST_USERS, FEWEST_ROWS = 20_000, 2_000_000  # that the choice is made by, where a log has more
@@ -69,6 +71,7 @@ class EmpiricalBayes(Learner):
         "item_vector": Array("float64", ("items", 2, "vector")),
         "mean_rate": Array("float64", ("items", 2), minimum=0.0),
         "taste_setting": Array("float64", (2,), minimum=0.0),  # shape and times
+        "taste_link": Array("float64", (2, 3), optional=True),
         "chosen": Array("float64", (5,), minimum=0.0, optional=True),  # prior, strength, steps, rank, own
         "times": Array("int64", (1,), minimum=1, maximum=2**31 - 1, optional=True),
         **{f"pair_{name}": Array("int32", ("pairs",), minimum=0, optional=True) for name in _COUNTS},
@@ -149,11 +152,11 @@ class EmpiricalBayes(Learner):
         new = without_cold(count(log), users=goal is not None, items=False)
         self._check_propensity(log, setting)
         item_rate = self._fitted("mean_rate_")
-        taste = tastes.fold_taste(new, self._fitted("item_vector_"), item_rate, goal)
+        taste = tastes.fold_taste(new, self._fitted("item_vector_"), item_rate, self._link(), goal)
         self.user_vector_ = taste.users
         self.taste_setting_ = np.array([self._fitted("taste_setting_")[0], log.n_times], np.float64)
         if setting.prior == "taste":
-            self._store_pairs(new, tastes.pair_moments(new, taste, setting.strength))
+            self._store_tasted(new, taste, setting.strength)
         else:
             result = fold_counts(known, new, setting, item_rate if is_featured else None, self.threads)
             self._store_pairs(new, result.pair)
@@ -212,17 +215,31 @@ class EmpiricalBayes(Learner):
         self._store_pairs(fits.pairs, result.pattern, result.pair_entry)
         self.unseen_, self.unseen_deviation_ = _effect(result.absent)
         self.user_vector_, self.item_vector_ = np.zeros((fits.pairs.n_users, 0)), np.zeros((n_items, 2, 0))
-        self.mean_rate_, self.taste_setting_ = np.zeros((n_items, 2)), np.zeros(2)
+        self.mean_rate_, self.taste_setting_, self.taste_link_ = np.zeros((n_items, 2)), np.zeros(2), STRAIGHT
 
     def _store_taste(self, fits: Fits, setting: Setting) -> None:
         self._store_vectors(fits, setting)
-        self._store_pairs(fits.pairs, tastes.pair_moments(fits.pairs, fits.taste(setting.rank), setting.strength))
+        self._store_tasted(fits.pairs, fits.taste(setting.rank), setting.strength)
         self.unseen_ = self.unseen_deviation_ = np.zeros(fits.pairs.n_items, np.float32)
 
     def _store_vectors(self, fits: Fits, setting: Setting) -> None:
         taste = fits.taste(setting.rank)
         self.user_vector_, self.item_vector_, self.mean_rate_ = taste.users, taste.items, taste.means
+        self.taste_link_ = taste.link
         self.taste_setting_ = np.array([setting.strength, fits.pairs.times], np.float64)
+
+    def _store_tasted(self, pairs: Pairs, taste: tastes.Taste, strength: float) -> None:
+        """Scores under taste, in blocks: the moments of all pairs would take more memory than the log."""
+        self.pair_start_, self.pair_item_ = pairs.start, pairs.item
+        self.pair_score_, self.pair_deviation_ = np.empty((2, len(pairs.item)), np.float32)
+        for begin in range(0, len(pairs.item), BLOCK):
+            part = slice(begin, begin + BLOCK)
+            moments = tastes.pair_moments(pairs, taste, strength, part)
+            self.pair_score_[part], self.pair_deviation_[part] = _effect(moments)
+
+    def _link(self) -> Link:
+        """Models of earlier versions have none."""
+        return np.asarray(self.__dict__.get("taste_link_", STRAIGHT))
 
     def _store_pairs(self, pairs: Pairs, moments: Floats, entry: npt.NDArray[Any] | None = None) -> None:
         """``entry`` says which of the moments each pair has, if not one after the other."""
@@ -289,8 +306,9 @@ class EmpiricalBayes(Learner):
             return unseen
         strength, times = self.taste_setting_
         chances = np.where(is_cold, 0, self.__dict__.get("absent_chances_", int(times)))
-        vectors = self.user_vector_[user_codes]
-        score, deviation = tastes.absent_effects(vectors, self.item_vector_, self.mean_rate_, strength, chances)
+        nothing = np.empty((0, 2), np.float32)
+        taste = tastes.Taste(self.user_vector_, self.item_vector_, self.mean_rate_, nothing, self._link())
+        score, deviation = tastes.absent_effects(taste, self.user_vector_[user_codes], strength, chances, is_cold)
         if is_taste:
             return score, deviation
         return np.where(is_cold, score, unseen[0]), np.where(is_cold, deviation, unseen[1])

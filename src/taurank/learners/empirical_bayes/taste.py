@@ -13,8 +13,9 @@ closed form given the others (alternating least squares), and absent pairs enter
 matrix Σ_i m^C_i v^C_i v^C_i'. With features of users f_u, e + M f_u takes the place of e; with features of items g_i,
 v̄ is halfway between the arms' middle and e + M^a g_i. The maps M are regressed again after every sweep.
 
-The prior of a pair is Gamma(k) with mean m · x·v, where x comes from the user's other items alone (leave one out, a
-correction of rank two). Then the pair's own counts have the posterior mean (k + y) / (k / (m x·v) + n).
+The prior of a pair is Gamma(k) with mean m · f(x·v), where x comes from the user's other items alone (leave one out,
+a correction of rank two) and f is the link (``link.py``). Then the pair's own counts have the posterior mean
+(k + y) / (k / (m f(x·v)) + n).
 """
 
 from __future__ import annotations
@@ -23,15 +24,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from taurank._arrays import row_order
 from taurank._jit import compiled
 from taurank._threads import map_blocks, one_blas_thread
 from taurank.learners.empirical_bayes.counts import Floats, Pairs
 from taurank.learners.empirical_bayes.covariates import NOTHING_KNOWN, Covariates, VectorMap
+from taurank.learners.empirical_bayes.link import STRAIGHT, Link, fit_link, level
 
 RIDGE, SWEEPS = 4.0, 8
-LEAST = 0.02  # of x·v, which least squares can make negative
 MOST = 0.999  # of a rate
+UNMOVED = 1e12  # a shape so large that own counts do not matter
 
 
 @dataclass(frozen=True)
@@ -41,7 +45,8 @@ class Taste:
     users: Floats  # users × rank
     items: Floats  # items × 2 × rank
     means: Floats  # items × 2
-    left_out: Floats  # pairs × 2
+    left_out: npt.NDArray[np.float32]  # pairs × 2
+    link: Link
 
 
 def learn_taste(
@@ -50,10 +55,9 @@ def learn_taste(
     """Alternating least squares; ``means`` are the items' mean rates m, items × 2."""
     data = (pairs.treated, pairs.treated_positives, pairs.control_positives)
     item_share, user_share = shares(pairs)
-    order = np.argsort(pairs.item, kind="stable")
-    by_item = np.searchsorted(pairs.item[order], np.arange(pairs.n_items + 1))
-    user = pairs.user[order]
-    treated, positives, control = (column[order] for column in data)
+    by_item, order = row_order(pairs.item, pairs.n_items)
+    user, treated, positives, control = (column[order] for column in (pairs.user, *data))
+    del order
     users, items = _begin(pairs.n_users, rank), _begin(2 * pairs.n_items, rank).reshape(-1, 2, rank)
     user_map, item_map = _maps(pairs, covariates)
     user_goal, item_goal = np.eye(rank)[:1], np.empty((0, 2, rank))
@@ -68,7 +72,7 @@ def learn_taste(
             begin, end, by_item, user, treated, positives, control, means, users, whole, item_share, item_goal, items
         )
 
-    left_out = np.empty((len(pairs.item), 2))
+    left_out = np.empty((len(pairs.item), 2), np.float32)
     with one_blas_thread():
         for _ in range(SWEEPS):
             map_blocks(solve_users, pairs.n_users, threads)
@@ -86,7 +90,8 @@ def learn_taste(
             ),
             pairs.n_users, threads,
         )  # fmt: skip
-    return Taste(users, items, means, left_out)
+        link = fit_link(pairs, users, items, means, left_out)
+    return Taste(users, items, means, left_out, link)
 
 
 def _maps(pairs: Pairs, covariates: Covariates) -> tuple[VectorMap | None, VectorMap | None]:
@@ -97,19 +102,19 @@ def _maps(pairs: Pairs, covariates: Covariates) -> tuple[VectorMap | None, Vecto
     )
 
 
-def fold_taste(pairs: Pairs, items: Floats, means: Floats, goal: Floats | None = None) -> Taste:
+def fold_taste(pairs: Pairs, items: Floats, means: Floats, link: Link, goal: Floats | None = None) -> Taste:
     """Vectors of new users from their own pairs; those of the items stay. ``goal`` is what their features say."""
     data = (pairs.treated, pairs.treated_positives, pairs.control_positives)
-    users, left_out = np.zeros((pairs.n_users, items.shape[2])), np.ones((len(pairs.item), 2))
+    users, left_out = np.zeros((pairs.n_users, items.shape[2])), np.ones((len(pairs.item), 2), np.float32)
     if not items.shape[2]:  # the model has no taste
-        return Taste(users, items, means, left_out)
+        return Taste(users, items, means, left_out, link)
     item_share, user_share = shares(pairs)
     usual = np.eye(items.shape[2])[:1]
     rest = (means, items, all_items(items, means, item_share), user_share, usual if goal is None else goal)
     with one_blas_thread():
         _solve_users(0, pairs.n_users, pairs.start, pairs.item, *data, *rest, users)
         _leave_one_out(0, pairs.n_users, pairs.start, pairs.item, *data, pairs.chances, *rest, left_out)
-    return Taste(users, items, means, left_out)
+    return Taste(users, items, means, left_out, link)
 
 
 def shares(pairs: Pairs) -> tuple[Floats, Floats]:
@@ -125,44 +130,59 @@ def gamma_posterior(positives: Any, trials: Any, prior_mean: Any, shape: float) 
     return np.asarray(mean), np.asarray(mean / rate)
 
 
-def pair_moments(pairs: Pairs, taste: Taste, shape: float) -> Floats:
-    """E[μ^T], E[μ^C] and E[(μ^T − μ^C)²] of every pair with rows, pairs × 3."""
-    prior = np.maximum(taste.left_out, LEAST) * taste.means[pairs.item]
-    treated, treated_variance = gamma_posterior(pairs.treated_positives, pairs.treated, prior[:, 0], shape)
-    control, control_variance = gamma_posterior(
-        pairs.control_positives, pairs.chances - pairs.treated, prior[:, 1], shape
-    )
-    return np.stack((treated, control, (treated - control) ** 2 + treated_variance + control_variance), 1)
+def pair_moments(pairs: Pairs, taste: Taste, shape: float, part: slice = slice(None)) -> Floats:
+    """E[μ^T], E[μ^C] and E[(μ^T − μ^C)²] of every pair with rows, or of a part of them; pairs × 3."""
+    item, treated = pairs.item[part], pairs.treated[part]
+    trials = treated, pairs.chances[part] - treated
+    positives = pairs.treated_positives[part], pairs.control_positives[part]
+    means, variance = np.empty((2, len(item))), np.zeros(len(item))
+    for arm in range(2):
+        prior = level(taste.link[arm], taste.left_out[part, arm]) * taste.means[item, arm]
+        means[arm], of_arm = gamma_posterior(positives[arm], trials[arm], prior, shape)
+        variance += of_arm
+    return np.stack((*means, (means[0] - means[1]) ** 2 + variance), 1)
 
 
-def absent_moments(users: Any, items: Any, means: Any, shape: float, chances: Any) -> tuple[Floats, Floats, Floats]:
-    """E[μ^T], E[μ^C] and the variance of μ^T − μ^C for all items of these users, each users × items."""
-    treated, treated_variance = gamma_posterior(0.0, 0.0, _prior_mean(users, items, means, 0), shape)
-    control, control_variance = gamma_posterior(0.0, chances, _prior_mean(users, items, means, 1), shape)
+def absent_moments(
+    taste: Taste, users: Floats, shape: float, chances: Any, is_cold: Any = False
+) -> tuple[Floats, Floats, Floats]:
+    """E[μ^T], E[μ^C] and the variance of μ^T − μ^C for all items of users with these vectors, each users × items.
+
+    Cold pairs are known by features alone: they had no chances, and x·v is what the features say about their level.
+    """
+    treated, treated_variance = gamma_posterior(0.0, 0.0, _prior_mean(taste, users, 0, is_cold), shape)
+    control, control_variance = gamma_posterior(0.0, chances, _prior_mean(taste, users, 1, is_cold), shape)
     return treated, control, treated_variance + control_variance
 
 
-def absent_control(users: Any, items: Any, means: Any, shape: float, chances: Any) -> Floats:
+def absent_control(taste: Taste, users: Floats, shape: float, chances: Any) -> Floats:
     """E[μ^C] alone."""
-    return gamma_posterior(0.0, chances, _prior_mean(users, items, means, 1), shape)[0]
+    return gamma_posterior(0.0, chances, _prior_mean(taste, users, 1, False), shape)[0]
 
 
-def _prior_mean(users: Any, items: Any, means: Any, arm: int) -> Floats:
-    return np.asarray(np.maximum(users @ items[:, arm].T, LEAST) * means[:, arm])
+def _prior_mean(taste: Taste, users: Floats, arm: int, is_cold: Any) -> Floats:
+    product = users @ taste.items[:, arm].T
+    factor = level(taste.link[arm], product)
+    if np.any(is_cold):
+        factor = np.where(is_cold, level(STRAIGHT[arm], product), factor)
+    return np.asarray(factor * taste.means[:, arm])
 
 
-def absent_effects(vectors: Floats, items: Floats, means: Floats, shape: float, chances: Any) -> Any:
-    """Scores and deviations of all items of these users, as if their pairs had no rows; users × items, float32.
-
-    ``chances`` are users × items, or one row for all users.
+def absent_effects(taste: Taste, users: Floats, shape: float, chances: Any, is_cold: Any) -> Any:
+    """Scores and deviations of all items of users with these vectors, as if their pairs had no rows; users × items,
+    float32. ``chances`` and ``is_cold`` are users × items, or one row for all users.
     """
-    n = len(vectors)
-    filled = np.zeros((-(-n // 16) * 16, vectors.shape[1]))  # one shape of product, so one sum order
-    filled[:n] = vectors
-    every = np.broadcast_to(chances, (n, len(items)))
-    of_filled = np.concatenate((every, np.zeros((len(filled) - n, len(items)))))
-    treated, control, variance = absent_moments(filled, items, means, shape, of_filled)
+    n, n_items = len(users), len(taste.items)
+    treated, control, variance = absent_moments(
+        taste, _filled(users), shape, _filled(np.broadcast_to(chances, (n, n_items))),
+        _filled(np.broadcast_to(is_cold, (n, n_items))),
+    )  # fmt: skip
     return (treated - control)[:n].astype(np.float32), np.sqrt(variance)[:n].astype(np.float32)
+
+
+def _filled(rows: Any) -> Any:
+    """With rows of zeros up to a multiple of sixteen: one shape of product, so one order of its sums."""
+    return np.concatenate((rows, np.zeros((-len(rows) % 16, rows.shape[1]), rows.dtype)))
 
 
 def _begin(n: int, rank: int) -> Floats:
