@@ -13,7 +13,7 @@ from scipy.special import comb
 from taurank import CountingBayes, EmpiricalBayes, InputError, Log, Popular, World, load
 from taurank.learners.empirical_bayes import taste as tastes
 from taurank.learners.empirical_bayes.choice import GROUPS, Fits, Setting, log_likelihood
-from taurank.learners.empirical_bayes.counts import NOT_HELD_OUT, count, hold_out
+from taurank.learners.empirical_bayes.counts import NOT_HELD_OUT, count, hold_out, without_cold
 from taurank.learners.empirical_bayes.grid import (
     Patterns,
     fit_priors,
@@ -114,6 +114,9 @@ def test_one_time_with_items_that_everybody_is_shown() -> None:
     propensity = np.tile(np.repeat([0.9999, 0.2], 10), (60, 1))
     log = World(rates, 0.5 * rates, propensity, np.arange(60), np.arange(20)).sample(1, random_state=1).log
     assert np.isfinite(all_scores(EmpiricalBayes(threads=1, rank=2).fit(log), 60)).all()
+    with_new_users = Log.from_frame(log.to_frame(), users=range(120), items=range(20), times=range(1))
+    pairs = without_cold(hold_out(with_new_users).pairs, users=True, items=False)
+    assert (pairs.item_cells >= pairs.by_item(pairs.treated)).all()
 
 
 def test_absent_pairs_are_spread_over_propensities_without_bias() -> None:
@@ -349,8 +352,8 @@ def test_after_one_time_pairs_are_predicted_without_counts_of_their_own(prior: s
         taste = fits.taste(3)
         for arm, rate in enumerate((treated, control)):
             rate[:] = taste.means[:, arm] * level(taste.link[arm], taste.users @ taste.items[:, arm].T)
-            rate[pairs.user, pairs.item] = (
-                taste.means[pairs.item, arm] * level(taste.link[arm], taste.left_out[:, arm])
+            rate[pairs.user, pairs.item] = taste.means[pairs.item, arm] * level(
+                taste.link[arm], taste.left_out[:, arm]
             )
     else:
         segments = fits.segments(prior)

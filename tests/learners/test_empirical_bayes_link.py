@@ -65,9 +65,7 @@ def test_a_poisson_regression_over_all_pairs(log: Log, pairs: Pairs, taste: tast
     assert (offset * links.level(taste.link[arm], product)).sum() == pytest.approx(bought.sum(), rel=0.01)
 
 
-def test_a_sample_of_users_stands_for_all(
-    pairs: Pairs, taste: tastes.Taste, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_sample_of_users_stands_for_all(pairs: Pairs, taste: tastes.Taste, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(links, "SAMPLED_USERS", 100)
     sampled = links.fit_link(pairs, taste.users, taste.items, taste.means, taste.left_out)
     assert sampled == pytest.approx(taste.link, abs=0.1)

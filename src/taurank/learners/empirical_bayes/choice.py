@@ -191,9 +191,7 @@ def log_likelihood(held_out: HeldOut, fits: Fits, setting: Setting) -> float:
     return (total + held_out.share * absent) / max(1.0, np.count_nonzero(used) + held_out.share * cells)
 
 
-def _of_counts(
-    held_out: HeldOut, fits: Fits, setting: Setting, used: npt.NDArray[np.bool_]
-) -> tuple[float, Floats]:
+def _of_counts(held_out: HeldOut, fits: Fits, setting: Setting, used: npt.NDArray[np.bool_]) -> tuple[float, Floats]:
     """The log-likelihood of the used pairs under a prior of counts, and E[μ^C] of each item's absent pairs."""
     pairs, held = held_out.pairs, held_out.held
     if held_out.hides_pairs:

@@ -136,8 +136,9 @@ def without_cold(pairs: Pairs, users: bool, items: bool) -> Pairs:
         return pairs
     warm_user = (np.diff(pairs.start) > 0) | (not users)
     warm_item = (np.bincount(pairs.item, minlength=pairs.n_items) > 0) | (not items)
+    item_cells = np.maximum(pairs.item_cells * warm_user.mean(), pairs.by_item(pairs.chances))
     return replace(
-        pairs, users=pairs.users * warm_user.mean(), item_cells=pairs.item_cells * warm_user.mean() * warm_item,
+        pairs, users=pairs.users * warm_user.mean(), item_cells=item_cells * warm_item,
         user_cells=pairs.user_cells * warm_item.mean() * warm_user,
     )  # fmt: skip
 
@@ -183,7 +184,7 @@ def _count(
 def _kept(cells: Floats, unit: Codes, seen: npt.NDArray[np.bool_]) -> Floats:
     """The chances that are not held out: a share of the absent pairs', and those of the pairs whose rows are seen."""
     kept, all_rows = np.bincount(unit[seen], minlength=len(cells)), np.bincount(unit, minlength=len(cells))
-    return kept + np.maximum(cells - (1 - 1 / FOLDS) * all_rows, 0.0)
+    return np.asarray(kept + np.maximum(cells - (1 - 1 / FOLDS) * all_rows, 0.0), np.float64)
 
 
 def chances_of(eligibility: Eligibility | None, times: int, start: Integers, item: Codes) -> Codes:

@@ -26,6 +26,7 @@ EDGES = np.geomspace(LEAST, HIGHEST, 64)  # pairs between two edges are one poin
 STEPS = 50
 SAMPLED_USERS, BLOCK = 1024, 256  # whose pairs without purchases are visited, and how many users at a time
 
+Float32s = npt.NDArray[np.float32]
 Link = npt.NDArray[np.float64]  # arms × (a, b, c)
 
 STRAIGHT: Link = np.tile([0.0, 1.0, 0.0], (2, 1))
@@ -43,7 +44,7 @@ def level(coefficients: Floats, taste: Any) -> Floats:
     return np.asarray(np.exp(np.clip(a + (b + c * z) * z, np.log(LEAST), np.log(HIGHEST))))
 
 
-def fit_link(pairs: Pairs, users: Floats, items: Floats, means: Floats, left_out: Floats) -> Link:
+def fit_link(pairs: Pairs, users: Floats, items: Floats, means: Floats, left_out: Float32s) -> Link:
     """The regressions of both arms; ``left_out`` is x·v of every pair with rows, without its own counts."""
     trials = pairs.treated, pairs.chances - pairs.treated
     positives = pairs.treated_positives, pairs.control_positives
@@ -61,7 +62,7 @@ def fit_link(pairs: Pairs, users: Floats, items: Floats, means: Floats, left_out
     return link
 
 
-def _points(taste: Floats, expected: Floats, bought: Any) -> Floats:
+def _points(taste: npt.NDArray[Any], expected: Floats, bought: Any) -> Floats:
     """By parts of x·v: what the items' means let expect, that times z, and what was bought; 3 × parts."""
     part = np.searchsorted(EDGES, taste)
     z = np.log(np.clip(taste, LEAST, HIGHEST))
@@ -96,4 +97,4 @@ def _regress(points: Floats) -> Floats:
         slope = design.T @ (bought - fitted) - (coefficients - STRAIGHT[0])
         curvature = design.T @ (fitted[:, None] * design) + np.eye(3)
         coefficients += np.clip(np.linalg.solve(curvature, slope), -0.5, 0.5)
-    return coefficients
+    return np.asarray(coefficients)

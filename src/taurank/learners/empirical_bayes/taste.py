@@ -24,14 +24,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from taurank._arrays import row_order
 from taurank._jit import compiled
 from taurank._threads import map_blocks, one_blas_thread
 from taurank.learners.empirical_bayes.counts import Floats, Pairs
 from taurank.learners.empirical_bayes.covariates import NOTHING_KNOWN, Covariates, VectorMap
-from taurank.learners.empirical_bayes.link import STRAIGHT, Link, fit_link, level
+from taurank.learners.empirical_bayes.link import STRAIGHT, Float32s, Link, fit_link, level
 
 RIDGE, SWEEPS = 4.0, 8
 MOST = 0.999  # of a rate
@@ -45,7 +44,7 @@ class Taste:
     users: Floats  # users × rank
     items: Floats  # items × 2 × rank
     means: Floats  # items × 2
-    left_out: npt.NDArray[np.float32]  # pairs × 2
+    left_out: Float32s  # pairs × 2
     link: Link
 
 
