@@ -60,6 +60,7 @@ def main() -> None:
     parser.add_argument("--trials", type=int, default=8, help="trials of each factor learner's search")
     parser.add_argument("--epochs", type=int, default=60, help="most epochs of a factor learner")
     parser.add_argument("--rows", type=int, default=50_000_000, help="of the large log")
+    parser.add_argument("--prior", default="auto", help="of the large log's fit")
     parser.add_argument("--threads", type=int, default=1)
     options = parser.parse_args()
     parts[options.part](options)
@@ -202,7 +203,7 @@ def rows(options: argparse.Namespace) -> None:
     held += 0 if log.propensity is None else log.propensity.nbytes
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     began, cpu = time.perf_counter(), time.process_time()
-    learner = tr.EmpiricalBayes(threads=options.threads).fit(log)
+    learner = tr.EmpiricalBayes(prior=options.prior, threads=options.threads).fit(log)
     seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     print(f"{len(log):,} rows, {seconds:.0f} s ({cpu:.0f} CPU seconds), {chosen(learner)}")

@@ -7,12 +7,11 @@ learned into attributes that end with an underscore, and everything else is here
 from __future__ import annotations
 
 import copy
-import json
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
@@ -37,6 +36,7 @@ from taurank.learners.checkpoints import Leftover, Record
 from taurank.learners.fitting import FitOptions, Metrics, history_frame
 from taurank.learners.folding import WithNewUsers, has_new_users, rows_of_new_users
 from taurank.learners.lookup import Lookup
+from taurank.learners.parameters import Parameters
 from taurank.learners.recommend import Fitted, Request
 from taurank.learners.updating import News, bought_by_item
 
@@ -53,7 +53,7 @@ _SCORED_AT_ONCE = 256  # users
 
 
 @dataclass(kw_only=True, eq=False)
-class Learner(ABC):
+class Learner(Parameters, ABC):
     """The common part of all learners.
 
     ``random_state`` is the seed: an integer (same seed, same bits), a Generator, or None for a new one.
@@ -393,27 +393,6 @@ class Learner(ABC):
             return self
         return WithNewUsers(self, self.fold_in(rows, features=features))
 
-    def get_params(self, deep: bool = True) -> dict[str, Any]:
-        """The constructor's arguments, as scikit-learn's ``clone`` expects them."""
-        return {field.name: getattr(self, field.name) for field in fields(self) if field.init}
-
-    def set_params(self, **params: Any) -> Self:
-        """Change hyper-parameters; a wrong one is refused and nothing changes."""
-        known = self.get_params()
-        if unknown := sorted(params.keys() - known.keys()):
-            raise InputError(
-                f"{type(self).__name__} has no hyper-parameter '{unknown[0]}'; it has {', '.join(sorted(known))}."
-            )
-        type(self)(**{**known, **params})
-        for name, value in params.items():
-            setattr(self, name, value)
-        return self
-
-    def hyper_parameters(self) -> dict[str, Any]:
-        """``get_params`` with plain Python numbers, ready for JSON."""
-        params = self.get_params()
-        return {name: value.item() if isinstance(value, np.generic) else value for name, value in params.items()}
-
     def save(self, path: str | os.PathLike[str]) -> None:
         """Store the fitted learner in exactly one file at ``path``; ``taurank.load`` brings it back.
 
@@ -428,7 +407,7 @@ class Learner(ABC):
         metadata = {
             "learner": learner_name(type(self)),
             "taurank": __version__,
-            "hyper_parameters": self._storable_parameters(),
+            "hyper_parameters": self.storable_parameters(),
             "log_fingerprint": self.log_fingerprint_,
         }
         if any(isinstance(array, ShardedArray) for array in arrays.values()):
@@ -440,18 +419,6 @@ class Learner(ABC):
             archive.write(path, "model", metadata, arrays)
         if leftover := self.__dict__.pop("_leftover", None):
             leftover.remove()
-
-    def _storable_parameters(self) -> dict[str, Any]:
-        """The hyper-parameters as JSON can hold them; a Generator cannot be stored and becomes None."""
-        params = self.hyper_parameters()
-        if isinstance(self.random_state, np.random.Generator):
-            params["random_state"] = None
-        for name, value in params.items():
-            try:
-                json.dumps(value, allow_nan=False)
-            except (TypeError, ValueError) as error:
-                raise InputError(f"'{name}' of {type(self).__name__} cannot be stored in a file: {error}.") from error
-        return params
 
     def _set_leftover(self, path: str | os.PathLike[str]) -> None:
         self._leftover = Leftover.of(path)
