@@ -24,7 +24,8 @@ LEAST = 0.02  # of x·v, which least squares can make negative
 HIGHEST = 50.0  # of a level: beyond what has been seen, a parabola grows too fast
 EDGES = np.geomspace(LEAST, HIGHEST, 64)  # pairs between two edges are one point of the regression
 STEPS = 50
-SAMPLED_USERS, BLOCK = 1024, 256  # whose pairs without purchases are visited, and how many users at a time
+PAIRS = 2**20  # visited at a time
+SAMPLED_USERS, BLOCK = 1024, 256  # whose idle pairs are visited, and how many users at a time
 
 Float32s = npt.NDArray[np.float32]
 Link = npt.NDArray[np.float64]  # arms × (a, b, c)
@@ -46,20 +47,23 @@ def level(coefficients: Floats, taste: Any) -> Floats:
 
 def fit_link(pairs: Pairs, users: Floats, items: Floats, means: Floats, left_out: Float32s) -> Link:
     """The regressions of both arms; ``left_out`` is x·v of every pair with rows, without its own counts."""
-    trials = pairs.treated, pairs.chances - pairs.treated
-    positives = pairs.treated_positives, pairs.control_positives
-    happened = (pairs.treated > 0) | (pairs.control_positives > 0)
-    link = STRAIGHT.copy()
-    for arm in range(2):
-        used = happened & (trials[arm] > 0)
-        expected = trials[arm][used] * means[pairs.item[used], arm]
-        points = np.zeros((3, len(EDGES) + 1))
-        points += _points(left_out[used, arm], expected, positives[arm][used])
-        if arm == 1:
-            for taste, idle in _idle_blocks(pairs, happened, users, items[:, 1], means[:, 1]):
-                points += _points(taste, idle, np.zeros(len(idle)))
-        link[arm] = _regress(points)
-    return link
+    points = np.zeros((2, 3, len(EDGES) + 1))
+    for begin in range(0, len(pairs.item), PAIRS):
+        part = slice(begin, begin + PAIRS)
+        trials = pairs.treated[part], pairs.chances[part] - pairs.treated[part]
+        bought = pairs.treated_positives[part], pairs.control_positives[part]
+        for arm in range(2):
+            used = _happened(pairs, part) & (trials[arm] > 0)
+            expected = trials[arm][used] * means[pairs.item[part][used], arm]
+            points[arm] += _points(left_out[part, arm][used], expected, bought[arm][used])
+    for taste, idle in _idle_blocks(pairs, users, items[:, 1], means[:, 1]):
+        points[1] += _points(taste, idle, np.zeros(len(idle)))
+    return np.array([_regress(of_arm) for of_arm in points])
+
+
+def _happened(pairs: Pairs, part: slice) -> npt.NDArray[np.bool_]:
+    """Which pairs were treated or bought."""
+    return np.asarray((pairs.treated[part] > 0) | (pairs.control_positives[part] > 0))
 
 
 def _points(taste: npt.NDArray[Any], expected: Floats, bought: Any) -> Floats:
@@ -69,20 +73,18 @@ def _points(taste: npt.NDArray[Any], expected: Floats, bought: Any) -> Floats:
     return np.stack([np.bincount(part, weight, len(EDGES) + 1) for weight in (expected, expected * z, bought)])
 
 
-def _idle_blocks(
-    pairs: Pairs, happened: npt.NDArray[np.bool_], users: Floats, items: Floats, means: Floats
-) -> Iterator[tuple[Floats, Floats]]:
+def _idle_blocks(pairs: Pairs, users: Floats, items: Floats, means: Floats) -> Iterator[tuple[Floats, Floats]]:
     """x·v and expectation of all pairs of sampled users that were never treated and never bought."""
     sample = np.flatnonzero(pairs.user_cells > 0)
     everyone = len(sample)
     sample = sample[:: max(1, everyone // SAMPLED_USERS)]
-    weight = everyone / max(1, len(sample)) * means * (pairs.item_cells > 0)
+    weight, absent = everyone / max(1, len(sample)) * means * (pairs.item_cells > 0), pairs.absent_chances()
     for first in range(0, len(sample), BLOCK):
         block: Integers = sample[first : first + BLOCK]
-        chances = np.tile(pairs.absent_chances(), (len(block), 1))
+        chances = np.tile(absent, (len(block), 1))
         for at, user in enumerate(block):
             own = slice(pairs.start[user], pairs.start[user + 1])
-            chances[at, pairs.item[own]] = np.where(happened[own], 0, pairs.chances[own])
+            chances[at, pairs.item[own]] = np.where(_happened(pairs, own), 0, pairs.chances[own])
         yield (users[block] @ items.T).ravel(), (chances * weight).ravel()
 
 

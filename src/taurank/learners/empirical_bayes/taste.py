@@ -51,46 +51,57 @@ class Taste:
 def learn_taste(
     pairs: Pairs, means: Floats, rank: int, threads: int | None, covariates: Covariates = NOTHING_KNOWN
 ) -> Taste:
-    """Alternating least squares; ``means`` are the items' mean rates m, items × 2."""
+    """Alternating least squares, then the link; ``means`` are the items' mean rates m, items × 2."""
     data = (pairs.treated, pairs.treated_positives, pairs.control_positives)
     item_share, user_share = shares(pairs)
-    by_item, order = row_order(pairs.item, pairs.n_items)
-    user, treated, positives, control = (column[order] for column in (pairs.user, *data))
-    del order
-    users, items = _begin(pairs.n_users, rank), _begin(2 * pairs.n_items, rank).reshape(-1, 2, rank)
-    user_map, item_map = _maps(pairs, covariates)
-    user_goal, item_goal = np.eye(rank)[:1], np.empty((0, 2, rank))
-
-    def solve_users(begin: int, end: int) -> None:
-        whole = all_items(items, means, item_share)
-        _solve_users(begin, end, pairs.start, pairs.item, *data, means, items, whole, user_share, user_goal, users)
-
-    def solve_items(begin: int, end: int) -> None:
-        whole = (users * user_share[:, None]).T @ users
-        _solve_items(
-            begin, end, by_item, user, treated, positives, control, means, users, whole, item_share, item_goal, items
-        )
-
     left_out = np.empty((len(pairs.item), 2), np.float32)
     with one_blas_thread():
-        for _ in range(SWEEPS):
-            map_blocks(solve_users, pairs.n_users, threads)
-            user_goal = user_map.predict(users) if user_map else user_goal
-            map_blocks(solve_items, pairs.n_items, threads)
-            item_goal = item_map.predict(items) if item_map else item_goal
-        if item_map:
-            items[pairs.item_cells == 0] = item_goal[pairs.item_cells == 0]
-        map_blocks(solve_users, pairs.n_users, threads)  # those of the final items, as for users that come later
+        users, items, goal = _alternate(pairs, means, rank, threads, covariates)
         whole = all_items(items, means, item_share)
         map_blocks(
             lambda begin, end: _leave_one_out(
                 begin, end, pairs.start, pairs.item, *data, pairs.chances, means, items, whole, user_share,
-                user_goal, left_out,
+                goal, left_out,
             ),
             pairs.n_users, threads,
         )  # fmt: skip
         link = fit_link(pairs, users, items, means, left_out)
     return Taste(users, items, means, left_out, link)
+
+
+def _alternate(
+    pairs: Pairs, means: Floats, rank: int, threads: int | None, covariates: Covariates
+) -> tuple[Floats, Floats, Floats]:
+    """The vectors of users and items, and what users' vectors are pulled to."""
+    data = (pairs.treated, pairs.treated_positives, pairs.control_positives)
+    item_share, user_share = shares(pairs)
+    by_item, order = row_order(pairs.item, pairs.n_items)
+    user = pairs.user
+    users, items = _begin(pairs.n_users, rank), _begin(2 * pairs.n_items, rank).reshape(-1, 2, rank)
+    user_map, item_map = _maps(pairs, covariates)
+    user_goal, item_goal = np.eye(rank)[:1], np.empty((0, 2, rank))
+
+    def solve_users() -> None:
+        rest = (means, items, all_items(items, means, item_share), user_share, user_goal, users)
+        map_blocks(
+            lambda begin, end: _solve_users(begin, end, pairs.start, pairs.item, *data, *rest), pairs.n_users, threads
+        )
+
+    def solve_items() -> None:
+        rest = (means, users, (users * user_share[:, None]).T @ users, item_share, item_goal, items)
+        map_blocks(
+            lambda begin, end: _solve_items(begin, end, by_item, order, user, *data, *rest), pairs.n_items, threads
+        )
+
+    for _ in range(SWEEPS):
+        solve_users()
+        user_goal = user_map.predict(users) if user_map else user_goal
+        solve_items()
+        item_goal = item_map.predict(items) if item_map else item_goal
+    if item_map:
+        items[pairs.item_cells == 0] = item_goal[pairs.item_cells == 0]
+    solve_users()  # those of the final items, as for users that come later
+    return users, items, user_goal
 
 
 def _maps(pairs: Pairs, covariates: Covariates) -> tuple[VectorMap | None, VectorMap | None]:
@@ -239,17 +250,17 @@ def _solve_users(
 
 @compiled
 def _solve_items(
-    begin: Any, end: Any, start: Any, user: Any, treated: Any, positives: Any, control: Any, means: Any, users: Any,
-    whole: Any, share: Any, goal: Any, items: Any,
+    begin: Any, end: Any, start: Any, order: Any, user: Any, treated: Any, positives: Any, control: Any, means: Any,
+    users: Any, whole: Any, share: Any, goal: Any, items: Any,
 ) -> None:  # fmt: skip
-    """``goal`` is what the features of the items say, or empty."""
+    """``order`` has the pairs item by item; ``goal`` is what the features of the items say, or empty."""
     rank = users.shape[1]
     for i in range(begin, end):
         middle = 0.5 * (items[i, 0] + items[i, 1])
         matrices, right = np.zeros((2, rank, rank)), np.zeros((2, rank))
         rows, weighted = np.empty((start[i + 1] - start[i], rank)), np.empty((start[i + 1] - start[i], rank))
         filled = 0
-        for pair in range(start[i], start[i + 1]):
+        for pair in order[start[i] : start[i + 1]]:
             x = users[user[pair]]
             for j in range(rank):
                 right[0, j] += positives[pair] * x[j]
