@@ -167,6 +167,28 @@ def test_the_prior_maximizes_the_penalized_likelihood(pull: float) -> None:
         assert prior == pytest.approx(twin, abs=2e-3)
 
 
+@pytest.mark.parametrize("pull", [1e-6, 25.0])
+def test_independent_rates_maximize_the_penalized_likelihood(pull: float) -> None:
+    """Against EM for the two margins, with dense arrays."""
+    patterns, rng = some_patterns(), np.random.default_rng(1)
+    start = np.outer(rng.dirichlet(np.ones(6)), rng.dirichlet(np.ones(6)))
+    grid, whole, means = make_grid(RATES, independent=True), np.zeros(1, np.int64), np.array([means_of(start)])
+    prior = fit_priors(patterns, start[None], whole, means, pull, 5000, grid)[0]
+    likelihood, weight, twin = dense_likelihood(patterns, RATES), patterns.weight, start.copy()
+    for _ in range(3000):
+        share = likelihood * twin / (likelihood * twin).sum((1, 2), keepdims=True)
+        after = ((weight[:, None, None] * share).sum(0) + pull * start) / (weight.sum() + pull)
+        twin = np.maximum(np.outer(after.sum(1), after.sum(0)), 1e-12)
+    assert prior == pytest.approx(np.outer(prior.sum(1), prior.sum(0)), abs=1e-9)
+    values = [float(weight @ np.log((likelihood * phi).sum((1, 2)))) for phi in (prior, twin)]
+    values = [
+        value + pull * float((start * np.log(phi)).sum()) for value, phi in zip(values, (prior, twin), strict=True)
+    ]
+    assert values[0] == pytest.approx(values[1], abs=1e-2)
+    if pull > 1:
+        assert prior == pytest.approx(twin, abs=2e-3)
+
+
 def test_posterior_moments_are_sums_over_the_grid() -> None:
     patterns, prior = some_patterns(), np.random.default_rng(2).dirichlet(np.ones(36)).reshape(6, 6)
     means = np.array([[(prior.sum(1) * RATES).sum(), (prior.sum(0) * RATES).sum()]])
@@ -305,6 +327,29 @@ def test_rows_in_which_nothing_happened_change_nothing(prior: str, rank: int | N
         assert first == pytest.approx(second, abs=1e-6)
 
 
+def test_rates_that_go_together_are_not_taken_for_independent(log: Log) -> None:
+    """What the last time says decides; the effect is small where both rates are large, here."""
+    learner = EmpiricalBayes(prior="exposure", threads=1).fit(log)
+    assert {setting.independent for setting in learner.settings_} == {False, True}
+    assert not learner.independent_[0]
+
+
+def test_independent_rates_survive_an_update_and_a_fold(log: Log) -> None:
+    world = item_world(seed=5)
+    unrelated = World(
+        world.treated_rate, world.control_rate[::-1].copy(), world.propensity, *map(np.arange, (400, 40))
+    )
+    first, news = (unrelated.sample(4, random_state=seed).log for seed in (1, 2))
+    learner = EmpiricalBayes(prior="exposure", threads=1).fit(first)
+    assert learner.independent_[0]
+    setting = learner._chosen()
+    assert (
+        learner.fold_in(Log.from_frame(news.to_frame().assign(user_id=lambda f: f.user_id + 1000)))._chosen()
+        == setting
+    )
+    assert learner.update(news)._chosen() == setting
+
+
 @pytest.mark.parametrize(("prior", "rank"), FIXED[:3])
 def test_scores_and_deviations_are_calibrated(world: World, log: Log, prior: str, rank: int | None) -> None:
     """With the strength that the learner chooses by the last time."""
@@ -356,7 +401,7 @@ def test_after_one_time_pairs_are_predicted_without_counts_of_their_own(prior: s
                 taste.link[arm], taste.left_out[:, arm]
             )
     else:
-        segments = fits.segments(prior)
+        segments = fits.segments(Setting(prior, 3.0))
         means = segments.means.reshape(pairs.n_items, -1, 2)
         treated[:], control[:] = np.einsum("ig,iga->ai", segments.absent_share, means)[:, None]
         of_pair = GROUPS[prior](pairs).of_pair

@@ -32,20 +32,21 @@ TINY = 1e-300  # a likelihood that is zero to rounding
 
 
 class Grid(NamedTuple):
-    """The rates r, and log g(r) of the function by whose powers priors are tilted."""
+    """The rates r, log g(r) of the function by whose powers priors are tilted, and whether φ_kj = α_k β_j."""
 
     rates: Floats
     log_g: Floats
+    independent: bool
 
 
 def make_rates(points: int, lowest: float, highest: float) -> Floats:
     return np.asarray(expit(np.linspace(logit(lowest), logit(highest), points)))
 
 
-def make_grid(rates: Floats, saturation: float = np.inf) -> Grid:
+def make_grid(rates: Floats, saturation: float = np.inf, independent: bool = False) -> Grid:
     """Tilts by powers of g(r) = r, or of r / (r + saturation), by which rates well above it are tilted alike."""
     log_g = np.log(rates) - np.log1p(rates / saturation)
-    return Grid(rates, log_g - log_g.mean())
+    return Grid(rates, log_g - log_g.mean(), independent)
 
 
 @dataclass(frozen=True)
@@ -158,7 +159,7 @@ def _units(
             continue
         own = treated, of_treated[first:last], control, of_control[first:last]
         prior = tilt(parents[parent[unit]], grid, means[unit], np.zeros(2))
-        prior = _maximize(prior, own, weight[first:last], pull, steps, tolerance)
+        prior = _maximize(prior, own, weight[first:last], pull, steps, tolerance, grid.independent)
         if len(priors):
             priors[unit] = prior
         else:
@@ -189,8 +190,11 @@ def _shapes(
 
 
 @compiled
-def _maximize(start: Any, own: Any, weight: Any, pull: Any, steps: Any, tolerance: Any) -> Any:
-    """Over-relaxed EM for max_φ Σ_p w_p log(Σ_kj φ_kj A_pk B_pj) + pull · Σ_kj start_kj log φ_kj."""
+def _maximize(start: Any, own: Any, weight: Any, pull: Any, steps: Any, tolerance: Any, independent: Any) -> Any:
+    """Over-relaxed EM for max_φ Σ_p w_p log(Σ_kj φ_kj A_pk B_pj) + pull · Σ_kj start_kj log φ_kj.
+
+    If φ_kj = α_k β_j, a step of EM multiplies α and β by the means of these ratios over the other arm.
+    """
     total = weight.sum()
     if total == 0.0 or steps == 0:
         return start
@@ -198,7 +202,10 @@ def _maximize(start: Any, own: Any, weight: Any, pull: Any, steps: Any, toleranc
     share = np.empty_like(prior)
     for _ in range(steps):
         value = _responsibilities(prior, own, weight, share)
-        _relax(prior, (pull * start / np.maximum(prior, _SMALLEST) + share) / (pull + total))
+        ratio = (pull * start / np.maximum(prior, _SMALLEST) + share) / (pull + total)
+        if independent:
+            _separate(ratio, prior)
+        _relax(prior, ratio)
         if value - known < tolerance * total:
             break
         known = value
@@ -214,6 +221,16 @@ def _relax(prior: Any, ratio: Any) -> None:
             prior[k, j] = max(prior[k, j] * ratio[k, j] ** RELAXATION, _SMALLEST)
             scale += prior[k, j]
     prior /= scale
+
+
+@compiled
+def _separate(ratio: Any, prior: Any) -> None:
+    """In place: the product of the means of the ratios over each arm."""
+    expected = prior * ratio
+    of_treated, of_control = expected.sum(1) / prior.sum(1), expected.sum(0) / prior.sum(0)
+    for k in range(prior.shape[0]):
+        for j in range(prior.shape[1]):
+            ratio[k, j] = of_treated[k] * of_control[j]
 
 
 @compiled
@@ -266,7 +283,7 @@ def tilt(parent: Any, grid: Any, goal: Any, exponents: Any) -> Any:
 
     The search for θ and η begins at ``exponents``, and leaves them there.
     """
-    rates, log_g = grid
+    rates, log_g = grid.rates, grid.log_g
     goal_treated = np.log(min(max(goal[0], rates[0] * 1.05), rates[-1] * 0.95))
     goal_control = np.log(min(max(goal[1], rates[0] * 1.05), rates[-1] * 0.95))
     tilted = np.empty_like(parent)

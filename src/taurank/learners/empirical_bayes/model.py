@@ -65,9 +65,13 @@ class Posterior:
 
 
 def segment(
-    pairs: Pairs, groups: Groups, rates: Floats, item_rate: Floats, threads: int | None = 1, shapes: Shapes = ()
-) -> Segments:
-    """``item_rate`` are the mean rates of the items, as ``item_rates`` has them; no ``shapes`` are the usual ones."""
+    pairs: Pairs, groups: Groups, rates: Floats, item_rate: Floats, threads: int | None = 1, shapes: Shapes = (),
+    independent: bool = False,
+) -> Segments:  # fmt: skip
+    """``item_rate`` are the mean rates of the items, as ``item_rates`` has them; no ``shapes`` are the usual ones.
+
+    The two rates of a pair go together in a segment as the pairs say, or are ``independent`` there.
+    """
     shapes = shapes or (SHAPES if groups.number == 1 else FINER_SHAPES)
     patterns, pair_entry, absent_entry = _patterns(pairs, groups)
     items, of_group = np.divmod(np.arange(pairs.n_items * groups.number), groups.number)
@@ -75,7 +79,7 @@ def segment(
     means = _segment_rates(positives, trials, item_rate[items], groups.number)
     share = groups.absent / np.maximum(groups.absent.sum(1, keepdims=True), 1e-300)
     share[groups.absent.sum(1) == 0, 0] = 1.0
-    grid = make_grid(rates, SATURATION if groups.number == 1 else np.inf)
+    grid = make_grid(rates, SATURATION if groups.number == 1 else np.inf, independent)
     one = _prior_of_all(patterns, means, grid, threads)
     clusterings = []
     for shape in _affordable(shapes, pairs.users * pairs.n_items):
