@@ -34,7 +34,7 @@ def paper(
         PresetName,
         typer.Option(
             help="smoke: synthetic data, a minute; quick: shopping data, under an hour; full: tune first, hours; "
-            "authors: the authors' settings and updates, about two hours."
+            "authors: the authors' settings and updates, over an hour."
         ),
     ] = PresetName.quick,
     source: Source = None,
