@@ -260,7 +260,7 @@ def chosen(learner: tr.EmpiricalBayes) -> str:
         if best.rank
         else f", {best.steps} steps" + (f", own {best.own:g}" if best.own < 1 else "")
     )
-    return f"{best.prior}{', independent' * best.independent}, strength {best.strength:g}{rest}"
+    return f"{best.prior}, strength {best.strength:g}{rest}"
 
 
 def print_row(

@@ -25,7 +25,7 @@ from taurank.learners.empirical_bayes.grid import (
 )
 from taurank.learners.empirical_bayes.groups import by_propensity
 from taurank.learners.empirical_bayes.link import level
-from taurank.learners.empirical_bayes.model import item_rates
+from taurank.learners.empirical_bayes.model import item_rates, segment
 from taurank.learners.empirical_bayes.rates import paired_rates
 
 Floats = npt.NDArray[np.float64]
@@ -172,8 +172,8 @@ def test_independent_rates_maximize_the_penalized_likelihood(pull: float) -> Non
     """Against EM for the two margins, with dense arrays."""
     patterns, rng = some_patterns(), np.random.default_rng(1)
     start = np.outer(rng.dirichlet(np.ones(6)), rng.dirichlet(np.ones(6)))
-    grid, whole, means = make_grid(RATES, independent=True), np.zeros(1, np.int64), np.array([means_of(start)])
-    prior = fit_priors(patterns, start[None], whole, means, pull, 5000, grid)[0]
+    whole, means = np.zeros(1, np.int64), np.array([means_of(start)])
+    prior = fit_priors(patterns, start[None], whole, means, pull, 5000, GRID, 1, np.ones(1, np.bool_))[0]
     likelihood, weight, twin = dense_likelihood(patterns, RATES), patterns.weight, start.copy()
     for _ in range(3000):
         share = likelihood * twin / (likelihood * twin).sum((1, 2), keepdims=True)
@@ -327,27 +327,22 @@ def test_rows_in_which_nothing_happened_change_nothing(prior: str, rank: int | N
         assert first == pytest.approx(second, abs=1e-6)
 
 
-def test_rates_that_go_together_are_not_taken_for_independent(log: Log) -> None:
-    """What the last time says decides; the effect is small where both rates are large, here."""
-    learner = EmpiricalBayes(prior="exposure", threads=1).fit(log)
-    assert {setting.independent for setting in learner.settings_} == {False, True}
-    assert not learner.independent_[0]
-
-
-def test_independent_rates_survive_an_update_and_a_fold(log: Log) -> None:
-    world = item_world(seed=5)
-    unrelated = World(
-        world.treated_rate, world.control_rate[::-1].copy(), world.propensity, *map(np.arange, (400, 40))
+def test_rates_are_independent_where_everything_is_treated() -> None:
+    """Half the users are shown everything: their two rates go together only through the item and the group."""
+    world = item_world()
+    propensity = np.where(np.arange(400)[:, None] < 200, 0.99999, 0.4) * np.ones((1, 40))
+    pairs = count(
+        World(world.treated_rate, world.control_rate, propensity, *map(np.arange, (400, 40))).sample(8, 1).log
     )
-    first, news = (unrelated.sample(4, random_state=seed).log for seed in (1, 2))
-    learner = EmpiricalBayes(prior="exposure", threads=1).fit(first)
-    assert learner.independent_[0]
-    setting = learner._chosen()
-    assert (
-        learner.fold_in(Log.from_frame(news.to_frame().assign(user_id=lambda f: f.user_id + 1000)))._chosen()
-        == setting
-    )
-    assert learner.update(news)._chosen() == setting
+    groups = GROUPS["exposure"](pairs)
+    segments = segment(pairs, groups, RATES, item_rates(pairs))
+    always = groups.number - 1
+    assert np.flatnonzero(segments.independent.reshape(40, -1)[0]).tolist() == [always]
+    for priors, parent in segments.clusterings:
+        for group in range(groups.number):
+            prior = priors[parent.reshape(40, -1)[0, group]]
+            apart = np.abs(prior - np.outer(prior.sum(1), prior.sum(0))).max()
+            assert (apart < 1e-9) == (group == always)
 
 
 @pytest.mark.parametrize(("prior", "rank"), FIXED[:3])
@@ -401,7 +396,7 @@ def test_after_one_time_pairs_are_predicted_without_counts_of_their_own(prior: s
                 taste.link[arm], taste.left_out[:, arm]
             )
     else:
-        segments = fits.segments(Setting(prior, 3.0))
+        segments = fits.segments(prior)
         means = segments.means.reshape(pairs.n_items, -1, 2)
         treated[:], control[:] = np.einsum("ig,iga->ai", segments.absent_share, means)[:, None]
         of_pair = GROUPS[prior](pairs).of_pair

@@ -61,7 +61,7 @@ class Setting:
     """A prior and its strength; the EM steps of priors of counts, the rank of taste (0 for other priors).
 
     ``own`` is the weight of the posterior under a prior moved by the segment's own pairs; the rest of the weight has
-    the posterior under the cluster's prior. ``independent`` rates go together only through their item and group.
+    the posterior under the cluster's prior.
     """
 
     prior: str
@@ -69,7 +69,6 @@ class Setting:
     steps: int = 0
     rank: int = 0
     own: float = 1.0
-    independent: bool = False
 
 
 class Fits:
@@ -79,22 +78,19 @@ class Fits:
         self, pairs: Pairs, threads: int | None, covariates: Covariates = NOTHING_KNOWN, shapes: Shapes = ()
     ) -> None:
         self.pairs, self.threads, self.shapes, self.covariates = pairs, threads, shapes, covariates
-        self._segments: dict[tuple[str, bool], Segments] = {}
+        self._segments: dict[str, Segments] = {}
         self._tastes: dict[int, tastes.Taste] = {}
 
     def counted(self, setting: Setting) -> Posterior:
         """The posterior without taste."""
-        return posterior(self.segments(setting), setting.strength, setting.steps, setting.own, self.threads)
+        return posterior(self.segments(setting.prior), setting.strength, setting.steps, setting.own, self.threads)
 
-    def segments(self, setting: Setting) -> Segments:
-        key = setting.prior, setting.independent
-        if key not in self._segments:
-            groups = GROUPS[setting.prior](self.pairs)
-            fitted = segment(
-                self.pairs, groups, RATES, self.item_rate, self.threads, self.shapes, setting.independent
-            )
-            self._segments = {key: fitted}
-        return self._segments[key]
+    def segments(self, prior: str) -> Segments:
+        if prior not in self._segments:
+            groups = GROUPS[prior](self.pairs)
+            fitted = segment(self.pairs, groups, RATES, self.item_rate, self.threads, self.shapes)
+            self._segments = {prior: fitted}
+        return self._segments[prior]
 
     def taste(self, rank: int) -> tastes.Taste:
         if rank not in self._tastes:
@@ -145,10 +141,7 @@ def choose(
     search = Search(held_out, threads, covariates)
     for prior in priors:
         if prior != "taste":
-            setting = Setting(prior, strength or STRENGTH, steps=STEPS[0], own=OWN[1])
-            search.improves(setting)
-            if prior != "item" and not held_out.hides_pairs:
-                search.improves(replace(setting, independent=True))
+            search.improves(Setting(prior, strength or STRENGTH, steps=STEPS[0], own=OWN[1]))
     if search.scores and not held_out.hides_pairs:
         _refine(search)
     if "taste" in priors:
@@ -201,7 +194,7 @@ def _of_counts(held_out: HeldOut, fits: Fits, setting: Setting, used: npt.NDArra
     """The log-likelihood of the used pairs under a prior of counts, and E[μ^C] of each item's absent pairs."""
     pairs, held = held_out.pairs, held_out.held
     if held_out.hides_pairs:
-        segments = fits.segments(setting)
+        segments = fits.segments(setting.prior)
         n_groups = segments.absent_share.shape[1]
         unit = pairs.item * n_groups + GROUPS[setting.prior](pairs).of_pair
         means = np.minimum(segments.means, tastes.MOST)

@@ -27,7 +27,7 @@ def fold_counts(
     of_probe = np.repeat(np.arange(of_known.number), known.n_items)
     groups = Groups(of_known.number, np.concatenate((of_known.of_pair, of_new.of_pair, of_probe)), of_known.absent)
     means = item_rates(together) if item_rate is None else item_rate
-    fitted = segment(together, groups, RATES, means, threads, independent=setting.independent)
+    fitted = segment(together, groups, RATES, means, threads)
     moments = posterior(fitted, setting.strength, setting.steps, setting.own, threads).pair[len(known.item) :]
     own, absent = np.split(moments, [len(new.item)])
     by_group = absent.reshape(of_known.number, known.n_items, 3)

@@ -21,6 +21,7 @@ from taurank._threads import map_blocks
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
 
 RELAXATION = 1.7
 TILT_STEPS = 60
@@ -32,21 +33,20 @@ TINY = 1e-300  # a likelihood that is zero to rounding
 
 
 class Grid(NamedTuple):
-    """The rates r, log g(r) of the function by whose powers priors are tilted, and whether φ_kj = α_k β_j."""
+    """The rates r, and log g(r) of the function by whose powers priors are tilted."""
 
     rates: Floats
     log_g: Floats
-    independent: bool
 
 
 def make_rates(points: int, lowest: float, highest: float) -> Floats:
     return np.asarray(expit(np.linspace(logit(lowest), logit(highest), points)))
 
 
-def make_grid(rates: Floats, saturation: float = np.inf, independent: bool = False) -> Grid:
+def make_grid(rates: Floats, saturation: float = np.inf) -> Grid:
     """Tilts by powers of g(r) = r, or of r / (r + saturation), by which rates well above it are tilted alike."""
     log_g = np.log(rates) - np.log1p(rates / saturation)
-    return Grid(rates, log_g - log_g.mean(), independent)
+    return Grid(rates, log_g - log_g.mean())
 
 
 @dataclass(frozen=True)
@@ -87,16 +87,20 @@ def _likelihood(counts: Integers, rates: Floats) -> Floats:
 
 def fit_priors(
     patterns: Patterns, parents: Floats, parent: Integers, means: Floats, pull: float, steps: int, grid: Grid,
-    threads: int | None = 1,
+    threads: int | None = 1, independent: Flags | None = None,
 ) -> Floats:  # fmt: skip
-    """The prior of every unit: its parent tilted to its means, then EM with a Dirichlet(pull · parent) prior."""
+    """The prior of every unit: its parent tilted to its means, then EM with a Dirichlet(pull · parent) prior.
+
+    In ``independent`` units φ_kj = α_k β_j.
+    """
     n = len(patterns.start) - 1
+    separate = np.zeros(n, np.bool_) if independent is None else independent
     priors = np.empty((n, len(grid.rates), len(grid.rates)))
     likelihoods, nothing = patterns.likelihoods(grid.rates), np.empty((0, 0))
     map_blocks(
         lambda begin, end: _units(
             begin, end, patterns.start, *likelihoods, patterns.weight, parents, parent, means, pull, steps, TOLERANCE,
-            grid, priors, nothing,
+            grid, priors, nothing, separate,
         ),
         n, threads,
     )  # fmt: skip
@@ -105,17 +109,18 @@ def fit_priors(
 
 def posteriors(
     patterns: Patterns, parents: Floats, parent: Integers, means: Floats, pull: float, steps: int, grid: Grid,
-    threads: int | None = 1,
+    threads: int | None = 1, independent: Flags | None = None,
 ) -> Floats:  # fmt: skip
     """Of every pattern, under its unit's prior: E[μ^T], E[μ^C] and E[(μ^T − μ^C)²], as an array patterns × 3."""
-    moments = np.empty((len(patterns.weight), 3))
+    moments, n = np.empty((len(patterns.weight), 3)), len(patterns.start) - 1
+    separate = np.zeros(n, np.bool_) if independent is None else independent
     likelihoods, nothing = patterns.likelihoods(grid.rates), np.empty((0, 0, 0))
     map_blocks(
         lambda begin, end: _units(
             begin, end, patterns.start, *likelihoods, patterns.weight, parents, parent, means, pull, steps, 0.0,
-            grid, nothing, moments,
+            grid, nothing, moments, separate,
         ),
-        len(patterns.start) - 1, threads,
+        n, threads,
     )  # fmt: skip
     return moments
 
@@ -151,7 +156,7 @@ def fit_shapes(
 def _units(
     begin: Any, end: Any, start: Any, treated: Any, of_treated: Any, control: Any, of_control: Any, weight: Any,
     parents: Any, parent: Any, means: Any, pull: Any, steps: Any, tolerance: Any, grid: Any, priors: Any,
-    moments: Any,
+    moments: Any, independent: Any,
 ) -> None:  # fmt: skip
     for unit in range(begin, end):
         first, last = start[unit], start[unit + 1]
@@ -159,7 +164,9 @@ def _units(
             continue
         own = treated, of_treated[first:last], control, of_control[first:last]
         prior = tilt(parents[parent[unit]], grid, means[unit], np.zeros(2))
-        prior = _maximize(prior, own, weight[first:last], pull, steps, tolerance, grid.independent)
+        if independent[unit]:
+            prior = np.outer(prior.sum(1), prior.sum(0))
+        prior = _maximize(prior, own, weight[first:last], pull, steps, tolerance, independent[unit])
         if len(priors):
             priors[unit] = prior
         else:
@@ -283,7 +290,7 @@ def tilt(parent: Any, grid: Any, goal: Any, exponents: Any) -> Any:
 
     The search for θ and η begins at ``exponents``, and leaves them there.
     """
-    rates, log_g = grid.rates, grid.log_g
+    rates, log_g = grid
     goal_treated = np.log(min(max(goal[0], rates[0] * 1.05), rates[-1] * 0.95))
     goal_control = np.log(min(max(goal[1], rates[0] * 1.05), rates[-1] * 0.95))
     tilted = np.empty_like(parent)

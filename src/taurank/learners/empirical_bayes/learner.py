@@ -73,7 +73,6 @@ class EmpiricalBayes(Learner):
         "taste_setting": Array("float64", (2,), minimum=0.0),  # shape and times
         "taste_link": Array("float64", (2, 3), optional=True),
         "chosen": Array("float64", (5,), minimum=0.0, optional=True),  # prior, strength, steps, rank, own
-        "independent": Array("uint8", (1,), maximum=1, optional=True),  # whether rates are, in the chosen prior
         "times": Array("int64", (1,), minimum=1, maximum=2**31 - 1, optional=True),
         **{f"pair_{name}": Array("int32", ("pairs",), minimum=0, optional=True) for name in _COUNTS},
         "pair_propensity": Array("float32", ("pairs",), optional=True),
@@ -208,7 +207,6 @@ class EmpiricalBayes(Learner):
                 self._store_vectors(fits, of_cold)
         numbers = (setting.strength, setting.steps, setting.rank, setting.own)
         self.chosen_ = np.array([PRIORS.index(setting.prior), *numbers], np.float64)
-        self.independent_ = np.array([setting.independent], np.uint8)
         self._store_counts(pairs)
         self._store_cold(pairs, covariates.users is not None, covariates.items is not None)
 
@@ -297,8 +295,7 @@ class EmpiricalBayes(Learner):
 
     def _chosen(self) -> Setting:
         prior, strength, steps, rank, own = self.chosen_
-        independent = bool(self.__dict__.get("independent_", np.zeros(1))[0])
-        return Setting(PRIORS[int(prior)], float(strength), int(steps), int(rank), float(own), independent)
+        return Setting(PRIORS[int(prior)], float(strength), int(steps), int(rank), float(own))
 
     def _absent(self, user_codes: Codes) -> tuple[Float32s, Float32s]:
         """Scores and deviations as if none of these users' pairs had rows, users × items."""

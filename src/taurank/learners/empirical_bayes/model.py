@@ -18,7 +18,7 @@ from taurank._arrays import row_order
 from taurank._jit import compiled
 from taurank.data.ids import Codes
 from taurank.learners.empirical_bayes.counts import Floats, Integers, Pairs, distinct
-from taurank.learners.empirical_bayes.grid import Grid, Patterns, fit_priors, fit_shapes, make_grid, posteriors
+from taurank.learners.empirical_bayes.grid import Flags, Grid, Patterns, fit_priors, fit_shapes, make_grid, posteriors
 from taurank.learners.empirical_bayes.groups import Groups
 from taurank.learners.empirical_bayes.rates import paired_rates
 
@@ -30,6 +30,7 @@ PAIRS_PER_CLUSTER = 20_000  # fewer clusters, and a stronger pull, where pairs a
 CLUSTER_STEPS = 300
 CLUSTER_PULL = 30.0
 SATURATION = 0.1  # a popular item has more buyers, and these do not buy at other rates than elsewhere
+HARDLY = 0.01  # of the trials of a group
 SAME_MEAN = 0.25  # of the logarithms of means: segments that differ by less share a tilt where shapes are fitted
 MOST_CODES = 2**24  # of counts that are numbered by a table instead of sorting
 
@@ -49,6 +50,7 @@ class Segments:
     clusterings: tuple[tuple[Floats, Integers], ...]  # the priors of the clusters, and which is each segment's
     grid: Grid
     absent_share: Floats  # items × groups
+    independent: Flags  # whether its pairs' two rates are
 
 
 @dataclass(frozen=True)
@@ -65,13 +67,9 @@ class Posterior:
 
 
 def segment(
-    pairs: Pairs, groups: Groups, rates: Floats, item_rate: Floats, threads: int | None = 1, shapes: Shapes = (),
-    independent: bool = False,
-) -> Segments:  # fmt: skip
-    """``item_rate`` are the mean rates of the items, as ``item_rates`` has them; no ``shapes`` are the usual ones.
-
-    The two rates of a pair go together in a segment as the pairs say, or are ``independent`` there.
-    """
+    pairs: Pairs, groups: Groups, rates: Floats, item_rate: Floats, threads: int | None = 1, shapes: Shapes = ()
+) -> Segments:
+    """``item_rate`` are the mean rates of the items, as ``item_rates`` has them; no ``shapes`` are the usual ones."""
     shapes = shapes or (SHAPES if groups.number == 1 else FINER_SHAPES)
     patterns, pair_entry, absent_entry = _patterns(pairs, groups)
     items, of_group = np.divmod(np.arange(pairs.n_items * groups.number), groups.number)
@@ -79,14 +77,24 @@ def segment(
     means = _segment_rates(positives, trials, item_rate[items], groups.number)
     share = groups.absent / np.maximum(groups.absent.sum(1, keepdims=True), 1e-300)
     share[groups.absent.sum(1) == 0, 0] = 1.0
-    grid = make_grid(rates, SATURATION if groups.number == 1 else np.inf, independent)
+    grid = make_grid(rates, SATURATION if groups.number == 1 else np.inf)
+    independent = _always_treated(trials, groups.number)
     one = _prior_of_all(patterns, means, grid, threads)
     clusterings = []
     for shape in _affordable(shapes, pairs.users * pairs.n_items):
         parent = _clusters(pairs, item_rate, shape)[items] * groups.number + of_group
         number = shape[0] * shape[1]
-        clusterings.append((_parents(patterns, one, parent, means, grid, number, groups.number, threads), parent))
-    return Segments(patterns, pair_entry, absent_entry, means, tuple(clusterings), grid, share)
+        clusterings.append((_parents(patterns, one, parent, means, grid, number, independent, threads), parent))
+    return Segments(
+        patterns,
+        pair_entry,
+        absent_entry,
+        means,
+        tuple(clusterings),
+        grid,
+        share,
+        np.tile(independent, pairs.n_items),
+    )
 
 
 def posterior(segments: Segments, pull: float, steps: int, own: float = 1.0, threads: int | None = 1) -> Posterior:
@@ -96,7 +104,15 @@ def posterior(segments: Segments, pull: float, steps: int, own: float = 1.0, thr
         for weight, moves in ((own, steps), (1.0 - own, 0)):
             if weight:
                 moments += weight * posteriors(
-                    segments.patterns, parents, parent, segments.means, pull, moves, segments.grid, threads
+                    segments.patterns,
+                    parents,
+                    parent,
+                    segments.means,
+                    pull,
+                    moves,
+                    segments.grid,
+                    threads,
+                    segments.independent,
                 )
     moments /= len(segments.clusterings)
     share = segments.absent_share
@@ -216,6 +232,16 @@ def _quantile(values: Floats, warm: npt.NDArray[np.bool_], parts: int) -> Intege
     return np.searchsorted(edges, values).astype(np.int64)
 
 
+def _always_treated(trials: Floats, groups: int) -> Flags:
+    """The groups that show hardly anything of the control arm.
+
+    How a pair's two rates go together there would come from other groups alone, and differences between groups
+    would pass for it. So they are independent, given the item and the group.
+    """
+    by_group = trials.reshape(-1, groups, 2).sum(0)
+    return np.asarray((by_group[:, 1] < HARDLY * by_group.sum(1)) & (groups > 1))
+
+
 def _prior_of_all(patterns: Patterns, means: Floats, grid: Grid, threads: int | None) -> Floats:
     whole = np.zeros(len(means), np.int64)
     flat = np.full((1, len(grid.rates), len(grid.rates)), 1.0 / len(grid.rates) ** 2)
@@ -224,7 +250,7 @@ def _prior_of_all(patterns: Patterns, means: Floats, grid: Grid, threads: int | 
 
 
 def _parents(
-    patterns: Patterns, one: Floats, parent: Integers, means: Floats, grid: Grid, clusters: int, groups: int,
+    patterns: Patterns, one: Floats, parent: Integers, means: Floats, grid: Grid, clusters: int, independent: Flags,
     threads: int | None,
 ) -> Floats:  # fmt: skip
     """The priors of clusters × groups, starting at the group that says most about both arms at once.
@@ -232,7 +258,7 @@ def _parents(
     A group that was always or never treated says nothing about how the two rates go together, so each
     group's parent is its neighbor on the side of the first one.
     """
-    positives, trials = _totals(patterns)
+    groups, (positives, trials) = len(independent), _totals(patterns)
     merged = _merged(patterns, parent, clusters * groups)
     cluster_means = _mean_of(parent, clusters * groups, means, trials)
     priors = np.repeat(one, clusters * groups, axis=0)
@@ -241,7 +267,7 @@ def _parents(
         units = np.arange(clusters) * groups + of_group
         priors[units] = fit_priors(
             _chosen(merged, units), priors, units + (nearer - of_group), cluster_means[units], pull,
-            CLUSTER_STEPS, grid, threads,
+            CLUSTER_STEPS, grid, threads, np.full(clusters, independent[of_group]),
         )  # fmt: skip
     if groups == 1:
         alike, shape, alike_means = _alike(patterns, parent, means, trials)
