@@ -35,9 +35,7 @@ def taste(pairs: Pairs) -> tastes.Taste:
 
 def every_pair(log: Log, pairs: Pairs, taste: tastes.Taste, arm: int) -> tuple[Floats, Floats, Floats]:
     """x·v, trials and purchases of all users × items in one arm."""
-    trials = np.zeros((log.n_users, log.n_items))
-    bought = np.zeros_like(trials)
-    shown = np.zeros_like(trials)
+    shown, bought = np.zeros((2, log.n_users, log.n_items))
     np.add.at(shown, (log.user, log.item), log.treated)
     np.add.at(bought, (log.user, log.item), log.outcome * (log.treated == 1 - arm))
     trials = shown if arm == 0 else log.n_times - shown

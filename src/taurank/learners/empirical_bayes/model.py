@@ -30,7 +30,7 @@ PAIRS_PER_CLUSTER = 20_000  # fewer clusters, and a stronger pull, where pairs a
 CLUSTER_STEPS = 300
 CLUSTER_PULL = 30.0
 SATURATION = 0.1  # a popular item has more buyers, and these do not buy at other rates than elsewhere
-HARDLY = 0.01  # of the trials of a group
+FEW_CONTROLS = 0.01  # of the trials of a group
 SAME_MEAN = 0.25  # of the logarithms of means: segments that differ by less share a tilt where shapes are fitted
 MOST_CODES = 2**24  # of counts that are numbered by a table instead of sorting
 
@@ -50,7 +50,7 @@ class Segments:
     clusterings: tuple[tuple[Floats, Integers], ...]  # the priors of the clusters, and which is each segment's
     grid: Grid
     absent_share: Floats  # items × groups
-    independent: Flags  # whether its pairs' two rates are
+    independent: Flags  # of each segment: whether the two rates of a pair are
 
 
 @dataclass(frozen=True)
@@ -85,16 +85,8 @@ def segment(
         parent = _clusters(pairs, item_rate, shape)[items] * groups.number + of_group
         number = shape[0] * shape[1]
         clusterings.append((_parents(patterns, one, parent, means, grid, number, independent, threads), parent))
-    return Segments(
-        patterns,
-        pair_entry,
-        absent_entry,
-        means,
-        tuple(clusterings),
-        grid,
-        share,
-        np.tile(independent, pairs.n_items),
-    )
+    of_segment = np.tile(independent, pairs.n_items)
+    return Segments(patterns, pair_entry, absent_entry, means, tuple(clusterings), grid, share, of_segment)
 
 
 def posterior(segments: Segments, pull: float, steps: int, own: float = 1.0, threads: int | None = 1) -> Posterior:
@@ -104,16 +96,9 @@ def posterior(segments: Segments, pull: float, steps: int, own: float = 1.0, thr
         for weight, moves in ((own, steps), (1.0 - own, 0)):
             if weight:
                 moments += weight * posteriors(
-                    segments.patterns,
-                    parents,
-                    parent,
-                    segments.means,
-                    pull,
-                    moves,
-                    segments.grid,
-                    threads,
+                    segments.patterns, parents, parent, segments.means, pull, moves, segments.grid, threads,
                     segments.independent,
-                )
+                )  # fmt: skip
     moments /= len(segments.clusterings)
     share = segments.absent_share
     absent = moments[segments.absent_entry].reshape(*share.shape, 3)
@@ -233,13 +218,13 @@ def _quantile(values: Floats, warm: npt.NDArray[np.bool_], parts: int) -> Intege
 
 
 def _always_treated(trials: Floats, groups: int) -> Flags:
-    """The groups that show hardly anything of the control arm.
+    """Which groups show hardly anything of the control arm.
 
     How a pair's two rates go together there would come from other groups alone, and differences between groups
     would pass for it. So they are independent, given the item and the group.
     """
     by_group = trials.reshape(-1, groups, 2).sum(0)
-    return np.asarray((by_group[:, 1] < HARDLY * by_group.sum(1)) & (groups > 1))
+    return np.asarray((by_group[:, 1] < FEW_CONTROLS * by_group.sum(1)) & (groups > 1))
 
 
 def _prior_of_all(patterns: Patterns, means: Floats, grid: Grid, threads: int | None) -> Floats:
@@ -255,8 +240,8 @@ def _parents(
 ) -> Floats:  # fmt: skip
     """The priors of clusters × groups, starting at the group that says most about both arms at once.
 
-    A group that was always or never treated says nothing about how the two rates go together, so each
-    group's parent is its neighbor on the side of the first one.
+    A group that was never treated says nothing about how the two rates go together, so each group's parent is its
+    neighbor on the side of the first one. In ``independent`` groups only the parent's margins matter.
     """
     groups, (positives, trials) = len(independent), _totals(patterns)
     merged = _merged(patterns, parent, clusters * groups)
