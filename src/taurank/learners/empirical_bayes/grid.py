@@ -200,8 +200,8 @@ def _shapes(
 def _maximize(start: Any, own: Any, weight: Any, pull: Any, steps: Any, tolerance: Any, independent: Any) -> Any:
     """Over-relaxed EM for max_φ Σ_p w_p log(Σ_kj φ_kj A_pk B_pj) + pull · Σ_kj start_kj log φ_kj.
 
-    A step of EM multiplies φ_kj by a ratio; if φ_kj = α_k β_j, it multiplies α_k by the mean ratio of row k, and β_j by
-    that of column j.
+    A step of EM multiplies φ_kj by a ratio. If φ_kj = α_k β_j, it multiplies α_k by the mean ratio of row k, and β_j
+    by that of column j.
     """
     total = weight.sum()
     if total == 0.0 or steps == 0:
