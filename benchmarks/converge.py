@@ -27,7 +27,7 @@ METHODS = ("dlce", "dlto", "bpr", "ulbpr")
 SETTINGS = tuple((items, how) for items in ("category", "product") for how in ("original", "personalized"))
 FASTER, DECAY = 10.0, 0.01
 SHARE = 0.99
-FIRST, MOST_SCHEDULED = 15_000_000, 240_000_000  # updates
+FIRST, MAX_SCHEDULED = 15_000_000, 240_000_000  # updates
 TRIES = 4  # of a rate that diverges, each with a third of the one before
 
 Point = dict[str, float]  # updates, CDCG, and the seconds of the training alone: seconds, cpu
@@ -108,7 +108,7 @@ class Race:
 
     def falling(self) -> list[Point]:
         """One fit for each number of updates."""
-        per_epoch, (_, wanted) = self.per_epoch(), self.grid(min(self.most, MOST_SCHEDULED))
+        per_epoch, (_, wanted) = self.per_epoch(), self.grid(min(self.most, MAX_SCHEDULED))
         for epochs in wanted:
             if epochs * per_epoch not in {point["updates"] for point in self.known("falling")}:
                 self.add("falling", self.fall(epochs, epochs * per_epoch))

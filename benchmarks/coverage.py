@@ -21,7 +21,7 @@ import numpy.typing as npt
 from scipy.special import chdtri, ndtr, ndtri, stdtrit
 
 from taurank import Log
-from taurank.data.ids import Catalogue, Ids
+from taurank.data.ids import Catalog, Ids
 from taurank.estimation.estimators import Estimator
 from taurank.estimation.variate import fit_variate
 from taurank.evaluation.assessment import Assessment
@@ -81,11 +81,9 @@ class Case:
 def _log(treated: npt.NDArray[np.bool_], outcome: npt.NDArray[np.bool_], chance: Floats) -> Log:
     kept = np.nonzero(treated | outcome)
     names = ("user_id", "item_id", "time")
-    catalogue = Catalogue(*(Ids(np.arange(n), name) for n, name in zip(treated.shape, names, strict=True)))
+    catalog = Catalog(*(Ids(np.arange(n), name) for n, name in zip(treated.shape, names, strict=True)))
     user, item, time = (axis.astype(np.int32) for axis in kept)
-    return Log(
-        catalogue, user, item, time, treated[kept].astype(np.int8), outcome[kept].astype(np.int8), chance[kept]
-    )
+    return Log(catalog, user, item, time, treated[kept].astype(np.int8), outcome[kept].astype(np.int8), chance[kept])
 
 
 CASES = {

@@ -64,7 +64,7 @@ class Split(NamedTuple):
 
 
 def split(world: tr.World, times: int, seed: int) -> Split:
-    """A log without a tenth of the users and items, whose catalogue has all of them."""
+    """A log without a tenth of the users and items, whose catalog has all of them."""
     rng = np.random.default_rng(seed)
     users, items = (rng.choice(n, round(COLD * n), replace=False) for n in (world.n_users, world.n_items))
     rows = world.sample(times, random_state=seed + 1).log.to_frame()

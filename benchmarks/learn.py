@@ -44,7 +44,7 @@ sys.path[:0] = [str(Path(__file__).parent.parent / "src"), str(Path(__file__).pa
 import converge  # noqa: E402
 import taurank as tr  # noqa: E402
 from taurank import gains  # noqa: E402
-from taurank.data.ids import Catalogue, Ids  # noqa: E402
+from taurank.data.ids import Catalog, Ids  # noqa: E402
 from taurank.data.log import Log  # noqa: E402
 from taurank.evaluation.evaluate import evaluate  # noqa: E402
 from taurank.learners.fitting import Epoch  # noqa: E402
@@ -362,14 +362,14 @@ def synthetic(positives: int) -> Log:
     """Every user buys 50 times, popular items more often; a third of it was recommended."""
     rng, users = np.random.default_rng(0), max(1, positives // POSITIVES_PER_USER)
     lists = (users, "user_id"), (ITEMS_OF_SCALE, "item_id"), (POSITIVES_PER_USER, "time")
-    catalogue = Catalogue(*(Ids(np.arange(size), column) for size, column in lists))
+    catalog = Catalog(*(Ids(np.arange(size), column) for size, column in lists))
     user = np.repeat(np.arange(users, dtype=np.int32), POSITIVES_PER_USER)
     item = (ITEMS_OF_SCALE * rng.random(len(user), np.float32) ** 2).astype(np.int32)
     np.minimum(item, ITEMS_OF_SCALE - 1, out=item)
     time_of = np.tile(np.arange(POSITIVES_PER_USER, dtype=np.int32), users)
     treated = (rng.random(len(user), np.float32) < 1 / 3).astype(np.int8)
     propensity = rng.uniform(0.05, 0.95, len(user))
-    return Log(catalogue, user, item, time_of, treated, np.ones(len(user), np.int8), propensity)
+    return Log(catalog, user, item, time_of, treated, np.ones(len(user), np.int8), propensity)
 
 
 def reset_peak() -> None:

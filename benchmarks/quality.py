@@ -33,7 +33,7 @@ sys.path[:0] = [str(Path(__file__).parent.parent / "src"), str(Path(__file__).pa
 
 import taurank as tr  # noqa: E402
 from features import benchmark_cold, benchmark_journey, featured_world, split, to_markdown  # noqa: E402
-from taurank.data.ids import Catalogue, Ids  # noqa: E402
+from taurank.data.ids import Catalog, Ids  # noqa: E402
 from taurank.learners.empirical_bayes.choice import Fits, Setting, log_likelihood  # noqa: E402
 from taurank.learners.empirical_bayes.counts import count, hold_out  # noqa: E402
 from taurank.learners.empirical_bayes.model import FINER_SHAPES, SHAPES  # noqa: E402
@@ -226,11 +226,11 @@ def large_log(rows: int) -> tr.Log:
     moment = (cell // n_items // n_users).astype(np.int32)
     treated = (rng.random(len(cell), np.float32) < 0.9).astype(np.int8)
     outcome = np.where(treated == 1, rng.random(len(cell), np.float32) < 0.05, True).astype(np.int8)
-    catalogue = Catalogue(*(Ids(np.arange(n), name) for n, name in (
+    catalog = Catalog(*(Ids(np.arange(n), name) for n, name in (
         (n_users, "user_id"), (n_items, "item_id"), (times, "time"),
     )))  # fmt: skip
     propensity = 0.02 + 0.1 * rng.random(len(cell))
-    return tr.Log(catalogue, user, item, moment, treated, outcome, propensity)
+    return tr.Log(catalog, user, item, moment, treated, outcome, propensity)
 
 
 def dunnhumby_worlds(kinds: list[Literal["category", "product"]]) -> Iterator[tuple[str, tr.World]]:

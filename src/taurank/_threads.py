@@ -24,7 +24,7 @@ from taurank._validation import check_integer
 Flag = npt.NDArray[np.int64]  # one number, so that kernels can read it: 0 go on, 1 stop
 T = TypeVar("T")
 
-MOST_THREADS = 64  # more are started only on a machine with more cores
+MAX_THREADS = 64  # more are started only on a machine with more cores
 START_SECONDS = 2.0  # to wait for a thread whose start was interrupted: it may be about to run, or may never run
 BLOCKS_PER_THREAD = 4  # of `map_blocks`: evens out blocks that take longer
 
@@ -32,7 +32,7 @@ BLOCKS_PER_THREAD = 4  # of `map_blocks`: evens out blocks that take longer
 def worker_count(threads: int | None) -> int:
     """The number of threads to start: all cores this process may use, unless given."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return cores if threads is None else min(check_integer("threads", threads), max(cores, MOST_THREADS))
+    return cores if threads is None else min(check_integer("threads", threads), max(cores, MAX_THREADS))
 
 
 def map_blocks(work: Callable[[int, int], object], n: int, threads: int | None = None) -> None:

@@ -102,7 +102,7 @@ def check_unfitted(case: Case) -> None:
 
 
 def check_fit(case: Case) -> None:
-    """fit returns the learner, knows the catalogue, and leaves the log alone."""
+    """fit returns the learner, knows the catalog, and leaves the log alone."""
     before, learner = fingerprint(case.log), case.make()
     _require(case, learner.fit(case.log) is learner, "fit must return the learner")
     _require(case, fingerprint(case.log) == before, "fit changed the log")
@@ -170,7 +170,7 @@ def check_storage(case: Case) -> None:
     for way, again in (("load", loaded), ("pickle", pickled)):
         _require(case, type(again) is case.kind, f"{way} returned another class: {type(again)}")
         _require(case, again.get_params() == learner.get_params(), f"{way} changed its hyper-parameters")
-        _require(case, again.users == learner.users and again.items == learner.items, f"{way} changed its catalogue")
+        _require(case, again.users == learner.users and again.items == learner.items, f"{way} changed its catalog")
         _require(case, again.log_fingerprint_ == learner.log_fingerprint_, f"{way} lost the log's fingerprint")
         _require(
             case, _same(_scores(again), _scores(learner)), f"{way} changed its scores; is an array not in stored?"

@@ -74,10 +74,10 @@ def models(data: tuple[Any, Any], local: tuple[tr.Log, tr.Log]) -> tuple[Any, An
     return tr.DLCE(**settings).fit(local[0], None), tr.DLCE(**settings).fit(data[0], None)
 
 
-def test_the_catalogue_is_that_of_one_machine(data: tuple[Any, Any], local: tuple[tr.Log, tr.Log]) -> None:
+def test_the_catalog_is_that_of_one_machine(data: tuple[Any, Any], local: tuple[tr.Log, tr.Log]) -> None:
     for remote, log in zip(data, local, strict=True):
         assert len(remote.pieces) > 1
-        assert remote.catalogue == log.catalogue
+        assert remote.catalog == log.catalog
         assert len(remote) == len(log)
         assert remote.treated_share == log.treated_share
 

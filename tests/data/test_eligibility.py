@@ -19,7 +19,7 @@ import taurank as tr
 from support.builders import synthetic_log
 from taurank.data.eligibility import Eligibility, same_cells
 from taurank.data.fingerprint import fingerprint
-from taurank.data.ids import Catalogue, Ids
+from taurank.data.ids import Catalog, Ids
 from taurank.data.metadata import ELIGIBILITY_KEY, eligibility_from_metadata, to_metadata
 from taurank.errors import InputError
 
@@ -27,10 +27,8 @@ SHAPE = (4, 5, 3)
 KINDS = ("all", "item", "item_time", "user_item_time")
 
 
-def catalogue_of(shape: tuple[int, int, int] = SHAPE) -> Catalogue:
-    return Catalogue(
-        *(Ids(np.arange(n), name) for n, name in zip(shape, ("user_id", "item_id", "time"), strict=True))
-    )
+def catalog_of(shape: tuple[int, int, int] = SHAPE) -> Catalog:
+    return Catalog(*(Ids(np.arange(n), name) for n, name in zip(shape, ("user_id", "item_id", "time"), strict=True)))
 
 
 def eligibility_of(seed: int, kind: str, visits: bool) -> tuple[Eligibility, npt.NDArray[np.bool_]]:
@@ -53,7 +51,7 @@ def eligibility_of(seed: int, kind: str, visits: bool) -> tuple[Eligibility, npt
     listed = np.zeros(SHAPE, bool)
     where: dict[str, Any] = {"all": ..., "item": (slice(None), items), "item_time": (slice(None), items, times)}
     listed[where.get(kind, (users, items, times))] = True
-    return Eligibility.of(catalogue_of(), visitors, candidates), grid & listed
+    return Eligibility.of(catalog_of(), visitors, candidates), grid & listed
 
 
 @settings(max_examples=60, deadline=None)
@@ -73,13 +71,13 @@ def test_counts_and_membership_equal_those_of_the_cells_written_out(seed: int, k
 
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 10_000), st.sampled_from(KINDS), st.booleans())
-def test_a_smaller_catalogue_keeps_the_cells_that_remain(seed: int, kind: str, visits: bool) -> None:
+def test_a_smaller_catalog_keeps_the_cells_that_remain(seed: int, kind: str, visits: bool) -> None:
     eligibility, grid = eligibility_of(seed, kind, visits)
     kept = [np.array([0, 2, 3]), np.array([4, 1]), np.array([2, 0])]
     moves = [np.full(n, -1) for n in SHAPE]
     for move, codes in zip(moves, kept, strict=True):
         move[codes] = np.arange(len(codes))
-    moved = eligibility.moved(catalogue_of((3, 2, 2)), *moves)
+    moved = eligibility.moved(catalog_of((3, 2, 2)), *moves)
     assert np.array_equal(moved.contains(*np.indices((3, 2, 2))), grid[np.ix_(*kept)])
 
 
@@ -87,7 +85,7 @@ def test_a_smaller_catalogue_keeps_the_cells_that_remain(seed: int, kind: str, v
 @given(st.integers(0, 10_000), st.sampled_from(KINDS), st.booleans())
 def test_metadata_restores_it(seed: int, kind: str, visits: bool) -> None:
     eligibility = replace(eligibility_of(seed, kind, visits)[0], treated_outside=3, outcomes_outside=7)
-    restored = eligibility_from_metadata(to_metadata(catalogue_of(), eligibility), catalogue_of())
+    restored = eligibility_from_metadata(to_metadata(catalog_of(), eligibility), catalog_of())
     assert same_cells(eligibility, restored)
 
 
@@ -114,17 +112,17 @@ def test_files_with_different_eligible_cells_are_refused_together(tmp_path: Path
 
 
 def test_damaged_metadata_is_refused() -> None:
-    metadata = to_metadata(catalogue_of(), eligibility_of(3, "item_time", True)[0])
+    metadata = to_metadata(catalog_of(), eligibility_of(3, "item_time", True)[0])
     for wrong in (b"", b"!", b"AAAA", metadata[ELIGIBILITY_KEY][:-60]):
         with pytest.raises(InputError, match="the eligible cells are corrupt"):
-            eligibility_from_metadata({**metadata, ELIGIBILITY_KEY: wrong}, catalogue_of())
-    with pytest.raises(InputError, match="corrupt"):  # of a larger catalogue
-        eligibility_from_metadata(metadata, catalogue_of((2, 2, 1)))
+            eligibility_from_metadata({**metadata, ELIGIBILITY_KEY: wrong}, catalog_of())
+    with pytest.raises(InputError, match="corrupt"):  # of a larger catalog
+        eligibility_from_metadata(metadata, catalog_of((2, 2, 1)))
 
 
 def test_counts_need_no_memory_for_the_cells() -> None:
     size = 1_000_000
-    eligibility = Eligibility.of(catalogue_of((size, size, 2)), ([5, 6, 6], [0, 0, 1]), (None, [1, 2], None))
+    eligibility = Eligibility.of(catalog_of((size, size, 2)), ([5, 6, 6], [0, 0, 1]), (None, [1, 2], None))
     assert eligibility.cells == 6
     assert eligibility.cells_by_user[:8].tolist() == [0, 0, 0, 0, 0, 2, 4, 0]
 

@@ -319,7 +319,7 @@ def test_dates_are_midnights() -> None:
     assert rows_of(log) == [(1, 2, date(2024, 1, 5), 1, 1, 0.0)]
 
 
-def test_a_given_catalogue_keeps_its_order() -> None:
+def test_a_given_catalog_keeps_its_order() -> None:
     table = frame([("a", 1, START, 0.5), ("b", 2, START, 0.5)])
     log = Log.from_events(table, table, users=["z", "b", "a"], items=[2, 1, 0])
     assert (log.n_users, log.n_items) == (3, 3)

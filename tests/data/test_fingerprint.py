@@ -27,8 +27,8 @@ FRAME = pd.DataFrame(
 )
 
 
-def log_of(frame: pd.DataFrame = FRAME, **catalogue: Any) -> tr.Log:
-    return tr.Log.from_frame(frame, **catalogue)
+def log_of(frame: pd.DataFrame = FRAME, **catalog: Any) -> tr.Log:
+    return tr.Log.from_frame(frame, **catalog)
 
 
 def test_the_same_data_from_anywhere_have_one_fingerprint(tmp_path: Path) -> None:
@@ -52,7 +52,7 @@ def test_one_changed_value_changes_it(column: str) -> None:
     assert fingerprint(log_of(changed)) != fingerprint(log_of())
 
 
-def test_the_catalogue_the_order_and_absent_columns_count() -> None:
+def test_the_catalog_the_order_and_absent_columns_count() -> None:
     log = log_of()
     variants = [
         log,

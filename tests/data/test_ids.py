@@ -77,7 +77,7 @@ def test_a_few_ids_are_found_where_many_are(values: Any) -> None:
     assert ids.encode(pa.array([everything[1], None], ids.values.type)).tolist() == [1, -1]
     assert Ids([1, 2]).encode([3, 2]).tolist() == [-1, 1]
     assert Ids(["a"]).encode([]).tolist() == []
-    with pytest.raises(InputError, match=r"^2 item_ids are not in the catalogue \(1 id\), for example 3; leave"):
+    with pytest.raises(InputError, match=r"^2 item_ids are not in the catalog \(1 id\), for example 3; leave"):
         Ids([1], "item_id").encode_known([1, 3, 4])
     with pytest.raises(InputError, match=r"^1 row has an item_id that is not in items= \(1 id\), for example 1"):
         Log.from_frame(table([5, 6]), items=[0])
@@ -257,11 +257,11 @@ def _seconds(act: Any) -> float:
     return time.process_time() - start
 
 
-class TestRecordedCatalogues:
+class TestRecordedCatalogs:
     def frame(self) -> pd.DataFrame:
         return pd.DataFrame({"user_id": [1, 2], "item_id": [1, 1], "treated": 1, "outcome": 0, "time": [0, 1]})
 
-    def test_a_folder_of_our_files_and_others_keeps_the_catalogue_and_adds_to_it(self, tmp_path: Path) -> None:
+    def test_a_folder_of_our_files_and_others_keeps_the_catalog_and_adds_to_it(self, tmp_path: Path) -> None:
         Log.from_frame(self.frame(), users=[9, 2, 1], items=[5, 1], times=[1, 0]).write(tmp_path / "a.parquet")
         other = self.frame().assign(user_id=[4, 3], item_id=[7, 5])
         other.to_parquet(tmp_path / "b.parquet")
@@ -271,7 +271,7 @@ class TestRecordedCatalogues:
         assert log.times.values.to_pylist() == [1, 0]
         assert users_of(log) == [1, 2, 4, 3]
 
-    def test_a_log_filtered_by_another_tool_keeps_its_catalogue(self, tmp_path: Path) -> None:
+    def test_a_log_filtered_by_another_tool_keeps_its_catalog(self, tmp_path: Path) -> None:
         Log.from_frame(self.frame(), users=[9, 2, 1]).write(tmp_path / "a.parquet")
         pq.write_table(pq.read_table(tmp_path / "a.parquet").slice(0, 1), tmp_path / "b.parquet")
         filtered = Log.read(tmp_path / "b.parquet")
@@ -280,7 +280,7 @@ class TestRecordedCatalogues:
         with pytest.raises(InputError, match="1 row has a user_id that is not in users="):
             Log.read(tmp_path / "b.parquet", users=[2])
 
-    def test_rows_added_by_another_tool_extend_the_catalogue(self, tmp_path: Path) -> None:
+    def test_rows_added_by_another_tool_extend_the_catalog(self, tmp_path: Path) -> None:
         Log.from_frame(self.frame(), users=[9, 2, 1]).write(tmp_path / "a.parquet")
         rows = pq.read_table(tmp_path / "a.parquet")
         more = rows.set_column(0, "user_id", pa.array([11, 10]))

@@ -54,7 +54,7 @@ class TestFrames:
         assert log.n_times == 1
         assert "time" not in log.to_frame()
 
-    def test_catalogue_may_be_larger_and_keeps_its_order(self) -> None:
+    def test_catalog_may_be_larger_and_keeps_its_order(self) -> None:
         log = Log.from_frame(frame(), users=[9, 3, 2, 1], items=["c", "b", "a", "z"], times=[1, 0, 7])
         assert (log.n_users, log.n_items, log.n_times) == (4, 4, 3)
         assert log.user.tolist() == [1, 3, 3, 2]
@@ -62,7 +62,7 @@ class TestFrames:
         assert log.times.values.to_pylist() == [1, 0, 7]
 
     @pytest.mark.parametrize("kind", [list, np.array, pd.Series, pd.Index, pl.Series, pa.array])
-    def test_catalogue_of_any_kind(self, kind: Any) -> None:
+    def test_catalog_of_any_kind(self, kind: Any) -> None:
         assert Log.from_frame(frame(), users=kind([3, 2, 1])).users.values.to_pylist() == [3, 2, 1]
 
     def test_explicit_zero_rows_are_kept(self) -> None:
@@ -88,7 +88,7 @@ class TestFrames:
 
 
 class TestFiles:
-    def test_parquet_is_exact_with_the_catalogue(self, tmp_path: Path) -> None:
+    def test_parquet_is_exact_with_the_catalog(self, tmp_path: Path) -> None:
         log = Log.from_frame(frame(), users=[9, 3, 2, 1], times=[1, 0, 7])
         log.write(tmp_path / "log.parquet")
         assert Log.read(tmp_path / "log.parquet").equals(log)
@@ -200,10 +200,10 @@ class TestRefusals:
         with pytest.raises(InputError, match="strictly between 0 and 1; 4 rows are not"):
             Log.from_frame(table)
 
-    def test_ids_outside_the_catalogue(self) -> None:
+    def test_ids_outside_the_catalog(self) -> None:
         with pytest.raises(InputError, match=r"2 rows have a user_id that is not in users= \(2 ids\), for example 1"):
             Log.from_frame(frame(), users=[2, 3])
-        with pytest.raises(InputError, match="'user_id' has int64 ids such as 3, but the catalogue"):
+        with pytest.raises(InputError, match="'user_id' has int64 ids such as 3, but the catalog"):
             Log.from_frame(frame(), users=["1", "2", "3"])
         with pytest.raises(InputError, match="has 1 id more than once, for example 2"):
             Log.from_frame(frame(), users=[1, 2, 2, 3])

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from taurank.data.ids import Catalogue, Ids, ids_from_bytes, ids_to_bytes
-from taurank.data.metadata import CATALOGUE_KEY, from_metadata, to_metadata
+from taurank.data.ids import Catalog, Ids, ids_from_bytes, ids_to_bytes
+from taurank.data.metadata import CATALOG_KEY, from_metadata, to_metadata
 from taurank.data.packing import _announced, _stream, pack, unpack
 from taurank.errors import InputError
 
@@ -126,10 +126,10 @@ def test_other_lists_than_the_expected_are_refused() -> None:
         ids_from_bytes(data)
 
 
-def test_the_catalogue_in_metadata() -> None:
-    catalogue = Catalogue(Ids([1, 2], "user_id"), Ids(["a"], "item_id"), Ids([0], "time"))
-    assert from_metadata(to_metadata(catalogue)) == catalogue
+def test_the_catalog_in_metadata() -> None:
+    catalog = Catalog(Ids([1, 2], "user_id"), Ids(["a"], "item_id"), Ids([0], "time"))
+    assert from_metadata(to_metadata(catalog)) == catalog
     assert from_metadata({}) is None
     for text in (b"", b"!", b"AAAA"):
         with pytest.raises(InputError, match="corrupt"):
-            from_metadata({CATALOGUE_KEY: text})
+            from_metadata({CATALOG_KEY: text})

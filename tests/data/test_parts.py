@@ -20,10 +20,10 @@ from taurank.errors import InputError
 def small_log() -> tr.Log:
     log = synthetic_log(6, 5, 4)
     visits = (np.array([0, 1, 2, 3, 3, 4, 5]), np.array([0, 0, 1, 1, 2, 3, 3]))
-    return replace(log, values=np.arange(len(log), dtype=float), eligibility=Eligibility.of(log.catalogue, visits))
+    return replace(log, values=np.arange(len(log), dtype=float), eligibility=Eligibility.of(log.catalog, visits))
 
 
-def test_select_keeps_rows_catalogue_values_and_eligible_cells() -> None:
+def test_select_keeps_rows_catalog_values_and_eligible_cells() -> None:
     log = small_log()
     part = log.select(users=[4, 1, 0], items=[2, 3], times=[3, 0])
     rows = log.to_frame()
@@ -54,7 +54,7 @@ def test_split_by_time(options: dict[str, Any], later: list[int]) -> None:
         ({"times": 4}, "of which 4 would be in the later part; both parts need at least one"),
         ({"share": 0.0}, "of which 0 would be in the later part"),
         ({"share": 2}, "share must be a number between 0 and 1, got 2"),
-        ({"times": [9]}, "1 time is not in the catalogue"),
+        ({"times": [9]}, "1 time is not in the catalog"),
     ],
 )
 def test_impossible_splits_are_refused(options: dict[str, Any], sentence: str) -> None:

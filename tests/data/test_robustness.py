@@ -90,7 +90,7 @@ class TestFiles:
             with pytest.raises(InputError, match="not a regular file"):
                 act()
 
-    def test_an_arrow_table_brings_its_catalogue(self, log: tr.Log) -> None:
+    def test_an_arrow_table_brings_its_catalog(self, log: tr.Log) -> None:
         wide = tr.Log.from_frame(log.to_frame(), users=range(100), items=range(50))
         assert tr.Log.from_frame(wide.to_arrow()).equals(wide)
 

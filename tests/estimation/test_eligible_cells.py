@@ -19,6 +19,10 @@ from taurank.errors import InputError
 SHAPE = (60, 30, 12)
 
 
+def without_tables(log: tr.Log) -> tr.Log:
+    return replace(log, eligibility=Eligibility.everything(log.catalog))
+
+
 def visiting_log(seed: int) -> tuple[tr.Log, npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
     """A log in which a third of the users visit at a time; propensities are additive where they do, else 0."""
     rng = np.random.default_rng(seed)
@@ -29,7 +33,7 @@ def visiting_log(seed: int) -> tuple[tr.Log, npt.NDArray[np.float64], npt.NDArra
     treated = (rng.random(SHAPE) < propensity).astype(np.int8)
     outcome = ((rng.random(SHAPE) < 0.2 + 0.3 * treated) & grid).astype(np.int8)
     log = dense_log(treated, outcome, np.where(grid, propensity, 0.5))
-    limits = Eligibility.of(log.catalogue, (np.nonzero(visits)[0], np.nonzero(visits)[1]))
+    limits = Eligibility.of(log.catalog, (np.nonzero(visits)[0], np.nonzero(visits)[1]))
     return replace(log, eligibility=limits), propensity, grid
 
 
@@ -43,7 +47,7 @@ def test_naive_is_right_on_average_where_only_a_part_visits() -> None:
         outcome = ((rng.random(grid.shape) < 0.2 + truth * treated) & grid).astype(np.int8)
         log = dense_log(treated, outcome)
         limited = replace(
-            log, eligibility=Eligibility.of(log.catalogue, (np.nonzero(visits)[0], np.nonzero(visits)[1]))
+            log, eligibility=Eligibility.of(log.catalog, (np.nonzero(visits)[0], np.nonzero(visits)[1]))
         )
         totals.append(tr.gains.naive(limited).value.sum() / limited.cells)
         wrong.append(tr.gains.naive(log).value.sum() / limited.cells)
@@ -56,7 +60,9 @@ def test_estimated_propensities_ignore_cells_that_are_not_eligible() -> None:
     log, propensity, _ = visiting_log(1)
     truth = propensity[log.user, log.item, log.time]
     limited = tr.propensity.estimate(log, random_state=0).propensity
-    blind = tr.propensity.estimate(replace(log, eligibility=None), random_state=0).propensity
+    blind = tr.propensity.estimate(
+        replace(log, eligibility=Eligibility.everything(log.catalog)), random_state=0
+    ).propensity
     assert limited is not None
     assert blind is not None
     assert np.corrcoef(limited, truth)[0, 1] > 0.9
@@ -68,7 +74,7 @@ def test_everything_eligible_is_the_same_as_no_table() -> None:
     treated = (np.random.default_rng(3).random((20, 15, 3)) < 0.3).astype(np.int8)
     log = dense_log(treated)
     user, time = (axis.ravel() for axis in np.indices((20, 3)))
-    everyone = replace(log, eligibility=Eligibility.of(log.catalogue, (user, time)))
+    everyone = replace(log, eligibility=Eligibility.of(log.catalog, (user, time)))
     plain, limited = (tr.propensity.estimate(one, random_state=0).propensity for one in (log, everyone))
     assert plain is not None
     assert limited is not None
@@ -78,7 +84,7 @@ def test_everything_eligible_is_the_same_as_no_table() -> None:
 def test_a_sample_of_the_cells_estimates_what_all_cells_do(monkeypatch: pytest.MonkeyPatch) -> None:
     log, _, _ = visiting_log(2)
     whole = tr.propensity.estimate(log, random_state=0).propensity
-    monkeypatch.setattr("taurank.estimation.additive_cells.MOST_CELLS", 1_500)
+    monkeypatch.setattr("taurank.estimation.additive_cells.MAX_CELLS", 1_500)
     sampled = tr.propensity.estimate(log, random_state=0).propensity
     assert whole is not None
     assert sampled is not None
@@ -88,7 +94,7 @@ def test_a_sample_of_the_cells_estimates_what_all_cells_do(monkeypatch: pytest.M
 
 def test_diagnosis_counts_eligible_cells_only() -> None:
     log, _, grid = visiting_log(4)
-    limited, blind = (tr.propensity.diagnose(one) for one in (log, replace(log, eligibility=None)))
+    limited, blind = (tr.propensity.diagnose(one) for one in (log, without_tables(log)))
     assert limited.n_cells == grid.sum()
     assert abs(limited.treated_total.ratio - 1.0) < 0.1
     assert blind.treated_total.ratio < 0.5

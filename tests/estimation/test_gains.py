@@ -41,7 +41,7 @@ def test_outcome_keeps_only_what_happened(log: Log) -> None:
     assert as_dict(made) == {("a", 1): 1.0, ("a", 2): 1.0, ("b", 2): 1.0, ("b", 3): 1.0}
     assert (made.name, made.kind) == ("outcome", "outcome")
     assert made.extreme is None
-    assert made.catalogue == log.catalogue
+    assert made.catalog == log.catalog
 
 
 def test_naive_counts_absent_cells(log: Log) -> None:
@@ -158,7 +158,7 @@ def test_where_selects_cells_by_value(log: Log) -> None:
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        ({"user": np.array([0, 9], np.int32)}, "positions of 'user_id' outside the catalogue of 2"),
+        ({"user": np.array([0, 9], np.int32)}, "positions of 'user_id' outside the catalog of 2"),
         ({"item": np.array([-1, 0], np.int32)}, "positions of 'item_id' outside"),
         ({"time": np.array([0, 1], np.int32)}, "positions of 'time' outside"),
         ({"user": np.array([0, 2**32], np.int64)}, "positions of 'user_id' outside"),
@@ -170,7 +170,7 @@ def test_where_selects_cells_by_value(log: Log) -> None:
         ({"value": ["a", "b"]}, "must be numbers"),
         ({"kind": "truth"}, "kind must be one of 'effect', 'outcome', got 'truth'"),
         ({"kind": [1]}, "kind must be"),
-        ({"catalogue": None}, "catalogue must be a Catalogue"),
+        ({"catalog": None}, "catalog must be a Catalog"),
     ],
 )
 def test_gains_are_checked_when_they_are_made(change: dict[str, Any], sentence: str) -> None:
@@ -179,8 +179,8 @@ def test_gains_are_checked_when_they_are_made(change: dict[str, Any], sentence: 
         replace(Gains.from_frame(frame), **change)
 
 
-def test_gains_refuse_the_log_of_another_catalogue(log: Log) -> None:
-    with pytest.raises(InputError, match="must have the catalogue of the gains"):
+def test_gains_refuse_the_log_of_another_catalog(log: Log) -> None:
+    with pytest.raises(InputError, match="must have the catalog of the gains"):
         replace(gains.ips(log), log=Log.from_frame(ROWS))
 
 

@@ -18,7 +18,7 @@ from scipy.special import expit
 import taurank as tr
 from support.builders import dense_log
 from taurank import propensity
-from taurank.data.ids import Catalogue, Ids
+from taurank.data.ids import Catalog, Ids
 from taurank.data.log import Log
 from taurank.errors import InputError
 from taurank.estimation import additive
@@ -173,8 +173,8 @@ def test_memory_does_not_grow_with_the_grid() -> None:
     sizes = (200_000, 50_000, 20)
     user, item, time = (rng.integers(0, n, 20_000).astype(np.int32) for n in sizes)
     names = ("user_id", "item_id", "time")
-    catalogue = Catalogue(*(Ids(np.arange(n), name) for n, name in zip(sizes, names, strict=True)))
-    log = Log(catalogue, user, item, time, np.ones(20_000, np.int8), np.zeros(20_000, np.int8), None)
+    catalog = Catalog(*(Ids(np.arange(n), name) for n, name in zip(sizes, names, strict=True)))
+    log = Log(catalog, user, item, time, np.ones(20_000, np.int8), np.zeros(20_000, np.int8), None)
     tracemalloc.start()
     estimate = propensity.estimate(log, random_state=0).propensity
     peak = tracemalloc.get_traced_memory()[1]

@@ -54,7 +54,7 @@ def shop() -> ShelfShop:
         np.put_along_axis(treated[:, :, time], top, visits[:, time, None], axis=1)
     log = dense_log(treated, rng.random(treated.shape) < 0.02 * visits[:, None, :])
     users, times = np.nonzero(visits)
-    log = replace(log, eligibility=Eligibility.of(log.catalogue, (users, times)))
+    log = replace(log, eligibility=Eligibility.of(log.catalog, (users, times)))
     tables = {
         "item": pd.DataFrame({"item_id": np.arange(ITEMS), "category": CATEGORY}),
         "shelves": pd.DataFrame(
@@ -75,7 +75,7 @@ def fitted(shop: ShelfShop, *names: str, score: bool = True) -> tuple[propensity
 
 
 def test_known_shelves_make_the_sum_of_weights_fit_where_learned_tastes_do_not(shop: ShelfShop) -> None:
-    """A user with a single visit has no exposures at other times: learned tastes spread over the whole catalogue."""
+    """A user with a single visit has no exposures at other times: learned tastes spread over the whole catalog."""
     (_, learned), (_, shelved), (_, scored) = (
         fitted(shop), fitted(shop, "item", "shelves", score=False), fitted(shop, "item", "shelves"),
     )  # fmt: skip

@@ -182,7 +182,7 @@ def test_many_blocks_of_users_and_ties_agree_with_evaluate() -> None:
     scores = np.round(world.treated_rate, 1)
     user, item = (codes.ravel().astype(np.int32) for codes in np.indices(scores.shape))
     effect = world.treated_rate.astype(np.float64) - world.control_rate
-    cells = Gains(world.sample(1, 0).log.catalogue, user, item, np.zeros(len(user), np.int32), effect.ravel())
+    cells = Gains(world.sample(1, 0).log.catalog, user, item, np.zeros(len(user), np.int32), effect.ravel())
     for metric in METRICS:
         measured = evaluate(scores, cells, metric)[metric].mean
         assert bounds.expected(world, scores, metric) == pytest.approx(measured, rel=1e-12)
@@ -340,7 +340,7 @@ class TestInterval:
 
 
 class Learner:
-    """A fitted learner with a catalogue of its own."""
+    """A fitted learner with a catalog of its own."""
 
     def __init__(self, users: list[int], items: list[int], scores: npt.NDArray[Any]) -> None:
         self.users, self.items, self.scores = Ids(users, "user_id"), Ids(items, "item_id"), scores

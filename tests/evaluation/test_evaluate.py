@@ -68,7 +68,7 @@ def test_no_gains_at_all() -> None:
     assert result["P@1"].interval() == (0.0, 0.0)
 
 
-def test_k_beyond_the_catalogue_still_divides_by_k() -> None:
+def test_k_beyond_the_catalog_still_divides_by_k() -> None:
     assert evaluate([[1.0, 2.0]], dense([[1.0, 1.0]]), "P@10")["P@10"].mean == pytest.approx(2 / 10)
 
 
@@ -364,9 +364,9 @@ def test_threads_must_be_positive() -> None:
         evaluate(np.eye(2), dense(np.eye(2)), threads=0)
 
 
-def test_gains_outside_their_catalogue_do_not_reach_a_kernel() -> None:
+def test_gains_outside_their_catalog_do_not_reach_a_kernel() -> None:
     good = dense(np.eye(2))
     wrong: list[Any] = [good.user + 1, good.user - 1, good.user.astype(np.int64) + 2**32]
     for user in wrong:
         with pytest.raises(InputError, match="positions of 'user_id' outside"):
-            Gains(good.catalogue, user, good.item, good.time, good.value)
+            Gains(good.catalog, user, good.item, good.time, good.value)

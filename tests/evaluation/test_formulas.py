@@ -73,7 +73,7 @@ def test_unknown_metrics(name: str) -> None:
         parse(name)
 
 
-def test_k_is_at_most_the_largest_catalogue() -> None:
+def test_k_is_at_most_the_largest_catalog() -> None:
     assert parse("P@2147483647").depth == 2**31 - 1
     with pytest.raises(InputError, match="k must be at most 2,147,483,647"):
         parse("P@2147483648")

@@ -126,7 +126,7 @@ def test_one_short_list_is_enough_to_refuse(scores: Any, made: Any) -> None:
     assert evaluate(short, made, "CP@2")
 
 
-def test_items_outside_the_catalogue_do_not_lengthen_a_list(scores: Any, made: Any) -> None:
+def test_items_outside_the_catalog_do_not_lengthen_a_list(scores: Any, made: Any) -> None:
     foreign = listed(scores, 3).assign(item_id=lambda frame: frame["item_id"].where(frame["item_id"] != 0, 99))
     with pytest.raises(InputError, match="CP@3 counts the first 3 items"):
         evaluate(foreign, made, "CP@3")

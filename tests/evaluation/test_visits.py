@@ -25,7 +25,7 @@ def pairs(visits: npt.NDArray[np.bool_]) -> tuple[Any, Any]:
 
 def limited(log: Log, visits: npt.NDArray[np.bool_] | None = None, candidates: Any = None) -> Log:
     """The log without what is outside; ``visits`` are users × times."""
-    eligibility = Eligibility.of(log.catalogue, None if visits is None else pairs(visits), candidates)
+    eligibility = Eligibility.of(log.catalog, None if visits is None else pairs(visits), candidates)
     inside = eligibility.contains(log.user, log.item, log.time)
     names = ("user", "item", "time", "treated", "outcome", "propensity")
     return replace(log, **{name: getattr(log, name)[inside] for name in names}, eligibility=eligibility)
@@ -52,7 +52,7 @@ def test_a_truth_is_measured_over_the_visits_of_a_log() -> None:
     """Gains at cells outside do not count."""
     log = by_hand()
     user, item, time = np.indices((3, 2, 2)).reshape(3, -1).astype(np.int32)
-    truth = Gains(log.catalogue, user, item, time, np.ones(12), "truth", kind="effect")
+    truth = Gains(log.catalog, user, item, time, np.ones(12), "truth", kind="effect")
     scores = np.ones((3, 2))
     assert evaluate(scores, truth, "CP@2")["CP@2"].mean == pytest.approx(1.0)
     assert len(truth.within(log)) == 3 * 2
@@ -62,8 +62,8 @@ def test_a_truth_is_measured_over_the_visits_of_a_log() -> None:
     )
 
 
-def test_gains_refuse_a_log_with_another_catalogue() -> None:
-    with pytest.raises(InputError, match="catalogue of the gains"):
+def test_gains_refuse_a_log_with_another_catalog() -> None:
+    with pytest.raises(InputError, match="catalog of the gains"):
         gains.ips(by_hand()).within(sparse_log(cells_frame(4, 3, 2, 0)))
 
 
@@ -77,10 +77,10 @@ def random_candidates(rng: np.random.Generator, how: str) -> Any:
 def test_visits_against_the_slow_twin(how: str, chosen: npt.NDArray[np.bool_]) -> None:
     rng = np.random.default_rng(5)
     log = sparse_log(cells_frame(9, 8, 4, 0))
-    limits = Eligibility.of(log.catalogue, pairs(rng.random((9, 4)) < 0.5), random_candidates(rng, how))
+    limits = Eligibility.of(log.catalog, pairs(rng.random((9, 4)) < 0.5), random_candidates(rng, how))
     cells = np.indices((9, 8, 4))
     visits = limits.contains(*cells).any(axis=1) & chosen[:, None]
-    fast = Visits.of(log.catalogue, limits, chosen)
+    fast = Visits.of(log.catalog, limits, chosen)
     np.testing.assert_array_equal(fast.by_user, visits.sum(axis=1))
     np.testing.assert_array_equal(fast.by_time, visits.sum(axis=0))
     assert (fast.total, fast.n_users) == (visits.sum(), visits.any(axis=1).sum())
@@ -148,7 +148,12 @@ def test_right_on_average_and_intervals_cover(shops: list[Shop], make: Any) -> N
 
 def test_per_user_and_time_the_estimate_would_be_too_small(shops: list[Shop]) -> None:
     """What was wrong before: a mean over users × times is half the truth here."""
-    blind = [evaluate(shop.scores, gains.ips(replace(shop.log, eligibility=None)), "CP@4")["CP@4"] for shop in shops]
+    blind = [
+        evaluate(
+            shop.scores, gains.ips(replace(shop.log, eligibility=Eligibility.everything(shop.log.catalog))), "CP@4"
+        )["CP@4"]
+        for shop in shops
+    ]
     assert np.mean([one.mean for one in blind]) < 0.6 * np.mean([shop.truth for shop in shops])
 
 

@@ -225,7 +225,7 @@ def test_new_users_are_folded_in_with_their_features(
 
 
 def test_the_choice_looks_at_warm_cells_only(world: Any, log: Log, frame: pd.DataFrame) -> None:
-    """Cold users and items in the catalogue change no likelihood."""
+    """Cold users and items in the catalog change no likelihood."""
     with_cold = EmpiricalBayes(rank=4, threads=1).fit(log, features=world[1]).settings_
     without = EmpiricalBayes(rank=4, threads=1).fit(Log.from_frame(frame), features=world[1]).settings_
     assert list(with_cold) == list(without)

@@ -50,10 +50,10 @@ def eligible_log(log: Log, listed: bool, seed: int = 0) -> Log:
     candidates = rng.random((log.n_items, log.n_times)) < 0.8
     if listed:
         cells = np.argwhere(visits[:, None, :] & candidates[None])
-        table = Eligibility.of(log.catalogue, None, (cells[:, 0], cells[:, 1], cells[:, 2]))
+        table = Eligibility.of(log.catalog, None, (cells[:, 0], cells[:, 1], cells[:, 2]))
     else:
         (users, at), (items, when) = np.nonzero(visits), np.nonzero(candidates)
-        table = Eligibility.of(log.catalogue, (users, at), (None, items, when))
+        table = Eligibility.of(log.catalog, (users, at), (None, items, when))
     keep = table.contains(log.user, log.item, log.time)
     rows = {name: getattr(log, name)[keep] for name in ("user", "item", "time", "treated", "outcome", "propensity")}
     return replace(log, **rows, eligibility=table)
@@ -83,7 +83,7 @@ def test_chances_are_the_eligible_cells(log: Log, listed: bool) -> None:
 
 @pytest.mark.parametrize(("prior", "rank"), PRIORS)
 def test_tables_in_which_everything_is_eligible_change_nothing(log: Log, prior: str, rank: int | None) -> None:
-    everything = Eligibility.of(log.catalogue, (np.repeat(np.arange(N_USERS), 5), np.tile(np.arange(5), N_USERS)))
+    everything = Eligibility.of(log.catalog, (np.repeat(np.arange(N_USERS), 5), np.tile(np.arange(5), N_USERS)))
     first, second = (scores(learner(prior, rank).fit(one)) for one in (log, replace(log, eligibility=everything)))
     assert first == pytest.approx(second, abs=1e-6)
 
@@ -91,9 +91,9 @@ def test_tables_in_which_everything_is_eligible_change_nothing(log: Log, prior: 
 def test_cells_that_are_not_eligible_are_not_chances(world: World) -> None:
     """Users who are away half of the time buy half as often per time; their rates per visit do not change."""
     long, short = world.sample(8, random_state=3).log, world.sample(4, random_state=3).log
-    padded = replace(short, catalogue=long.catalogue)
+    padded = replace(short, catalog=long.catalog)
     visits = (np.repeat(np.arange(N_USERS), 4), np.tile(np.arange(4), N_USERS))
-    tabled = replace(padded, eligibility=Eligibility.of(long.catalogue, visits))
+    tabled = replace(padded, eligibility=Eligibility.of(long.catalog, visits))
     for prior, rank in PRIORS:
         fitted = learner(prior, rank).fit(tabled)
         assert scores(fitted) == pytest.approx(scores(learner(prior, rank).fit(short)), abs=1e-6)
@@ -209,8 +209,8 @@ def test_propensities_that_some_rows_lack_are_not_used(log: Log) -> None:
 
 @pytest.mark.parametrize("featured", [False, True])
 def test_every_nth_user_of_a_large_log_decides(log: Log, monkeypatch: pytest.MonkeyPatch, featured: bool) -> None:
-    monkeypatch.setattr(learner_module, "FEWEST_USERS", log.n_users // 3)
-    monkeypatch.setattr(learner_module, "FEWEST_ROWS", len(log) // 3)
+    monkeypatch.setattr(learner_module, "MIN_USERS", log.n_users // 3)
+    monkeypatch.setattr(learner_module, "MIN_ROWS", len(log) // 3)
     table = pd.DataFrame({"user_id": np.arange(log.n_users), "age": np.arange(log.n_users) % 5})
     features, of_third = (Features(users=each) if featured else None for each in (table, table[::3]))
     model = EmpiricalBayes(threads=1, rank=3).fit(log, features=features)
@@ -222,7 +222,7 @@ def test_every_nth_user_of_a_large_log_decides(log: Log, monkeypatch: pytest.Mon
 def test_counts_are_numbered_alike_with_and_without_a_table(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     pairs = count(log)
     by_table = model_module._patterns(pairs, by_exposure(pairs))
-    monkeypatch.setattr(model_module, "MOST_CODES", 0)
+    monkeypatch.setattr(model_module, "MAX_CODES", 0)
     sorted_ = model_module._patterns(pairs, by_exposure(pairs))
     assert (by_table[0].counts == sorted_[0].counts).all()
     assert by_table[0].weight == pytest.approx(sorted_[0].weight)

@@ -24,7 +24,7 @@ def cells(table: Any) -> set[tuple[Any, ...]]:
     return set(zip(frame["user_id"], frame["item_id"], frame["time"], strict=True))
 
 
-def test_the_last_time_is_held_out_and_leaves_the_catalogue(small: Log) -> None:
+def test_the_last_time_is_held_out_and_leaves_the_catalog(small: Log) -> None:
     held = hold_out(small, by_outcome=False)
     assert held is not None
     assert cells(held.rest) == {cell for cell in cells(small) if cell[2] != 3}

@@ -54,7 +54,7 @@ def test_the_log_of_a_kind_has_the_others_as_background(frame: pd.DataFrame, kin
             assert np.isnan(by_cell.loc[cell, "propensity"]) == (not mailed)
         else:
             assert cell not in by_cell.index
-    assert kinds["mailer"].catalogue == kinds["display"].catalogue
+    assert kinds["mailer"].catalog == kinds["display"].catalog
 
 
 def test_finds_the_kind_that_helps_and_nothing_where_none_does(kinds: tr.Kinds) -> None:

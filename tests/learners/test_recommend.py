@@ -132,10 +132,10 @@ class TestRecommend:
     def test_candidates_of_a_log_are_what_its_last_time_had(self, model: Learner, log: Log) -> None:
         last = log.n_times - 1
         own = (np.array([1, 1, 2, 2]), np.array([4, 8, 3, 5]), np.array([last, last, last, 0]))
-        listed = replace(log, eligibility=Eligibility.of(log.catalogue, None, own))
+        listed = replace(log, eligibility=Eligibility.of(log.catalog, None, own))
         frame = model.recommend(k=3, candidates=listed)
         assert sorted(zip(frame["user_id"], frame["item_id"], strict=True)) == [(1, 4), (1, 8), (2, 3)]
-        timed = Eligibility.of(log.catalogue, None, (None, np.array([7, 9, 11]), np.array([last, last, 0])))
+        timed = Eligibility.of(log.catalog, None, (None, np.array([7, 9, 11]), np.array([last, last, 0])))
         assert set(model.recommend(k=3, candidates=replace(log, eligibility=timed))["item_id"]) == {7, 9}
         pd.testing.assert_frame_equal(model.recommend(k=3, candidates=log), model.recommend(k=3))
 
@@ -253,7 +253,7 @@ class TestLookup:
         model = Popular().fit(log)
 
         def hash_all(*_: object) -> None:
-            raise AssertionError("the whole catalogue was hashed")
+            raise AssertionError("the whole catalog was hashed")
 
         monkeypatch.setattr(Ids, "encode", hash_all)
         assert model.recommend([5, 7], k=1)["user_id"].tolist() == [5, 7]

@@ -55,7 +55,7 @@ def make(name: str, **options: Any) -> Learner:
 
 
 def scores(learner: Learner, users: Any, items: Any) -> np.ndarray:
-    """Scores by id, whatever the order of the catalogue."""
+    """Scores by id, whatever the order of the catalog."""
     block = learner.score_block(learner.users.encode_known(users))
     return block[:, learner.items.encode_known(items)]
 
@@ -82,7 +82,7 @@ def test_a_learner_that_needs_the_past_says_so(past: tr.Log, news: tr.Log) -> No
 
 @pytest.mark.parametrize("name", LEARNERS)
 class TestUpdate:
-    def test_catalogue_grows_behind_the_known_ids(self, name: str, models: Any, past: tr.Log, news: tr.Log) -> None:
+    def test_catalog_grows_behind_the_known_ids(self, name: str, models: Any, past: tr.Log, news: tr.Log) -> None:
         model = copy.copy(models[name]).update(news)
         assert model.users == grown(past.users, news.users)
         assert model.items == grown(past.items, news.items)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from taurank.serve.sequences import (
-    FEWEST_ACTIVE,
-    FEWEST_USERS,
-    FEWEST_VALUED,
+    MIN_ACTIVE,
+    MIN_USERS,
+    MIN_VALUED,
     Means,
     difference,
     from_variance,
@@ -52,7 +52,7 @@ def test_coverage_under_continuous_peeking() -> None:
     variance = (np.cumsum(x**2, axis=1) / t - mean**2) / np.maximum(t - 1, 1)
     covered = fixed = 0
     for run in range(runs):
-        enough = (t >= FEWEST_USERS) & (np.cumsum(x[run] != 0) >= FEWEST_ACTIVE)
+        enough = (t >= MIN_USERS) & (np.cumsum(x[run] != 0) >= MIN_ACTIVE)
         sequence = from_variance(mean[run], np.maximum(variance[run], 0), enough)
         covered += bool(((sequence.low <= rate) & (rate <= sequence.high)).all())
         naive = 1.96 * np.sqrt(np.maximum(variance[run], 0))[enough]
@@ -67,7 +67,7 @@ def test_coverage_of_values(spread: float) -> None:
     random, runs, covered = np.random.default_rng(5), 200, 0
     for _ in range(runs):
         small, large = (_valued(random, users, spread) for users in (1000, 4000))
-        sequence = difference(small, large, fewest_active=FEWEST_VALUED)
+        sequence = difference(small, large, fewest_active=MIN_VALUED)
         covered += bool(((sequence.low <= 0) & (sequence.high >= 0)).all())
         assert np.isfinite(sequence.high[-1])
     assert covered / runs >= 0.95

@@ -11,7 +11,7 @@ from support.factors import some_pairs, some_points
 from taurank.errors import InputError
 from taurank.sgd.planning import block_offsets, bucket_pairs, bucket_points, by_user, plan_users
 from taurank.sgd.samples import PAIR, Positives
-from taurank.sgd.strata import MOST_BLOCKS, POSITIVES_PER_VISIT, WORKERS, Strata
+from taurank.sgd.strata import MAX_BLOCKS, POSITIVES_PER_VISIT, WORKERS, Strata
 
 
 def positives(n_users: int, n_items: int, count: int, seed: int = 0) -> Positives:
@@ -129,7 +129,7 @@ def test_the_number_of_blocks_follows_the_data() -> None:
 def test_many_blocks_are_for_users_with_many_positives() -> None:
     sparse, dense = Strata(100_000, 10_000, 5_000_000), Strata(10_000, 10_000, 5_000_000)
     assert sparse.blocks == WORKERS
-    assert WORKERS < dense.blocks <= MOST_BLOCKS
+    assert WORKERS < dense.blocks <= MAX_BLOCKS
     assert 5_000_000 / (10_000 * dense.blocks) >= POSITIVES_PER_VISIT
 
 

@@ -22,7 +22,7 @@ import pytest
 import taurank
 from support.factors import some_pairs, some_positives, start_tables
 from taurank import BPR, DLCE, ULBPR, Log, World
-from taurank._threads import MOST_THREADS, Flag, map_blocks, run_interruptibly, run_together, worker_count
+from taurank._threads import MAX_THREADS, Flag, map_blocks, run_interruptibly, run_together, worker_count
 from taurank.sgd import scheduler
 from taurank.sgd.scheduler import Pairwise, run_pairwise_epoch, run_pairwise_samples
 from taurank.sgd.strata import Strata
@@ -161,7 +161,7 @@ def test_blocks_cover_everything_once(n: int) -> None:
 
 def test_absurd_numbers_of_threads_are_capped() -> None:
     assert worker_count(3) == 3
-    assert worker_count(10**9) <= max(MOST_THREADS, os.cpu_count() or 1)
+    assert worker_count(10**9) <= max(MAX_THREADS, os.cpu_count() or 1)
     log = World.synthetic(30, 20, random_state=0).sample(1, random_state=1, threads=10**9).log
     few, many = (ULBPR(factors=4, epochs=1, threads=threads, random_state=0).fit(log) for threads in (1, 10**4))
     assert np.array_equal(few.item_factors_, many.item_factors_)

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pandas as pd
 
 import taurank as tr
-from taurank.data.ids import Catalogue, Ids
+from taurank.data.ids import Catalog, Ids
 
 
 def cells_frame(
@@ -26,7 +26,7 @@ def cells_frame(
 
 
 def sparse_log(frame: pd.DataFrame) -> tr.Log:
-    """The log of a frame of all cells: rows where something was recommended or happened, the whole catalogue."""
+    """The log of a frame of all cells: rows where something was recommended or happened, the whole catalog."""
     rows = frame[(frame["treated"] == 1) | (frame["outcome"] == 1)]
     ids = {column: sorted(set(frame[column])) for column in ("user_id", "item_id", "time")}
     return tr.Log.from_frame(rows, ids["user_id"], ids["item_id"], ids["time"])
@@ -43,11 +43,9 @@ def dense_log(
     rows = treated.astype(bool) | outcome.astype(bool) if rows is None else rows
     user, item, time = (axis.astype(np.int32) for axis in np.nonzero(rows))
     ids = (Ids(np.arange(n), name) for n, name in zip(treated.shape, ("user_id", "item_id", "time"), strict=True))
-    catalogue, cells = Catalogue(*ids), (user, item, time)
+    catalog, cells = Catalog(*ids), (user, item, time)
     chances = None if propensity is None else propensity[cells].astype(np.float64)
-    return tr.Log(
-        catalogue, user, item, time, treated[cells].astype(np.int8), outcome[cells].astype(np.int8), chances
-    )
+    return tr.Log(catalog, user, item, time, treated[cells].astype(np.int8), outcome[cells].astype(np.int8), chances)
 
 
 def purchases_log(propensities: list[float], treated: list[int]) -> tr.Log:

@@ -1,6 +1,6 @@
 """Damaged and crafted files, by the thousand: python mutations.py KIND SEED COUNT (a process of its own).
 
-``parquet`` changes bytes of a Parquet log, ``catalogue`` changes the stream of ids inside one, ``ids`` that
+``parquet`` changes bytes of a Parquet log, ``catalog`` changes the stream of ids inside one, ``ids`` that
 stream alone,
 ``world`` changes a saved world and signs it again. It prints one line of JSON: how many files were refused, accepted
 with the same content, accepted with another content, and which errors other than InputError escaped.
@@ -74,20 +74,20 @@ def parquet_files(folder: Path) -> Mutated:
     return lambda rng: mutate(data, rng)
 
 
-def catalogue_files(folder: Path) -> Mutated:
+def catalog_files(folder: Path) -> Mutated:
     table = some_log().to_arrow()
-    stream = base64.b64decode(table.schema.metadata[metadata.CATALOGUE_KEY])
+    stream = base64.b64decode(table.schema.metadata[metadata.CATALOG_KEY])
 
     def make(rng: np.random.Generator) -> bytes:
         text = base64.b64encode(mutate(stream, rng))
-        pq.write_table(table.replace_schema_metadata({metadata.CATALOGUE_KEY: text}), folder / "other.parquet")
+        pq.write_table(table.replace_schema_metadata({metadata.CATALOG_KEY: text}), folder / "other.parquet")
         return (folder / "other.parquet").read_bytes()
 
     return make
 
 
 def id_streams(folder: Path) -> Mutated:
-    stream = base64.b64decode(some_log().to_arrow().schema.metadata[metadata.CATALOGUE_KEY])
+    stream = base64.b64decode(some_log().to_arrow().schema.metadata[metadata.CATALOG_KEY])
     return lambda rng: mutate(stream, rng)
 
 
@@ -108,7 +108,7 @@ def read_log(path: Path) -> Any:
 
 KINDS: dict[str, tuple[str, Callable[[Path], Mutated], Callable[[Path], Any]]] = {
     "parquet": ("log.parquet", parquet_files, read_log),
-    "catalogue": ("log.parquet", catalogue_files, read_log),
+    "catalog": ("log.parquet", catalog_files, read_log),
     "ids": ("ids", id_streams, lambda path: unpack(path.read_bytes())),
     "world": ("a.world", world_files, tr.World.load),
 }

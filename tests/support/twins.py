@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from taurank import Gains
-from taurank.data.ids import Catalogue, Ids
+from taurank.data.ids import Catalog, Ids
 
 Floats = npt.NDArray[np.float64]
 
@@ -90,8 +90,8 @@ def dense(values: Any, kind: Literal["effect", "outcome"] | None = "effect") -> 
     time, user, item = (codes.astype(np.int32) for codes in np.nonzero(cube))
     n_times, n_users, n_items = cube.shape
     lists = (range(n_users), "user_id"), (range(n_items), "item_id"), (range(n_times), "time")
-    catalogue = Catalogue(*(Ids(ids, column) for ids, column in lists))
-    return Gains(catalogue, user, item, time, cube[time, user, item], "made up", kind=kind)
+    catalog = Catalog(*(Ids(ids, column) for ids, column in lists))
+    return Gains(catalog, user, item, time, cube[time, user, item], "made up", kind=kind)
 
 
 def sparse_gains(rng: np.random.Generator, shape: tuple[int, ...], share: float = 0.1) -> Gains:

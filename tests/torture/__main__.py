@@ -15,13 +15,13 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))  # "python tests/torture" does not know the folder above
 
 from torture.environments import environments, forks, full_disk
-from torture.files import archives, catalogues, logs
+from torture.files import archives, catalogs, logs
 from torture.processes import interrupts, killed_fits, killed_searches, killed_writes
 from torture.tally import Attack, Tally
 
 ATTACKS: dict[str, Attack] = {
     "mutated logs": logs,
-    "crafted catalogues": catalogues,
+    "crafted catalogs": catalogs,
     "crafted archives": archives,
     "interrupts": interrupts,
     "killed fits": killed_fits,

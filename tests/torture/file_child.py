@@ -83,7 +83,7 @@ def logs(folder: Path) -> tuple[Callable[[np.random.Generator], Path], Read]:
     return make, read_log
 
 
-def catalogues(folder: Path) -> tuple[Callable[[np.random.Generator], Path], Read]:
+def catalogs(folder: Path) -> tuple[Callable[[np.random.Generator], Path], Read]:
     table = sample().log.to_arrow()
     ((key, text),) = ((k, v) for k, v in table.schema.metadata.items() if k.startswith(b"taurank"))
     stream = base64.b64decode(text)
@@ -213,7 +213,7 @@ def tries(make: Callable[[np.random.Generator], Path], seed: int, first: int, se
 def main(what: str, place: str, seed: str, first: str, seconds: str) -> None:
     folder = Path(place)
     warnings.simplefilter("ignore")
-    make, read = {"logs": logs, "catalogues": catalogues, "archives": archives}[what](folder)
+    make, read = {"logs": logs, "catalogs": catalogs, "archives": archives}[what](folder)
     counts: dict[str, Any] = {"tried": 0, "refused": 0, "accepted": 0, "violations": [], "now": int(first) - 1}
     steady = 0
     for number, path in tries(make, int(seed), int(first), float(seconds)):

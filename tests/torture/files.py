@@ -20,9 +20,9 @@ def logs(folder: Path, seed: int, seconds: float) -> Tally:
     return _drive("logs", folder, seed, seconds)
 
 
-def catalogues(folder: Path, seed: int, seconds: float) -> Tally:
-    """Parquet logs that are whole but carry a damaged or hostile catalogue."""
-    return _drive("catalogues", folder, seed, seconds)
+def catalogs(folder: Path, seed: int, seconds: float) -> Tally:
+    """Parquet logs that are whole but carry a damaged or hostile catalog."""
+    return _drive("catalogs", folder, seed, seconds)
 
 
 def archives(folder: Path, seed: int, seconds: float) -> Tally:

@@ -103,13 +103,13 @@ def test_a_journal_of_another_search_is_refused(
 
 
 def test_a_journal_of_other_data_is_refused(data: tuple[Log, Gains], tmp_path: Path) -> None:
-    """Also where only propensities, times, the catalogue or the cells of the validation differ."""
+    """Also where only propensities, times, the catalog or the cells of the validation differ."""
     log, truth = data
     options: dict[str, Any] = {"trials": 1, "space": SPACE, "fixed": FIXED, "journal": tmp_path / "journal"}
     tune("dlce", log, truth, **options)
     frame = log.to_frame()
-    catalogue = {"users": log.users, "items": log.items, "times": log.times}
-    same = Log.from_frame(frame, **{name: ids.values.to_pylist() for name, ids in catalogue.items()})
+    catalog = {"users": log.users, "items": log.items, "times": log.times}
+    same = Log.from_frame(frame, **{name: ids.values.to_pylist() for name, ids in catalog.items()})
     tune("dlce", same, truth, **options)
     others = [
         Log.from_frame(frame.assign(propensity=0.5)),
@@ -119,7 +119,7 @@ def test_a_journal_of_other_data_is_refused(data: tuple[Log, Gains], tmp_path: P
     for other in others:
         with pytest.raises(InputError, match="belongs to another search"):
             tune("dlce", other, truth, **options)
-    moved = Gains(truth.catalogue, truth.user, np.flip(truth.item), truth.time, truth.value, truth.name, truth.timed)
+    moved = Gains(truth.catalog, truth.user, np.flip(truth.item), truth.time, truth.value, truth.name, truth.timed)
     with pytest.raises(InputError, match="belongs to another search"):
         tune("dlce", log, moved, **options)
 

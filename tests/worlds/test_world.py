@@ -53,7 +53,7 @@ class TestSampling:
         assert both[is_treated].mean() == pytest.approx(0.0, abs=0.02)
         assert np.count_nonzero(both) / 50_000 == pytest.approx(0.5, abs=0.01)
 
-    def test_rows_with_nothing_are_absent_and_the_catalogue_is_whole(self) -> None:
+    def test_rows_with_nothing_are_absent_and_the_catalog_is_whole(self) -> None:
         sample = small_world().sample(3, random_state=1)
         assert ((sample.log.treated == 1) | (sample.log.outcome == 1)).all()
         for part in (sample.log, sample.truth):
@@ -107,7 +107,7 @@ class TestPersonalized:
                 assert personal.propensity[user, item] == pytest.approx(expected, rel=1e-6)
         assert personal.propensity.mean() == pytest.approx(world.propensity.mean(), abs=1e-6)
 
-    def test_ties_follow_the_catalogue(self) -> None:
+    def test_ties_follow_the_catalog(self) -> None:
         flat = np.full((2, 5), 0.1)
         personal = World(flat, flat, np.full((2, 5), 0.2), [0, 1], list("abcde")).personalized(2.0)
         assert (np.diff(personal.propensity, axis=1) < 0).all()

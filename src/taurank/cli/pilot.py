@@ -22,10 +22,10 @@ def pilot(
     today's ranking, on the later ones. Writes report.html, and the chosen model with its recommendations. The same
     command continues an interrupted run.
     """
-    from taurank import html
+    from taurank import report
     from taurank.piloting.run import pilot
 
-    html.require()
+    report.require()
     result = pilot(plan, out, threads=threads, show_progress=True)
     say(str(result))
     say(f"Wrote {out / 'report.html'}.")

@@ -14,7 +14,7 @@ import numpy as np
 
 from taurank.cluster.evaluating import Rows, group_log
 from taurank.cluster.grouping import send_rows
-from taurank.data.ids import Catalogue, Codes
+from taurank.data.ids import Catalog, Codes
 from taurank.errors import InputError
 from taurank.estimation.estimators import Estimator
 from taurank.evaluation.assessment import Assessment
@@ -27,13 +27,13 @@ from taurank.evaluation.uncertainty import Uncertainty
 from taurank.evaluation.verdicts import Case
 
 ROWS_PER_GROUP = 1 << 20
-FEWEST_GROUPS = 8
+MIN_GROUPS = 8
 
 
 class AssessTask(NamedTuple):
     """A group of users whose rows to tally."""
 
-    users: Codes  # positions in the catalogue, in order
+    users: Codes  # positions in the catalog, in order
     timed: bool
     share: float
     formulas: list[Formula]
@@ -41,16 +41,16 @@ class AssessTask(NamedTuple):
     n: int  # users × times of the whole log
 
 
-def tally_group(task: AssessTask, catalogue: Catalogue, rankers: tuple[Any], *rows: Rows) -> list[Tally]:
+def tally_group(task: AssessTask, catalog: Catalog, rankers: tuple[Any], *rows: Rows) -> list[Tally]:
     """A tally of each metric."""
-    log = group_log(task.users, catalogue, task.timed, task.share, rows)
+    log = group_log(task.users, catalog, task.timed, task.share, rows)
     within = rows_within(ranking_of(rankers[0], log.users, log.items), log, task.formulas, 1)
     return [tally(log, *reach, task.estimator, task.n) for reach in within]
 
 
-def pair_sums(task: AssessTask, catalogue: Catalogue, rankers: tuple[Any, Any], *rows: Rows) -> EventSums:
+def pair_sums(task: AssessTask, catalog: Catalog, rankers: tuple[Any, Any], *rows: Rows) -> EventSums:
     """The sums over the events of the paired difference of two rankings, by the first metric."""
-    log = group_log(task.users, catalogue, task.timed, task.share, rows)
+    log = group_log(task.users, catalog, task.timed, task.share, rows)
     first, second = (
         events_of(log, *rows_within(ranking_of(one, log.users, log.items), log, task.formulas, 1)[0],
                   task.estimator, task.n)
@@ -75,7 +75,7 @@ class ClusterAssessment(Assessment):
         by_metric = zip(self.formulas, zip(*by_group, strict=True), strict=True)
         return {
             formula.name: TalliedEvidence(
-                added(list(zip(groups, tallies, strict=True)), log.catalogue), formula, log.catalogue,
+                added(list(zip(groups, tallies, strict=True)), log.catalog), formula, log.catalog,
                 float(log.summary.positives),
             )
             for formula, tallies in by_metric
@@ -111,7 +111,7 @@ class ClusterAssessment(Assessment):
                 "`with connect(…)`."
             )
         users = np.arange(log.n_users, dtype=np.int32)
-        count = min(max(FEWEST_GROUPS, -(-len(log) // ROWS_PER_GROUP)), max(1, log.n_users))
+        count = min(max(MIN_GROUPS, -(-len(log) // ROWS_PER_GROUP)), max(1, log.n_users))
         return list(np.array_split(users, count))
 
     def _each(self, method: str, groups: list[Codes], rankers: tuple[Any, ...], formulas: list[Formula]) -> list[Any]:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from taurank.cluster.evaluating import Rows, group_log
 from taurank.cluster.grouping import send_rows
-from taurank.data.ids import Catalogue, Codes
+from taurank.data.ids import Catalog, Codes
 from taurank.data.shards import Shard, ShardedArray, write_shard
 from taurank.learners.counting import COUNTS, ItemMeans, Pairs, count_pairs, item_means, item_sums
 
@@ -54,11 +54,11 @@ def fit(learner: Any, log: Any) -> None:
     learner.times_ = np.array([log.n_times], np.int64)
 
 
-def count(task: CountTask, catalogue: Catalogue, *rows: Rows) -> npt.NDArray[np.float64]:
+def count(task: CountTask, catalog: Catalog, *rows: Rows) -> npt.NDArray[np.float64]:
     """Count the pairs of some users into a file; the sums of every item."""
-    pairs = count_pairs(group_log(task.users, catalogue, task.timed, 0.0, rows))
+    pairs = count_pairs(group_log(task.users, catalog, task.timed, 0.0, rows))
     np.savez(_file(task), **pairs._asdict())
-    return item_sums(pairs, catalogue.n_items)
+    return item_sums(pairs, catalog.n_items)
 
 
 def score(task: ScoreTask) -> tuple[npt.NDArray[np.int64], dict[str, Shard]]:

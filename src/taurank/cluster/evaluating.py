@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from taurank.cluster.pieces import PartOfLog
-from taurank.data.ids import Catalogue, Codes, Ids
+from taurank.data.ids import Catalog, Codes, Ids
 from taurank.data.log import Log
 from taurank.estimation import gains as estimators
 from taurank.estimation.gains import Gains
@@ -21,7 +21,7 @@ Floats = npt.NDArray[np.float64]
 
 
 class Rows(NamedTuple):
-    """Rows of a log, without its catalogue."""
+    """Rows of a log, without its catalog."""
 
     user: Codes
     item: Codes
@@ -45,7 +45,7 @@ class Estimate(NamedTuple):
 class MeasureTask(NamedTuple):
     """A group of users to measure."""
 
-    users: Codes  # positions in the catalogue, in order
+    users: Codes  # positions in the catalog, in order
     timed: bool
     share: float
     estimate: Estimate
@@ -67,12 +67,12 @@ def _take(log: Log, rows: npt.NDArray[np.intp]) -> Rows:
     )  # fmt: skip
 
 
-def group_log(users: Codes, catalogue: Catalogue, timed: bool, share: float, rows: tuple[Rows, ...]) -> PartOfLog:
-    """The log of some users: its catalogue has these users and everything else."""
+def group_log(users: Codes, catalog: Catalog, timed: bool, share: float, rows: tuple[Rows, ...]) -> PartOfLog:
+    """The log of some users: its catalog has these users and everything else."""
     columns: list[Any] = [np.concatenate([part[n] for part in rows]) for n in range(5)]
     propensity = None if rows[0].propensity is None else np.concatenate([part.propensity for part in rows])  # type: ignore[misc]
     columns[0] = np.searchsorted(users, columns[0]).astype(np.int32)
-    own = Catalogue(Ids(catalogue.users.decode(users), "user_id"), catalogue.items, catalogue.times)
+    own = Catalog(Ids(catalog.users.decode(users), "user_id"), catalog.items, catalog.times)
     user, item, time, treated, outcome = columns
     return PartOfLog(own, user, item, time, treated, outcome, propensity, timed, share=share)
 
@@ -85,9 +85,9 @@ def needed_users(part: PartOfLog, estimate: Estimate, whole_log: bool) -> Codes:
     return np.unique(gains.user[gains.value != 0])
 
 
-def measure_group(task: MeasureTask, catalogue: Catalogue, ranker: Any, *rows: Rows) -> tuple[Floats, list[Floats]]:
+def measure_group(task: MeasureTask, catalog: Catalog, ranker: Any, *rows: Rows) -> tuple[Floats, list[Floats]]:
     """The sums of every user of the group, and those over time of each of its blocks."""
-    log = group_log(task.users, catalogue, task.timed, task.share, rows)
+    log = group_log(task.users, catalog, task.timed, task.share, rows)
     gains = task.estimate.of(log)
     extreme = gains.extreme
     if task.lacks_overlap and extreme is not None:  # decided for the whole log, not for this group

@@ -25,7 +25,7 @@ from taurank.errors import InputError, first_line
 from taurank.learners import CountingBayes, FactorLearner, GainsPass, Popular, Random, Record
 from taurank.learners.checkpoints import State
 from taurank.learners.fitting import FitOptions, Training, history_frame
-from taurank.learners.holdout import FEWEST_EPOCHS, affordable_users, check_epochs, pilot_epochs, refit_epochs
+from taurank.learners.holdout import MIN_EPOCHS, affordable_users, check_epochs, pilot_epochs, refit_epochs
 from taurank.sgd.scheduler import Stats
 
 STATE = "state.json"
@@ -82,7 +82,7 @@ def _pilot(learner: Any, log: Any, options: FitOptions) -> list[Record]:
     file = None if options.checkpoint is None else Path(options.checkpoint) / STATE
     if file is not None and file.is_file():
         return [Record(**entry) for entry in _stored(file).get("pilot", ())]
-    held = hold_out(log, not learner.estimates_effects) if learner.epochs >= FEWEST_EPOCHS else None
+    held = hold_out(log, not learner.estimates_effects) if learner.epochs >= MIN_EPOCHS else None
     if held is None:
         return []
     pilot = copy.copy(learner)

@@ -141,10 +141,10 @@ class ClusterMeasurement:
 
 
 def _empty(log: Any, estimate: Estimate) -> Gains:
-    """The gains of a log without rows, but with this catalogue."""
+    """The gains of a log without rows, but with this catalog."""
     nothing = np.empty(0, np.int32)
     propensity = np.empty(0) if log.summary.has_propensity else None
-    rows = Log(log.catalogue, nothing, nothing, nothing, np.empty(0, np.int8), np.empty(0, np.int8), propensity)
+    rows = Log(log.catalog, nothing, nothing, nothing, np.empty(0, np.int8), np.empty(0, np.int8), propensity)
     gains = estimate.of(replace(rows, timed=log.summary.timed))
     gains.__dict__["log_fingerprint"] = log.fingerprint
     return gains

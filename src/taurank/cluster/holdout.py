@@ -28,8 +28,8 @@ def hold_out(log: Any, by_outcome: bool) -> HeldOut | None:
     if not held[POSITIVES] or not rest[POSITIVES]:
         return None
     times = tuple(int(time) for time in last)
-    kept = log.part(Part(False, times), rest, without_times(log.catalogue, last))
-    measured = log.part(Part(True, times), held, log.catalogue)
-    has_both = 0 < held[TREATED] < log.catalogue.n_cells
+    kept = log.part(Part(False, times), rest, without_times(log.catalog, last))
+    measured = log.part(Part(True, times), held, log.catalog)
+    has_both = 0 < held[TREATED] < log.catalog.n_cells
     name = estimator_for(held[WITHOUT_PROPENSITY] == 0, has_both, by_outcome)
     return HeldOut(kept, measured.estimate(name, {"cap": CAP} if name == "capped_ips" else {}))

@@ -1,4 +1,4 @@
-"""``read_log``: a log that stays in its files, with the catalogue and the counts that learners need."""
+"""``read_log``: a log that stays in its files, with the catalog and the counts that learners need."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import numpy.typing as npt
 from taurank.cluster.connection import Cluster, current
 from taurank.cluster.pieces import Part, Piece, Summary, find_pieces
 from taurank.data.columns import ID_COLUMNS, WrongRows
-from taurank.data.id_column import IdColumn, catalogue_of
-from taurank.data.ids import Catalogue, Ids
+from taurank.data.id_column import IdColumn, catalog_of
+from taurank.data.ids import Catalog, Ids
 from taurank.data.reader import recorded_ids
 from taurank.data.remote import RemoteLog
 from taurank.errors import InputError
@@ -29,29 +29,29 @@ ESTIMATORS = ("outcome", "naive", "ips", "capped_ips")
 def read_log(path: str | os.PathLike[str], users: Any = None, items: Any = None, times: Any = None) -> ClusterLog:
     """A log from Parquet (a file, a glob or a folder that all machines reach), for use inside ``connect``.
 
-    The workers read every row once to check it and to build the catalogue; the arguments are those of ``Log.read``.
+    The workers read every row once to check it and to build the catalog; the arguments are those of ``Log.read``.
     Afterwards the rows stay in their files until a fit or an evaluation reads what it needs.
     """
     cluster = current()
     pieces, source = find_pieces(path)
     summary = _merged(cluster, cluster.pool.map("summarize", [(piece,) for piece in pieces]))
-    lists = _catalogue(summary, (users, items, times), recorded_ids(source))
-    catalogue = Catalogue(*lists)
-    bought = np.zeros(catalogue.n_items, np.int64)
-    bought[catalogue.items.encode(summary.items)] = summary.bought
-    return ClusterLog(cluster, pieces, catalogue, summary, bought)
+    lists = _catalog(summary, (users, items, times), recorded_ids(source))
+    catalog = Catalog(*lists)
+    bought = np.zeros(catalog.n_items, np.int64)
+    bought[catalog.items.encode(summary.items)] = summary.bought
+    return ClusterLog(cluster, pieces, catalog, summary, bought)
 
 
 class ClusterLog(RemoteLog):
     """A log in Parquet files, read by the workers of a cluster; ``fit`` and ``taurank.gains`` accept it."""
 
     def __init__(
-        self, cluster: Cluster, pieces: Sequence[Piece], catalogue: Catalogue, summary: Summary,
+        self, cluster: Cluster, pieces: Sequence[Piece], catalog: Catalog, summary: Summary,
         bought: npt.NDArray[np.int64],
     ) -> None:  # fmt: skip
-        self.cluster, self.pieces, self.catalogue, self.summary = cluster, list(pieces), catalogue, summary
+        self.cluster, self.pieces, self.catalog, self.summary = cluster, list(pieces), catalog, summary
         self.popularity = bought
-        ids = hashlib.blake2b(catalogue.to_text().encode(), digest_size=16).hexdigest()
+        ids = hashlib.blake2b(catalog.to_text().encode(), digest_size=16).hexdigest()
         self.fingerprint = hashlib.blake2b(f"{summary.digest} {ids}".encode(), digest_size=16).hexdigest()
         self._shared: Any = None
 
@@ -68,26 +68,26 @@ class ClusterLog(RemoteLog):
     @property
     def treated_share(self) -> float:
         """The share of all cells that was treated."""
-        return self.summary.treated / self.catalogue.n_cells
+        return self.summary.treated / self.catalog.n_cells
 
     @property
     def shared(self) -> Any:
-        """The catalogue in the object store, put there once."""
+        """The catalog in the object store, put there once."""
         if self._shared is None:
-            self._shared = self.cluster.pool.put(self.catalogue)
+            self._shared = self.cluster.pool.put(self.catalog)
         return self._shared
 
     def forget_shared(self) -> None:
-        """Put the catalogue there again when it is next needed: a node that is lost may have held it."""
+        """Put the catalog there again when it is next needed: a node that is lost may have held it."""
         self._shared = None
 
-    def part(self, part: Part, counts: npt.NDArray[np.int64], catalogue: Catalogue) -> ClusterLog:
+    def part(self, part: Part, counts: npt.NDArray[np.int64], catalog: Catalog) -> ClusterLog:
         """Some rows, of which there are ``counts``: rows, treated, positives."""
         rows, treated, positives = (int(count) for count in counts[:3])
         digest = f"{self.summary.digest} {part}"
         summary = self.summary._replace(rows=rows, treated=treated, positives=positives, digest=digest)
         pieces = [piece._replace(part=part) for piece in self.pieces]
-        return ClusterLog(self.cluster, pieces, catalogue, summary, self.popularity)
+        return ClusterLog(self.cluster, pieces, catalog, summary, self.popularity)
 
     def fit(self, learner: Any, options: Any) -> tuple[list[Any], Any]:
         from taurank.cluster.fitting import fit
@@ -111,7 +111,7 @@ def _merged(cluster: Cluster, summaries: list[Summary]) -> Summary:
             return summaries[0]
 
 
-def _catalogue(summary: Summary, given: tuple[Any, Any, Any], recorded: Sequence[Any]) -> list[Ids]:
+def _catalog(summary: Summary, given: tuple[Any, Any, Any], recorded: Sequence[Any]) -> list[Ids]:
     """The lists that ``Log.read`` would make."""
     lists = []
     for column, values, own, known in zip(ID_COLUMNS, summary[:3], given, recorded, strict=True):
@@ -121,7 +121,7 @@ def _catalogue(summary: Summary, given: tuple[Any, Any, Any], recorded: Sequence
             continue
         reader = IdColumn(column, WrongRows())
         reader.add(values)
-        ids, at = catalogue_of(reader, column, own, known, False, None)
+        ids, at = catalog_of(reader, column, own, known, False, None)
         if (at < 0).any():
             raise ids.unknown(int(np.count_nonzero(at < 0)), values[int(np.flatnonzero(at < 0)[0])])
         lists.append(ids)

@@ -21,7 +21,7 @@ from taurank.data.columns import OUTCOME_VALUE, WrongRows
 from taurank.data.files import find_files, kind_of
 from taurank.data.fingerprint import fingerprint
 from taurank.data.id_column import IdColumn
-from taurank.data.ids import Catalogue, Codes, Ids
+from taurank.data.ids import Catalog, Codes, Ids
 from taurank.data.log import RULES, Log
 from taurank.data.metadata import ELIGIBILITY_KEY
 from taurank.data.reader import read_cells
@@ -37,11 +37,11 @@ class Part(NamedTuple):
     """A part of a log: the rows that a fit holds out to see when it overfits, or the others."""
 
     held_out: bool
-    times: tuple[int, ...]  # held out; positions in the catalogue of the whole log. Empty: pairs are held out
+    times: tuple[int, ...]  # held out; positions in the catalog of the whole log. Empty: pairs are held out
 
     def rows(self, user: Codes, item: Codes, time: Codes, n_items: int) -> npt.NDArray[np.bool_]:
         if self.times and not self.held_out:
-            return time >= 0  # the catalogue of the rest does not have the others
+            return time >= 0  # the catalog of the rest does not have the others
         held = np.isin(time, self.times) if self.times else some_pairs(user, item, n_items)
         return held if self.held_out else ~held
 
@@ -57,7 +57,7 @@ class Piece(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class PartOfLog(Log):
-    """Some rows of a log that is elsewhere, with its catalogue."""
+    """Some rows of a log that is elsewhere, with its catalog."""
 
     share: float = 0.0
 
@@ -68,7 +68,7 @@ class PartOfLog(Log):
 
 
 class Summary(NamedTuple):
-    """What the catalogue and the learners need to know of some rows."""
+    """What the catalog and the learners need to know of some rows."""
 
     users: pa.Array
     items: pa.Array
@@ -125,7 +125,7 @@ def _refuse(source: Source) -> None:
 
 
 def read_piece(piece: Piece) -> Log:
-    """The rows of a piece, with the catalogue of what occurs in it."""
+    """The rows of a piece, with the catalog of what occurs in it."""
 
     def walk(columns: list[str]) -> Iterator[pa.RecordBatch]:
         for file in dict.fromkeys(file for file, _ in piece.groups):
@@ -136,24 +136,24 @@ def read_piece(piece: Piece) -> Log:
     cells = read_cells(Source(f"'{piece.groups[0][0]}'", piece.columns, walk), (None, None, None), RULES)
     numbers = cells.numbers
     return Log(
-        cells.catalogue, cells.user, cells.item, cells.time,
+        cells.catalog, cells.user, cells.item, cells.time,
         numbers["treated"], numbers["outcome"], numbers.get("propensity"), cells.timed,
     )  # fmt: skip
 
 
-def read_part(piece: Piece, catalogue: Catalogue, treated_share: float) -> PartOfLog:
-    """The rows of a piece, with the catalogue of the whole log."""
+def read_part(piece: Piece, catalog: Catalog, treated_share: float) -> PartOfLog:
+    """The rows of a piece, with the catalog of the whole log."""
     log = read_piece(piece)
     at = [
         positions(whole, own.values)
         for whole, own in zip(
-            (catalogue.users, catalogue.items, catalogue.times), (log.users, log.items, log.times), strict=True
+            (catalog.users, catalog.items, catalog.times), (log.users, log.items, log.times), strict=True
         )
     ]
     if not log.timed:
         at[2] = np.zeros(1, np.int32)
     part = PartOfLog(
-        catalogue, at[0][log.user], at[1][log.item], at[2][log.time], log.treated, log.outcome, log.propensity,
+        catalog, at[0][log.user], at[1][log.item], at[2][log.time], log.treated, log.outcome, log.propensity,
         log.timed, share=treated_share,
     )  # fmt: skip
     return (
@@ -168,9 +168,9 @@ def _some_rows(log: PartOfLog, kept: npt.NDArray[np.bool_]) -> PartOfLog:
     return replace(log, **{name: column[kept] for name, column in columns.items() if column is not None})
 
 
-def count_rows(piece: Piece, catalogue: Catalogue) -> npt.NDArray[np.int64]:
+def count_rows(piece: Piece, catalog: Catalog) -> npt.NDArray[np.int64]:
     """Pairs that may be held out (no, yes) × times × (rows, treated, positives, rows without a propensity)."""
-    log = read_part(piece, catalogue, 0.0)
+    log = read_part(piece, catalog, 0.0)
     held = some_pairs(log.user, log.item, log.n_items)
     at = held * np.int64(log.n_times) + log.time
     lacking = np.ones(len(log), bool) if log.propensity is None else ~np.isfinite(log.propensity)

@@ -11,7 +11,7 @@ from typing import Any
 
 from taurank.errors import InputError, first_line, missing_extra
 
-MOST_LOSSES = 5  # in a row, without an epoch, a piece or a group finished in between
+MAX_LOSSES = 5  # in a row, without an epoch, a piece or a group finished in between
 _MEMORY_WORDS = (
     "running low on memory"  # Ray's monitor; the kernel's is one of the causes that Ray lists for any loss
 )
@@ -73,7 +73,7 @@ class Pool:
     def repair(self) -> list[int]:
         """Drop the actors that no longer answer; their numbers. The next call starts them again."""
         self.losses += 1
-        if self.losses > MOST_LOSSES:
+        if self.losses > MAX_LOSSES:
             raise InputError(
                 f"workers were lost {self.losses} times in a row, perhaps for lack of memory; use machines with more "
                 "memory, or more of them."

@@ -195,7 +195,7 @@ class Residence:
         return n * self.number // workers, n * (self.number + 1) // workers
 
     def _range_of(self, blocks: tuple[Float32s, ...]) -> Float32s:
-        """The rows of this worker's range of items, in catalogue order."""
+        """The rows of this worker's range of items, in catalog order."""
         low, high = self.item_range
         table = factor_table(high - low, self.job.factors)
         for b, rows in enumerate(blocks):

@@ -20,7 +20,7 @@ Float32s = npt.NDArray[np.float32]
 
 
 class Columns(NamedTuple):
-    """Positives: users are positions in the catalogue, after ``split`` among the users of a worker."""
+    """Positives: users are positions in the catalog, after ``split`` among the users of a worker."""
 
     user: Codes
     item: Codes

@@ -35,16 +35,16 @@ class Worker:
     def summarize(self, piece: Piece) -> Summary:
         return pieces.summarize(piece)
 
-    def count_rows(self, piece: Piece, catalogue: Any) -> Any:
-        return pieces.count_rows(piece, catalogue)
+    def count_rows(self, piece: Piece, catalog: Any) -> Any:
+        return pieces.count_rows(piece, catalog)
 
     def merge(self, *summaries: Summary) -> Summary:
         return pieces.merge(*summaries)
 
     # a fit
 
-    def stage(self, piece: Piece, catalogue: Any, share: float, learner: Any) -> tuple[int, Columns]:
-        return routing.stage(pieces.read_part(piece, catalogue, share), learner)
+    def stage(self, piece: Piece, catalog: Any, share: float, learner: Any) -> tuple[int, Columns]:
+        return routing.stage(pieces.read_part(piece, catalog, share), learner)
 
     def place(self, job: Job) -> tuple[Any, ...]:
         return routing.place_users(job)
@@ -96,24 +96,24 @@ class Worker:
 
     # other learners, evaluation, recommendations
 
-    def rows(self, piece: Piece, catalogue: Any, share: float, group_of: Any, groups: list[int]) -> Any:
-        parts = evaluating.rows_by_group(pieces.read_part(piece, catalogue, share), group_of, groups)
+    def rows(self, piece: Piece, catalog: Any, share: float, group_of: Any, groups: list[int]) -> Any:
+        parts = evaluating.rows_by_group(pieces.read_part(piece, catalog, share), group_of, groups)
         return parts[0] if len(groups) == 1 else tuple(parts)
 
-    def needed(self, piece: Piece, catalogue: Any, share: float, estimate: Any, whole_log: bool) -> Any:
-        return evaluating.needed_users(pieces.read_part(piece, catalogue, share), estimate, whole_log)
+    def needed(self, piece: Piece, catalog: Any, share: float, estimate: Any, whole_log: bool) -> Any:
+        return evaluating.needed_users(pieces.read_part(piece, catalog, share), estimate, whole_log)
 
-    def measure(self, task: MeasureTask, catalogue: Any, ranker: Any, *rows: Any) -> Any:
-        return evaluating.measure_group(task, catalogue, ranker, *rows)
+    def measure(self, task: MeasureTask, catalog: Any, ranker: Any, *rows: Any) -> Any:
+        return evaluating.measure_group(task, catalog, ranker, *rows)
 
-    def tally(self, task: AssessTask, catalogue: Any, rankers: Any, *rows: Any) -> Any:
-        return assessing.tally_group(task, catalogue, rankers, *rows)
+    def tally(self, task: AssessTask, catalog: Any, rankers: Any, *rows: Any) -> Any:
+        return assessing.tally_group(task, catalog, rankers, *rows)
 
-    def event_sums(self, task: AssessTask, catalogue: Any, rankers: Any, *rows: Any) -> Any:
-        return assessing.pair_sums(task, catalogue, rankers, *rows)
+    def event_sums(self, task: AssessTask, catalog: Any, rankers: Any, *rows: Any) -> Any:
+        return assessing.pair_sums(task, catalog, rankers, *rows)
 
-    def count_pairs(self, task: CountTask, catalogue: Any, *rows: Any) -> Any:
-        return counting.count(task, catalogue, *rows)
+    def count_pairs(self, task: CountTask, catalog: Any, *rows: Any) -> Any:
+        return counting.count(task, catalog, *rows)
 
     def smooth_pairs(self, task: ScoreTask) -> Any:
         return counting.score(task)

@@ -1,4 +1,4 @@
-"""What a ``Log`` and ``Gains`` share: rows of cells with a catalogue, and their way out as frames and files."""
+"""What a ``Log`` and ``Gains`` share: rows of cells with a catalog, and their way out as frames and files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pyarrow as pa
 from taurank.data import writer
 from taurank.data.columns import ID_COLUMNS, Numbers
 from taurank.data.eligibility import Eligibility
-from taurank.data.ids import Catalogue, Codes, WithCatalogue
+from taurank.data.ids import Catalog, Codes, WithCatalog
 from taurank.data.metadata import to_metadata
 from taurank.data.sources import BATCH_ROWS
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-class CellTable(WithCatalogue, ABC):
-    """Rows of cells: ``user, item, time`` are positions in the catalogue, one of each per row."""
+class CellTable(WithCatalog, ABC):
+    """Rows of cells: ``user, item, time`` are positions in the catalog, one of each per row."""
 
     user: Codes
     item: Codes
@@ -48,7 +48,7 @@ class CellTable(WithCatalogue, ABC):
                 value.flags.writeable = False
 
     def to_arrow(self) -> pa.Table:
-        """The rows as an Arrow table with the caller's ids; its schema carries the catalogue."""
+        """The rows as an Arrow table with the caller's ids; its schema carries the catalog."""
         schema, batches = self.stream()
         return pa.Table.from_batches(batches, schema)
 
@@ -58,31 +58,31 @@ class CellTable(WithCatalogue, ABC):
         return frame
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """Write to ``.parquet`` (exact, catalogue included) or ``.csv`` (the rows); never half a file."""
+        """Write to ``.parquet`` (exact, catalog included) or ``.csv`` (the rows); never half a file."""
         writer.write_batches(path, *self.stream())
 
     def stream(self) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         """The rows as a schema and Arrow batches."""
         codes = (self.user, self.item, self.time)
-        return to_batches(self.catalogue, codes, self.timed, self.numbers(), self.eligibility)
+        return to_batches(self.catalog, codes, self.timed, self.numbers(), self.eligibility)
 
 
 def to_batches(
-    catalogue: Catalogue,
+    catalog: Catalog,
     codes: tuple[Codes, Codes, Codes],
     timed: bool,
     numbers: Mapping[str, Numbers | None],
     eligibility: Eligibility | None = None,
 ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-    """Rows as a stream of Arrow batches with the caller's ids; the schema has catalogue and eligible cells."""
-    ids = dict(zip(ID_COLUMNS, (catalogue.users, catalogue.items, catalogue.times), strict=True))
+    """Rows as a stream of Arrow batches with the caller's ids; the schema has catalog and eligible cells."""
+    ids = dict(zip(ID_COLUMNS, (catalog.users, catalog.items, catalog.times), strict=True))
     coded = dict(zip(ID_COLUMNS, codes, strict=True))
     if not timed:
         del ids["time"], coded["time"]
     plain = {name: values for name, values in numbers.items() if values is not None}
     fields = [pa.field(name, ids[name].values.type) for name in ids]
     fields += [pa.field(name, pa.from_numpy_dtype(values.dtype)) for name, values in plain.items()]
-    schema = pa.schema(fields, metadata=to_metadata(catalogue, eligibility))
+    schema = pa.schema(fields, metadata=to_metadata(catalog, eligibility))
 
     def batches() -> Iterator[pa.RecordBatch]:
         for start in range(0, len(codes[0]), BATCH_ROWS):

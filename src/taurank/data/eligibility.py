@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from taurank.data.ids import Catalogue
+from taurank.data.ids import Catalog
 from taurank.errors import InputError
 
 Longs = npt.NDArray[np.int64]
@@ -32,7 +32,7 @@ class OwnVisits(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Eligibility:
-    """Which cells could have been recommended; positions are those of the catalogue of the log.
+    """Which cells could have been recommended; positions are those of the catalog of the log.
 
     ``visitors`` are the users of each time and ``candidates`` its items; ``listed`` (cell numbers by time, user and
     item, sorted) replaces both where candidates differ between users. ``treated_outside`` and ``outcomes_outside``
@@ -48,7 +48,7 @@ class Eligibility:
     @classmethod
     def of(
         cls,
-        catalogue: Catalogue,
+        catalog: Catalog,
         visits: tuple[Any, Any] | None = None,
         candidates: tuple[Any, Any, Any] | None = None,
         *,
@@ -60,7 +60,7 @@ class Eligibility:
         None instead of an array means "all of them": candidates (None, items, None) are items for everyone at any
         time. Repeated rows count once.
         """
-        sizes = (catalogue.n_users, catalogue.n_items, catalogue.n_times)
+        sizes = (catalog.n_users, catalog.n_items, catalog.n_times)
         users, times = visits or (None, None)
         visitors = Members.of(sizes[0], sizes[2], users, times)
         own_users, items, own_times = candidates or (None, None, None)
@@ -85,9 +85,19 @@ class Eligibility:
         if n_users * n_items * n_times >= 2**63:
             raise InputError("candidates by user are limited to 2^63 combinations of user, item and time.")
 
+    @classmethod
+    def everything(cls, catalog: Catalog) -> Eligibility:
+        """Every user, item and time."""
+        return cls(Members(catalog.n_users, catalog.n_times), Members(catalog.n_items, catalog.n_times))
+
+    @property
+    def is_everything(self) -> bool:
+        """Whether every user, item and time is eligible."""
+        return self.visitors.codes is None and self.candidates.codes is None and self.listed is None
+
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Users, items and times of the catalogue."""
+        """Users, items and times of the catalog."""
         return self.visitors.size, self.candidates.size, self.visitors.n_times
 
     @property
@@ -169,9 +179,9 @@ class Eligibility:
         visitor, candidate = np.divmod(number - start[time], self.candidates.by_time[time])
         return self.visitors.nth(visitor, time), self.candidates.nth(candidate, time), time
 
-    def moved(self, catalogue: Catalogue, user: Longs, item: Longs, time: Longs) -> Eligibility:
-        """The same in another catalogue: the new position of each user, item and time, −1 where it is left out."""
-        n_users, n_items, n_times = catalogue.n_users, catalogue.n_items, catalogue.n_times
+    def moved(self, catalog: Catalog, user: Longs, item: Longs, time: Longs) -> Eligibility:
+        """The same in another catalog: the new position of each user, item and time, −1 where it is left out."""
+        n_users, n_items, n_times = catalog.n_users, catalog.n_items, catalog.n_times
         visitors = self.visitors.moved(n_users, n_times, user, time)
         candidates = self.candidates.moved(n_items, n_times, item, time)
         if self.listed is None:
@@ -301,10 +311,8 @@ class Members:
         return Members.of(size, n_times, new_code[keep], new_time[keep])
 
 
-def same_cells(one: Eligibility | None, other: Eligibility | None) -> bool:
+def same_cells(one: Eligibility, other: Eligibility) -> bool:
     """Whether both mean the same cells by tables of the same form, and set aside as much."""
-    if one is None or other is None:
-        return one is other
     mine, theirs = one.arrays(), other.arrays()
     alike = (one.shape, one.numbers(), list(mine)) == (other.shape, other.numbers(), list(theirs))
     return alike and all(np.array_equal(mine[name], theirs[name]) for name in mine)

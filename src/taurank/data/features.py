@@ -23,7 +23,7 @@ from taurank.data import sources
 from taurank.data.ids import Ids
 from taurank.errors import InputError, plural, show
 
-MOST_COLUMNS = 5000  # of the matrix; the map from features to factors solves a system of this size
+MAX_COLUMNS = 5000  # of the matrix; the map from features to factors solves a system of this size
 
 Matrix: TypeAlias = Any  # a scipy.sparse.csr_array, which has no types
 Floats = npt.NDArray[np.float64]
@@ -116,10 +116,10 @@ class Table:
             encoded = _encoded(name, self.columns[name].combine_chunks(), impute)
             parts.append(_taken(encoded, row))
         matrix = csr_array(hstack(parts, format="csr"))
-        if matrix.shape[1] > MOST_COLUMNS:
+        if matrix.shape[1] > MAX_COLUMNS:
             raise InputError(
                 f"the features of '{ids.column}' have {matrix.shape[1]:,} numbers and categories, more than "
-                f"{MOST_COLUMNS:,}; group rare categories."
+                f"{MAX_COLUMNS:,}; group rare categories."
             )
         return matrix
 

@@ -1,4 +1,4 @@
-"""One fingerprint for data: two tables share it only if they agree bit for bit, catalogue included.
+"""One fingerprint for data: two tables share it only if they agree bit for bit, catalog included.
 
 Checkpoints, journals and caches use it to refuse results of other data, and a saved model to name the log it
 was trained on. It depends on the data alone: not on the file they came from, nor on the version of a library.
@@ -19,7 +19,7 @@ from taurank.data.remote import RemoteGains, RemoteLog
 
 
 def fingerprint(*tables: CellTable | RemoteLog | RemoteGains) -> str:
-    """A hash of logs and gains: catalogue, every row, every number column, and which columns are absent."""
+    """A hash of logs and gains: catalog, every row, every number column, and which columns are absent."""
     digest = blake2b(digest_size=16)
     for table in tables:
         if isinstance(table, CellTable):
@@ -37,7 +37,7 @@ def _add_table(digest: blake2b, table: CellTable) -> None:
         _add_array(digest, name, codes)
     for name, values in table.numbers().items():
         _add_array(digest, name, values)
-    if table.eligibility is not None:  # absent without a label, so that the fingerprint of other logs is as before
+    if table.eligibility is not None and not table.eligibility.is_everything:
         _add_label(digest, f"eligibility: {table.eligibility.numbers()}")
         for name, cells in table.eligibility.arrays().items():
             _add_array(digest, f"{name} of {len(cells)}", cells)

@@ -100,10 +100,10 @@ def _of_one_type(parts: list[pa.Array], label: str) -> list[pa.Array]:
     raise InputError(f"column '{label}' has type {kinds[0]} in one file and {kinds[1]} in another; give it one type.")
 
 
-def catalogue_of(
+def catalog_of(
     column: IdColumn, name: str, given: Any, recorded: pa.Array | None, text: bool, id_type: Any
 ) -> tuple[Ids, Codes]:
-    """The catalogue of a column, and the position in it of every provisional code (−1: not in it).
+    """The catalog of a column, and the position in it of every provisional code (−1: not in it).
 
     ``given`` is the caller's own list, and complete. ``recorded`` is what the files carry; ids that occur
     beyond it follow it. Without either: the ids that occur, sorted. ``text`` says that the ids come from a CSV

@@ -1,8 +1,8 @@
-"""The catalogue: every user, item and time that counts, in order, whether or not it has rows.
+"""The catalog: every user, item and time that counts, in order, whether or not it has rows.
 
 Inside taurank a user is a dense integer; outside it is whatever the caller calls it. ``Ids`` is the one
 place where the two meet. Integer ids are stored as int64 and text as Arrow strings, so that pandas, Polars
-and PyArrow frames of the same ids have the same catalogue.
+and PyArrow frames of the same ids have the same catalog.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ class Ids:
         self.column = column
         self.values: pa.Array = array
         if array.null_count:
-            raise InputError(f"the catalogue of '{column}' has {plural(array.null_count, 'null id')}; leave it out.")
+            raise InputError(f"the catalog of '{column}' has {plural(array.null_count, 'null id')}; leave it out.")
         if len(pc.unique(array)) != len(array):
             counts = pc.value_counts(array)
             twice = counts.filter(pc.greater(counts.field("counts"), 1))
             raise InputError(
-                f"the catalogue of '{column}' has {plural(len(twice), 'id')} more than once, "
+                f"the catalog of '{column}' has {plural(len(twice), 'id')} more than once, "
                 f"for example {show(twice.field('values')[0])}; give each id once."
             )
 
@@ -65,26 +65,26 @@ class Ids:
         return f"Ids({self.column}: {len(self):,} of {self.values.type})"
 
     def encode(self, ids: Any) -> Codes:
-        """Positions of ``ids`` in the catalogue; −1 where an id is not in it."""
+        """Positions of ``ids`` in the catalog; −1 where an id is not in it."""
         array = match_type(to_ids(ids, self.column), self)
         codes = pc.index_in(array, value_set=self.values).fill_null(-1)
         return np.asarray(codes, dtype=np.int32)
 
     def encode_known(self, ids: Any) -> Codes:
-        """Like ``encode``, but an id outside the catalogue is an error that names it."""
+        """Like ``encode``, but an id outside the catalog is an error that names it."""
         codes = self.encode(ids)
         unknown = np.flatnonzero(codes < 0)
         if len(unknown):
             example = show(to_array(ids, self.column)[int(unknown[0])])
             raise InputError(
-                f"{plural(len(unknown), self.column)} {'is' if len(unknown) == 1 else 'are'} not in the catalogue "
+                f"{plural(len(unknown), self.column)} {'is' if len(unknown) == 1 else 'are'} not in the catalog "
                 f"({plural(len(self), 'id')}), for example {example}; leave unknown ids out."
             )
         return codes
 
     def unknown(self, rows: int, example: Any) -> InputError:
-        """The error that says how many rows name something outside the catalogue."""
-        source = {"user_id": "users=", "item_id": "items=", "time": "times="}.get(self.column, "the catalogue")
+        """The error that says how many rows name something outside the catalog."""
+        source = {"user_id": "users=", "item_id": "items=", "time": "times="}.get(self.column, "the catalog")
         return InputError(
             f"{plural(rows, 'row')} {'has' if rows == 1 else 'have'} {_article(self.column)} that is not in {source} "
             f"({plural(len(self), 'id')}), for example {show(example)}; add it there or drop these rows."
@@ -104,7 +104,7 @@ def _article(noun: str) -> str:
 
 
 @dataclass(frozen=True)
-class Catalogue:
+class Catalog:
     """All users, items and times of a log, in order."""
 
     users: Ids
@@ -129,12 +129,12 @@ class Catalogue:
         return self.n_users * self.n_items * self.n_times
 
     def to_text(self) -> str:
-        """The catalogue as text for the metadata of a Parquet file."""
+        """The catalog as text for the metadata of a Parquet file."""
         return base64.b64encode(ids_to_bytes(self.users, self.items, self.times)).decode()
 
     @classmethod
-    def from_text(cls, text: bytes | str) -> Catalogue:
-        """The catalogue that ``to_text`` wrote."""
+    def from_text(cls, text: bytes | str) -> Catalog:
+        """The catalog that ``to_text`` wrote."""
         try:
             data = base64.b64decode(text, validate=True)
         except ValueError as error:
@@ -142,34 +142,34 @@ class Catalogue:
         return cls(*ids_from_bytes(data, ("user_id", "item_id", "time")))
 
 
-class WithCatalogue:
-    """What has a catalogue has its lists and sizes."""
+class WithCatalog:
+    """What has a catalog has its lists and sizes."""
 
-    catalogue: Catalogue
+    catalog: Catalog
 
     @property
     def users(self) -> Ids:
-        return self.catalogue.users
+        return self.catalog.users
 
     @property
     def items(self) -> Ids:
-        return self.catalogue.items
+        return self.catalog.items
 
     @property
     def times(self) -> Ids:
-        return self.catalogue.times
+        return self.catalog.times
 
     @property
     def n_users(self) -> int:
-        return self.catalogue.n_users
+        return self.catalog.n_users
 
     @property
     def n_items(self) -> int:
-        return self.catalogue.n_items
+        return self.catalog.n_items
 
     @property
     def n_times(self) -> int:
-        return self.catalogue.n_times
+        return self.catalog.n_times
 
 
 def ids_to_bytes(*lists: Ids) -> bytes:
@@ -276,7 +276,7 @@ def narrow_integers(array: pa.Array) -> pa.Array:
 
 
 def match_type(array: pa.Array, ids: Ids) -> pa.Array:
-    """Cast ids to the catalogue's type where that loses nothing, else say that the types differ."""
+    """Cast ids to the catalog's type where that loses nothing, else say that the types differ."""
     if array.type == ids.values.type:
         return array
     if not len(ids) or not len(array):
@@ -288,6 +288,6 @@ def match_type(array: pa.Array, ids: Ids) -> pa.Array:
         except pa.ArrowException:
             pass
     raise InputError(
-        f"column '{ids.column}' has {array.type} ids such as {show(array[0])}, but the catalogue has "
+        f"column '{ids.column}' has {array.type} ids such as {show(array[0])}, but the catalog has "
         f"{ids.values.type} ids such as {show(ids.values[0])}; give both the same type."
     )

@@ -1,12 +1,12 @@
-"""Two logs in one: a catalogue that grows, and rows that move into it.
+"""Two logs in one: a catalog that grows, and rows that move into it.
 
-The ids of the larger catalogue are those of the first one, in its order, then what is new: positions that a model
+The ids of the larger catalog are those of the first one, in its order, then what is new: positions that a model
 has stored stay valid.
 """
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from taurank.data.eligibility import Eligibility, Members
-from taurank.data.ids import Catalogue, Ids, match_type
+from taurank.data.ids import Catalog, Ids, match_type
 from taurank.data.log import Log
 from taurank.errors import InputError, plural
 
@@ -34,29 +34,11 @@ def grown(ids: Ids, *more: Ids) -> Ids:
 
 
 def recoded(log: Log, users: Ids, items: Ids) -> Log:
-    """The same rows in another catalogue, which has all of the log's users and items."""
+    """The same rows in another catalog, which has all of the log's users and items."""
     if log.users == users and log.items == items:
         return log
     user, item = users.encode_known(log.users.values), items.encode_known(log.items.values)
-    return moved(log, Catalogue(users, items, log.times), user, item, np.arange(log.n_times))
-
-
-def moved(
-    log: Log, catalogue: Catalogue, user: npt.NDArray[Any], item: npt.NDArray[Any], time: npt.NDArray[Any]
-) -> Log:
-    """The rows in another catalogue: the new position of each user, item and time, −1 where its rows are left out."""
-    new = {"user": user[log.user], "item": item[log.item], "time": time[log.time]}
-    kept = np.minimum.reduce(list(new.values())) >= 0
-    columns: dict[str, Any] = {name: values[kept] for name, values in row_columns(log).items()}
-    columns |= {name: codes[kept].astype(np.int32) for name, codes in new.items()}
-    cells = log.eligibility and log.eligibility.moved(catalogue, user, item, time)
-    return replace(log, catalogue=catalogue, eligibility=cells, summary=None, **columns)
-
-
-def row_columns(log: Log) -> dict[str, npt.NDArray[Any]]:
-    """Everything that is recorded row by row."""
-    columns = {field.name: getattr(log, field.name) for field in fields(log)}
-    return {name: values for name, values in columns.items() if isinstance(values, np.ndarray)}
+    return log.reindex(Catalog(users, items, log.times), user, item, np.arange(log.n_times))
 
 
 def joined(past: Log, log: Log) -> Log:
@@ -68,13 +50,13 @@ def joined(past: Log, log: Log) -> Log:
         raise InputError("only one of the two logs has a column 'time'; give both the same columns.")
     users, items = grown(past.users, log.users), grown(past.items, log.items)
     times = grown(past.times, log.times) if log.timed else Ids([0, 1], "time")
-    catalogue, both = Catalogue(users, items, times), []
+    catalog, both = Catalog(users, items, times), []
     for number, part in enumerate((past, log)):
         time = times.encode_known(part.times.values) if log.timed else np.full(part.n_times, number)
         codes = (users.encode_known(part.users.values), items.encode_known(part.items.values), time)
-        both.append(moved(part, catalogue, *codes))
+        both.append(part.reindex(catalog, *codes))
     _refuse_repeated(*both)
-    first, second = (row_columns(part) for part in both)
+    first, second = (part.row_columns() for part in both)
     columns: dict[str, Any] = {
         name: np.concatenate((first[name], second[name])) if name in first and name in second else None
         for name in first | second
@@ -82,11 +64,11 @@ def joined(past: Log, log: Log) -> Log:
     return replace(both[0], timed=True, eligibility=_united(*both), **columns)
 
 
-def _united(past: Log, log: Log) -> Eligibility | None:
+def _united(past: Log, log: Log) -> Eligibility:
     """The eligible cells of both: at the times of each log its own."""
-    if past.eligibility is None and log.eligibility is None:
-        return None
-    parts = [part.eligibility or Eligibility.of(part.catalogue) for part in (past, log)]
+    if past.eligibility.is_everything and log.eligibility.is_everything:
+        return past.eligibility
+    parts = [part.eligibility for part in (past, log)]
     if any(part.listed is not None for part in parts):
         raise InputError("logs whose candidates differ between users cannot be joined; fit to the whole log instead.")
     own = [np.unique(part.time) for part in (past, log)]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Kinds:
-    """A log for each kind of recommendation, all with the same catalogue; make one with ``from_frame``."""
+    """A log for each kind of recommendation, all with the same catalog; make one with ``from_frame``."""
 
     logs: dict[str, Log]
 

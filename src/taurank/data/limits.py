@@ -13,8 +13,8 @@ import numpy.typing as npt
 from taurank.data import sources
 from taurank.data.columns import ID_COLUMNS, PROPENSITY, WrongRows, wrong_values
 from taurank.data.eligibility import Eligibility
-from taurank.data.id_column import IdColumn, catalogue_of
-from taurank.data.ids import Catalogue, Codes
+from taurank.data.id_column import IdColumn, catalog_of
+from taurank.data.ids import Catalog, Codes
 from taurank.data.reader import Cells
 from taurank.errors import InputError, show
 
@@ -29,33 +29,31 @@ def limited(cells: Cells, visits: Any, candidates: Any, given: Sequence[Any]) ->
     of the log. Rows outside are counted, and may have any propensity from 0 to 1.
     """
     tables: dict[str, Positions] = {}
-    catalogue = cells.catalogue
+    catalog = cells.catalog
     for name, table in (("visits", visits), ("candidates", candidates)):
         if table is not None:
-            catalogue, tables[name] = _read(name, table, catalogue, cells.timed, given)
-    eligible = _eligible(catalogue, tables)
+            catalog, tables[name] = _read(name, table, catalog, cells.timed, given)
+    eligible = _eligible(catalog, tables)
     inside = eligible.contains(cells.user, cells.item, cells.time)
     if not inside.any():
         raise InputError("no row of the log is in an eligible cell; do visits and candidates have its ids and times?")
     treated, outcome = (int(np.count_nonzero(cells.numbers[name][~inside])) for name in ("treated", "outcome"))
-    kept = _rows(replace(cells, catalogue=catalogue), inside)
+    kept = _rows(replace(cells, catalog=catalog), inside)
     _refuse_certain(kept.numbers.get("propensity"))
     return kept, replace(eligible, treated_outside=treated, outcomes_outside=outcome)
 
 
-def _eligible(catalogue: Catalogue, tables: dict[str, Positions]) -> Eligibility:
+def _eligible(catalog: Catalog, tables: dict[str, Positions]) -> Eligibility:
     visits, candidates = tables.get("visits"), tables.get("candidates")
     return Eligibility.of(
-        catalogue,
+        catalog,
         None if visits is None else (visits["user_id"], visits.get("time")),
         None if candidates is None else (candidates.get("user_id"), candidates["item_id"], candidates.get("time")),
     )
 
 
-def _read(
-    name: str, table: Any, catalogue: Catalogue, timed: bool, given: Sequence[Any]
-) -> tuple[Catalogue, Positions]:
-    """A table as positions in a catalogue that has its ids."""
+def _read(name: str, table: Any, catalog: Catalog, timed: bool, given: Sequence[Any]) -> tuple[Catalog, Positions]:
+    """A table as positions in a catalog that has its ids."""
     source = sources.from_files(table) if isinstance(table, (str, os.PathLike)) else sources.from_frame(table)
     if _NEEDED[name] not in source.columns:
         raise InputError(f"the {name} have no column '{_NEEDED[name]}'; found: {', '.join(source.columns)}.")
@@ -63,18 +61,18 @@ def _read(
         raise InputError(f"the {name} have a column 'time', but the log has none.")
     wanted = [column for column in ID_COLUMNS if column in source.columns and (name, column) != ("visits", "item_id")]
     readers, codes = _columns(name, source, wanted)
-    lists = dict(zip(ID_COLUMNS, (catalogue.users, catalogue.items, catalogue.times), strict=True))
+    lists = dict(zip(ID_COLUMNS, (catalog.users, catalog.items, catalog.times), strict=True))
     own = dict(zip(ID_COLUMNS, given, strict=True))
     found: Positions = {}
     for column, reader in readers.items():
         known = lists[column].values
         fixed = None if own[column] is None else known
-        lists[column], positions = catalogue_of(reader, column, fixed, known, source.text, None)
+        lists[column], positions = catalog_of(reader, column, fixed, known, source.text, None)
         found[column] = positions[codes[column]]
         unknown = int(np.count_nonzero(found[column] < 0))
         if unknown:
             raise InputError(f"{name}: {lists[column].unknown(unknown, _first_unknown(reader, positions))}")
-    return Catalogue(lists["user_id"], lists["item_id"], lists["time"]), found
+    return Catalog(lists["user_id"], lists["item_id"], lists["time"]), found
 
 
 def _columns(name: str, source: sources.Source, wanted: list[str]) -> tuple[dict[str, IdColumn], Positions]:

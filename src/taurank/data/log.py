@@ -2,14 +2,14 @@
 
 One row is one user, item and time at which the item was recommended or something happened. A row that is
 absent means: not recommended, nothing happened. So a log holds millions of rows, never users × items. The
-catalogue (all users, items and times, in order) belongs to the log: a user without rows still counts.
+catalog (all users, items and times, in order) belongs to the log: a user without rows still counts.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +29,7 @@ from taurank.data.columns import (
 )  # fmt: skip
 from taurank.data.eligibility import Eligibility, same_cells
 from taurank.data.events.summary import EventSummary
-from taurank.data.ids import Catalogue, Codes
+from taurank.data.ids import Catalog, Codes
 from taurank.data.limits import limited
 from taurank.data.reader import read_cells, recorded_eligibility
 from taurank.errors import InputError, show
@@ -45,13 +45,13 @@ RULES = (TREATED, OUTCOME, PROPENSITY, OUTCOME_VALUE)
 class Log(CellTable):
     """A validated, frozen log; make one with ``from_frame``, ``read`` or ``from_events``.
 
-    ``user, item, time`` are positions in the catalogue, ``treated`` and ``outcome`` are 0 or 1, and
+    ``user, item, time`` are positions in the catalog, ``treated`` and ``outcome`` are 0 or 1, and
     ``propensity`` is P(treated = 1) at that cell, also where treated = 0: NaN where it was not recorded, None if
     no row has one. ``values`` says what an outcome is worth, a number ≥ 0 per row (None: each counts as 1).
-    ``eligibility`` has the cells that could have been recommended (None: all users × items × times).
+    ``eligibility`` has the cells that could have been recommended (by default all users × items × times).
     """
 
-    catalogue: Catalogue
+    catalog: Catalog
     user: Codes
     item: Codes
     time: Codes
@@ -61,15 +61,19 @@ class Log(CellTable):
     timed: bool = True
     summary: EventSummary | None = None
     values: npt.NDArray[np.float64] | None = None
-    eligibility: Eligibility | None = None
+    eligibility: Eligibility = None  # type: ignore[assignment]  # everything, see __post_init__
 
     def __post_init__(self) -> None:
+        if self.eligibility is None:
+            object.__setattr__(self, "eligibility", Eligibility.everything(self.catalog))
+        if self.eligibility.shape != (self.n_users, self.n_items, self.n_times):
+            raise ValueError("the eligibility must have the catalog of its log; use Log.reindex")
         self._freeze()
 
     @property
     def cells(self) -> int:
         """How many cells could have been recommended: users · items · times, or the eligible ones."""
-        return self.catalogue.n_cells if self.eligibility is None else self.eligibility.cells
+        return self.eligibility.cells
 
     @classmethod
     def from_frame(
@@ -80,7 +84,7 @@ class Log(CellTable):
 
         Columns ``user_id, item_id, treated, outcome``, and optionally ``propensity`` and ``time`` (or the
         research format's ``idx_user, idx_item, idx_time``). ``users``, ``items`` and ``times`` name a
-        catalogue larger than what occurs, and its order is kept; without them the ids that occur, sorted.
+        catalog larger than what occurs, and its order is kept; without them the ids that occur, sorted.
 
         ``visits`` (``user_id``, optionally ``time``) and ``candidates`` (``item_id``, optionally ``time``, or
         ``time`` and ``user_id``), frames or paths, limit the cells that could have been recommended. Rows of other
@@ -102,7 +106,7 @@ class Log(CellTable):
     ) -> Log:
         """A log from Parquet or CSV: one file, a glob or a folder, in memory bounded by the result.
 
-        A Parquet file written by ``write`` brings its catalogue along, also after another tool has filtered its
+        A Parquet file written by ``write`` brings its catalog along, also after another tool has filtered its
         rows; ids that occur beyond it follow it. ``users``, ``items`` and ``times`` override it, and are complete.
         The ids of a CSV are integers if all of them are written as integers, else text;
         ``id_types={"user_id": "string"}`` decides otherwise. ``visits`` and ``candidates`` as in ``from_frame``; they
@@ -168,7 +172,7 @@ class Log(CellTable):
         impressions, control rows from the outcomes; a null there, or no such column, means "not recorded", and
         ``taurank.propensity.estimate`` fills in only those.
 
-        ``users``, ``items``: a catalogue larger than what occurs; ``id_types``: types of the ids of a CSV, as in
+        ``users``, ``items``: a catalog larger than what occurs; ``id_types``: types of the ids of a CSV, as in
         ``Log.read``. ``memory_limit`` ("2GB"; None: DuckDB's own, four fifths of the machine), ``threads`` and
         ``temp_folder`` are for DuckDB's work; none of them changes the log.
         """
@@ -193,13 +197,13 @@ class Log(CellTable):
     ) -> Log:
         if visits is None and candidates is None:
             cells = read_cells(source, given, RULES, id_types=id_types)
-            eligibility = recorded_eligibility(source, cells.catalogue)
+            eligibility = recorded_eligibility(source, cells.catalog)
         else:
             every = read_cells(source, given, (TREATED, OUTCOME, ANY_PROPENSITY, OUTCOME_VALUE), id_types=id_types)
             cells, eligibility = limited(every, visits, candidates, given)
         numbers = cells.numbers
         return cls(
-            cells.catalogue, cells.user, cells.item, cells.time,
+            cells.catalog, cells.user, cells.item, cells.time,
             numbers["treated"], numbers["outcome"], _if_any(numbers.get("propensity")), cells.timed, None,
             numbers.get("value"), eligibility,
         )  # fmt: skip
@@ -213,8 +217,8 @@ class Log(CellTable):
         )
 
     def equals(self, other: Log) -> bool:
-        """Same catalogue and same rows in the same order, bit for bit."""
-        if self.catalogue != other.catalogue or self.timed != other.timed:
+        """Same catalog and same rows in the same order, bit for bit."""
+        if self.catalog != other.catalog or self.timed != other.timed:
             return False
         if not same_cells(self.eligibility, other.eligibility):
             return False
@@ -238,7 +242,7 @@ class Log(CellTable):
             **self._eligible_counts(),
             "treated rows": int(np.count_nonzero(self.treated)),
             "treated share of all cells"
-            if self.eligibility is None
+            if self.eligibility.is_everything
             else "treated share of eligible": np.count_nonzero(self.treated) / self.cells,
             "positives, treated": int(np.count_nonzero(positives & (self.treated == 1))),
             "positives, control": int(np.count_nonzero(positives & (self.treated == 0))),
@@ -250,7 +254,7 @@ class Log(CellTable):
 
     def _eligible_counts(self) -> dict[str, int]:
         limits = self.eligibility
-        if limits is None:
+        if limits.is_everything:
             return {}
         outside = {"treated, not eligible": limits.treated_outside, "outcomes, not eligible": limits.outcomes_outside}
         return {"eligible cells": limits.cells, **outside}
@@ -290,8 +294,29 @@ class Log(CellTable):
             raise wrong_values("propensity", PROPENSITY.must, int(np.count_nonzero(wrong)), show(values[wrong][0]))
         return replace(self, propensity=values)
 
+    def take(self, rows: npt.NDArray[Any]) -> Log:
+        """Some rows, given by a mask or by their numbers, in that order; the catalog stays."""
+        columns: dict[str, Any] = {name: values[rows] for name, values in self.row_columns().items()}
+        return replace(self, summary=None, **columns)
+
+    def reindex(
+        self, catalog: Catalog, user: npt.NDArray[Any], item: npt.NDArray[Any], time: npt.NDArray[Any]
+    ) -> Log:
+        """The log in another catalog: the new position of each user, item and time, −1 where it is left out."""
+        new = {"user": user[self.user], "item": item[self.item], "time": time[self.time]}
+        kept = np.minimum.reduce(list(new.values())) >= 0
+        columns: dict[str, Any] = {name: values[kept] for name, values in self.row_columns().items()}
+        columns |= {name: codes[kept].astype(np.int32) for name, codes in new.items()}
+        cells = self.eligibility.moved(catalog, user, item, time)
+        return replace(self, catalog=catalog, eligibility=cells, summary=None, **columns)
+
+    def row_columns(self) -> dict[str, npt.NDArray[Any]]:
+        """Everything that is recorded row by row."""
+        columns = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: values for name, values in columns.items() if isinstance(values, np.ndarray)}
+
     def select(self, users: Any = None, items: Any = None, times: Any = None) -> Log:
-        """The part of the log with these users, items and times; its catalogue has just them, in this order."""
+        """The part of the log with these users, items and times; its catalog has just them, in this order."""
         from taurank.data.parts import select
 
         return select(self, users, items, times)

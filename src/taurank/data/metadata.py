@@ -1,4 +1,4 @@
-"""Catalogue and eligible cells inside a Parquet file or an Arrow table: text in the metadata of its schema."""
+"""Catalog and eligible cells inside a Parquet file or an Arrow table: text in the metadata of its schema."""
 
 from __future__ import annotations
 
@@ -9,36 +9,36 @@ import numpy as np
 import pyarrow as pa
 
 from taurank.data.eligibility import Eligibility, Longs, Members
-from taurank.data.ids import Catalogue
+from taurank.data.ids import Catalog
 from taurank.data.packing import pack, unpack
 from taurank.errors import InputError
 
-CATALOGUE_KEY = b"taurank.catalogue"
+CATALOG_KEY = b"taurank.catalog"
 ELIGIBILITY_KEY = b"taurank.eligibility"
 _UNSIGNED = (np.uint8, np.uint16, np.uint32, np.uint64)
 
 
-def to_metadata(catalogue: Catalogue, eligibility: Eligibility | None = None) -> dict[bytes, bytes]:
-    """The catalogue, and the eligible cells if they are limited, as metadata of a schema."""
-    metadata = {CATALOGUE_KEY: catalogue.to_text().encode()}
-    if eligibility is not None:
+def to_metadata(catalog: Catalog, eligibility: Eligibility | None = None) -> dict[bytes, bytes]:
+    """The catalog, and the eligible cells if they are limited, as metadata of a schema."""
+    metadata = {CATALOG_KEY: catalog.to_text().encode()}
+    if eligibility is not None and not (eligibility.is_everything and eligibility.numbers() == (0, 0)):
         metadata[ELIGIBILITY_KEY] = base64.b64encode(_pack(eligibility))
     return metadata
 
 
-def from_metadata(metadata: Mapping[bytes, bytes]) -> Catalogue | None:
-    """The catalogue that a schema carries, if it carries one."""
-    text = metadata.get(CATALOGUE_KEY)
-    return None if text is None else Catalogue.from_text(text)
+def from_metadata(metadata: Mapping[bytes, bytes]) -> Catalog | None:
+    """The catalog that a schema carries, if it carries one."""
+    text = metadata.get(CATALOG_KEY)
+    return None if text is None else Catalog.from_text(text)
 
 
-def eligibility_from_metadata(metadata: Mapping[bytes, bytes], catalogue: Catalogue) -> Eligibility | None:
-    """The eligible cells that a schema carries beside its catalogue, if it does."""
+def eligibility_from_metadata(metadata: Mapping[bytes, bytes], catalog: Catalog) -> Eligibility:
+    """The eligible cells that a schema carries beside its catalog; everything, if it has none."""
     text = metadata.get(ELIGIBILITY_KEY)
     if text is None:
-        return None
+        return Eligibility.everything(catalog)
     try:
-        return _unpack(base64.b64decode(text, validate=True), catalogue)
+        return _unpack(base64.b64decode(text, validate=True), catalog)
     except ValueError as error:  # InputError is one
         raise InputError("the eligible cells are corrupt; save the file again.") from error
 
@@ -49,18 +49,18 @@ def _pack(eligibility: Eligibility) -> bytes:
     return pack(lists)
 
 
-def _unpack(data: bytes, catalogue: Catalogue) -> Eligibility:
+def _unpack(data: bytes, catalog: Catalog) -> Eligibility:
     lists = unpack(data)
     treated, outcomes = lists.pop("outside").cast(pa.int64()).to_pylist()
-    limits = {"visitors": catalogue.n_users, "candidates": catalogue.n_items}
-    members = {name: Members(size, catalogue.n_times) for name, size in limits.items()}
-    listed = _sums(lists.pop("listed"), catalogue.n_cells) if "listed" in lists else None
+    limits = {"visitors": catalog.n_users, "candidates": catalog.n_items}
+    members = {name: Members(size, catalog.n_times) for name, size in limits.items()}
+    listed = _sums(lists.pop("listed"), catalog.n_cells) if "listed" in lists else None
     for key, values in lists.items():
         name, _, form = key.partition("_")
         if name not in limits or form not in ("timed", "always"):
             raise ValueError(f"the list '{key}' is unknown")
-        codes = _sums(values, limits[name] * (catalogue.n_times if form == "timed" else 1))
-        members[name] = Members(limits[name], catalogue.n_times, codes, form == "timed")
+        codes = _sums(values, limits[name] * (catalog.n_times if form == "timed" else 1))
+        members[name] = Members(limits[name], catalog.n_times, codes, form == "timed")
     return Eligibility(members["visitors"], members["candidates"], listed, treated, outcomes)
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 
 from taurank._validation import check_number
-from taurank.data.ids import Catalogue, Ids
+from taurank.data.ids import Catalog, Ids
 from taurank.errors import InputError
 
 if TYPE_CHECKING:
@@ -21,23 +19,12 @@ def select(log: Log, users: Any, items: Any, times: Any) -> Log:
     lists = []
     for ids, chosen in ((log.users, users), (log.items, items), (log.times, times)):
         lists.append(ids if chosen is None else _chosen(ids, chosen))
-    catalogue = Catalogue(*lists)
+    catalog = Catalog(*lists)
     moves = [
         new.encode(old.values).astype(np.int64)
-        for new, old in ((catalogue.users, log.users), (catalogue.items, log.items), (catalogue.times, log.times))
+        for new, old in ((catalog.users, log.users), (catalog.items, log.items), (catalog.times, log.times))
     ]
-    columns, kept = (log.user, log.item, log.time), np.ones(len(log), np.bool_)
-    for move, own, chosen in zip(moves, columns, (users, items, times), strict=True):
-        if chosen is not None:
-            kept &= (move >= 0)[own]
-    rows = np.flatnonzero(kept)
-    user, item, time = (move[own[rows]].astype(np.int32) for move, own in zip(moves, columns, strict=True))
-    limits = None if log.eligibility is None else log.eligibility.moved(catalogue, *moves)
-    return replace(
-        log, catalogue=catalogue, user=user, item=item, time=time, treated=log.treated[rows],
-        outcome=log.outcome[rows], propensity=_at(log.propensity, rows), values=_at(log.values, rows), summary=None,
-        eligibility=limits,
-    )  # fmt: skip
+    return log.reindex(catalog, *moves)
 
 
 def split(log: Log, times: Any, share: float | None) -> tuple[Log, Log]:
@@ -65,7 +52,3 @@ def _chosen(ids: Ids, chosen: Any) -> Ids:
     if not len(wanted):
         raise InputError(f"select needs at least one {ids.column}.")
     return Ids(ids.decode(ids.encode_known(wanted.values)), ids.column)
-
-
-def _at(values: npt.NDArray[Any] | None, rows: npt.NDArray[Any]) -> npt.NDArray[Any] | None:
-    return None if values is None else values[rows]

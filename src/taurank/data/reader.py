@@ -19,9 +19,9 @@ import pyarrow.compute as pc
 
 from taurank.data.columns import ID_COLUMNS, RESEARCH_NAMES, ColumnRule, NumberColumn, Numbers, WrongRows
 from taurank.data.eligibility import Eligibility
-from taurank.data.id_column import IdColumn, catalogue_of
-from taurank.data.ids import Catalogue, Codes, Ids
-from taurank.data.metadata import CATALOGUE_KEY, ELIGIBILITY_KEY, eligibility_from_metadata, from_metadata
+from taurank.data.id_column import IdColumn, catalog_of
+from taurank.data.ids import Catalog, Codes, Ids
+from taurank.data.metadata import CATALOG_KEY, ELIGIBILITY_KEY, eligibility_from_metadata, from_metadata
 from taurank.data.sources import Source
 from taurank.errors import InputError, first_line, plural
 
@@ -43,9 +43,9 @@ MANY_ROWS = 1 << 24  # up to here all rows are read, and the repeated ones count
 
 @dataclass(frozen=True)
 class Cells:
-    """What was read: the catalogue, three codes per row, and the number columns."""
+    """What was read: the catalog, three codes per row, and the number columns."""
 
-    catalogue: Catalogue
+    catalog: Catalog
     user: Codes
     item: Codes
     time: Codes
@@ -106,7 +106,7 @@ def read_ids(source: Source, column: str) -> pa.Array:
     wrong_rows.refuse()
     if not codes:
         raise InputError(f"{source.name} has no rows.")
-    ids, positions = catalogue_of(reader, column, None, None, source.text, None)
+    ids, positions = catalog_of(reader, column, None, None, source.text, None)
     return ids.decode(positions[np.concatenate(codes)])
 
 
@@ -150,21 +150,19 @@ def _assemble(
     recorded = recorded_ids(source)
     for column, own, known in zip(ID_COLUMNS, given, recorded, strict=True):
         if column in ids:
-            lists[column], positions = catalogue_of(
-                ids[column], column, own, known, source.text, id_types.get(column)
-            )
+            lists[column], positions = catalog_of(ids[column], column, own, known, source.text, id_types.get(column))
             rows[column] = _positions(positions, codes[column], lists[column], ids[column])
     timed = "time" in lists
     if not timed:
         lists["time"] = _single_time(given[2], recorded[2])
         rows["time"] = np.zeros(len(rows["user_id"]), np.int32)
-    catalogue = Catalogue(lists["user_id"], lists["item_id"], lists["time"])
-    refuse_repeated(catalogue, rows["user_id"], rows["item_id"], rows["time"], timed)
-    return Cells(catalogue, rows["user_id"], rows["item_id"], rows["time"], timed, numbers)
+    catalog = Catalog(lists["user_id"], lists["item_id"], lists["time"])
+    refuse_repeated(catalog, rows["user_id"], rows["item_id"], rows["time"], timed)
+    return Cells(catalog, rows["user_id"], rows["item_id"], rows["time"], timed, numbers)
 
 
 def _positions(positions: Codes, codes: list[Codes], ids: Ids, column: IdColumn) -> Codes:
-    """The catalogue position of every row; an id outside the catalogue is refused."""
+    """The catalog position of every row; an id outside the catalog is refused."""
     provisional = np.concatenate(codes)
     codes.clear()
     rows = positions[provisional]
@@ -177,33 +175,35 @@ def _positions(positions: Codes, codes: list[Codes], ids: Ids, column: IdColumn)
 
 
 def recorded_ids(source: Source) -> list[pa.Array | None]:
-    """The catalogue that files written by ``Log.write`` carry; of several files, their union in order."""
+    """The catalog that files written by ``Log.write`` carry; of several files, their union in order."""
     try:
         unique = {tuple(sorted(metadata.items())): metadata for metadata in source.metadata}
-        catalogues = [c for c in map(from_metadata, unique.values()) if c is not None]
-        lists = [[c.users, c.items, c.times] for c in catalogues]
+        catalogs = [c for c in map(from_metadata, unique.values()) if c is not None]
+        lists = [[c.users, c.items, c.times] for c in catalogs]
         return [_union(list(same)) for same in zip(*lists, strict=True)] or [None, None, None]
     except (InputError, pa.ArrowException) as error:
-        raise InputError(f"{source.name} has a catalogue that cannot be used: {first_line(error)}.") from error
+        raise InputError(f"{source.name} has a catalog that cannot be used: {first_line(error)}.") from error
 
 
-def recorded_eligibility(source: Source, catalogue: Catalogue) -> Eligibility | None:
-    """The eligible cells that files written by ``Log.write`` carry, at their positions in ``catalogue``."""
+def recorded_eligibility(source: Source, catalog: Catalog) -> Eligibility:
+    """The eligible cells that files written by ``Log.write`` carry, at their positions in ``catalog``."""
     recorded = {metadata.get(ELIGIBILITY_KEY): metadata for metadata in source.metadata}
     if not recorded.keys() - {None}:
-        return None
-    if len({(metadata.get(CATALOGUE_KEY), key) for key, metadata in recorded.items()}) > 1:
+        return Eligibility.everything(catalog)
+    if len({(metadata.get(CATALOG_KEY), key) for key, metadata in recorded.items()}) > 1:
         raise InputError(f"{source.name} have different eligible cells; read them one at a time.")
     metadata = next(iter(recorded.values()))
     try:
         own = from_metadata(metadata)
-        eligibility = None if own is None else eligibility_from_metadata(metadata, own)
+        if own is None:
+            return Eligibility.everything(catalog)
+        eligibility = eligibility_from_metadata(metadata, own)
     except InputError as error:
         raise InputError(f"{source.name} cannot be used: {first_line(error)}.") from error
-    if own is None or eligibility is None or own == catalogue:
+    if own == catalog:
         return eligibility
-    lists = ((catalogue.users, own.users), (catalogue.items, own.items), (catalogue.times, own.times))
-    return eligibility.moved(catalogue, *(new.encode(old.values).astype(np.int64) for new, old in lists))
+    lists = ((catalog.users, own.users), (catalog.items, own.items), (catalog.times, own.times))
+    return eligibility.moved(catalog, *(new.encode(old.values).astype(np.int64) for new, old in lists))
 
 
 def _union(lists: list[Ids]) -> pa.Array:
@@ -220,16 +220,16 @@ def _single_time(times: Any, recorded: pa.Array | None) -> Ids:
     return ids
 
 
-def refuse_repeated(catalogue: Catalogue, user: Codes, item: Codes, time: Codes, timed: bool = True) -> None:
+def refuse_repeated(catalog: Catalog, user: Codes, item: Codes, time: Codes, timed: bool = True) -> None:
     """One cell, one row: the same user, item and time twice is an error."""
-    if catalogue.n_cells < 2**63:
-        key = cell_index(catalogue, user, item, time)
+    if catalog.n_cells < 2**63:
+        key = cell_index(catalog, user, item, time)
         key.sort()
         again = key[1:] == key[:-1]
         if not again.any():
             return
-        first_time, pair = divmod(int(key[1:][again][0]), catalogue.n_users * catalogue.n_items)
-        first_user, first_item = divmod(pair, catalogue.n_items)
+        first_time, pair = divmod(int(key[1:][again][0]), catalog.n_users * catalog.n_items)
+        first_user, first_item = divmod(pair, catalog.n_items)
     else:
         order = np.lexsort((item, user, time))
         again = (np.diff(item[order]) == 0) & (np.diff(user[order]) == 0) & (np.diff(time[order]) == 0)
@@ -237,9 +237,9 @@ def refuse_repeated(catalogue: Catalogue, user: Codes, item: Codes, time: Codes,
             return
         row = order[1:][again][0]
         first_user, first_item, first_time = int(user[row]), int(item[row]), int(time[row])
-    named = {"user_id": catalogue.users.name(first_user), "item_id": catalogue.items.name(first_item)}
+    named = {"user_id": catalog.users.name(first_user), "item_id": catalog.items.name(first_item)}
     if timed:
-        named["time"] = catalogue.times.name(first_time)
+        named["time"] = catalog.times.name(first_time)
     count = int(np.count_nonzero(again))
     raise InputError(
         f"{plural(count, 'row')} {'repeats' if count == 1 else 'repeat'} an earlier ({', '.join(named)}), "
@@ -247,11 +247,11 @@ def refuse_repeated(catalogue: Catalogue, user: Codes, item: Codes, time: Codes,
     )
 
 
-def cell_index(catalogue: Catalogue, user: Codes, item: Codes, time: Codes) -> npt.NDArray[np.int64]:
+def cell_index(catalog: Catalog, user: Codes, item: Codes, time: Codes) -> npt.NDArray[np.int64]:
     """The number of each cell, counted by time, then user, then item."""
     index = time.astype(np.int64)
-    index *= catalogue.n_users
+    index *= catalog.n_users
     index += user
-    index *= catalogue.n_items
+    index *= catalog.n_items
     index += item
     return index

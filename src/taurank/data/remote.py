@@ -13,10 +13,10 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from taurank.data.ids import WithCatalogue
+from taurank.data.ids import WithCatalog
 
 
-class RemoteLog(WithCatalogue, ABC):
+class RemoteLog(WithCatalog, ABC):
     """A log whose rows are read where they are needed."""
 
     popularity: npt.NDArray[np.int64]

@@ -1,6 +1,6 @@
 """A seal for Parquet files: a checksum of the footer, in the gap that the format allows before the footer.
 
-Page checksums cover the pages, but not the footer with the names of the columns and the catalogue: one flipped
+Page checksums cover the pages, but not the footer with the names of the columns and the catalog: one flipped
 bit could turn an optional column into an unknown one. Other tools pass over the seal when they read a file and
 do not copy it when they write one, so a sealed file whose footer does not fit is damaged.
 """

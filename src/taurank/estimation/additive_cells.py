@@ -1,6 +1,6 @@
 """The additive logistic model where only some cells are eligible: fitted on these cells, or a sample of them.
 
-The objective is that of ``additive``, with its sum over the eligible cells. Up to MOST_CELLS all of them are visited.
+The objective is that of ``additive``, with its sum over the eligible cells. Up to MAX_CELLS all of them are visited.
 Beyond that all treated cells and a random sample of the untreated ones are, each of the latter with the weight
 untreated / sampled, so that the weighted sums are unbiased for those over all eligible cells.
 """
@@ -22,7 +22,7 @@ from taurank.estimation.additive import share_with_intercept
 Floats = npt.NDArray[np.float64]
 Longs = npt.NDArray[np.int64]
 
-MOST_CELLS = 1_000_000
+MAX_CELLS = 1_000_000
 TOLERANCE = 1e-5  # largest change of an effect in the last sweep
 MAX_SWEEPS = 300
 LONGEST_STEP = 2.0  # of an effect in one sweep: Newton's step may overshoot
@@ -44,9 +44,9 @@ def eligible_cells(log: Log, eligibility: Eligibility, generator: np.random.Gene
     """All eligible cells of a log, or its treated ones and a sample of the others."""
     rows = np.flatnonzero(log.treated)
     shown = (log.user[rows], log.item[rows], log.time[rows])
-    treated = np.sort(cell_index(log.catalogue, *shown))
-    everything = eligibility.cells <= MOST_CELLS
-    number = np.arange(eligibility.cells) if everything else generator.integers(0, eligibility.cells, MOST_CELLS)
+    treated = np.sort(cell_index(log.catalog, *shown))
+    everything = eligibility.cells <= MAX_CELLS
+    number = np.arange(eligibility.cells) if everything else generator.integers(0, eligibility.cells, MAX_CELLS)
     user, item, time = eligibility.cell(number)
     control = ~is_among((time * log.n_users + user) * log.n_items + item, treated)
     stands_for = (eligibility.cells - len(rows)) / max(int(np.count_nonzero(control)), 1)

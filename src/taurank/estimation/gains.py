@@ -24,7 +24,7 @@ from taurank.data.cell_table import CellTable
 from taurank.data.columns import VALUE, Numbers
 from taurank.data.eligibility import Eligibility
 from taurank.data.fingerprint import fingerprint
-from taurank.data.ids import Catalogue, Codes, Ids
+from taurank.data.ids import Catalog, Codes, Ids
 from taurank.data.log import Log
 from taurank.data.reader import read_cells
 from taurank.data.remote import RemoteLog
@@ -140,16 +140,16 @@ def recommended(log: Log) -> Gains:
 
 @dataclass(frozen=True, eq=False)
 class Gains(CellTable):
-    """Gains of cells, with the catalogue of the log they belong to.
+    """Gains of cells, with the catalog of the log they belong to.
 
-    ``user, item, time`` are positions in the catalogue, ``value`` is finite. ``name`` labels the values in
+    ``user, item, time`` are positions in the catalog, ``value`` is finite. ``name`` labels the values in
     what is printed ("truth", "ips", …). ``kind`` declares what they are, "effect" or "outcome" (None: not
     declared): it chooses default metrics and words, never a formula. ``log`` is the log they were made from,
     ``estimator`` how (None: not by an estimator with propensities). ``eligibility`` limits metrics to eligible cells
     and means to visits: that of the log, or of another one by ``within``.
     """
 
-    catalogue: Catalogue
+    catalog: Catalog
     user: Codes
     item: Codes
     time: Codes
@@ -159,21 +159,23 @@ class Gains(CellTable):
     kind: Kind | None = None
     log: Log | None = None
     estimator: Estimator | None = None
-    eligibility: Eligibility | None = None
+    eligibility: Eligibility = None  # type: ignore[assignment]  # everything, see __post_init__
 
     def __post_init__(self) -> None:
-        check_instance("catalogue", self.catalogue, Catalogue, "log.catalogue")
+        check_instance("catalog", self.catalog, Catalog, "log.catalog")
         if self.kind is not None:
             check_choice("kind", self.kind, ("effect", "outcome"))
         for column, ids in (("user", self.users), ("item", self.items), ("time", self.times)):
             object.__setattr__(self, column, _checked_codes(getattr(self, column), ids))
         object.__setattr__(self, "value", _checked_values(self.value, len(self.user)))
-        if self.log is not None and self.log.catalogue != self.catalogue:
-            raise InputError("the log of gains must have the catalogue of the gains.")
+        if self.log is not None and self.log.catalog != self.catalog:
+            raise InputError("the log of gains must have the catalog of the gains.")
         if not len(self.user) == len(self.item) == len(self.time):
             raise InputError("the user, item and time of gains must have the same length.")
-        if self.eligibility is not None and self.eligibility.shape != (self.n_users, self.n_items, self.n_times):
-            raise InputError("the eligibility of gains must have the catalogue of the gains.")
+        if self.eligibility is None:
+            object.__setattr__(self, "eligibility", Eligibility.everything(self.catalog))
+        if self.eligibility.shape != (self.n_users, self.n_items, self.n_times):
+            raise InputError("the eligibility of gains must have the catalog of the gains.")
         for array in (self.user, self.item, self.time, self.value):
             array.flags.writeable = False
 
@@ -190,7 +192,7 @@ class Gains(CellTable):
     ) -> Gains:
         """Gains from a pandas, Polars or PyArrow frame with ``user_id, item_id, value``, optional ``time``.
 
-        ``users``, ``items`` and ``times`` name a larger catalogue in its order. The research format
+        ``users``, ``items`` and ``times`` name a larger catalog in its order. The research format
         (``idx_user, idx_item, idx_time, causal_effect``) is read too. ``name`` labels the values, ``kind``
         declares them "effect" or "outcome".
         """
@@ -222,7 +224,7 @@ class Gains(CellTable):
     ) -> Gains:
         cells = read_cells(source, given, [VALUE], {"value": "causal_effect"}, id_types)
         codes = (cells.user, cells.item, cells.time)
-        return cls(cells.catalogue, *codes, cells.numbers["value"], name, cells.timed, kind)
+        return cls(cells.catalog, *codes, cells.numbers["value"], name, cells.timed, kind)
 
     def __repr__(self) -> str:
         return (
@@ -268,12 +270,12 @@ class Gains(CellTable):
     def within(self, log: Log) -> Gains:
         """The gains of the cells that are eligible in a log, measured over its visits; for a truth beside it."""
         _check_log(log)
-        if log.catalogue != self.catalogue:
-            raise InputError("the log must have the catalogue of the gains.")
+        if log.catalog != self.catalog:
+            raise InputError("the log must have the catalog of the gains.")
         if log is self.log:
             return self
-        if log.eligibility is None:
-            return replace(self, eligibility=None, estimator=None)
+        if log.eligibility.is_everything:
+            return replace(self, eligibility=log.eligibility, estimator=None)
         rows = np.flatnonzero(log.eligibility.contains(self.user, self.item, self.time))
         return replace(self._at(rows), eligibility=log.eligibility)
 
@@ -312,16 +314,16 @@ def _of_rows(log: Log, rows: npt.NDArray[np.intp], value: Floats, name: str, kin
     """The gains of outcomes, each times what the outcome is worth, if the log says so."""
     codes = (log.user[rows], log.item[rows], log.time[rows])
     worth = value if log.values is None else value * log.values[rows]
-    return Gains(log.catalogue, *codes, worth, name, log.timed, kind, log, eligibility=log.eligibility)
+    return Gains(log.catalog, *codes, worth, name, log.timed, kind, log, eligibility=log.eligibility)
 
 
 def _checked_codes(codes: Any, ids: Ids) -> Codes:
-    """Positions that are safe to index with: integers inside the catalogue."""
+    """Positions that are safe to index with: integers inside the catalog."""
     array = np.asarray(codes)
     if array.ndim != 1 or (array.dtype.kind not in "iu" and len(array)):
         raise InputError(f"the positions of '{ids.column}' must be a one-dimensional array of integers.")
     if len(array) and (int(array.min()) < 0 or int(array.max()) >= len(ids)):
-        raise InputError(f"the gains have positions of '{ids.column}' outside the catalogue of {len(ids):,}.")
+        raise InputError(f"the gains have positions of '{ids.column}' outside the catalog of {len(ids):,}.")
     return np.ascontiguousarray(array, dtype=np.int32)
 
 

@@ -82,7 +82,7 @@ def _fit(log: Log, folds: int, fold: Any, fold_of_time: Any, fold_of_user: Any) 
 
 
 def _cells_by_item(log: Log) -> Floats:
-    if log.eligibility is None:
+    if log.eligibility.is_everything:
         return np.full(log.n_items, float(log.n_users * log.n_times))
     return log.eligibility.cells_by_item.astype(np.float64)
 

@@ -48,7 +48,7 @@ def estimate(
     choice among them, which check it. Where overlap fails a row "worst case" has all that is certain. ``baseline`` is
     the ranker that the paired differences are taken from (the first one, unless named). ``by`` splits the users: a
     frame with ``user_id`` and one more column, a mapping of user ids to labels, or an array of labels in the order of
-    the log's catalogue. Other options as in ``evaluate``.
+    the log's catalog. Other options as in ``evaluate``.
     """
     import pandas as pd
 

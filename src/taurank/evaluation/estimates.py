@@ -80,7 +80,7 @@ class Estimate:
 
     def to_html(self) -> str:
         """The estimate as a page; needs the extra ``report``."""
-        from taurank.html import page
+        from taurank.report import page
 
         kind, label = ("good", "Believe it") if self.verdict.believe else ("poor", "Do not believe it")
         blocks = [page.verdict(kind, label, " ".join([str(self.verdict), *self.cautions]))]

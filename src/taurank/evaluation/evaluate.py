@@ -49,12 +49,12 @@ def evaluate(
     ``gains`` are the truth, an estimate such as ``gains.ips(log)``, or a log, which stands for
     ``gains.recommended(log)``. Every estimate leads with a verdict: whether to believe it, why, and what to do next.
 
-    ``ranker`` is a fitted learner, an array of scores users × items in the order of the gains' catalogue, or a
+    ``ranker`` is a fitted learner, an array of scores users × items in the order of the gains' catalog, or a
     ranking table ``user_id, item_id, score`` (or ``rank``) as a frame or a path. A mapping of names to rankers
     returns a ``ResultTable`` with paired differences from the ``baseline`` (the first one, unless named).
 
-    All items of the catalogue are ranked for all its users: items the ranker does not know come last, tied; for a
-    user it does not know all items are tied; items it knows beyond the catalogue are ignored. A table that lists
+    All items of the catalog are ranked for all its users: items the ranker does not know come last, tied; for a
+    user it does not know all items are tied; items it knows beyond the catalog are ignored. A table that lists
     only part of the items is refused by metrics that count ranks below its end, unless ``unlisted="last"`` ranks
     the unlisted items last, tied. ``metrics`` are names or ``Formula``s; the default fits the kind of the gains.
     ``unit`` names a time in sentences ("week").

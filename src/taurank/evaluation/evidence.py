@@ -26,7 +26,7 @@ Mask = npt.NDArray[np.bool_]
 def apply(estimator: Estimator, reach: Reach, users: Mask | None = None) -> Uncertainty:
     """The estimate of a metric, for all users or some of them."""
     log, (rows, weight) = reach.log, _within(reach, users)
-    visits = Visits.of(log.catalogue, log.eligibility, users)
+    visits = Visits.of(log.catalog, log.eligibility, users)
     n = max(visits.total, 1)
     counts = weight * estimator.weights(log, rows)
     value, treated = weight * estimator.values(log, rows), log.treated[rows] == 1
@@ -85,7 +85,7 @@ class Evidence:
 
     @cached_property
     def _visits(self) -> Visits:
-        return Visits.of(self.reach.log.catalogue, self.reach.log.eligibility, self.users)
+        return Visits.of(self.reach.log.catalog, self.reach.log.eligibility, self.users)
 
     @property
     def n_users(self) -> int:

@@ -25,7 +25,7 @@ Floats = npt.NDArray[np.float64]
 
 DEFAULT = ("CP@10", "CP@100", "CDCG", "CAR")
 OUTCOME_DEFAULT = ("P@10", "P@100", "DCG", "AR")
-DEEPEST = 2**31 - 1  # the largest k of P@k: as many items as a catalogue can hold
+DEEPEST = 2**31 - 1  # the largest k of P@k: as many items as a catalog can hold
 
 
 def _one(n_items: int) -> float:

@@ -1,7 +1,7 @@
 """The weights of cells: what the rank of an item is worth on the list that a user would get at a time.
 
 A list has the candidates of its time only. An item that cannot be recommended has no rank, and the items behind it
-move up. Candidates that all users share make an assortment, a narrower catalogue, for each set of times with the same
+move up. Candidates that all users share make an assortment, a narrower catalog, for each set of times with the same
 items. Candidates of a user's own make a list for each visit, which is ranked by itself.
 """
 
@@ -31,7 +31,7 @@ Mask = npt.NDArray[np.bool_]
 
 
 class Cells(NamedTuple):
-    """Positions of cells in a catalogue."""
+    """Positions of cells in a catalog."""
 
     user: Codes
     item: Codes
@@ -40,7 +40,7 @@ class Cells(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Assortment:
-    """The items that are candidates at some times, for every user; None stands for the whole catalogue."""
+    """The items that are candidates at some times, for every user; None stands for the whole catalog."""
 
     items: Longs | None
     times: Longs
@@ -54,14 +54,14 @@ class Assortment:
         return item if self.items is None else np.searchsorted(self.items, item).astype(np.int32)
 
 
-def has_candidates(eligibility: Eligibility | None) -> bool:
-    """Whether lists are narrower than the catalogue."""
-    return eligibility is not None and (eligibility.listed is not None or eligibility.candidates.codes is not None)
+def has_candidates(eligibility: Eligibility) -> bool:
+    """Whether lists are narrower than the catalog."""
+    return eligibility.listed is not None or eligibility.candidates.codes is not None
 
 
-def assortments(eligibility: Eligibility | None, n_items: int, n_times: int) -> list[Assortment]:
+def assortments(eligibility: Eligibility, n_items: int, n_times: int) -> list[Assortment]:
     """Those of a log, each time in one of them; times without any candidate are in none."""
-    if eligibility is None or eligibility.candidates.codes is None:
+    if eligibility.candidates.codes is None:
         return [Assortment(None, np.arange(n_times), n_items)]
     candidates, count = eligibility.candidates, eligibility.candidates.by_time
     by_items: dict[bytes, list[int]] = {}
@@ -79,7 +79,7 @@ class _NarrowedBlock(Block):
 
 
 class NarrowedRanking:
-    """A ranking of some items, as if the catalogue had no others."""
+    """A ranking of some items, as if the catalog had no others."""
 
     def __init__(self, whole: Ranking, items: Longs) -> None:
         self.whole, self.items = whole, items

@@ -68,7 +68,7 @@ class Measurement:
 
     @cached_property
     def visits(self) -> Visits:
-        return Visits.of(self.gains.catalogue, self.gains.eligibility)
+        return Visits.of(self.gains.catalog, self.gains.eligibility)
 
     def first_metric(self) -> Measurement:
         return replace(self, formulas=self.formulas[:1])
@@ -87,11 +87,11 @@ class Measurement:
         gains = self.gains
         ready = ranker_of(ranker)
         if isinstance(ready, TableRanker) and self.unlisted is None:
-            for items in self._catalogues():
+            for items in self._catalogs():
                 ready.check_depth(self.formulas, gains.users, items)
         return ready, ranking_of(ready, gains.users, gains.items)
 
-    def _catalogues(self) -> Iterator[Ids]:
+    def _catalogs(self) -> Iterator[Ids]:
         """The items that lists are made of: the candidates of some times, or all of them."""
         gains = self.gains
         for part in assortments(gains.eligibility, gains.n_items, gains.n_times):
@@ -148,9 +148,8 @@ class Measurement:
         return per_user, per_time, shares
 
     def _among_candidates(self, ranking: Ranking) -> Sums:
-        """Where lists are narrower than the catalogue: the weight of each gain on the list of its time."""
+        """Where lists are narrower than the catalog: the weight of each gain on the list of its time."""
         gains, rows = self.gains, np.flatnonzero(self.gains.value)
-        assert gains.eligibility is not None
         cells = Cells(gains.user[rows], gains.item[rows], gains.time[rows])
         weights, sizes = weigh(ranking, gains.eligibility, cells, self.formulas, self.workers)
         per_user, per_time = np.zeros((2, len(self.formulas)), object)

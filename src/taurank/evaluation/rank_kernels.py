@@ -25,7 +25,7 @@ _CHUNK = 2048  # scores that stay in the first-level cache while all wanted item
 _BINS_PAY = 32  # binning a row costs about as much as comparing it with this many items (measured)
 _SORT_PAYS = 40  # a step of a sort costs about as much as this many comparisons (measured)
 _PER_BIN = 8
-_MOST_BINS = 1 << 16  # 16 bits; few enough that truncation never passes the last bin, even in float32
+_MAX_BINS = 1 << 16  # 16 bits; few enough that truncation never passes the last bin, even in float32
 
 
 class GainsByUser(NamedTuple):
@@ -174,7 +174,7 @@ def rank_items(row: Any, at: Any, n_unknown: Any, above: Any, tied: Any, bins: A
 def new_bins(scores: Any) -> Any:
     """Buffers for the bins of a row, allocated once per block; see ``_use_bins``."""
     n = scores.shape[1]
-    n_bins = min(n // _PER_BIN + 2, _MOST_BINS)
+    n_bins = min(n // _PER_BIN + 2, _MAX_BINS)
     begin, cursor = np.empty(n_bins + 1, np.int32), np.full(n_bins, -1, np.int32)
     return np.empty(n, np.uint16), begin, cursor, np.empty(n, scores.dtype)
 

@@ -1,7 +1,7 @@
-"""Scores from anywhere, block by block: an array, a table, or a fitted learner with a catalogue of its own.
+"""Scores from anywhere, block by block: an array, a table, or a fitted learner with a catalog of its own.
 
-A block is some users of the catalogue with their scores. Items the ranker does not know have no column, items it
-knows beyond the catalogue are dropped, and users it does not know come in blocks without columns. Every score that
+A block is some users of the catalog with their scores. Items the ranker does not know have no column, items it
+knows beyond the catalog are dropped, and users it does not know come in blocks without columns. Every score that
 is used is checked to be finite.
 """
 
@@ -28,7 +28,7 @@ _BLOCK_USERS = 256
 
 
 class Ranker(Protocol):
-    """A fitted learner: its own catalogue, and scores for a block of its users.
+    """A fitted learner: its own catalog, and scores for a block of its users.
 
     ``score_block`` gets positions in ``users`` and returns an array (len(user_codes), len(items)) of float32 or
     float64. It is called from several threads at once: it changes nothing and starts no threads of its own.
@@ -45,7 +45,7 @@ class Ranker(Protocol):
 
 @dataclass(frozen=True)
 class Block:
-    """Positions of users in the catalogue and at the ranker, and the score column of each item."""
+    """Positions of users in the catalog and at the ranker, and the score column of each item."""
 
     users: Codes
     at_ranker: Codes
@@ -53,7 +53,7 @@ class Block:
 
 
 class Ranking(Protocol):
-    """A ranker applied to the users and items of a catalogue."""
+    """A ranker applied to the users and items of a catalog."""
 
     unknown_users: int
     unknown_items: int
@@ -80,7 +80,7 @@ def ranking_of(ranker: Any, users: Ids, items: Ids) -> Ranking:
 
 
 class ArrayRanking:
-    """Scores users × items in the order of the catalogue; all of them are checked."""
+    """Scores users × items in the order of the catalog; all of them are checked."""
 
     unknown_users = unknown_items = 0
 
@@ -90,7 +90,7 @@ class ArrayRanking:
         shape = (len(users), len(items))
         if self.values.shape != shape:
             raise InputError(
-                f"the scores have the shape {self.values.shape}, but the catalogue has "
+                f"the scores have the shape {self.values.shape}, but the catalog has "
                 f"{shape[0]:,} users × {shape[1]:,} items: {shape}."
             )
 
@@ -181,7 +181,7 @@ def _positions(own: Ids, asked: Ids) -> Codes:
 
 
 def _cut(users: Codes, at_ranker: Codes, column: Codes, n_scores: int) -> Iterator[Block]:
-    """Blocks whose shape depends on the catalogue alone, never on the number of threads."""
+    """Blocks whose shape depends on the catalog alone, never on the number of threads."""
     size = int(np.clip(n_scores // max(1, len(column)), 1, _BLOCK_USERS))
     for first in range(0, len(users), size):
         part = slice(first, first + size)

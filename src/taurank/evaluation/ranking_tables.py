@@ -36,8 +36,8 @@ class TableRanker:
         rule = _rule(source)
         pairs = read_cells(source, (None, None, None), [rule])
         score = pairs.numbers[rule.column] if rule.column == "score" else -pairs.numbers[rule.column]
-        self.users: Ids = pairs.catalogue.users
-        self.items: Ids = pairs.catalogue.items
+        self.users: Ids = pairs.catalog.users
+        self.items: Ids = pairs.catalog.items
         self._start, (self._item, self._score) = group(pairs.user, len(self.users), pairs.item, score)
         self._floor = np.nextafter(self._score.min(), -np.inf)
 
@@ -51,7 +51,7 @@ class TableRanker:
     def check_depth(self, formulas: Iterable[Formula], users: Ids, items: Ids) -> None:
         """Refuse metrics that look further down the list than the table reaches.
 
-        A metric of depth k needs k listed items of the catalogue for every user the table lists, a metric of the
+        A metric of depth k needs k listed items of the catalog for every user the table lists, a metric of the
         whole list needs all items.
         """
         listed = self._lengths(items)
@@ -66,7 +66,7 @@ class TableRanker:
                 raise self._too_short(formula, needed, len(short), shortest, int(listed[shortest]))
 
     def _lengths(self, items: Ids) -> npt.NDArray[np.int64]:
-        """How many items of the catalogue each user's list has."""
+        """How many items of the catalog each user's list has."""
         known = items.encode(self.items.values) >= 0
         counted = np.concatenate(([0], np.cumsum(known[self._item])))
         return np.asarray(counted[self._start[1:]] - counted[self._start[:-1]], dtype=np.int64)

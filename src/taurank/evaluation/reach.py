@@ -79,7 +79,7 @@ def reaches(
     """The reach of every metric; one pass over the scores for each set of candidates."""
     _refuse_areas(formulas)
     rows = _logged(log)
-    if log.eligibility is not None and log.eligibility.listed is not None:
+    if log.eligibility.listed is not None:
         weights, sums = _own(ranking, log, rows, formulas, variate, workers)
         sizes = np.diff(log.eligibility.own_visits.start)
     else:
@@ -99,7 +99,7 @@ def rows_within(ranking: Ranking, log: Log, formulas: list[Formula], workers: in
     _refuse_areas(formulas)
     rows = _logged(log)
     cells = Cells(log.user[rows], log.item[rows], log.time[rows])
-    if log.eligibility is None:
+    if log.eligibility.is_everything:
         whole = Assortment(None, np.arange(log.n_times), log.n_items)
         nothing = np.empty((log.n_items, 0))
         weights, _ = weigh_shared(ranking, whole, log.n_users, cells.user, cells.item, formulas, nothing, workers)
@@ -197,7 +197,7 @@ def _own(
 
 
 def _visits(log: Log) -> Mask | None:
-    if log.eligibility is None or log.eligibility.visitors.codes is None:
+    if log.eligibility.visitors.codes is None:
         return None
     users = np.arange(log.n_users)
     visitors = log.eligibility.visitors

@@ -30,7 +30,7 @@ Floats = npt.NDArray[np.float64]
 class Metric:
     """One metric of one ranker.
 
-    ``per_user`` is each user's mean over the times, in catalogue order; ``per_time`` is the mean over all
+    ``per_user`` is each user's mean over the times, in catalog order; ``per_time`` is the mean over all
     users at each time. Where the gains have visits both are over visits, nan without one, and ``visits`` counts
     them. ``overlap_share`` is the share of the weights on logged pairs that falls on pairs with a
     propensity within 1e-3 of 0 or 1 (None if the gains are not an estimate from a log). ``assessment`` has the log

@@ -1,4 +1,4 @@
-"""Users in segments: a frame with one more column, a mapping, or labels in the order of the catalogue."""
+"""Users in segments: a frame with one more column, a mapping, or labels in the order of the catalog."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def segments_of(by: Any, users: Ids) -> dict[str, Mask]:
 
 
 def _labels(by: Any, users: Ids) -> tuple[Any, Any]:
-    """Ids and labels; ids are None for labels in the order of the catalogue."""
+    """Ids and labels; ids are None for labels in the order of the catalog."""
     if isinstance(by, Mapping):
         return list(by.keys()), list(by.values())
     frame = nw.from_native(by, eager_only=True, pass_through=True)

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from taurank.data.ids import Catalogue, Codes
+from taurank.data.eligibility import Eligibility
+from taurank.data.ids import Catalog, Codes
 from taurank.data.log import Log
 from taurank.estimation.estimators import Estimator
 from taurank.estimation.thresholds import almost_always, almost_never, lacks_overlap
@@ -118,10 +119,10 @@ def _pair_weights(log: Log, rows: Longs, weight: Floats, extreme: npt.NDArray[np
     return float(weights[without].sum()), float(weights.sum())
 
 
-def added(parts: Sequence[tuple[Codes, Tally]], catalogue: Catalogue) -> Tally:
+def added(parts: Sequence[tuple[Codes, Tally]], catalog: Catalog) -> Tally:
     """The tally of all users from those of groups, each with the positions of its users."""
     users, tallies = [codes for codes, _ in parts], [one for _, one in parts]
-    whole = catalogue.n_users
+    whole = catalog.n_users
     inside = None
     if any(one.inside is not None for one in tallies):
         inside = _added(users, [one.inside or one.plain for one in tallies], whole)
@@ -153,16 +154,16 @@ class TalliedEvidence:
 
     tally: Tally
     formula: Formula
-    catalogue: Catalogue
+    catalog: Catalog
     bought: float  # purchases in the log
 
     @property
     def n_users(self) -> int:
-        return self.catalogue.n_users
+        return self.catalog.n_users
 
     @cached_property
     def n(self) -> int:
-        return max(self.catalogue.n_users * self.catalogue.n_times, 1)
+        return max(self.catalog.n_users * self.catalog.n_times, 1)
 
     @cached_property
     def listed(self) -> float:
@@ -171,12 +172,12 @@ class TalliedEvidence:
 
     @cached_property
     def _weights(self) -> Floats:
-        n_items = self.catalogue.n_items
+        n_items = self.catalog.n_items
         return np.asarray(self.formula.unscaled(n_items) * self.formula.factor(n_items))
 
     @property
     def limits(self) -> tuple[float, float]:
-        return list_limits(self.formula, self.catalogue.n_items, self.listed)
+        return list_limits(self.formula, self.catalog.n_items, self.listed)
 
     def answer(self, estimator: Estimator | None = None) -> Uncertainty:
         """The estimate by the estimator of the gains, or by IPS or SNIPS."""
@@ -190,12 +191,12 @@ class TalliedEvidence:
         mean = figures.shown_bought / figures.shown if figures.shown > 0 else 0.0
         size = self.n * sums.events.size
         squares = sums.events.squares + (mean**2 * figures.squared - 2.0 * mean * figures.squared_bought) / size**2
-        per_user = sums.per_user + mean * (self.listed * self.catalogue.n_times - by_user)
-        per_time = sums.per_time + mean * (self.listed * self.catalogue.n_users - by_time)
+        per_user = sums.per_user + mean * (self.listed * self.catalog.n_times - by_user)
+        per_time = sums.per_time + mean * (self.listed * self.catalog.n_users - by_time)
         return Sums(per_user, per_time, sums.events._replace(squares=max(squares, 0.0)))
 
     def _of(self, sums: Sums) -> Uncertainty:
-        visits = Visits.of(self.catalogue, None)
+        visits = Visits.of(self.catalog, Eligibility.everything(self.catalog))
         means = visits.per_user(sums.per_user), visits.per_time(sums.per_time)
         unit = float(np.abs(self._weights).max()) / self.n
         return Uncertainty(*means, sums.events, unit, self.limits, visits)
@@ -207,7 +208,7 @@ class TalliedEvidence:
 
     @cached_property
     def exposure(self) -> tuple[float, float, float]:
-        listed = np.full(self.n_users, self.listed * self.catalogue.n_times)
+        listed = np.full(self.n_users, self.listed * self.catalog.n_times)
         return exposure_of(self.tally.shown[0], listed, self.n_users)
 
     @property

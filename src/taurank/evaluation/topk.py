@@ -1,6 +1,6 @@
 """The k best items of every user: arrays in, arrays out.
 
-Equal scores rank in catalogue order. Items are scanned in stretches; a stretch in which nothing beats the
+Equal scores rank in catalog order. Items are scanned in stretches; a stretch in which nothing beats the
 k-th best so far is passed over by one vectorized comparison. ``best`` cuts ties at the k-th score, as a list must;
 ``best_first`` includes them all, as the expectation of a metric needs. ``RunningTop`` is ``best`` of scores that come
 some columns at a time.
@@ -125,7 +125,7 @@ def _count_ties(scores: Any, values: Any, above: Any, tied: Any) -> None:
 
 @compiled
 def _fill(scores: Any, best_columns: Any, values: Any, above: Any, length: Any, columns: Any) -> None:
-    """The columns above the last score as they are listed, then all that tie with it, in catalogue order."""
+    """The columns above the last score as they are listed, then all that tie with it, in catalog order."""
     for row in range(scores.shape[0]):
         count, last = above[row], values[row, -1]
         if length[row] <= values.shape[1]:  # no tie was cut

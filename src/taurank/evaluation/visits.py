@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from taurank.data.eligibility import Eligibility
-from taurank.data.ids import Catalogue
+from taurank.data.ids import Catalog
 
 Floats = npt.NDArray[np.float64]
 Longs = npt.NDArray[np.int64]
@@ -28,12 +28,12 @@ class Visits:
     by_time: Longs
 
     @classmethod
-    def of(cls, catalogue: Catalogue, eligibility: Eligibility | None, users: Mask | None = None) -> Visits:
+    def of(cls, catalog: Catalog, eligibility: Eligibility, users: Mask | None = None) -> Visits:
         """Those of all users, or of some: the others have none."""
-        everyone = np.ones(catalogue.n_users, np.bool_) if users is None else users
-        if eligibility is None:
-            here = np.full(catalogue.n_times, np.count_nonzero(everyone))
-            return cls(np.where(everyone, catalogue.n_times, 0), here)
+        everyone = np.ones(catalog.n_users, np.bool_) if users is None else users
+        if eligibility.is_everything:
+            here = np.full(catalog.n_times, np.count_nonzero(everyone))
+            return cls(np.where(everyone, catalog.n_times, 0), here)
         by_user, by_time = eligibility.visits(everyone)
         return cls(by_user, by_time)
 

@@ -24,7 +24,7 @@ class Wording:
     def of(cls, formula: Formula, gains: Gains, unit: str) -> Wording:
         """By the declared kind of the gains; where none is declared, by the spelling of the metric."""
         extra = gains.kind == "effect" or (gains.kind is None and formula.name.startswith("C"))
-        visiting = gains.eligibility is not None and gains.eligibility.has_visits
+        visiting = gains.eligibility.has_visits
         user = "per visiting user" if visiting else "per user"
         return cls(extra, f"{user} and {unit}" if gains.timed else user)
 

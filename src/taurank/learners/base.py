@@ -80,7 +80,7 @@ class Learner(Parameters, ABC):
 
     @abstractmethod
     def score_block(self, user_codes: Codes) -> Float32s:
-        """A fresh array (len(user_codes), n_items) with the scores of all items, in catalogue order."""
+        """A fresh array (len(user_codes), n_items) with the scores of all items, in catalog order."""
 
     def score_user(self, user_code: int) -> Float32s:
         """The scores of all items for one user; they may round differently from those of ``score_block``."""
@@ -122,7 +122,7 @@ class Learner(Parameters, ABC):
         ``show_progress`` is on in a terminal. A learner that fits in one pass is checked once, after it.
 
         ``features`` are tables of users and items (``taurank.Features``): factors are pulled toward what the
-        features predict, and users and items of the catalogue without any row get just that.
+        features predict, and users and items of the catalog without any row get just that.
 
         ``start`` is a fitted model of the same log, such as ``EmpiricalBayes``; factors begin as the best
         approximation of its scores instead of at random.
@@ -164,7 +164,7 @@ class Learner(Parameters, ABC):
     ) -> Self:
         """Learn from the rows since the fit, at a fraction of the cost of another fit.
 
-        ``log`` has new rows only. Users and items that it brings join the catalogue behind the known ones.
+        ``log`` has new rows only. Users and items that it brings join the catalog behind the known ones.
         Learners that count add up, to the same bits as a fit to all rows. Learners that train factors start from
         those of the model and train for ``epochs`` (None: a tenth of a fit's). ``past`` is the log that the model
         has learned from, or the latest part of it: factors are then trained on both, which comes closest to
@@ -222,7 +222,7 @@ class Learner(Parameters, ABC):
             raise InputError(f"{type(self).__name__} has no factors to start from a model; leave start out.")
 
     def learn_more(self, log: Log) -> None:
-        """Learn from the new rows alone; the catalogue has grown to theirs. Without it an update needs the past."""
+        """Learn from the new rows alone; the catalog has grown to theirs. Without it an update needs the past."""
         raise InputError(
             f"{type(self).__name__} cannot learn from new rows alone; give update the log of the fit: past=log."
         )
@@ -273,7 +273,7 @@ class Learner(Parameters, ABC):
         return [record] if options.measured is not None else []
 
     def _set_log(self, log: Log | RemoteLog) -> None:
-        """What every fitted learner stores: the catalogue, how much of each item was bought, and which log it was."""
+        """What every fitted learner stores: the catalog, how much of each item was bought, and which log it was."""
         self.users_, self.items_ = log.users, log.items
         self.log_fingerprint_: str | None
         if isinstance(log, RemoteLog):

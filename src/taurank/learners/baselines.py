@@ -27,10 +27,10 @@ class Random(Learner):
         self.key_ = generator(self.random_state).integers(2**63, size=1, dtype=np.uint64)
 
     def learn_more(self, log: Log) -> None:
-        """Nothing: scores are drawn for any catalogue."""
+        """Nothing: scores are drawn for any catalog."""
 
     def fold(self, log: Log) -> None:
-        """Nothing: a user's scores follow from the position in the catalogue."""
+        """Nothing: a user's scores follow from the position in the catalog."""
 
     def score_block(self, user_codes: Codes) -> Float32s:
         scores = np.empty((len(user_codes), len(self.items)), np.float32)

@@ -85,7 +85,7 @@ def check_timeless(columns: Sequence[str]) -> None:
 def _of_log(log: Log) -> tuple[pa.Array | None, pa.Array]:
     """What could be shown at the last time of a log."""
     limits = log.eligibility
-    if limits is None:
+    if limits.is_everything:
         return None, log.items.values
     if limits.listed is None:
         items = np.arange(log.n_items)

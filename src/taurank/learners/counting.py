@@ -147,9 +147,9 @@ def chances(log: Log, pairs: Pairs) -> Chances:
     item, _, visitors = cells_of(log, log.n_times)
     with_rows, had = (np.bincount(pairs.item, each, log.n_items) for each in (None, pair))
     absent = np.maximum(item - had, 0.0) / np.maximum(visitors - with_rows, 1.0)
-    if log.eligibility is None:
+    if log.eligibility.is_everything:
         absent = np.full(log.n_items, float(log.n_times))
-    return Chances(pair, absent, item, log.eligibility is not None)
+    return Chances(pair, absent, item, not log.eligibility.is_everything)
 
 
 def later_chances(known: Pairs, before: Chances, log: Log, pairs: Pairs) -> Chances:
@@ -200,7 +200,7 @@ def count_pairs(log: Log) -> Pairs:
 
 
 def added(known: Pairs, new: Pairs) -> Pairs:
-    """The counts of both, in the catalogue of the new ones."""
+    """The counts of both, in the catalog of the new ones."""
     users = [np.repeat(np.arange(len(pairs.start) - 1), np.diff(pairs.start)) for pairs in (known, new)]
     counts = tuple(np.concatenate(both) for both in zip(known[2:], new[2:], strict=True))
     shape = (len(new.start) - 1, int(max(known.item.max(initial=0), new.item.max(initial=0))) + 1)

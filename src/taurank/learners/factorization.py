@@ -27,7 +27,7 @@ from taurank.learners.checkpoints import Checkpoint, Record
 from taurank.learners.features import pulled
 from taurank.learners.fitting import Epoch, FitOptions, Training, history_frame
 from taurank.learners.holdout import (
-    FEWEST_EPOCHS,
+    MIN_EPOCHS,
     affordable_users,
     check_epochs,
     hold_out,
@@ -35,7 +35,7 @@ from taurank.learners.holdout import (
     refit_epochs,
 )
 from taurank.learners.products import product_tiles, products, tile_items
-from taurank.learners.recommend import MOST_THREADS
+from taurank.learners.recommend import MAX_THREADS
 from taurank.learners.starting import factors_of
 from taurank.learners.updating import SHARE, News, extended
 from taurank.sgd.rates import decayed
@@ -44,7 +44,7 @@ from taurank.sgd.scheduler import Factors, factor_table
 FoldEpoch = Callable[[Factors, int, int, int], None]  # as Epoch, without statistics
 
 REGULARIZATION_GRID = (0.3, 0.1, 0.03, 0.01, 0.003, 0.001, 0.0003, 0.0001)
-MOST_FACTORS = 1 << 16
+MAX_FACTORS = 1 << 16
 _ROWS_AT_ONCE = 1 << 16
 CAP_GRID = (0.7, 0.5, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001)
 
@@ -79,10 +79,10 @@ class FactorLearner(Learner):
     before: ClassVar[Mapping[str, Any]] = {"rate_decay": 1.0, "averaging": 0.0}
 
     def __post_init__(self) -> None:
-        check_number("factors", self.factors, 1, MOST_FACTORS, integer=True)
+        check_number("factors", self.factors, 1, MAX_FACTORS, integer=True)
         check_number("epochs", self.epochs, 1, integer=True)
         if self.threads is not None:
-            check_number("threads", self.threads, 1, MOST_THREADS, integer=True)
+            check_number("threads", self.threads, 1, MAX_THREADS, integer=True)
         check_number("regularization", self.regularization, 0)
         check_number("learning_rate", self.learning_rate, 0)
         check_number("rate_decay", self.rate_decay, 0, maximum=1)
@@ -124,7 +124,7 @@ class FactorLearner(Learner):
         """The epochs of a fit to a part of the log, measured on the rest; empty if there is nothing to find out."""
         if options.checkpoint is not None and Path(options.checkpoint).exists():
             return Checkpoint.pilot(options.checkpoint, [formula.name for formula in options.formulas])
-        held = hold_out(log, not self.estimates_effects) if self.epochs >= FEWEST_EPOCHS else None
+        held = hold_out(log, not self.estimates_effects) if self.epochs >= MIN_EPOCHS else None
         if held is None:
             return []
         pilot = copy.copy(self._started(options))
@@ -225,7 +225,7 @@ class FactorLearner(Learner):
         )
 
     def tables(self, n_users: int, n_items: int) -> Factors:
-        """The factors of the model as training needs them, in a catalogue that may have grown."""
+        """The factors of the model as training needs them, in a catalog that may have grown."""
         return Factors(extended(self._fitted("user_factors_"), n_users), extended(self.item_factors_, n_items))
 
     def initial(self, log: Log, seed: int) -> Factors:

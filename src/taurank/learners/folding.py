@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cached_property
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from taurank.data.ids import Catalogue, Codes, Ids
-from taurank.data.joining import grown, moved, row_columns
+from taurank.data.ids import Catalog, Codes, Ids
+from taurank.data.joining import grown
 from taurank.data.log import Log
 from taurank.errors import InputError
 from taurank.learners.lookup import Lookup
@@ -31,10 +29,9 @@ def rows_of_new_users(users: Ids, items: Ids, log: Log) -> Log:
     new = Ids(log.users.values.filter(pa.array(is_new)), log.users.column)
     user = np.where(is_new, np.cumsum(is_new) - 1, -1)
     item = items.encode(log.items.values)
-    rows = moved(log, Catalogue(new, items, log.times), user, item, np.arange(log.n_times))
+    rows = log.reindex(Catalog(new, items, log.times), user, item, np.arange(log.n_times))
     order = np.lexsort((rows.time, rows.item, rows.user))
-    columns: dict[str, Any] = {name: values[order] for name, values in row_columns(rows).items()}
-    return replace(rows, **columns)
+    return rows.take(order)
 
 
 class WithNewUsers:

@@ -11,14 +11,14 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
-from dataclasses import fields, replace
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from taurank._random import mix
-from taurank.data.ids import Catalogue, Codes, Ids
+from taurank.data.ids import Catalog, Codes, Ids
 from taurank.data.log import Log
 from taurank.errors import UnfinishedWarning
 from taurank.estimation import gains
@@ -28,11 +28,11 @@ from taurank.sgd.rates import decayed
 
 SHARE = 0.1  # of the times, or of the user-item pairs if there is one time
 CAP = 0.1  # of the gains that measure the pilot: little variance
-FEWEST_EPOCHS = 20  # a shorter fit is not cut short
+MIN_EPOCHS = 20  # a shorter fit is not cut short
 GROWTH = 1.25  # of the epochs from one check to the next
-FEWEST_CHECKS = 8  # to tell that a curve is still rising
+MIN_CHECKS = 8  # to tell that a curve is still rising
 RISE, LATE = 0.01, 0.75  # "still improving": by 1 % in the last quarter of the epochs
-FEWEST_USERS = 500  # in a sample of them
+MIN_USERS = 500  # in a sample of them
 
 Mask = npt.NDArray[np.bool_]
 
@@ -101,7 +101,7 @@ def check_epochs(epochs: int) -> frozenset[int]:
 
 def affordable_users(updates: int, checks: int, n_items: int) -> int:
     """So many that a check scores no more cells than there are updates between two checks: a cell costs less."""
-    return max(FEWEST_USERS, updates // (checks * n_items))
+    return max(MIN_USERS, updates // (checks * n_items))
 
 
 def some_users(measured: Gains, count: int, seed: int) -> Gains:
@@ -125,7 +125,7 @@ def warn_if_improving(
 ) -> None:
     """One sentence where the last check is the best, and better by far than the checks well before the end."""
     checked = [record.epoch for record in records if record.metrics]
-    if len(checked) < FEWEST_CHECKS or max(merits) > merits[-1]:
+    if len(checked) < MIN_CHECKS or max(merits) > merits[-1]:
         return
     before = [merit for merit, epoch in zip(merits, checked, strict=True) if epoch <= LATE * checked[-1]]
     if merits[-1] - max(before) > RISE * abs(merits[-1]):
@@ -143,26 +143,23 @@ def _mean_rate(epochs: int, decay: float) -> float:
 
 
 def _rows(log: Log, keep: Mask, without: Codes) -> Log:
-    """Some rows of a log; the times in ``without`` leave its catalogue, or else they would count as untreated."""
-    arrays = {field.name: getattr(log, field.name) for field in fields(log)}
-    columns: dict[str, Any] = {
-        name: a[keep] for name, a in arrays.items() if isinstance(a, np.ndarray) and len(a) == len(keep)
-    }
+    """Some rows of a log; the times in ``without`` leave its catalog, or else they would count as untreated."""
     stays = np.isin(np.arange(log.n_times), without, invert=True)
-    columns["time"] = (np.cumsum(stays) - 1)[columns["time"]].astype(np.int32)
-    return replace(log, catalogue=without_times(log.catalogue, without), **columns)
+    time = np.where(stays, np.cumsum(stays) - 1, -1)
+    users, items = np.arange(log.n_users), np.arange(log.n_items)
+    return log.take(keep).reindex(without_times(log.catalog, without), users, items, time)
 
 
-def without_times(catalogue: Catalogue, without: Codes) -> Catalogue:
-    """The catalogue without some times."""
-    stays = np.isin(np.arange(catalogue.n_times), without, invert=True)
-    times = Ids(catalogue.times.values.filter(stays), catalogue.times.column)
-    return Catalogue(catalogue.users, catalogue.items, times)
+def without_times(catalog: Catalog, without: Codes) -> Catalog:
+    """The catalog without some times."""
+    stays = np.isin(np.arange(catalog.n_times), without, invert=True)
+    times = Ids(catalog.times.values.filter(stays), catalog.times.column)
+    return Catalog(catalog.users, catalog.items, times)
 
 
 def _gains(held: Log, by_outcome: bool) -> Gains:
     recorded = held.propensity is not None and bool(np.isfinite(held.propensity).all())
-    has_both = 0 < int(np.count_nonzero(held.treated)) < held.catalogue.n_cells
+    has_both = 0 < int(np.count_nonzero(held.treated)) < held.catalog.n_cells
     name = estimator_for(recorded, has_both, by_outcome)
     if name == "capped_ips":
         return gains.capped_ips(held, CAP)

@@ -112,7 +112,7 @@ class BestKind:
         return cls(learners)
 
     def _first(self) -> Learner:
-        """Any of the learners, after a check that all have the same catalogue."""
+        """Any of the learners, after a check that all have the same catalog."""
         first, *others = self.learners.values()
         if any(other.users != first.users or other.items != first.items for other in others):
             raise InputError("the learners of the kinds have different users or items; fit them to one Kinds.")

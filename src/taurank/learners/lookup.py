@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from taurank.data.ids import Codes, Ids, match_type, normalize, to_array
 
-_FEW = 1000  # more ids than that are looked up by hashing the whole catalogue
+_FEW = 1000  # more ids than that are looked up by hashing the whole catalog
 
 
 class Lookup:

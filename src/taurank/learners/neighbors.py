@@ -88,7 +88,7 @@ class CUBN(Learner):
         known, new = self._pairs(), count_pairs(log)
         moved = Pairs(np.concatenate((np.zeros(len(known.start) - 1, np.int64), new.start)), *new[1:])
         had, pairs = stored_chances(self, known, int(self.times_[0])), added(known, moved)
-        if had.limited or log.eligibility is not None:
+        if had.limited or not log.eligibility.is_everything:
             pair = np.zeros(len(pairs.item), np.int32)
             for part, each in ((known, had.pair), (moved, chances(log, new).pair)):
                 pair[entries(part, pairs, len(self.items))] = each

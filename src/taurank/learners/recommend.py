@@ -41,7 +41,7 @@ Mask = npt.NDArray[np.bool_]
 _BLOCK_SCORES = 1 << 22
 _BLOCK_USERS = 512
 _TILED_USERS = 256
-MOST_THREADS = 10_000
+MAX_THREADS = 10_000
 
 
 class Fitted(Ranker, Protocol):
@@ -119,7 +119,7 @@ class Request:
             self._check_effects(self.min_effect)
         check_integer("k", self.k)
         if self.threads is not None:
-            check_integer("threads", self.threads, 1, MOST_THREADS)
+            check_integer("threads", self.threads, 1, MAX_THREADS)
         check_choice("on_unknown", self.on_unknown, get_args(OnUnknown))
         check_choice("on_unknown_item", self.on_unknown_item, get_args(OnUnknownItem))
 

@@ -111,7 +111,7 @@ def _class_in_file(name: str, path: str, trust: list[str], metadata: Mapping[str
 
 def _restored(kind: type[Learner], metadata: Mapping[str, Any], arrays: archive.Arrays) -> Learner:
     learner = kind(**{**kind.before, **metadata["hyper_parameters"]})
-    users, items = _catalogue(arrays)
+    users, items = _catalog(arrays)
     kind_of = str(arrays["popularity"].dtype) if "popularity" in arrays else ""
     popularity = "float64" if kind_of == "float64" else "int64"  # fractions where the log had values
     schema = {"popularity": Array(popularity, ("items",), minimum=0.0), **kind.stored}
@@ -124,7 +124,7 @@ def _restored(kind: type[Learner], metadata: Mapping[str, Any], arrays: archive.
     return learner
 
 
-def _catalogue(arrays: archive.Arrays) -> tuple[Ids, Ids]:
+def _catalog(arrays: archive.Arrays) -> tuple[Ids, Ids]:
     lists = ids_from_bytes(arrays.pop("ids").tobytes())
     if [ids.column for ids in lists] != ["user_id", "item_id"]:
         raise ValueError("its lists of ids are not those of users and items")

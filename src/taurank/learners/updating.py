@@ -1,4 +1,4 @@
-"""News for a fitted learner: new rows in a catalogue that has grown, and the factors to start from."""
+"""News for a fitted learner: new rows in a catalog that has grown, and the factors to start from."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SHARE = 10  # an update makes a tenth of the epochs of a fit
 
 
 class Updatable(Protocol):
-    """What a fitted learner stores of its catalogue."""
+    """What a fitted learner stores of its catalog."""
 
     users_: Ids
     items_: Ids
@@ -38,7 +38,7 @@ class Updatable(Protocol):
 
 @dataclass(frozen=True)
 class News:
-    """New rows and, if given, past ones, both in the grown catalogue."""
+    """New rows and, if given, past ones, both in the grown catalog."""
 
     log: Log
     past: Log | None
@@ -62,7 +62,7 @@ class News:
         return self.log if self.past is None else joined(self.past, self.log)
 
     def extend(self, learner: Updatable) -> None:
-        """Give the learner the grown catalogue, and add up how much of each item was bought."""
+        """Give the learner the grown catalog, and add up how much of each item was bought."""
         bought = bought_by_item(self.log)
         before = np.zeros_like(learner.popularity_, shape=len(bought))
         before[: len(learner.popularity_)] = learner.popularity_

@@ -50,7 +50,7 @@ def check_gate(log: Log, shelves: Shelves | None) -> Gate:
 
 def visits_by_user(log: Log) -> np.ndarray:
     """At how many times each user could be shown something."""
-    if log.eligibility is None:
+    if log.eligibility.is_everything:
         return np.full(log.n_users, float(log.n_times))
     return log.eligibility.cells_by_user / max(1, candidates_of(log))
 
@@ -66,4 +66,4 @@ def visits_of(log: Log) -> int:
 
 
 def _eligible(log: Log) -> np.ndarray:
-    return np.ones(log.n_items) if log.eligibility is None else (log.eligibility.cells_by_item > 0).astype(float)
+    return (log.eligibility.cells_by_item > 0).astype(float)

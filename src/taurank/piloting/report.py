@@ -33,13 +33,13 @@ sizes."""
 
 def write_report(result: Pilot, plan: str) -> None:
     """Write ``report.html``; the file appears whole or not at all."""
-    from taurank.html import page
+    from taurank.report import page
 
     page.write(result.folder / "report.html", "Pilot", _blocks(result, plan))
 
 
 def _blocks(result: Pilot, plan: str) -> list[Any]:
-    from taurank.html import page
+    from taurank.report import page
 
     answer = result.answer
     todo = [f"{answer.next_step[:1].upper()}{answer.next_step[1:]}."]
@@ -92,7 +92,7 @@ def chart(result: Pilot) -> alt.LayerChart:
 
 
 def _reasons(result: Pilot) -> list[Any]:
-    from taurank.html import page
+    from taurank.report import page
 
     lines = [
         f"{name_of(name)}: {verdict}" for (name, metric), verdict in result.estimate.verdicts.items()
@@ -102,7 +102,7 @@ def _reasons(result: Pilot) -> list[Any]:
 
 
 def _segments(result: Pilot) -> list[Any]:
-    from taurank.html import page
+    from taurank.report import page
 
     if "segment" not in result.estimate.table:
         return []
@@ -112,7 +112,7 @@ def _segments(result: Pilot) -> list[Any]:
 
 
 def _experiment(result: Pilot) -> list[Any]:
-    from taurank.html import page
+    from taurank.report import page
 
     plan = result.answer.experiment
     if plan is None:

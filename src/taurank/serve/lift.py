@@ -12,8 +12,8 @@ from sqlalchemy import ColumnElement, Float, case, cast, func, select
 
 from taurank.serve import tables
 from taurank.serve.sequences import (
-    FEWEST_ACTIVE,
-    FEWEST_VALUED,
+    MIN_ACTIVE,
+    MIN_VALUED,
     Means,
     Sequence,
     difference,
@@ -132,5 +132,5 @@ def compare_candidate(store: Store, surface: Surface) -> Comparison:
         visits.means("incumbent", "lift", surface.incumbent),
     )
     evidence = ratio_evidence(list(users.values()), list(shares.values()))
-    compared = difference(*arms, fewest_active=FEWEST_VALUED if valued else FEWEST_ACTIVE)
+    compared = difference(*arms, fewest_active=MIN_VALUED if valued else MIN_ACTIVE)
     return Comparison(visits.periods, compared, users, evidence)

@@ -28,7 +28,7 @@ from taurank.serve.surfaces import Surface, note
 from taurank.serve.updates import new_periods, updated, why_not
 
 UNFAIR = "no period has ended since the incumbent was stored: on those that it has learned from it looks too good"
-FEWEST_EFFECTIVE = 50.0  # purchases in each arm, after weighting (Kish)
+MIN_EFFECTIVE = 50.0  # purchases in each arm, after weighting (Kish)
 
 
 @dataclass(frozen=True)
@@ -139,8 +139,8 @@ def cannot_tell(log: Log) -> str:
         return "the log has fewer than two settled periods"
     diagnosis = diagnose(log)
     for arm in (diagnosis.treated, diagnosis.control):
-        if arm.effective < FEWEST_EFFECTIVE:
-            effective = f"{arm.effective:.0f} after weighting, {FEWEST_EFFECTIVE:.0f} are needed"
+        if arm.effective < MIN_EFFECTIVE:
+            effective = f"{arm.effective:.0f} after weighting, {MIN_EFFECTIVE:.0f} are needed"
             return f"the {arm.name} arm has too few purchases: {effective}"
     return ""
 

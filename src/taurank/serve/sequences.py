@@ -26,9 +26,9 @@ ALPHA = 0.05
 # λ in units of the first look's information: tightest at about thirty times that, and wide at the first looks,
 # where the normal approximation of skewed outcomes is at its worst; chosen with the two numbers below by simulation
 MIXTURE = 4.0
-FEWEST_USERS = 100  # per arm, at the first look
-FEWEST_ACTIVE = 30  # of them with an outcome that is not 0
-FEWEST_VALUED = 100  # the same for values, whose tails are longer; by simulation with log-normal ones up to σ = 2
+MIN_USERS = 100  # per arm, at the first look
+MIN_ACTIVE = 30  # of them with an outcome that is not 0
+MIN_VALUED = 100  # the same for values, whose tails are longer; by simulation with log-normal ones up to σ = 2
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Means:
 
     @property
     def enough(self) -> npt.NDArray[np.bool_]:
-        return np.asarray((self.users >= FEWEST_USERS) & (self.active >= FEWEST_ACTIVE) & (self.variance > 0))
+        return np.asarray((self.users >= MIN_USERS) & (self.active >= MIN_ACTIVE) & (self.variance > 0))
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ def one_arm(means: Means, alpha: float = ALPHA) -> Sequence:
     return from_variance(means.mean, means.variance, means.enough, alpha)
 
 
-def difference(first: Means, second: Means, alpha: float = ALPHA, fewest_active: int = FEWEST_ACTIVE) -> Sequence:
+def difference(first: Means, second: Means, alpha: float = ALPHA, fewest_active: int = MIN_ACTIVE) -> Sequence:
     """The confidence sequence of first − second; the two have no user in common."""
     variance = first.variance + second.variance
     enough = first.enough & second.enough & (np.minimum(first.active, second.active) >= fewest_active)

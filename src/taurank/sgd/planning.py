@@ -108,7 +108,7 @@ def _checked(name: str, values: npt.NDArray[Any], bound: int) -> Ints:
         bad = values[(values < 0) | (values >= bound)]
         raise InputError(
             f"column '{name}' has {plural(len(bad), 'row')} outside 0 … {bound - 1}, such as {bad[0]}; "
-            "use the dense ids of the log's catalogue."
+            "use the dense ids of the log's catalog."
         )
     return np.ascontiguousarray(values, dtype=np.int32)
 

@@ -31,7 +31,7 @@ POSITIVES_PER_UNIT = 1024  # minimum work of a unit, outweighs the cost of start
 PAIRS_PER_UNIT = 256
 ITEMS_PER_BLOCK = 16  # enough for varied negatives within one epoch
 WORKERS = 16  # units per round, and so the largest useful number of threads, if the dataset is large enough
-MOST_BLOCKS = 64
+MAX_BLOCKS = 64
 _BLOCK = int(Stream.UNIT)
 POSITIVES_PER_VISIT = 4  # positives of a user in a unit, on average: they share one load of the user's row
 
@@ -76,7 +76,7 @@ class Strata:
         if min(n_users, n_items) < 1:
             raise InputError(f"training needs at least one user and one item, got {n_users} and {n_items}.")
         self.n_users, self.n_items, self.n_positives = n_users, n_items, n_positives
-        most = max(WORKERS, min(MOST_BLOCKS, n_positives // (POSITIVES_PER_VISIT * n_users)))
+        most = max(WORKERS, min(MAX_BLOCKS, n_positives // (POSITIVES_PER_VISIT * n_users)))
         roof = min(n_users, most, max(1, n_items // ITEMS_PER_BLOCK))
         self.blocks = _fit(roof, n_positives / POSITIVES_PER_UNIT, 2)
         pair_roof = min(roof, max(1, n_items // (2 * ITEMS_PER_BLOCK)))

@@ -57,7 +57,7 @@ class Residents:
     """The users of one worker: their positives, and where their units are in the plan of an epoch.
 
     ``members`` are the worker's users block by block, as positions in its own tables; ``start`` says where each of
-    its blocks begins, the first of which has the number ``first``. Items keep their numbers of the catalogue.
+    its blocks begins, the first of which has the number ``first``. Items keep their numbers of the catalog.
     """
 
     def __init__(

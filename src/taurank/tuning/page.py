@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import altair as alt
 import pandas as pd
 
-from taurank.html import page
+from taurank.report import page
 
 _POINTS = "Each point is a trial; a pruned trial fell behind the others and was stopped."
 

@@ -22,7 +22,7 @@ Point = tuple[int, ...]  # settings as positions in the lists of the space
 
 SAMPLERS = ("tpe", "walk")
 LEAPS = 3  # the first proposals of a walk, and every third after them, may be anywhere on the grid
-MOST_POINTS = 20_000  # of a larger grid, this many points are drawn at random
+MAX_POINTS = 20_000  # of a larger grid, this many points are drawn at random
 TPE_STARTUP = 8  # trials before the estimator is used
 TPE_ATTEMPTS = 20
 
@@ -67,9 +67,9 @@ def walk(space: Space, tried: Sequence[Settings], best: Settings | None, rng: np
 def _points(space: Space, start: Point | None, rng: np.random.Generator) -> list[Point]:
     """The whole grid; of a large one, the neighbors of ``start`` and points at random."""
     sizes = [len(values) for values in space.values()]
-    if math.prod(sizes) <= MOST_POINTS:
+    if math.prod(sizes) <= MAX_POINTS:
         return list(itertools.product(*map(range, sizes)))
-    drawn = rng.integers(0, sizes, (MOST_POINTS, len(sizes)))
+    drawn = rng.integers(0, sizes, (MAX_POINTS, len(sizes)))
     return list(dict.fromkeys([*_neighbors(start, sizes), *map(tuple, drawn.tolist())]))
 
 

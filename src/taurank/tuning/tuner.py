@@ -127,9 +127,9 @@ class Tuning:
 
     def chart(self) -> alt.HConcatChart:
         """The metric over each hyper-parameter, by how the trials ended."""
-        from taurank import html
+        from taurank import report
 
-        html.require()
+        report.require()
         import altair as alt
 
         from taurank.tuning.page import panel
@@ -138,9 +138,9 @@ class Tuning:
 
     def write_html(self, path: str | os.PathLike[str]) -> None:
         """A page with a chart for each hyper-parameter and the table of trials."""
-        from taurank import html
+        from taurank import report
 
-        html.require()
+        report.require()
         from taurank.tuning import page
 
         best = f"Best {self.spec.metric}: {self.value:.4f} with {_text(self.best, ' = ')}."

@@ -103,9 +103,9 @@ def read(files: SourceFiles, items: Items) -> Panel:
 _PURCHASES = """
 CREATE TABLE label AS SELECT row_number() OVER (ORDER BY label) AS item, label
     FROM (SELECT DISTINCT label FROM product SEMI JOIN mailed USING (product));
-CREATE TABLE catalogue AS SELECT product, item FROM product JOIN label USING (label);
+CREATE TABLE catalog AS SELECT product, item FROM product JOIN label USING (label);
 CREATE TABLE purchase AS SELECT DISTINCT user, item, store, week
-    FROM bought JOIN catalogue USING (product)
+    FROM bought JOIN catalog USING (product)
     WHERE week IN (SELECT DISTINCT week FROM mailed)
       AND store IN (SELECT DISTINCT store FROM mailed);
 """
@@ -130,7 +130,7 @@ CREATE TABLE stores AS SELECT store, row_number() OVER (ORDER BY store) - 1 AS s
     FROM (SELECT DISTINCT store FROM kept);
 CREATE TABLE numbered AS SELECT u, i, t, s FROM kept
     JOIN users USING (user) JOIN items USING (item) JOIN weeks USING (week) JOIN stores USING (store);
-CREATE TABLE numbered_product AS SELECT product, i FROM catalogue JOIN items USING (item);
+CREATE TABLE numbered_product AS SELECT product, i FROM catalog JOIN items USING (item);
 """
 
 

@@ -37,7 +37,7 @@ Floats = npt.NDArray[np.float64]
 SEGMENTS = ("new", "regular", "loyal")
 SHARES, VISIT_RATES, LIFTS = (0.4, 0.4, 0.2), (0.18, 0.32, 0.55), (0.4, 0.0, -0.5)
 SLOTS, OWN, FACTORS, BESTSELLERS = 10, 3, 4, 20
-FEWEST_ITEMS, MOST_USERS, MOST_ITEMS = 120, 10**7, 10**6
+MIN_ITEMS, MAX_USERS, MAX_ITEMS = 120, 10**7, 10**6
 BOUGHT_ANYWAY, MEAN_EFFECT = 0.8, 0.04  # purchases of a week without a slate; mean effect of a candidate
 
 _STORED = {
@@ -71,8 +71,8 @@ class Shop:
     @classmethod
     def draw(cls, users: int = 2000, items: int = 300, weeks: int = 10, seed: int = 0) -> Shop:
         """A shop of this size; the same arguments make the same shop."""
-        check_integer("users", users, 1, MOST_USERS)
-        check_integer("items", items, FEWEST_ITEMS, MOST_ITEMS)
+        check_integer("users", users, 1, MAX_USERS)
+        check_integer("items", items, MIN_ITEMS, MAX_ITEMS)
         check_integer("weeks", weeks, 1, 520)
         check_integer("seed", seed, 0, 2**63 - 1)
         random = np.random.default_rng(seed)
@@ -167,7 +167,7 @@ class Shop:
         visited = self.visited[self.users.encode_known(pairs["user_id"].array[known])]
         row, week = np.nonzero(visited)
         return Gains(
-            log.catalogue, user[known][row], item[known][row], week.astype(np.int32), effect[known][row],
+            log.catalog, user[known][row], item[known][row], week.astype(np.int32), effect[known][row],
             "truth", kind="effect",
         ).within(log)  # fmt: skip
 

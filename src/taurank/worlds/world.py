@@ -20,7 +20,7 @@ from scipy.special import expit, logit
 
 from taurank._validation import RandomState, check_integer, check_number, generator
 from taurank.data import archive
-from taurank.data.ids import Catalogue, Ids, ids_from_bytes, ids_to_bytes
+from taurank.data.ids import Catalog, Ids, ids_from_bytes, ids_to_bytes
 from taurank.data.log import Log
 from taurank.data.schema import Array, check_arrays
 from taurank.errors import InputError, plural
@@ -105,21 +105,21 @@ class World:
         if times * self.n_users > MAX_PAIRS:
             raise InputError(f"times × users must be at most {MAX_PAIRS:,}, got {times:,} × {self.n_users:,}.")
         key = np.uint64(generator(random_state).integers(2**63))
-        catalogue = Catalogue(self.users, self.items, Ids(np.arange(times), "time"))
+        catalog = Catalog(self.users, self.items, Ids(np.arange(times), "time"))
         rates = (self.treated_rate, self.control_rate, self.propensity)
         log_counts, truth_counts = sampling.count_cells(*rates, times, key, threads)
         rows, truth = sampling.fill_cells(*rates, times, key, log_counts, truth_counts, threads)
         user, item, time, treated, outcome = rows
         recorded = self.propensity if self.recorded is None else self.recorded
-        log = Log(catalogue, user, item, time, treated, outcome, recorded[user, item].astype(np.float64))
+        log = Log(catalog, user, item, time, treated, outcome, recorded[user, item].astype(np.float64))
         effect_user, effect_item, effect_time, effect = truth
-        return Sample(log, Gains(catalogue, effect_user, effect_item, effect_time, effect, "truth", kind="effect"))
+        return Sample(log, Gains(catalog, effect_user, effect_item, effect_time, effect, "truth", kind="effect"))
 
     def personalized(self, beta: float = 2.0) -> World:
         """Recommend what each user buys anyway: P = min(1, α · rank^−β), Eq. (gen_propensity).
 
         ``beta`` is the concentration: 0 recommends all items alike, 2 almost only a user's favorites. Items are
-        ranked for each user by μ = P·μ^T + (1−P)·μ^C, ties in catalogue order. α is solved so that
+        ranked for each user by μ = P·μ^T + (1−P)·μ^C, ties in catalog order. α is solved so that
         the mean propensity, after the clip to [1e-6, 1−1e-6], is that of this world.
         """
         check_number("beta", beta, 0)

@@ -20,7 +20,7 @@ import numpy.typing as npt
 from taurank._choices import Combine, Incomplete, Nulls
 from taurank._validation import check_choice
 from taurank.data.eligibility import Eligibility
-from taurank.data.events.catalogue import merge_ids
+from taurank.data.events.catalog import merge_ids
 from taurank.data.events.database import one, open_database
 from taurank.data.events.eligible import EligibleCells
 from taurank.data.events.incomplete import complete_periods
@@ -29,7 +29,7 @@ from taurank.data.events.periods import Periods, check_zone, on_the_clock, read_
 from taurank.data.events.renames import Renames
 from taurank.data.events.summary import EventSummary
 from taurank.data.events.tables import EventTable, Reading, load_tables
-from taurank.data.ids import Catalogue, Codes, Ids
+from taurank.data.ids import Catalog, Codes, Ids
 from taurank.data.sources import BATCH_ROWS
 from taurank.errors import InputError, plural, show
 
@@ -37,9 +37,9 @@ MAX_EMPTY = 50  # periods per period with events, from which on a date must be w
 
 
 class EventRows(NamedTuple):
-    """The catalogue and the columns of the log, by time, user and item, and what became of the events."""
+    """The catalog and the columns of the log, by time, user and item, and what became of the events."""
 
-    catalogue: Catalogue
+    catalog: Catalog
     user: Codes
     item: Codes
     time: Codes
@@ -49,7 +49,7 @@ class EventRows(NamedTuple):
     timed: bool
     summary: EventSummary
     values: npt.NDArray[np.float64] | None
-    eligibility: Eligibility | None
+    eligibility: Eligibility
 
 
 def build_rows(
@@ -89,22 +89,22 @@ def build_rows(
         all_tables = list(tables.values())
         ids = {name: merge_ids(database, all_tables, name, own, id_types or {}) for name, own in lists.items()}
         first, last, dropped = _span(database, reading.periods, incomplete, tables["impressions"].zone)
-        catalogue = Catalogue(ids["user_id"], ids["item_id"], Ids(reading.periods.names(first, last), "time"))
+        catalog = Catalog(ids["user_id"], ids["item_id"], Ids(reading.periods.names(first, last), "time"))
         for table in tables.values():
             place(database, table, first, last)
         eligible = EligibleCells(database, tables, first, last)
         match_events(database, tables, reach, combine, eligible)
-        _refuse_cells(database, catalogue, first, combine, limited, tables)
+        _refuse_cells(database, catalog, first, combine, limited, tables)
         counts = _counts(database, tables) | _time_range(database, tables["impressions"].zone)
         reached = None if reach is None else timedelta(microseconds=reach)
         summary = EventSummary(
-            **counts, period=reading.periods.kind, n_periods=catalogue.n_times, window=reached,
+            **counts, period=reading.periods.kind, n_periods=catalog.n_times, window=reached,
             dropped_periods=tuple(dropped), eligibility=tuple(eligible.keys),
         )  # fmt: skip
-        limits = eligible.collect(catalogue, summary.impressions_not_eligible, summary.outcomes_not_eligible)
+        limits = eligible.collect(catalog, summary.impressions_not_eligible, summary.outcomes_not_eligible)
         if limits is not None:
             summary = replace(summary, eligible_cells=limits.cells)
-        return _collect(database, catalogue, first, summary, tables["outcomes"], limits)
+        return _collect(database, catalog, first, summary, tables["outcomes"], limits)
 
 
 def _span(database: Any, periods: Periods, incomplete: str, zone: str | None) -> tuple[int, int, list[str]]:
@@ -132,34 +132,34 @@ _BOTH = "SELECT * FROM raw_impressions UNION ALL SELECT * FROM raw_outcomes"
 
 
 def _refuse_cells(
-    database: Any, catalogue: Catalogue, first: int, combine: str, limited: bool, tables: Mapping[str, EventTable]
+    database: Any, catalog: Catalog, first: int, combine: str, limited: bool, tables: Mapping[str, EventTable]
 ) -> None:
     """The events of a cell must agree on its propensity (combine="same"), which is a probability if eligible."""
     for arm, table in (("treated", "impressions"), ("control", "outcomes")):
         label = tables[table].label("propensity")
         if combine == "same":
             _refuse_where(
-                database, catalogue, first, arm, "differs",
+                database, catalog, first, arm, "differs",
                 f"column '{label}' differs within {{n}}, for example {{low}} and {{high}} at {{cell}}; "
                 "set combine to any, first or max.",
             )  # fmt: skip
         if limited:
             _refuse_where(
-                database, catalogue, first, arm, "low <= 0 OR high >= 1",
+                database, catalog, first, arm, "low <= 0 OR high >= 1",
                 f"column '{label}' must be strictly between 0 and 1 in eligible cells; {{n}} have "
                 "{low} or {high}, for example {cell}.",
             )  # fmt: skip
 
 
-def _refuse_where(database: Any, catalogue: Catalogue, first: int, arm: str, condition: str, sentence: str) -> None:
+def _refuse_where(database: Any, catalog: Catalog, first: int, arm: str, condition: str, sentence: str) -> None:
     """Raise the sentence if any cell of an arm meets the condition."""
     (n,) = one(database, f"SELECT count(*) FROM {arm} WHERE {condition}")
     if n:
         query = f"SELECT {CELL}, low, high FROM {arm} WHERE {condition} ORDER BY period, {CELL} LIMIT 1"
         user, item, period, low, high = one(database, query)
         cell = (
-            f"user {catalogue.users.name(user)}, item {catalogue.items.name(item)}, period "
-            f"{catalogue.times.name(period - first)}"
+            f"user {catalog.users.name(user)}, item {catalog.items.name(item)}, period "
+            f"{catalog.times.name(period - first)}"
         )
         raise InputError(sentence.format(n=plural(n, "cell"), low=low, high=high, cell=cell))
 
@@ -223,11 +223,11 @@ _ROWS = f"""
 
 def _collect(
     database: Any,
-    catalogue: Catalogue,
+    catalog: Catalog,
     first: int,
     summary: EventSummary,
     outcomes: EventTable,
-    eligibility: Eligibility | None,
+    eligibility: Eligibility,
 ) -> EventRows:
     """The rows out of the database, by time, user and item, straight into the arrays of the log."""
     kinds: dict[str, npt.DTypeLike] = dict.fromkeys(CELL.split(", "), np.int32)
@@ -244,7 +244,7 @@ def _collect(
         start += batch.num_rows
     arrays["period"] -= first
     return EventRows(
-        catalogue, arrays["user_code"], arrays["item_code"], arrays["period"],
+        catalog, arrays["user_code"], arrays["item_code"], arrays["period"],
         arrays["treated"], arrays["outcome"], arrays.get("propensity"), True, summary, arrays.get("value"),
         eligibility,
     )  # fmt: skip

@@ -7,14 +7,14 @@ from typing import Any
 
 from taurank.data.eligibility import Eligibility
 from taurank.data.events.tables import EventTable
-from taurank.data.ids import Catalogue
+from taurank.data.ids import Catalog
 from taurank.errors import InputError
 
 _CODES = {"user_id": "user_code", "item_id": "item_code", "timestamp": "period"}
 
 
 class EligibleCells:
-    """The two tables, if they were given, by positions in the catalogue and within the periods of the log."""
+    """The two tables, if they were given, by positions in the catalog and within the periods of the log."""
 
     def __init__(self, database: Any, tables: Mapping[str, EventTable], first: int, last: int) -> None:
         self.database, self.first = database, first
@@ -37,13 +37,13 @@ class EligibleCells:
         eligible = " AND ".join(f"coalesce(in_{name}, FALSE)" for name in self.keys)
         return f"SELECT cells.*, {eligible} AS eligible FROM {cells} cells{joins}"
 
-    def collect(self, catalogue: Catalogue, treated_outside: int, outcomes_outside: int) -> Eligibility | None:
+    def collect(self, catalog: Catalog, treated_outside: int, outcomes_outside: int) -> Eligibility:
         """Out of the database, for the log."""
         if not self:
-            return None
+            return Eligibility.everything(catalog)
         visits, candidates = (self._columns(name) for name in ("visits", "candidates"))
         return Eligibility.of(
-            catalogue,
+            catalog,
             (visits.get("user_code"), visits.get("period")) if visits else None,
             (candidates.get("user_code"), candidates["item_code"], candidates.get("period")) if candidates else None,
             treated_outside=treated_outside,

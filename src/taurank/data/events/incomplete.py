@@ -17,7 +17,7 @@ from taurank.data.events.periods import Periods, on_the_clock
 from taurank.errors import InputError, show
 
 ENOUGH = 10
-LEAST_PART = 0.02  # a missing stretch shorter than this part of the period does not matter
+MIN_PART = 0.02  # a missing stretch shorter than this part of the period does not matter
 
 
 def complete_periods(
@@ -67,7 +67,7 @@ def _incomplete(
 
 def _lacks(database: Any, table: str, own: int, others: int, gap: int, length: int, distance: str) -> bool:
     """Whether the other periods have events in the stretch in which this one has none."""
-    if gap < LEAST_PART * length:
+    if gap < MIN_PART * length:
         return False
     within = f"period <> {own} AND {distance} < {gap}"
     return _users_per_period(database, table, within, others) >= ENOUGH

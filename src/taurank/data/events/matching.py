@@ -24,7 +24,7 @@ CELL = "user_code, item_code, period"
 
 
 def place(database: Any, table: EventTable, first: int, last: int) -> None:
-    """The rows of a table by catalogue positions, each distinct one once: two identical rows are one event."""
+    """The rows of a table by catalog positions, each distinct one once: two identical rows are one event."""
     joins, codes = "", []
     for name, code in (("user_id", "user_code"), ("item_id", "item_code")):
         known = table.has(name)
@@ -40,7 +40,7 @@ def place(database: Any, table: EventTable, first: int, last: int) -> None:
 def match_events(
     database: Any, tables: Mapping[str, EventTable], reach: int | None, combine: str, eligible: EligibleCells
 ) -> None:
-    """Tables treated, attribution (of every outcome) and control, all by catalogue positions."""
+    """Tables treated, attribution (of every outcome) and control, all by catalog positions."""
     _merge(database, "all_treated", "impressions WHERE period IS NOT NULL", tables["impressions"], combine)
     query = _BY_PERIOD if reach is None else _BY_WINDOW.format(reach=reach)
     if eligible:

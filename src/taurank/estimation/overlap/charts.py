@@ -10,7 +10,7 @@ import pandas as pd
 
 from taurank.estimation.overlap.figures import HISTOGRAM_EDGES, Figures
 from taurank.estimation.thresholds import NEAR
-from taurank.html.svg import CHART_WIDTH, SERIES_COLORS
+from taurank.report.svg import CHART_WIDTH, SERIES_COLORS
 
 # propensities named on the axis
 TICKS = (1e-5, 1e-3, 1e-2, 0.1, 0.5, 0.9, 0.99, 0.999, 1 - 1e-5)

@@ -83,9 +83,9 @@ class Diagnosis(Figures):
 
     def write_html(self, path: str | os.PathLike[str]) -> None:
         """One page: the verdict, what to do now, charts, figures and what they mean; works offline."""
-        from taurank import html
+        from taurank import report
 
-        html.require()
+        report.require()
         from taurank.estimation.overlap.page import write_html
 
         write_html(self, self.findings, path)
@@ -186,11 +186,11 @@ def _treated_total(log: Log, propensity: Floats) -> Total:
 
 
 def _cells_by_user(log: Log) -> npt.NDArray[Any]:
-    return np.full(log.n_users, log.cells / log.n_users) if log.eligibility is None else log.eligibility.cells_by_user
+    return log.eligibility.cells_by_user
 
 
 def _cells_by_item(log: Log) -> npt.NDArray[Any]:
-    return np.full(log.n_items, log.cells / log.n_items) if log.eligibility is None else log.eligibility.cells_by_item
+    return log.eligibility.cells_by_item
 
 
 def _margin(name: str, log: Log, propensity: Floats, code: npt.NDArray[np.int32], cells: npt.NDArray[Any]) -> Margin:
@@ -247,14 +247,14 @@ def _given_cells(log: Log, propensity: Floats, cells: Any) -> tuple[Floats, npt.
     source = sources.from_files(cells) if is_path else sources.from_frame(cells)
     ids = (log.users.values, log.items.values, log.times.values)
     given = read_cells(source, ids, [replace(PROPENSITY, required=True)])
-    key = cell_index(log.catalogue, given.user, given.item, given.time)
+    key = cell_index(log.catalog, given.user, given.item, given.time)
     order = np.argsort(key)
     key, p = key[order], given.numbers["propensity"][order]
     treated = np.zeros(len(key), np.int8)
     different = 0
     for start in range(0, len(log), BLOCK_ROWS):
         rows = slice(start, start + BLOCK_ROWS)
-        own = cell_index(log.catalogue, log.user[rows], log.item[rows], log.time[rows])
+        own = cell_index(log.catalog, log.user[rows], log.item[rows], log.time[rows])
         nearest = np.minimum(np.searchsorted(key, own), len(key) - 1)
         given_too = key[nearest] == own
         treated[nearest[given_too]] = log.treated[rows][given_too]

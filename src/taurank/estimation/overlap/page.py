@@ -12,7 +12,7 @@ from taurank.estimation.overlap.figures import Figures
 from taurank.estimation.overlap.findings import Finding
 from taurank.estimation.overlap.text import COLUMNS, advices, checks, size, verdict
 from taurank.estimation.thresholds import NEAR
-from taurank.html import page
+from taurank.report import page
 
 _FIGURES = """\
 P is the propensity: the probability that this item was recommended to this user at this time. A

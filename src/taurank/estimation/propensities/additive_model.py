@@ -15,7 +15,7 @@ import numpy.typing as npt
 from scipy.special import expit
 
 from taurank._validation import check_integer, check_number, generator
-from taurank.data.ids import Catalogue
+from taurank.data.ids import Catalog
 from taurank.data.log import Log
 from taurank.estimation.additive import Axis, fit_without_fold
 from taurank.estimation.additive_cells import eligible_cells, fit_cells
@@ -49,8 +49,8 @@ def fit_additive(
     """
     _check(log, folds, regularization)
     random = generator(random_state)
-    groups = _random_groups(log.catalogue, folds, random)
-    if log.eligibility is None:
+    groups = _random_groups(log.catalog, folds, random)
+    if log.eligibility.is_everything:
         fits = _fit_grid(log, groups, folds, regularization)
     else:
         cells = eligible_cells(log, log.eligibility, random)
@@ -58,7 +58,7 @@ def fit_additive(
         fits = [fit_cells(cells.where(own != fold), sizes, regularization) for fold in range(folds)]
     intercept = np.array([b for b, _ in fits])
     user, item, time = (np.stack([effects[axis] for _, effects in fits]) for axis in range(3))
-    return PropensityModel(log.catalogue, groups, intercept, user, item, time)
+    return PropensityModel(log.catalog, groups, intercept, user, item, time)
 
 
 def _fit_grid(log: Log, groups: Groups, folds: int, regularization: float) -> list[Any]:
@@ -80,7 +80,7 @@ class PropensityModel:
     classes are random and of equal size, so each fold is a random share of the cells, treated or not.
     """
 
-    catalogue: Catalogue
+    catalog: Catalog
     groups: Groups
     intercept: npt.NDArray[np.float64]  # folds
     user_effect: npt.NDArray[np.float64]  # folds × users
@@ -88,19 +88,19 @@ class PropensityModel:
     time_effect: npt.NDArray[np.float64]  # folds × times
 
     def __repr__(self) -> str:
-        size = self.catalogue
+        size = self.catalog
         return (
             f"PropensityModel({size.n_users:,} users, {size.n_items:,} items, {size.n_times:,} times, "
             f"{len(self.intercept)} folds)"
         )
 
     def fold(self, user: npt.ArrayLike, item: npt.ArrayLike, time: npt.ArrayLike = 0) -> npt.NDArray[np.int64]:
-        """The fold of cells, given as positions in the catalogue."""
-        return self._fold(*positions(self.catalogue, user, item, time))
+        """The fold of cells, given as positions in the catalog."""
+        return self._fold(*positions(self.catalog, user, item, time))
 
     def at(self, user: npt.ArrayLike, item: npt.ArrayLike, time: npt.ArrayLike = 0) -> npt.NDArray[np.float64]:
-        """The out-of-fold propensity of cells, in the log or not, given as positions in the catalogue."""
-        user, item, time = positions(self.catalogue, user, item, time)
+        """The out-of-fold propensity of cells, in the log or not, given as positions in the catalog."""
+        user, item, time = positions(self.catalog, user, item, time)
         result = np.empty(user.shape)
         flat = result.reshape(-1)
         codes = [code.reshape(-1) for code in (user, item, time)]
@@ -115,9 +115,9 @@ class PropensityModel:
         return result
 
     def sample_cells(self, n_cells: int, random_state: RandomState = None) -> pd.DataFrame:
-        """Random cells of the catalogue with their propensities, for the ``cells=`` of ``diagnose``."""
-        picked = random_cells(self.catalogue.n_cells, n_cells, generator(random_state))
-        return cells_frame(self.catalogue, picked, self.at)
+        """Random cells of the catalog with their propensities, for the ``cells=`` of ``diagnose``."""
+        picked = random_cells(self.catalog.n_cells, n_cells, generator(random_state))
+        return cells_frame(self.catalog, picked, self.at)
 
     def _fold(self, user: npt.NDArray[Any], item: npt.NDArray[Any], time: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
         return _fold_of(self.groups, len(self.intercept), user, item, time)
@@ -129,9 +129,9 @@ def _check(log: Log, folds: int, regularization: float) -> None:
     refuse_one_sided(log)
 
 
-def _random_groups(catalogue: Catalogue, folds: int, generator: np.random.Generator) -> Groups:
+def _random_groups(catalog: Catalog, folds: int, generator: np.random.Generator) -> Groups:
     """A random class 0 … folds−1 for each user, item and time; the classes differ in size by one at most."""
-    sizes = (catalogue.n_users, catalogue.n_items, catalogue.n_times)
+    sizes = (catalog.n_users, catalog.n_items, catalog.n_times)
     user, item, time = ((generator.permutation(n) % folds).astype(np.int8) for n in sizes)
     return user, item, time
 

@@ -41,8 +41,8 @@ PAST = ("not shown before", "shown once before", "shown twice or more before")
 SLACK = 0.25  # a ratio of observed to predicted exposures this close to 1 is close enough
 Z_LIMIT = 3.0
 ENOUGH = 50  # treated cells of a stratum
-MOST_CELLS = 1_000_000
-MOST_CASES = 500_000
+MAX_CELLS = 1_000_000
+MAX_CASES = 500_000
 TENTHS = 10
 TINY = 1e-100
 
@@ -141,7 +141,7 @@ def require_pair_calibration(log: Log, purpose: str = "an estimate of effects") 
 def pair_strata(log: Log, propensity: Floats, additive: bool = True) -> tuple[PairStratum, ...]:
     """Σ 1/P by past exposures; ``propensity`` is that of the treated rows. Empty for a log with one time."""
     rows = np.flatnonzero(log.treated)
-    if log.n_times == 1 or log.catalogue.n_cells >= 2**63:
+    if log.n_times == 1 or log.catalog.n_cells >= 2**63:
         return ()
     shown = PairHistory.of(log, log.treated == 1)
     past = _past(shown, log.user[rows], log.item[rows], log.time[rows])
@@ -162,7 +162,7 @@ def _stratum(name: str, cells: float, propensity: Floats, additive: Floats | Non
 
 
 def _additive(log: Log, rows: Longs) -> Floats | None:
-    if not 0 < len(rows) < log.catalogue.n_cells:
+    if not 0 < len(rows) < log.catalog.n_cells:
         return None
     return fit_additive(log, 0).at(log.user[rows], log.item[rows], log.time[rows])
 
@@ -176,9 +176,9 @@ def _past(shown: PairHistory, user: Any, item: Any, time: Any) -> Longs:
 def _cells_by_past(log: Log, shown: PairHistory) -> Floats:
     """How many eligible cells each stratum has; counted, or estimated from a million of those with a past."""
     with_past = count_with_past(shown)
-    number = np.arange(with_past) if with_past <= MOST_CELLS else generator(0).integers(0, with_past, MOST_CELLS)
+    number = np.arange(with_past) if with_past <= MAX_CELLS else generator(0).integers(0, with_past, MAX_CELLS)
     user, item, time = cells_with_past(shown, number)
-    inside = np.ones(len(user), bool) if log.eligibility is None else log.eligibility.contains(user, item, time)
+    inside = np.ones(len(user), bool) if log.eligibility.is_everything else log.eligibility.contains(user, item, time)
     counts = np.bincount(_past(shown, user[inside], item[inside], time[inside]), minlength=len(PAST)).astype(
         np.float64
     )
@@ -189,7 +189,7 @@ def _cells_by_past(log: Log, shown: PairHistory) -> Floats:
 
 def _cells_from(log: Log, time: int) -> float:
     """How many eligible cells there are from this time on."""
-    if log.eligibility is None:
+    if log.eligibility.is_everything:
         return float(log.n_users * log.n_items * (log.n_times - time))
     return float(log.eligibility.cells_by_time[time:].sum())
 
@@ -202,8 +202,8 @@ def _observed_and_predicted(log: Log, model: Model) -> tuple[pd.DataFrame, float
     cells = cells.take(cells.time > 0)
     rows = np.flatnonzero((log.treated == 1) & (log.time > 0))
     n_rows = len(rows)
-    if n_rows > MOST_CASES:
-        rows = np.sort(random.choice(rows, MOST_CASES, replace=False))
+    if n_rows > MAX_CASES:
+        rows = np.sort(random.choice(rows, MAX_CASES, replace=False))
     case_weight = n_rows / max(len(rows), 1)
     user, item, time = (code[rows].astype(np.int64) for code in (log.user, log.item, log.time))
     cases = Cells(user, item, time, np.full(len(rows), case_weight))

@@ -1,4 +1,4 @@
-"""Cells of a catalogue: checked positions, random ones, and their table."""
+"""Cells of a catalog: checked positions, random ones, and their table."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from taurank._validation import check_integer
-from taurank.data.ids import Catalogue
+from taurank.data.ids import Catalog
 from taurank.data.log import Log
 from taurank.errors import InputError
 
@@ -22,13 +22,13 @@ RandomState = int | np.random.Generator | None
 Longs = npt.NDArray[np.int64]
 
 
-def positions(catalogue: Catalogue, *codes: npt.ArrayLike) -> list[npt.NDArray[Any]]:
-    """User, item and time positions of one shape; none of them may point outside the catalogue."""
+def positions(catalog: Catalog, *codes: npt.ArrayLike) -> list[npt.NDArray[Any]]:
+    """User, item and time positions of one shape; none of them may point outside the catalog."""
     try:
         arrays = list(np.broadcast_arrays(*codes))
     except ValueError as error:
         raise InputError("user, item and time positions must have the same length.") from error
-    sizes = {"user": catalogue.n_users, "item": catalogue.n_items, "time": catalogue.n_times}
+    sizes = {"user": catalog.n_users, "item": catalog.n_items, "time": catalog.n_times}
     for (name, n), array in zip(sizes.items(), arrays, strict=True):
         if not np.issubdtype(array.dtype, np.integer):
             raise InputError(f"{name} positions must be integers, got {array.dtype}.")
@@ -52,24 +52,24 @@ def refuse_one_sided(log: Log) -> None:
     if n_treated == log.cells:
         raise InputError(
             f"column 'treated' is 1 in all {n_treated:,} cells; without a cell that was not recommended there "
-            "is no propensity to estimate (does the catalogue have all users, items and times?)."
+            "is no propensity to estimate (does the catalog have all users, items and times?)."
         )
 
 
-def codes_of(catalogue: Catalogue, number: Longs) -> tuple[Longs, Longs, Longs]:
+def codes_of(catalog: Catalog, number: Longs) -> tuple[Longs, Longs, Longs]:
     """User, item and time of cells given by their number."""
-    rest, item = np.divmod(number, catalogue.n_items)
-    time, user = np.divmod(rest, catalogue.n_users)
+    rest, item = np.divmod(number, catalog.n_items)
+    time, user = np.divmod(rest, catalog.n_users)
     return user, item, time
 
 
-def cells_frame(catalogue: Catalogue, number: Longs, propensity: Callable[..., Any]) -> pd.DataFrame:
+def cells_frame(catalog: Catalog, number: Longs, propensity: Callable[..., Any]) -> pd.DataFrame:
     """Cells with their ids and propensities, for the ``cells=`` of ``diagnose``."""
     import pandas as pd
 
-    user, item, time = codes_of(catalogue, number)
-    columns = {"user_id": catalogue.users.decode(user), "item_id": catalogue.items.decode(item)}
-    columns["time"] = catalogue.times.decode(time)
+    user, item, time = codes_of(catalog, number)
+    columns = {"user_id": catalog.users.decode(user), "item_id": catalog.items.decode(item)}
+    columns["time"] = catalog.times.decode(time)
     frame = pd.DataFrame({name: column.to_pandas() for name, column in columns.items()})
     return frame.assign(propensity=propensity(user, item, time))
 

@@ -26,7 +26,7 @@ Longs = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
 Codes = tuple[Longs, Longs, Longs]
 
-MOST_CELLS = 1_000_000  # up to so many cells, all of them are taken
+MAX_CELLS = 1_000_000  # up to so many cells, all of them are taken
 EVEN, BY_TASTE, BY_PAST = 200_000, 500_000, 300_000
 
 
@@ -52,27 +52,27 @@ class TasteDraws(NamedTuple):
 
 def draw_cells(log: Log, past: PairHistory, by_taste: TasteDraws, generator: np.random.Generator) -> Cells:
     """Weighted eligible cells."""
-    if log.cells <= MOST_CELLS:
+    if log.cells <= MAX_CELLS:
         return _all_cells(log)
     parts = [_even(log, EVEN, generator), _by_past(past, BY_PAST, generator)]
     parts += [
         _by_taste(by_taste, fold, BY_TASTE // by_taste.folds.count, generator) for fold in range(by_taste.folds.count)
     ]
     user, item, time = (np.concatenate(codes) for codes in zip(*parts, strict=True))
-    kept = np.ones(len(user), bool) if log.eligibility is None else log.eligibility.contains(user, item, time)
+    kept = np.ones(len(user), bool) if log.eligibility.is_everything else log.eligibility.contains(user, item, time)
     user, item, time = user[kept], item[kept], time[kept]
     return Cells(user, item, time, 1.0 / _expected_draws(log, past, by_taste, user, item, time))
 
 
 def _all_cells(log: Log) -> Cells:
     number = np.arange(log.cells)
-    codes = codes_of(log.catalogue, number) if log.eligibility is None else log.eligibility.cell(number)
+    codes = codes_of(log.catalog, number) if log.eligibility.is_everything else log.eligibility.cell(number)
     return Cells(*codes, np.ones(log.cells))
 
 
 def _even(log: Log, n: int, generator: np.random.Generator) -> Codes:
     number = generator.integers(0, log.cells, n)
-    return codes_of(log.catalogue, number) if log.eligibility is None else log.eligibility.cell(number)
+    return codes_of(log.catalog, number) if log.eligibility.is_everything else log.eligibility.cell(number)
 
 
 def _by_past(past: PairHistory, n: int, generator: np.random.Generator) -> Codes:

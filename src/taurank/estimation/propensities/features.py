@@ -23,7 +23,7 @@ Floats = npt.NDArray[np.float64]
 Codes = npt.NDArray[np.int64]
 
 TENTHS = 10
-MOST_CLASSES = 10_000
+MAX_CLASSES = 10_000
 SCORE = "score"  # of a user's shelf
 
 
@@ -130,7 +130,7 @@ def _codes(values: Any, labels: Any) -> Codes:
 
 
 def _rows_of(ids: Ids, key: str, column: Any, text: bool) -> Codes:
-    """The row of every unit of the catalogue, −1 where the table has none; units outside it are left out."""
+    """The row of every unit of the catalog, −1 where the table has none; units outside it are left out."""
     position = _positions(ids, key, column)
     known = np.flatnonzero(position >= 0)
     counts = np.bincount(position[known], minlength=len(ids))
@@ -164,8 +164,8 @@ def _classes(name: str, column: Any, rows: Codes) -> Codes:
     encoded = column if pa.types.is_dictionary(column.type) else pc.dictionary_encode(column)
     codes = np.asarray(encoded.indices.fill_null(-1), np.int64)
     classes = np.where(rows >= 0, codes[rows] + 1, 0)
-    if classes.max(initial=0) > MOST_CLASSES:
-        raise InputError(f"feature '{name}' has more than {MOST_CLASSES:,} classes; group them first.")
+    if classes.max(initial=0) > MAX_CLASSES:
+        raise InputError(f"feature '{name}' has more than {MAX_CLASSES:,} classes; group them first.")
     return classes
 
 

@@ -54,7 +54,7 @@ class Folds:
         """How many eligible cells outside the fold each user and each item has."""
         kept = (self.time != fold) if self.by_time else np.full(1, 1.0 - 1.0 / self.count)
         eligible = log.eligibility
-        if eligible is None:
+        if eligible.is_everything:
             return (
                 np.full(log.n_users, log.n_items * kept.sum()),
                 np.full(log.n_items, log.n_users * kept.sum()),

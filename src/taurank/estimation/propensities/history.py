@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from taurank.data.ids import Catalogue
+from taurank.data.ids import Catalog
 from taurank.data.log import Log
 from taurank.errors import InputError
 
@@ -27,7 +27,7 @@ class PairHistory:
     @classmethod
     def of(cls, log: Log, rows: Bools) -> PairHistory:
         """The history of the given rows of a log."""
-        refuse_too_many_cells(log.catalogue)
+        refuse_too_many_cells(log.catalog)
         chosen = np.flatnonzero(rows)
         history = cls(log.n_items, log.n_times, np.empty(0, np.int64))
         events = history.pair(log.user[chosen], log.item[chosen])
@@ -61,6 +61,6 @@ class PairHistory:
         return pair[first], time[first]
 
 
-def refuse_too_many_cells(catalogue: Catalogue) -> None:
-    if catalogue.n_cells >= 2**63:
+def refuse_too_many_cells(catalog: Catalog) -> None:
+    if catalog.n_cells >= 2**63:
         raise InputError("the past of pairs is limited to 2^63 combinations of user, item and time.")

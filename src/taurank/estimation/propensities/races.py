@@ -23,7 +23,7 @@ from taurank._jit import compiled
 TAIL = 30.0  # −log of the probability that the k-th item finishes outside the interval, e^−30 = 1e-13
 TOLERANCE = 1e-9
 ORDER = 16  # nodes of a panel
-MOST_PANELS = 1 << 10
+MAX_PANELS = 1 << 10
 
 NODES, WEIGHTS = np.polynomial.legendre.leggauss(ORDER)
 
@@ -73,7 +73,7 @@ def _converge(log_weights: Any, wanted: Any, others: Any, size: int, out: Any, n
     _integrate(log_weights, wanted, others, size, low, high, 2, before, out, nodes, weights)
     finer = np.empty_like(out)
     panels = 4
-    while panels <= MOST_PANELS:
+    while panels <= MAX_PANELS:
         _integrate(log_weights, wanted, others, size, low, high, panels, before, finer, nodes, weights)
         change = np.abs(finer - out).max()
         out[:] = finer

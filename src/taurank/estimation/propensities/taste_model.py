@@ -49,8 +49,8 @@ Floats = npt.NDArray[np.float64]
 Floats32 = npt.NDArray[np.float32]
 
 MAX_FOLDS = 20
-MOST_CASES = 500_000  # treated rows the second stage uses
-MOST_COMPONENTS = 64
+MAX_CASES = 500_000  # treated rows the second stage uses
+MAX_COMPONENTS = 64
 PSEUDO = 2.0  # exposures that say: as often as the average user or item
 KNOTS = (-8.0, -6.0, -4.0, -2.5, -1.0)  # of the broken line, on the log rate
 BLOCK = 1 << 17
@@ -99,7 +99,7 @@ def fit_taste(
 
 def _cases(log: Log, random: np.random.Generator) -> Longs:
     treated = np.flatnonzero(log.treated)
-    return treated if len(treated) <= MOST_CASES else np.sort(random.choice(treated, MOST_CASES, replace=False))
+    return treated if len(treated) <= MAX_CASES else np.sort(random.choice(treated, MAX_CASES, replace=False))
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,7 +112,7 @@ class TasteModel:
     time_effect: Floats
 
     def __repr__(self) -> str:
-        size, one = self.log.catalogue, self.first.tastes[0]
+        size, one = self.log.catalog, self.first.tastes[0]
         tastes = f"{one.user.shape[1]} tastes" if isinstance(one, Tastes) else f"{one.shelves.n_classes} shelves"
         return (
             f"TasteModel({size.n_users:,} users, {size.n_items:,} items, {size.n_times:,} times, "
@@ -120,8 +120,8 @@ class TasteModel:
         )
 
     def at(self, user: npt.ArrayLike, item: npt.ArrayLike, time: npt.ArrayLike = 0) -> Floats:
-        """The cross-fitted propensity of cells, in the log or not, given as positions in the catalogue."""
-        codes = positions(self.log.catalogue, user, item, time)
+        """The cross-fitted propensity of cells, in the log or not, given as positions in the catalog."""
+        codes = positions(self.log.catalog, user, item, time)
         shape = codes[0].shape
         user, item, time = (code.reshape(-1) for code in codes)
         result = np.empty(len(user))
@@ -137,9 +137,9 @@ class TasteModel:
         return np.asarray(np.clip(expit(log_odds), BOUND, 1.0 - BOUND))
 
     def sample_cells(self, n_cells: int, random_state: RandomState = None) -> pd.DataFrame:
-        """Random cells of the catalogue with their propensities, for the ``cells=`` of ``diagnose``."""
-        picked = random_cells(self.log.catalogue.n_cells, n_cells, generator(random_state))
-        return cells_frame(self.log.catalogue, picked, self.at)
+        """Random cells of the catalog with their propensities, for the ``cells=`` of ``diagnose``."""
+        picked = random_cells(self.log.catalog.n_cells, n_cells, generator(random_state))
+        return cells_frame(self.log.catalog, picked, self.at)
 
     def draw_cells(self, random_state: RandomState = None) -> Cells:
         """Weighted cells that stand for all of them; those that matter are drawn more often."""
@@ -252,7 +252,7 @@ def _learned_tastes(
 
 def _components(n_exposures: int, n_items: int) -> int:
     """More exposures tell more tastes apart."""
-    return int(np.clip(np.sqrt(n_exposures) / 8.0, 2, min(MOST_COMPONENTS, max(2, n_items // 4))))
+    return int(np.clip(np.sqrt(n_exposures) / 8.0, 2, min(MAX_COMPONENTS, max(2, n_items // 4))))
 
 
 def _rates(log: Log, folds: Folds, fold: int, user: Any, item: Any, row_fold: Any) -> tuple[Floats, Floats]:

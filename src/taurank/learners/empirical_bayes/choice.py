@@ -218,7 +218,7 @@ def _of_outcomes(
 
 def _absent_cells(held_out: HeldOut, users: Integers) -> Floats:
     """For each item, the cells of the held-out time whose pairs have no row at all, of these users."""
-    if held_out.eligibility is None:
+    if held_out.eligibility.is_everything:
         pairs, step = held_out.pairs, users[1] - users[0] if len(users) > 1 else 1
         with_rows = np.bincount(pairs.item[pairs.user % step == 0], minlength=pairs.n_items)
         return np.asarray((np.count_nonzero(pairs.user_cells[users]) - with_rows) * (pairs.item_cells > 0.0))

@@ -106,7 +106,7 @@ class HeldOut:
     pairs: Pairs
     held: npt.NDArray[np.int8]
     share: float  # of the absent pairs' cells, how many are held out
-    eligibility: Eligibility | None
+    eligibility: Eligibility
     time: int
 
     @property
@@ -117,7 +117,7 @@ class HeldOut:
     def eligible(self, users: Integers) -> npt.NDArray[np.bool_]:
         """Which cells of the held-out time could have been treated, users × items."""
         items = np.arange(self.pairs.n_items)
-        if self.eligibility is None:
+        if self.eligibility.is_everything:
             return np.outer(self.pairs.user_cells[users] > 0, self.pairs.item_cells > 0)
         return self.eligibility.contains(users[:, None], items[None, :], self.time)
 
@@ -155,7 +155,7 @@ def hold_out(log: Log) -> HeldOut:
             pairs, item_cells=_kept(pairs.item_cells, pairs.item, pairs.seen),
             user_cells=_kept(pairs.user_cells, pairs.user, pairs.seen),
         )  # fmt: skip
-    if log.eligibility is not None:
+    if not log.eligibility.is_everything:
         held[~log.eligibility.contains(pairs.user, pairs.item, last)] = NOT_HELD_OUT
     return HeldOut(pairs, held, 1.0 if last else 1 / FOLDS, log.eligibility, last)
 
@@ -187,9 +187,9 @@ def _kept(cells: Floats, unit: Codes, seen: npt.NDArray[np.bool_]) -> Floats:
     return np.asarray(kept + np.maximum(cells - (1 - 1 / FOLDS) * all_rows, 0.0), np.float64)
 
 
-def chances_of(eligibility: Eligibility | None, times: int, start: Integers, item: Codes) -> Codes:
+def chances_of(eligibility: Eligibility, times: int, start: Integers, item: Codes) -> Codes:
     """At how many of the first ``times`` times each pair could have been treated."""
-    if eligibility is None:
+    if eligibility.is_everything:
         return np.broadcast_to(np.int32(times), len(item))
     user, chances = np.repeat(np.arange(len(start) - 1), np.diff(start)), np.zeros(len(item), np.int32)
     for time in range(times):
@@ -199,7 +199,7 @@ def chances_of(eligibility: Eligibility | None, times: int, start: Integers, ite
 
 def cells_of(log: Log, times: int) -> tuple[Floats, Floats, float]:
     """The chances of every item and of every user at the first ``times`` times, and the users that had any."""
-    if log.eligibility is None:
+    if log.eligibility.is_everything:
         by_item, by_user = np.full(log.n_items, log.n_users * times), np.full(log.n_users, log.n_items * times)
         return by_item.astype(np.float64), by_user.astype(np.float64), float(log.n_users)
     by_item, by_user = log.eligibility.cells_by_item, log.eligibility.cells_by_user

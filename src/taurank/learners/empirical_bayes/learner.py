@@ -34,8 +34,8 @@ from taurank.learners.updating import News
 AUTO = "auto"
 BLOCK = 2**20  # pairs scored at a time
 _COUNTS = ("rows", "treated", "treated_positives", "control_positives")
-MOST_RANK = 256
-FEWEST_USERS, FEWEST_ROWS = 20_000, 2_000_000  # that the choice is made by, where a log has more
+MAX_RANK = 256
+MIN_USERS, MIN_ROWS = 20_000, 2_000_000  # that the choice is made by, where a log has more
 
 
 @dataclass(kw_only=True, eq=False)
@@ -90,7 +90,7 @@ class EmpiricalBayes(Learner):
         if self.strength is not None:
             check_number("strength", self.strength, 1e-6, 1e12)
         if self.rank is not None:
-            check_integer("rank", self.rank, 1, MOST_RANK)
+            check_integer("rank", self.rank, 1, MAX_RANK)
         if self.threads is not None:
             check_integer("threads", self.threads)
 
@@ -343,7 +343,7 @@ def _effect(moments: Floats) -> tuple[Float32s, Float32s]:
 
 def _sampled(log: Log, covariates: Covariates) -> tuple[Log, Covariates]:
     """What the choice is made by: of a large log every n-th user, so that it needs no further memory of its size."""
-    step = min(log.n_users // FEWEST_USERS, len(log) // FEWEST_ROWS)
+    step = min(log.n_users // MIN_USERS, len(log) // MIN_ROWS)
     if step < 2:
         return log, covariates
     users = log.users.decode(np.arange(0, log.n_users, step))

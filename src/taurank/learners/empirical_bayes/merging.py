@@ -15,7 +15,7 @@ from taurank.learners.empirical_bayes.counts import Floats, Integers, Pairs, cha
 
 
 def added(known: Pairs, log: Log) -> Pairs:
-    """The counts of the model and of the new rows, in the catalogue of the new rows.
+    """The counts of the model and of the new rows, in the catalog of the new rows.
 
     Without eligibility tables they are those of one log with all rows. With tables, a pair that has its first rows
     in ``log`` had as many chances before as the item's other pairs without rows.
@@ -82,7 +82,7 @@ def _past_chances(known: Pairs, item: Codes, entry: Integers) -> Codes:
 
 
 def _cells(known: Pairs, new: Pairs, tabled: bool) -> tuple[Floats, Floats]:
-    """Without tables every pair of the grown catalogue has all times; with them, what was eligible is added up."""
+    """Without tables every pair of the grown catalog has all times; with them, what was eligible is added up."""
     if tabled:
         return (
             _padded(known.item_cells, new.n_items, 0.0) + new.item_cells,

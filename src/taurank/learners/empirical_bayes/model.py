@@ -32,7 +32,7 @@ CLUSTER_PULL = 30.0
 SATURATION = 0.1  # a popular item has more buyers, and these do not buy at other rates than elsewhere
 FEW_CONTROLS = 0.01  # of the trials of a group
 SAME_MEAN = 0.25  # of the logarithms of means: segments that differ by less share a tilt where shapes are fitted
-MOST_CODES = 2**24  # of counts that are numbered by a table instead of sorting
+MAX_CODES = 2**24  # of counts that are numbered by a table instead of sorting
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ def _numbered(pairs: Pairs, absent_chances: Codes, base: int) -> tuple[Integers,
     """The different counts as codes, in order, and which of them each pair, and then each absent one, has."""
     columns = pairs.chances, pairs.treated, pairs.treated_positives, pairs.control_positives
     absent, own = absent_chances.astype(np.int64) * base**3, len(pairs.item)
-    if base**4 > MOST_CODES:
+    if base**4 > MAX_CODES:
         code = np.zeros(own + len(absent), np.int64)
         code[own:] = absent
         for power, column in zip((3, 2, 1, 0), columns, strict=True):

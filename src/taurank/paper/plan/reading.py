@@ -29,8 +29,8 @@ from taurank.paper.plan.plans import Dataset, Method, Plan, Preset, Settings, Ti
 from taurank.paper.plan.toml_table import TomlTable, is_integer, is_label, is_number, parse_toml
 
 DECIDED = ("random_state", "threads", "epochs")  # hyper-parameters that a run decides, not a plan
-MOST_LENGTH = 100  # times the updates of a preset
-MOST_WEEKS = 10_000
+MAX_LENGTH = 100  # times the updates of a preset
+MAX_WEEKS = 10_000
 RATES = {  # where a plan sets none: the constant rates of the searches before the learners' own rates decayed
     "BPR": {"learning_rate": 0.01},
     "ULBPR": {"learning_rate": 0.03},
@@ -166,7 +166,7 @@ class _Entry:
 
 
 def _times(table: TomlTable, default: Times) -> Times:
-    parts = {part: table.integer(part, weeks, 1, MOST_WEEKS) for part, weeks in vars(default).items()}
+    parts = {part: table.integer(part, weeks, 1, MAX_WEEKS) for part, weeks in vars(default).items()}
     table.finish()
     return Times(**parts)
 
@@ -248,8 +248,8 @@ def _vary(table: TomlTable, kind: str) -> dict[str, tuple[Any, ...]]:
 def _check(plan: Plan, where: str) -> None:
     if not plan.datasets:
         raise InputError(f"{where}: at least one [[data]] is needed.")
-    if not 0 < plan.length <= MOST_LENGTH:
-        raise InputError(f"{where}: length must be a number above 0, at most {MOST_LENGTH}, got {plan.length:g}.")
+    if not 0 < plan.length <= MAX_LENGTH:
+        raise InputError(f"{where}: length must be a number above 0, at most {MAX_LENGTH}, got {plan.length:g}.")
     labels = [f"{dataset.items} {dataset.assignment}" for dataset in plan.datasets]
     if repeated := _repeated(labels):
         raise InputError(

@@ -1,5 +1,5 @@
 """The report of a run of the paper's experiments: one page, one text, one table of verdicts."""
 
-from taurank import html
+from taurank import report
 
-html.require()  # before any module here imports altair
+report.require()  # before any module here imports altair

@@ -5,12 +5,12 @@ from __future__ import annotations
 import altair as alt
 import pandas as pd
 
-from taurank.html import page, svg
 from taurank.paper.plan.names import LIMITS
 from taurank.paper.report import styles
 from taurank.paper.report.styles import few_ticks, panel
 from taurank.paper.verdicts import paper_tables
 from taurank.paper.verdicts.comparison import DatasetKey, datasets_of, method_name, methods_of, rows_of
+from taurank.report import page, svg
 
 DOTS_WIDTH, ROW_HEIGHT = 215, 17
 

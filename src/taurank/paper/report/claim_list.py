@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from taurank.html import page
 from taurank.paper.report.table import escape, wrap
 from taurank.paper.verdicts.claims import VERDICTS, ClaimResult
+from taurank.report import page
 
 KINDS = {True: "good", False: "poor", None: "caution"}
 

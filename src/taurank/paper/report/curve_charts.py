@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 import altair as alt
 import pandas as pd
 
-from taurank.html import page
 from taurank.paper.report import styles
 from taurank.paper.report.styles import CHART_METRICS, DASHES, few_ticks, panel
 from taurank.paper.verdicts.comparison import (
@@ -18,6 +17,7 @@ from taurank.paper.verdicts.comparison import (
     methods_of,
     rows_of,
 )
+from taurank.report import page
 
 LOSSES = {"logistic": "upper bound (logistic)", "sigmoid": "approximation (sigmoid)", "hinge": "hinge"}
 DLCE_COLOR = styles.STYLES["dlce"].color

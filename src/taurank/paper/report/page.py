@@ -12,7 +12,6 @@ from dataclasses import asdict
 from pathlib import Path
 
 from taurank.data.files import atomic_path
-from taurank.html import page
 from taurank.paper.report import charts, claim_list, inputs, sections, tables, texts
 from taurank.paper.report.inputs import Inputs
 from taurank.paper.report.sections import SECTIONS
@@ -20,6 +19,7 @@ from taurank.paper.report.styles import MAIN_METRIC
 from taurank.paper.report.table import paragraphs
 from taurank.paper.verdicts import claims, paper_tables
 from taurank.paper.verdicts.claims import ClaimResult
+from taurank.report import page
 
 
 def write(out: str | os.PathLike[str]) -> None:

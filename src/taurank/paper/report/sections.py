@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from taurank.html import page
 from taurank.paper.report import charts, curve_charts, tables, texts
 from taurank.paper.report.inputs import SUFFIXES, Inputs
 from taurank.paper.report.styles import MAIN_METRIC
@@ -15,6 +14,7 @@ from taurank.paper.report.table import Table
 from taurank.paper.verdicts.claims import CATEGORY
 from taurank.paper.verdicts.comparison import DATASETS, Frames, datasets_of
 from taurank.paper.verdicts.criteria import rank_correlation
+from taurank.report import page
 
 Charts = list[tuple[str, list[page.Block]]]  # a caption and the charts below it
 PAPER_DATASETS: Mapping[str, tuple[tuple[str, str], ...]] = {

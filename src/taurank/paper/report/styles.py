@@ -12,8 +12,8 @@ from zlib import crc32
 import altair as alt
 import pandas as pd
 
-from taurank.html import page
 from taurank.paper.verdicts.comparison import larger_is_better, method_name, methods_of
+from taurank.report import page
 
 WIDTH, HEIGHT = 260, 180  # small: four panels in a row on a wide screen, one on a phone
 MAIN_METRIC = "CP@10"

@@ -6,8 +6,8 @@ import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from taurank.html import page
-from taurank.html.page import Cell
+from taurank.report import page
+from taurank.report.page import Cell
 
 WIDTH = 80  # columns of the text report; tables may be wider
 NOTHING = Cell("–", kind="quiet")

@@ -8,7 +8,6 @@ from typing import Any
 
 import pandas as pd
 
-from taurank.html.page import Cell
 from taurank.paper.plan.names import ITEMS, LIMITS
 from taurank.paper.report.table import NOTHING, Table
 from taurank.paper.verdicts import paper_tables
@@ -23,6 +22,7 @@ from taurank.paper.verdicts.comparison import (
     methods_of,
     rows_of,
 )
+from taurank.report.page import Cell
 
 HERE, PAPER = "here", "paper"
 EXTRA = ("countingbayes",)  # not in the paper, set apart from its methods

@@ -1,4 +1,4 @@
-"""The catalogue of the event tables, made when all are in: only then all ids are known, and their type."""
+"""The catalog of the event tables, made when all are in: only then all ids are known, and their type."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from taurank.errors import InputError, plural, show
 
 
 def merge_ids(database: Any, tables: list[EventTable], column: str, given: Any, id_types: Mapping[str, Any]) -> Ids:
-    """The catalogue of a column over all tables; the database gets the position of every code in it."""
+    """The catalog of a column over all tables; the database gets the position of every code in it."""
     tables = [table for table in tables if table.has(column)]
     own = None if given is None else Ids(given, column)
     columns = [table.ids[column].finish() for table in tables]

@@ -16,7 +16,7 @@ import jinja2
 from markupsafe import Markup
 
 from taurank.data.files import atomic_path
-from taurank.html import svg
+from taurank.report import svg
 
 if TYPE_CHECKING:
     import altair as alt
