@@ -146,7 +146,7 @@ def chart(drawing: alt.TopLevelMixin, caption: str = "") -> Block:
 @cache
 def _templates() -> jinja2.Environment:
     return jinja2.Environment(
-        loader=jinja2.PackageLoader("taurank", "html"),
+        loader=jinja2.PackageLoader("taurank", "report"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
