@@ -77,7 +77,7 @@ def test_weighted_draws_stand_for_all_cells(
     for eligibility in (Eligibility.everything(shop.log.catalog), visits):
         log = replace(shop.log, eligibility=eligibility)
         inside = np.ones((log.n_users, log.n_items, log.n_times), bool)
-        if eligibility is not None:
+        if not eligibility.is_everything:
             inside &= shop.visits[:, None, :]
         g = shop.propensity[:, :, None] * (1.0 + np.arange(log.n_times))
         estimates = []
