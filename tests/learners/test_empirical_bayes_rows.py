@@ -91,7 +91,7 @@ def test_tables_in_which_everything_is_eligible_change_nothing(log: Log, prior: 
 def test_cells_that_are_not_eligible_are_not_chances(world: World) -> None:
     """Users who are away half of the time buy half as often per time; their rates per visit do not change."""
     long, short = world.sample(8, random_state=3).log, world.sample(4, random_state=3).log
-    padded = replace(short, catalog=long.catalog)
+    padded = replace(short, catalog=long.catalog, eligibility=Eligibility.everything(long.catalog))
     visits = (np.repeat(np.arange(N_USERS), 4), np.tile(np.arange(4), N_USERS))
     tabled = replace(padded, eligibility=Eligibility.of(long.catalog, visits))
     for prior, rank in PRIORS:
