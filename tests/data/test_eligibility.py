@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import taurank as tr
 from support.builders import synthetic_log
-from taurank.data.eligibility import Eligibility, same_cells
+from taurank.data.eligibility import Eligibility
 from taurank.data.fingerprint import fingerprint
 from taurank.data.ids import Catalog, Ids
 from taurank.data.metadata import ELIGIBILITY_KEY, eligibility_from_metadata, to_metadata
@@ -77,7 +77,7 @@ def test_a_smaller_catalog_keeps_the_cells_that_remain(seed: int, kind: str, vis
     moves = [np.full(n, -1) for n in SHAPE]
     for move, codes in zip(moves, kept, strict=True):
         move[codes] = np.arange(len(codes))
-    moved = eligibility.moved(catalog_of((3, 2, 2)), *moves)
+    moved = eligibility.reindex(catalog_of((3, 2, 2)), *moves)
     assert np.array_equal(moved.contains(*np.indices((3, 2, 2))), grid[np.ix_(*kept)])
 
 
@@ -86,7 +86,7 @@ def test_a_smaller_catalog_keeps_the_cells_that_remain(seed: int, kind: str, vis
 def test_metadata_restores_it(seed: int, kind: str, visits: bool) -> None:
     eligibility = replace(eligibility_of(seed, kind, visits)[0], treated_outside=3, outcomes_outside=7)
     restored = eligibility_from_metadata(to_metadata(catalog_of(), eligibility), catalog_of())
-    assert same_cells(eligibility, restored)
+    assert eligibility.equals(restored)
 
 
 def test_a_log_writes_and_reads_its_eligible_cells(tmp_path: Path) -> None:
@@ -130,8 +130,8 @@ def test_counts_need_no_memory_for_the_cells() -> None:
 def test_the_column_value_is_read_and_written(tmp_path: Path) -> None:
     frame = {"user_id": [1, 2], "item_id": [1, 1], "treated": [1, 0], "outcome": [1, 1], "value": [2.5, 0.0]}
     log = tr.Log.from_frame(pd.DataFrame(frame))
-    assert log.values is not None
-    assert log.values.tolist() == [2.5, 0.0]
+    assert log.value is not None
+    assert log.value.tolist() == [2.5, 0.0]
     log.write(tmp_path / "log.parquet")
     assert tr.Log.read(tmp_path / "log.parquet").equals(log)
     with pytest.raises(InputError, match="column 'value' must be a finite number ≥ 0; 1 row is not, for example -1"):

@@ -20,7 +20,7 @@ from taurank.errors import InputError
 def small_log() -> tr.Log:
     log = synthetic_log(6, 5, 4)
     visits = (np.array([0, 1, 2, 3, 3, 4, 5]), np.array([0, 0, 1, 1, 2, 3, 3]))
-    return replace(log, values=np.arange(len(log), dtype=float), eligibility=Eligibility.of(log.catalog, visits))
+    return replace(log, value=np.arange(len(log), dtype=float), eligibility=Eligibility.of(log.catalog, visits))
 
 
 def test_select_keeps_rows_catalog_values_and_eligible_cells() -> None:

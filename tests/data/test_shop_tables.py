@@ -99,8 +99,8 @@ def test_exact_duplicates_are_one_chance() -> None:
     log = Log.from_events(shown, bought, combine="any")
     assert log.propensity is not None
     assert log.propensity.tolist() == [0.75]
-    assert log.values is not None
-    assert log.values.tolist() == [7.0]
+    assert log.value is not None
+    assert log.value.tolist() == [7.0]
     assert log.summary is not None
     assert (log.summary.impressions_duplicate, log.summary.outcomes_duplicate) == (1, 1)
 

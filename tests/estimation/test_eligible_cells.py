@@ -115,7 +115,7 @@ def test_values_weigh_gains_and_what_learners_learn() -> None:
     for estimate in (tr.gains.outcome, tr.gains.naive, tr.gains.ips):
         assert np.array_equal(estimate(plain).value, estimate(ones).value)
         bought = np.flatnonzero(doubled.outcome)
-        assert np.array_equal(estimate(doubled).value, estimate(plain).value * doubled.values[bought])  # type: ignore[index]
+        assert np.array_equal(estimate(doubled).value, estimate(plain).value * doubled.value[bought])  # type: ignore[index]
     for learner in (tr.BPR(epochs=3, random_state=0), tr.DLCE(epochs=3, random_state=0), tr.CountingBayes()):
         scores = [copy.copy(learner).fit(log).score_block(everyone) for log in (plain, ones, doubled)]
         assert np.array_equal(scores[0], scores[1])

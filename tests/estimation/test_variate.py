@@ -86,7 +86,7 @@ def test_c_is_the_product_of_its_factors() -> None:
 
 def test_rates_in_the_units_of_values() -> None:
     log = synthetic_log()
-    worth = replace(log, values=np.full(len(log), 7.0))
+    worth = replace(log, value=np.full(len(log), 7.0))
     cells = log.user, log.item, log.time
     np.testing.assert_allclose(fit_variate(worth).at(*cells), 7 * fit_variate(log).at(*cells))
 

@@ -11,7 +11,6 @@ import pandas as pd
 import pytest
 
 import taurank as tr
-from taurank.data.joining import grown, joined
 from taurank.errors import InputError
 from taurank.learners import LEARNERS, Learner
 from taurank.learners.factorization import FactorLearner
@@ -84,8 +83,8 @@ def test_a_learner_that_needs_the_past_says_so(past: tr.Log, news: tr.Log) -> No
 class TestUpdate:
     def test_catalog_grows_behind_the_known_ids(self, name: str, models: Any, past: tr.Log, news: tr.Log) -> None:
         model = copy.copy(models[name]).update(news)
-        assert model.users == grown(past.users, news.users)
-        assert model.items == grown(past.items, news.items)
+        assert model.users == past.users.extended(news.users)
+        assert model.items == past.items.extended(news.items)
         assert set(model.users.values.to_pylist()) >= LATE_USERS
         frame = model.recommend(sorted(LATE_USERS), k=5)
         assert len(frame) == 5 * len(LATE_USERS)
@@ -265,7 +264,7 @@ class TestCountingFold:
 
 class TestJoined:
     def test_is_the_log_of_all_rows(self, frame: pd.DataFrame, past: tr.Log, news: tr.Log) -> None:
-        both = joined(past, news)
+        both = past.concat(news)
         again = tr.Log.from_frame(frame, users=both.users.values, items=both.items.values)
         order = ["time", "user_id", "item_id"]
         pd.testing.assert_frame_equal(
@@ -275,18 +274,18 @@ class TestJoined:
 
     def test_repeated_cells_are_refused(self, past: tr.Log) -> None:
         with pytest.raises(InputError, match=r"repeat a \(user_id, item_id, time\) of the past log"):
-            joined(past, past)
+            past.concat(past)
 
     def test_logs_without_times_become_two_times(self, past: tr.Log) -> None:
         rows = past.to_frame().query("time == 0").drop(columns="time")
-        both = joined(tr.Log.from_frame(rows), tr.Log.from_frame(rows))
+        both = tr.Log.from_frame(rows).concat(tr.Log.from_frame(rows))
         assert (both.n_times, both.timed, len(both)) == (2, True, 2 * len(rows))
         with pytest.raises(InputError, match="column 'time'"):
-            joined(past, tr.Log.from_frame(rows))
+            past.concat(tr.Log.from_frame(rows))
 
     def test_without_propensities_in_one_log_the_joined_one_has_none(self, past: tr.Log, news: tr.Log) -> None:
         without = tr.Log.from_frame(news.to_frame().drop(columns="propensity"))
-        assert joined(past, without).propensity is None
+        assert past.concat(without).propensity is None
 
 
 class OnePass(Learner):

@@ -140,7 +140,7 @@ def test_the_gate_weighs_values(store: Store) -> None:
     assert np.isfinite(compared.low[-1])
     assert max(row["value"] for row in positives) > 3
     assert set(export(made, surface).log.to_frame().query("outcome == 1")["value"]) == {0.5, 6.5}
-    assert export(made, dataclasses.replace(surface, outcome="purchases")).log.values is None
+    assert export(made, dataclasses.replace(surface, outcome="purchases")).log.value is None
     with pytest.raises(InputError, match="demote it first"):
         put_surface(store, "home", policy, "day", 0.0, outcome="purchases")
     with pytest.raises(InputError, match="'both'"):

@@ -13,13 +13,10 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from taurank._types import Longs, Mask
 from taurank.data.ids import Catalog
 from taurank.errors import InputError
-
-Longs = npt.NDArray[np.int64]
-Cells = tuple[Longs, Longs, Longs]
 
 
 class OwnVisits(NamedTuple):
@@ -46,6 +43,11 @@ class Eligibility:
     outcomes_outside: int = 0
 
     @classmethod
+    def everything(cls, catalog: Catalog) -> Eligibility:
+        """Every user, item and time."""
+        return cls(Members(catalog.n_users, catalog.n_times), Members(catalog.n_items, catalog.n_times))
+
+    @classmethod
     def of(
         cls,
         catalog: Catalog,
@@ -60,35 +62,20 @@ class Eligibility:
         None instead of an array means "all of them": candidates (None, items, None) are items for everyone at any
         time. Repeated rows count once.
         """
-        sizes = (catalog.n_users, catalog.n_items, catalog.n_times)
-        users, times = visits or (None, None)
-        visitors = Members.of(sizes[0], sizes[2], users, times)
-        own_users, items, own_times = candidates or (None, None, None)
-        if own_users is None:
-            listed_items = Members.of(sizes[1], sizes[2], items, own_times)
-            return cls(visitors, listed_items, None, treated_outside, outcomes_outside)
-        if own_times is None and sizes[2] > 1:
+        visitors = Members.of(catalog.n_users, catalog.n_times, *(visits or (None, None)))
+        users, items, times = candidates or (None, None, None)
+        outside = (treated_outside, outcomes_outside)
+        if users is None:
+            return cls(visitors, Members.of(catalog.n_items, catalog.n_times, items, times), None, *outside)
+        if times is None and catalog.n_times > 1:
             raise InputError("candidates with a user_id need a time as well; add the column to the table.")
-        whole = cls(visitors, Members(sizes[1], sizes[2]), None, treated_outside, outcomes_outside)
-        return whole._of_listed(own_users, items, 0 if own_times is None else own_times)
+        times = np.zeros(len(users), np.int64) if times is None else times
+        return cls(visitors, Members(catalog.n_items, catalog.n_times), None, *outside)._list(users, items, times)
 
-    def _of_listed(self, users: Any, items: Any, times: Any) -> Eligibility:
-        users, items, times = (np.asarray(codes, np.int64) for codes in (users, items, times))
-        self._check_countable()
-        inside = self.visitors.contains(users, np.broadcast_to(times, users.shape))
-        listed = np.unique(self._number(users, items, times)[inside])
-        everyone = Members(self.visitors.size, self.visitors.n_times)
-        return replace(self, visitors=everyone, listed=listed)
-
-    def _check_countable(self) -> None:
-        n_users, n_items, n_times = self.shape
-        if n_users * n_items * n_times >= 2**63:
-            raise InputError("candidates by user are limited to 2^63 combinations of user, item and time.")
-
-    @classmethod
-    def everything(cls, catalog: Catalog) -> Eligibility:
-        """Every user, item and time."""
-        return cls(Members(catalog.n_users, catalog.n_times), Members(catalog.n_items, catalog.n_times))
+    def _list(self, users: Any, items: Any, times: Any) -> Eligibility:
+        """The listed cells of visitors, instead of visitors and candidates."""
+        listed = np.unique(self._number(users, items, times)[self.visitors.contains(users, times)])
+        return replace(self, visitors=Members(self.visitors.size, self.visitors.n_times), listed=listed)
 
     @property
     def is_everything(self) -> bool:
@@ -116,25 +103,22 @@ class Eligibility:
     @cached_property
     def cells_by_user(self) -> Longs:
         """How many eligible cells each user has."""
-        if self.listed is not None:
-            return np.bincount(self.cell(np.arange(self.cells))[0], minlength=self.shape[0])
-        return self.visitors.sums(self.candidates.by_time)
+        return self._count_listed(0) if self.listed is not None else self.visitors.sums(self.candidates.by_time)
 
     @cached_property
     def cells_by_item(self) -> Longs:
         """How many eligible cells each item has."""
-        if self.listed is not None:
-            return np.bincount(self.cell(np.arange(self.cells))[1], minlength=self.shape[1])
-        return self.candidates.sums(self.visitors.by_time)
+        return self._count_listed(1) if self.listed is not None else self.candidates.sums(self.visitors.by_time)
 
     @cached_property
     def cells_by_time(self) -> Longs:
         """How many eligible cells each time has."""
-        if self.listed is not None:
-            return np.bincount(self.cell(np.arange(self.cells))[2], minlength=self.shape[2])
-        return self.visitors.by_time * self.candidates.by_time
+        return self._count_listed(2) if self.listed is not None else self.visitors.by_time * self.candidates.by_time
 
-    def visits(self, users: npt.NDArray[np.bool_]) -> tuple[Longs, Longs]:
+    def _count_listed(self, axis: int) -> Longs:
+        return np.bincount(self.cell(np.arange(self.cells))[axis], minlength=self.shape[axis])
+
+    def visits(self, users: Mask) -> tuple[Longs, Longs]:
         """How many visits, (user, time) with an eligible cell, some users have: by user and by time."""
         n_users, _, n_times = self.shape
         if self.listed is not None:
@@ -148,54 +132,71 @@ class Eligibility:
     def own_visits(self) -> OwnVisits:
         """The visits of the listed cells, by time and user."""
         assert self.listed is not None
-        visit = self.listed // self.shape[1]
-        first = np.ones(len(visit), np.bool_)
-        first[1:] = visit[1:] != visit[:-1]  # sorted, as the cells are
-        time, user = np.divmod(visit[first], self.shape[0])
-        return OwnVisits(user, time, np.append(np.flatnonzero(first), len(visit)))
+        visit, start = np.unique(self.listed // self.shape[1], return_index=True)
+        time, user = np.divmod(visit, self.shape[0])
+        return OwnVisits(user, time, np.append(start, len(self.listed)))
 
     def position(self, users: Any, items: Any, times: Any) -> Longs:
         """Where listed cells, given as positions, are in the list."""
         assert self.listed is not None
         return np.searchsorted(self.listed, self._number(users, items, times))
 
-    def contains(self, users: Any, items: Any, times: Any) -> npt.NDArray[np.bool_]:
+    def contains(self, users: Any, items: Any, times: Any) -> Mask:
         """Whether cells, given as positions, are eligible."""
         users, items, times = np.broadcast_arrays(users, items, times)
         if self.listed is not None:
             return is_among(self._number(users, items, times), self.listed)
         return self.visitors.contains(users, times) & self.candidates.contains(items, times)
 
-    def cell(self, number: npt.ArrayLike) -> Cells:
+    def cell(self, number: Any) -> tuple[Longs, Longs, Longs]:
         """User, item and time of the eligible cells with these numbers, 0 … cells − 1, by time, user and item."""
         number = np.asarray(number, np.int64)
-        n_users, n_items, _ = self.shape
         if self.listed is not None:
-            rest, item = np.divmod(self.listed[number], n_items)
-            time, user = np.divmod(rest, n_users)
+            rest, item = np.divmod(self.listed[number], self.shape[1])
+            time, user = np.divmod(rest, self.shape[0])
             return user, item, time
         start = np.concatenate([[0], np.cumsum(self.cells_by_time)])
         time = np.searchsorted(start, number, side="right") - 1
         visitor, candidate = np.divmod(number - start[time], self.candidates.by_time[time])
         return self.visitors.nth(visitor, time), self.candidates.nth(candidate, time), time
 
-    def moved(self, catalog: Catalog, user: Longs, item: Longs, time: Longs) -> Eligibility:
+    def _number(self, users: Any, items: Any, times: Any) -> Longs:
+        number: Longs = (np.asarray(times, np.int64) * self.shape[0] + users) * self.shape[1] + items
+        return number
+
+    def reindex(self, catalog: Catalog, user: Any, item: Any, time: Any) -> Eligibility:
         """The same in another catalog: the new position of each user, item and time, −1 where it is left out."""
-        n_users, n_items, n_times = catalog.n_users, catalog.n_items, catalog.n_times
-        visitors = self.visitors.moved(n_users, n_times, user, time)
-        candidates = self.candidates.moved(n_items, n_times, item, time)
+        visitors = self.visitors.reindex(catalog.n_users, catalog.n_times, user, time)
+        candidates = self.candidates.reindex(catalog.n_items, catalog.n_times, item, time)
+        moved = replace(self, visitors=visitors, candidates=candidates, listed=None)
         if self.listed is None:
-            return replace(self, visitors=visitors, candidates=candidates)
+            return moved
         old = self.cell(np.arange(self.cells))
         new = [where[codes] for where, codes in zip((user, item, time), old, strict=True)]
         kept = np.minimum.reduce(new) >= 0
-        empty = replace(self, visitors=visitors, candidates=candidates, listed=None)
-        return empty._of_listed(*(codes[kept] for codes in new))
+        return moved._list(*(codes[kept] for codes in new))
 
-    def _number(self, users: Any, items: Any, times: Any) -> Longs:
-        n_users, n_items, _ = self.shape
-        number: Longs = (np.asarray(times, np.int64) * n_users + users) * n_items + items
-        return number
+    def concat(self, other: Eligibility, times: Any, other_times: Any) -> Eligibility:
+        """The cells of both, in one catalog: at the times of each its own."""
+        if self.is_everything and other.is_everything:
+            return self
+        if self.listed is not None or other.listed is not None:
+            raise InputError(
+                "logs whose candidates differ between users cannot be joined; fit to the whole log instead."
+            )
+        return Eligibility(
+            self.visitors.at(times).union(other.visitors.at(other_times)),
+            self.candidates.at(times).union(other.candidates.at(other_times)),
+            None,
+            self.treated_outside + other.treated_outside,
+            self.outcomes_outside + other.outcomes_outside,
+        )
+
+    def equals(self, other: Eligibility) -> bool:
+        """Whether both have the same tables, and set aside as much."""
+        mine, theirs = self.arrays(), other.arrays()
+        alike = (self.shape, self.numbers(), list(mine)) == (other.shape, other.numbers(), list(theirs))
+        return alike and all(np.array_equal(mine[name], theirs[name]) for name in mine)
 
     def arrays(self) -> dict[str, Longs]:
         """The sorted integers that describe it, for a file or a fingerprint."""
@@ -234,11 +235,8 @@ class Members:
     @classmethod
     def of(cls, size: int, n_times: int, codes: Any, times: Any) -> Members:
         """From positions; None stands for all of them."""
-        if codes is None and times is not None:  # e.g. the shop was open at these times
-            codes = np.tile(np.arange(size), len(times := np.unique(times)))
-            times = np.repeat(times, size)
         if codes is None:
-            return cls(size, n_times)
+            return cls(size, n_times) if times is None else cls(size, n_times).at(times)
         codes = np.asarray(codes, np.int64)
         keys = codes if times is None else np.asarray(times, np.int64) * size + codes
         return cls(size, n_times, np.unique(keys), times is not None)
@@ -248,80 +246,84 @@ class Members:
         return "timed" if self.timed else "always"
 
     @cached_property
-    def by_time(self) -> Longs:
-        """How many there are at each time."""
-        if self.codes is None or not self.timed:
-            return np.full(self.n_times, self.size if self.codes is None else len(self.codes), np.int64)
-        return np.diff(self._start)
+    def always(self) -> Longs:
+        """Those of any time, where all times have the same ones."""
+        return np.arange(self.size) if self.codes is None else self.codes
 
     @cached_property
-    def _start(self) -> Longs:
-        """Where the codes of each time begin."""
-        return np.searchsorted(self._keys, np.arange(self.n_times + 1) * self.size)
-
-    @property
-    def _keys(self) -> Longs:
+    def _coded(self) -> tuple[Longs, Longs, Longs]:
+        """Where each time's codes begin, and the time and position of each code; for those by time."""
         assert self.codes is not None
-        return self.codes
+        time, code = np.divmod(self.codes, self.size)
+        return np.searchsorted(time, np.arange(self.n_times + 1)), time, code
+
+    @cached_property
+    def by_time(self) -> Longs:
+        """How many there are at each time."""
+        return self.count_by_time(np.ones(self.size, np.bool_))
+
+    def count_by_time(self, chosen: Mask) -> Longs:
+        """How many of the chosen ones there are at each time."""
+        if not self.timed:
+            return np.full(self.n_times, np.count_nonzero(chosen[self.always]), np.int64)
+        _, time, code = self._coded
+        return np.bincount(time[chosen[code]], minlength=self.n_times)
 
     def sums(self, weight: Longs) -> Longs:
         """For each member the sum of a weight by time over its times."""
         sums = np.zeros(self.size, np.int64)
         if self.timed:
-            time, code = np.divmod(self._keys, self.size)
+            _, time, code = self._coded
             np.add.at(sums, code, weight[time])  # exact: a weighted bincount rounds above 2^53
         else:
-            sums[... if self.codes is None else self.codes] = weight.sum()
+            sums[self.always] = weight.sum()
         return sums
 
-    def count_by_time(self, chosen: npt.NDArray[np.bool_]) -> Longs:
-        """How many of the chosen ones there are at each time."""
-        if self.codes is None or not self.timed:
-            here = chosen if self.codes is None else chosen[self.codes]
-            return np.full(self.n_times, np.count_nonzero(here), np.int64)
-        time, code = np.divmod(self.codes, self.size)
-        return np.bincount(time[chosen[code]], minlength=self.n_times)
-
-    def contains(self, codes: Any, times: Any) -> npt.NDArray[np.bool_]:
+    def contains(self, codes: Any, times: Any) -> Mask:
         """Whether each is a member at its time."""
         if self.codes is None:
-            return np.ones(np.shape(codes), bool)
-        keys = np.asarray(times, np.int64) * self.size + codes if self.timed else np.asarray(codes, np.int64)
-        return is_among(keys, self.codes)
+            return np.ones(np.shape(codes), np.bool_)
+        codes = np.asarray(codes, np.int64)
+        return is_among(np.asarray(times, np.int64) * self.size + codes if self.timed else codes, self.codes)
 
     def nth(self, rank: Longs, time: Longs) -> Longs:
         """The member with this rank, from 0, among those of its time."""
-        if self.codes is None:
-            return rank
         if not self.timed:
-            return self.codes[rank]
-        code: Longs = self.codes[self._start[time] + rank] - time * self.size
-        return code
+            return np.asarray(self.always[rank])
+        start, _, code = self._coded
+        return np.asarray(code[start[time] + rank])
 
-    def moved(self, size: int, n_times: int, code: Longs, time: Longs) -> Members:
+    def reindex(self, size: int, n_times: int, code: Any, time: Any) -> Members:
         """The same with new positions, −1 where one is left out."""
         if self.codes is None:
             return Members(size, n_times)
         if not self.timed:
-            kept = code[self.codes]
+            kept = np.asarray(code[self.codes], np.int64)
             return Members(size, n_times, np.unique(kept[kept >= 0]))
-        old_time, old_code = np.divmod(self.codes, self.size)
+        _, old_time, old_code = self._coded
         new_time, new_code = time[old_time], code[old_code]
-        keep = (new_time >= 0) & (new_code >= 0)
-        return Members.of(size, n_times, new_code[keep], new_time[keep])
+        kept = (new_time >= 0) & (new_code >= 0)
+        return Members.of(size, n_times, new_code[kept], new_time[kept])
+
+    def at(self, times: Any) -> Members:
+        """The members at these times alone."""
+        times = np.unique(times)
+        if not self.timed:
+            here = self.always
+            return Members.of(self.size, self.n_times, np.tile(here, len(times)), np.repeat(times, len(here)))
+        _, time, code = self._coded
+        kept = np.isin(time, times)
+        return Members.of(self.size, self.n_times, code[kept], time[kept])
+
+    def union(self, other: Members) -> Members:
+        """The members of either, both by time."""
+        assert self.codes is not None
+        assert other.codes is not None
+        return replace(self, codes=np.union1d(self.codes, other.codes))
 
 
-def same_cells(one: Eligibility, other: Eligibility) -> bool:
-    """Whether both mean the same cells by tables of the same form, and set aside as much."""
-    mine, theirs = one.arrays(), other.arrays()
-    alike = (one.shape, one.numbers(), list(mine)) == (other.shape, other.numbers(), list(theirs))
-    return alike and all(np.array_equal(mine[name], theirs[name]) for name in mine)
-
-
-def is_among(keys: npt.NDArray[Any], known: Longs) -> npt.NDArray[np.bool_]:
+def is_among(keys: Longs, known: Longs) -> Mask:
     """Whether each key is one of the sorted known ones."""
     if not len(known):
-        return np.zeros(keys.shape, bool)
-    position = np.searchsorted(known, keys)
-    position[position == len(known)] = 0
-    return np.asarray(known[position] == keys)
+        return np.zeros(keys.shape, np.bool_)
+    return np.asarray(known[np.minimum(np.searchsorted(known, keys), len(known) - 1)] == keys)

@@ -94,6 +94,19 @@ class Ids:
         """The ids at these positions."""
         return self.values.take(pa.array(codes))
 
+    def extended(self, *more: Ids) -> Ids:
+        """These ids in their order, followed by those of ``more`` that are new: known positions stay valid."""
+        ids = self
+        for other in more:
+            if not len(ids):
+                ids = other
+                continue
+            values = match_type(other.values, ids)
+            new = values.filter(pc.is_null(pc.index_in(values, value_set=ids.values)))
+            if len(new):
+                ids = Ids(pa.concat_arrays([ids.values, new]), ids.column)
+        return ids
+
     def name(self, code: int) -> str:
         """One id as it is written in a message."""
         return show(self.values[int(code)])
@@ -122,6 +135,15 @@ class Catalog:
     @property
     def n_times(self) -> int:
         return len(self.times)
+
+    @property
+    def lists(self) -> tuple[Ids, Ids, Ids]:
+        return self.users, self.items, self.times
+
+    def positions_in(self, other: Catalog) -> list[npt.NDArray[np.int32]]:
+        """The position of each user, item and time in another catalog; −1 where it is not in it."""
+        both = zip(self.lists, other.lists, strict=True)
+        return [np.arange(len(old), dtype=np.int32) if old is new else new.encode(old.values) for old, new in both]
 
     @property
     def n_cells(self) -> int:

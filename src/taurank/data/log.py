@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
+from taurank._validation import check_number
 from taurank.data import sources
 from taurank.data.cell_table import CellTable
 from taurank.data.columns import (
@@ -27,12 +29,12 @@ from taurank.data.columns import (
     Numbers,
     wrong_values,
 )  # fmt: skip
-from taurank.data.eligibility import Eligibility, same_cells
+from taurank.data.eligibility import Eligibility
 from taurank.data.events.summary import EventSummary
-from taurank.data.ids import Catalog, Codes
+from taurank.data.ids import Catalog, Codes, Ids
 from taurank.data.limits import limited
-from taurank.data.reader import read_cells, recorded_eligibility
-from taurank.errors import InputError, show
+from taurank.data.reader import cell_index, read_cells, recorded_eligibility
+from taurank.errors import InputError, plural, show
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -47,7 +49,7 @@ class Log(CellTable):
 
     ``user, item, time`` are positions in the catalog, ``treated`` and ``outcome`` are 0 or 1, and
     ``propensity`` is P(treated = 1) at that cell, also where treated = 0: NaN where it was not recorded, None if
-    no row has one. ``values`` says what an outcome is worth, a number ≥ 0 per row (None: each counts as 1).
+    no row has one. ``value`` says what an outcome is worth, a number ≥ 0 per row (None: each counts as 1).
     ``eligibility`` has the cells that could have been recommended (by default all users × items × times).
     """
 
@@ -60,7 +62,7 @@ class Log(CellTable):
     propensity: npt.NDArray[np.float64] | None
     timed: bool = True
     summary: EventSummary | None = None
-    values: npt.NDArray[np.float64] | None = None
+    value: npt.NDArray[np.float64] | None = None
     eligibility: Eligibility = None  # type: ignore[assignment]  # everything, see __post_init__
 
     def __post_init__(self) -> None:
@@ -220,9 +222,9 @@ class Log(CellTable):
         """Same catalog and same rows in the same order, bit for bit."""
         if self.catalog != other.catalog or self.timed != other.timed:
             return False
-        if not same_cells(self.eligibility, other.eligibility):
+        if not self.eligibility.equals(other.eligibility):
             return False
-        names = ("user", "item", "time", "treated", "outcome", "propensity", "values")
+        names = ("user", "item", "time", "treated", "outcome", "propensity", "value")
         pairs = [(getattr(self, name), getattr(other, name)) for name in names]
         return all(
             a is b is None or (a is not None and b is not None and np.array_equal(a, b, a.dtype.kind == "f"))
@@ -276,8 +278,8 @@ class Log(CellTable):
             which = "which this log does not have" if missing == len(self) else f"which {missing:,} rows lack"
             raise InputError(
                 f"{purpose} needs the column 'propensity', {which}; record it, or "
-                "estimate it: taurank.propensity.estimate(log, random_state=0), on the command line "
-                "`taurank propensity estimate LOG --out FILE`."
+                'estimate it: taurank.propensity.estimate(log, model="taste", random_state=0), on the command line '
+                "`taurank propensity estimate LOG --model taste --out FILE`."
             )
         return self.propensity
 
@@ -299,42 +301,99 @@ class Log(CellTable):
         columns: dict[str, Any] = {name: values[rows] for name, values in self.row_columns().items()}
         return replace(self, summary=None, **columns)
 
-    def reindex(
-        self, catalog: Catalog, user: npt.NDArray[Any], item: npt.NDArray[Any], time: npt.NDArray[Any]
-    ) -> Log:
-        """The log in another catalog: the new position of each user, item and time, −1 where it is left out."""
-        new = {"user": user[self.user], "item": item[self.item], "time": time[self.time]}
-        kept = np.minimum.reduce(list(new.values())) >= 0
-        columns: dict[str, Any] = {name: values[kept] for name, values in self.row_columns().items()}
-        columns |= {name: codes[kept].astype(np.int32) for name, codes in new.items()}
-        cells = self.eligibility.moved(catalog, user, item, time)
-        return replace(self, catalog=catalog, eligibility=cells, summary=None, **columns)
-
-    def row_columns(self) -> dict[str, npt.NDArray[Any]]:
-        """Everything that is recorded row by row."""
-        columns = {field.name: getattr(self, field.name) for field in fields(self)}
-        return {name: values for name, values in columns.items() if isinstance(values, np.ndarray)}
+    def reindex(self, users: Ids | None = None, items: Ids | None = None, times: Ids | None = None) -> Log:
+        """The log in another catalog; rows and eligible cells of users, items and times outside it are left out."""
+        given = zip((users, items, times), self.catalog.lists, strict=True)
+        catalog = Catalog(*(own if new is None else new for new, own in given))
+        if catalog == self.catalog:
+            return self
+        moves = self.catalog.positions_in(catalog)
+        codes = {name: move[getattr(self, name)] for name, move in zip(("user", "item", "time"), moves, strict=True)}
+        kept = np.minimum.reduce(list(codes.values())) >= 0
+        columns: dict[str, Any] = {name: values[kept] for name, values in (self.row_columns() | codes).items()}
+        eligibility = self.eligibility.reindex(catalog, *moves)
+        return replace(self, catalog=catalog, eligibility=eligibility, summary=None, **columns)
 
     def select(self, users: Any = None, items: Any = None, times: Any = None) -> Log:
         """The part of the log with these users, items and times; its catalog has just them, in this order."""
-        from taurank.data.parts import select
-
-        return select(self, users, items, times)
+        given = ((self.users, users), (self.items, items), (self.times, times))
+        return self.reindex(*(None if chosen is None else _chosen(ids, chosen) for ids, chosen in given))
 
     def split(self, *, times: Any = None, share: float | None = None) -> tuple[Log, Log]:
         """An earlier and a later part: ``times`` is how many of the last times, or which, go into the later one.
 
         ``share`` is that number as a share of all times. Users and items are the same in both parts.
         """
-        from taurank.data.parts import split
+        if (times is None) == (share is None):
+            raise InputError("split needs either times or share: log.split(times=4), log.split(share=0.2).")
+        if share is not None:
+            check_number("share", share, 0, 1)
+            times = round(share * self.n_times)
+        if isinstance(times, (int, np.integer)) and not isinstance(times, bool):
+            is_late = np.arange(self.n_times) >= self.n_times - int(times)
+        else:
+            is_late = np.isin(np.arange(self.n_times), self.times.encode_known(times))
+        if is_late.all() or not is_late.any():
+            raise InputError(
+                f"the log has {self.n_times:,} times, of which {np.count_nonzero(is_late):,} would be in the later "
+                "part; both parts need at least one."
+            )
+        early, late = (Ids(self.times.values.filter(pa.array(part)), "time") for part in (~is_late, is_late))
+        return self.reindex(times=early), self.reindex(times=late)
 
-        return split(self, times, share)
+    def concat(self, later: Log) -> Log:
+        """The rows of this log and then those of a later one; logs without a time become two times.
+
+        New users, items and times follow the known ones, so that positions stay valid. A column that one of the logs
+        lacks, such as the propensity, is left out.
+        """
+        if self.timed != later.timed:
+            raise InputError("only one of the two logs has a column 'time'; give both the same columns.")
+        logs = [self, later]
+        if not self.timed:
+            logs = [replace(log, catalog=replace(log.catalog, times=Ids([n], "time"))) for n, log in enumerate(logs)]
+        ids = [old.extended(new) for old, new in zip(logs[0].catalog.lists, logs[1].catalog.lists, strict=True)]
+        past, new = (log.reindex(*ids) for log in logs)
+        _check_new(past, new)
+        first, second = past.row_columns(), new.row_columns()
+        columns: dict[str, Any] = {
+            name: np.concatenate((first[name], second[name])) if name in first and name in second else None
+            for name in first | second
+        }
+        eligibility = past.eligibility.concat(new.eligibility, np.unique(past.time), np.unique(new.time))
+        return replace(past, timed=True, eligibility=eligibility, summary=None, **columns)
+
+    def row_columns(self) -> dict[str, npt.NDArray[Any]]:
+        """Everything that is recorded row by row."""
+        columns = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {name: values for name, values in columns.items() if isinstance(values, np.ndarray)}
 
     def numbers(self) -> dict[str, Numbers | None]:
         numbers = {"treated": self.treated, "outcome": self.outcome, "propensity": self.propensity}
-        return numbers if self.values is None else {**numbers, "value": self.values}
+        return numbers if self.value is None else {**numbers, "value": self.value}
+
+
+def _chosen(ids: Ids, chosen: Any) -> Ids:
+    wanted = Ids(chosen, ids.column)
+    if not len(wanted):
+        raise InputError(f"select needs at least one {ids.column}.")
+    return Ids(ids.decode(ids.encode_known(wanted.values)), ids.column)
+
+
+def _check_new(past: Log, log: Log) -> None:
+    """A cell has one row: what was learned from must not come again."""
+    old, new = (cell_index(part.catalog, part.user, part.item, part.time) for part in (past, log))
+    again = np.flatnonzero(np.isin(new, old[np.isin(past.time, np.unique(log.time))]))
+    if len(again):
+        row = again[0]
+        codes = (log.user[row], log.item[row], log.time[row])
+        example = ", ".join(ids.name(int(code)) for ids, code in zip(log.catalog.lists, codes, strict=True))
+        raise InputError(
+            f"{plural(len(again), 'row')} of the log repeat a (user_id, item_id, time) of the past log, for example "
+            f"({example}); give only new rows."
+        )
 
 
 def _if_any(propensity: npt.NDArray[np.float64] | None) -> npt.NDArray[np.float64] | None:
-    """A column without a single number is no column."""
+    """Treat an all-NaN column as missing."""
     return None if propensity is None or np.isnan(propensity).all() else propensity

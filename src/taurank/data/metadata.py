@@ -8,7 +8,8 @@ from collections.abc import Mapping
 import numpy as np
 import pyarrow as pa
 
-from taurank.data.eligibility import Eligibility, Longs, Members
+from taurank._types import Longs
+from taurank.data.eligibility import Eligibility, Members
 from taurank.data.ids import Catalog
 from taurank.data.packing import pack, unpack
 from taurank.errors import InputError

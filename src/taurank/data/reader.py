@@ -202,8 +202,7 @@ def recorded_eligibility(source: Source, catalog: Catalog) -> Eligibility:
         raise InputError(f"{source.name} cannot be used: {first_line(error)}.") from error
     if own == catalog:
         return eligibility
-    lists = ((catalog.users, own.users), (catalog.items, own.items), (catalog.times, own.times))
-    return eligibility.moved(catalog, *(new.encode(old.values).astype(np.int64) for new, old in lists))
+    return eligibility.reindex(catalog, *own.positions_in(catalog))
 
 
 def _union(lists: list[Ids]) -> pa.Array:

@@ -313,7 +313,7 @@ def _weighted(log: Log, propensity: Floats, caps: Caps, name: str) -> Gains:
 def _of_rows(log: Log, rows: npt.NDArray[np.intp], value: Floats, name: str, kind: Kind = "effect") -> Gains:
     """The gains of outcomes, each times what the outcome is worth, if the log says so."""
     codes = (log.user[rows], log.item[rows], log.time[rows])
-    worth = value if log.values is None else value * log.values[rows]
+    worth = value if log.value is None else value * log.value[rows]
     return Gains(log.catalog, *codes, worth, name, log.timed, kind, log, eligibility=log.eligibility)
 
 

@@ -63,7 +63,7 @@ def fit_variate(log: Log, folds: int = 5) -> Variate:
 def outcomes_of(log: Log, rows: Any = slice(None)) -> Floats:
     """Y, or what it is worth where the log has values."""
     outcome: Floats = log.outcome[rows].astype(np.float64)
-    return outcome if log.values is None else np.asarray(outcome * log.values[rows], dtype=np.float64)
+    return outcome if log.value is None else np.asarray(outcome * log.value[rows], dtype=np.float64)
 
 
 def _fit(log: Log, folds: int, fold: Any, fold_of_time: Any, fold_of_user: Any) -> Variate:

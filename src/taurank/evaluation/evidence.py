@@ -66,7 +66,7 @@ def _normalized(
 
 
 def _limits(reach: Reach, users: Mask | None, n: int) -> tuple[float, float]:
-    if reach.log.values is not None:
+    if reach.log.value is not None:
         return -np.inf, np.inf
     return list_limits(reach.formula, reach.log.n_items, float(reach.listed.sums(users)[0].sum()) / n)
 

@@ -194,7 +194,7 @@ def stored_chances(learner: Learner, pairs: Pairs, times: int) -> Chances:
 
 def count_pairs(log: Log) -> Pairs:
     """How often each pair was treated, and its positives in each arm, or what they are worth."""
-    treated, positive = log.treated == 1, log.outcome if log.values is None else log.outcome * log.values
+    treated, positive = log.treated == 1, log.outcome if log.value is None else log.outcome * log.value
     counts = (treated, treated * positive, ~treated * positive)
     return _summed(log.user, log.item, counts, (log.n_users, log.n_items))
 

@@ -42,7 +42,7 @@ class DrawnLearner(FactorLearner):
         n = self.updates_per_epoch(log)
         if not n:
             raise InputError(f"{type(self).__name__} found no positive outcome in this log.")
-        if log.values is not None:
+        if log.value is not None:
             raise InputError(
                 f"{type(self).__name__} draws outcomes and cannot weigh them by the column 'value'; leave the column "
                 "out, or use a learner that passes over the outcomes, such as dlce or bpr."

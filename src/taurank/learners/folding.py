@@ -8,8 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from taurank.data.ids import Catalog, Codes, Ids
-from taurank.data.joining import grown
+from taurank.data.ids import Codes, Ids
 from taurank.data.log import Log
 from taurank.errors import InputError
 from taurank.learners.lookup import Lookup
@@ -27,9 +26,7 @@ def rows_of_new_users(users: Ids, items: Ids, log: Log) -> Log:
     if not is_new.any():
         raise InputError("the model knows all users of this log; recommend for them without rows, or update it.")
     new = Ids(log.users.values.filter(pa.array(is_new)), log.users.column)
-    user = np.where(is_new, np.cumsum(is_new) - 1, -1)
-    item = items.encode(log.items.values)
-    rows = log.reindex(Catalog(new, items, log.times), user, item, np.arange(log.n_times))
+    rows = log.reindex(new, items)
     order = np.lexsort((rows.time, rows.item, rows.user))
     return rows.take(order)
 
@@ -43,7 +40,7 @@ class WithNewUsers:
 
     @cached_property
     def users(self) -> Ids:
-        return grown(self.known.users, self.new.users)
+        return self.known.users.extended(self.new.users)
 
     @property
     def items(self) -> Ids:

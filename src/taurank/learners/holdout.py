@@ -144,10 +144,7 @@ def _mean_rate(epochs: int, decay: float) -> float:
 
 def _rows(log: Log, keep: Mask, without: Codes) -> Log:
     """Some rows of a log; the times in ``without`` leave its catalog, or else they would count as untreated."""
-    stays = np.isin(np.arange(log.n_times), without, invert=True)
-    time = np.where(stays, np.cumsum(stays) - 1, -1)
-    users, items = np.arange(log.n_users), np.arange(log.n_items)
-    return log.take(keep).reindex(without_times(log.catalog, without), users, items, time)
+    return log.take(keep).reindex(times=without_times(log.catalog, without).times)
 
 
 def without_times(catalog: Catalog, without: Codes) -> Catalog:

@@ -11,7 +11,6 @@ import numpy.typing as npt
 
 from taurank.data.fingerprint import fingerprint
 from taurank.data.ids import Ids
-from taurank.data.joining import grown, joined, recoded
 from taurank.data.log import Log
 from taurank.errors import InputError
 from taurank.sgd.scheduler import factor_table
@@ -53,13 +52,13 @@ class News:
                 "and give the older ones as past=."
             )
         others = [log] if past is None else [past, log]
-        users = grown(learner.users, *(other.users for other in others))
-        items = grown(learner.items, *(other.items for other in others))
-        return cls(recoded(log, users, items), None if past is None else recoded(past, users, items), mark)
+        users = learner.users.extended(*(other.users for other in others))
+        items = learner.items.extended(*(other.items for other in others))
+        return cls(log.reindex(users, items), None if past is None else past.reindex(users, items), mark)
 
     def all_rows(self) -> Log:
         """The past and the new rows."""
-        return self.log if self.past is None else joined(self.past, self.log)
+        return self.log if self.past is None else self.past.concat(self.log)
 
     def extend(self, learner: Updatable) -> None:
         """Give the learner the grown catalog, and add up how much of each item was bought."""
@@ -96,5 +95,5 @@ def extended(factors: Float32s, rows: int) -> Float32s:
 def bought_by_item(log: Log) -> npt.NDArray[Any]:
     """How often each item was bought; how much of it, where the log has values."""
     rows = np.flatnonzero(log.outcome)
-    weight = None if log.values is None else log.values[rows]
+    weight = None if log.value is None else log.value[rows]
     return np.bincount(log.item[rows], weight, minlength=log.n_items)

@@ -15,7 +15,6 @@ import numpy.typing as npt
 from taurank._validation import check_choice, check_integer, check_number
 from taurank.data.features import Features
 from taurank.data.ids import Codes, Ids
-from taurank.data.joining import grown
 from taurank.data.log import Log
 from taurank.data.schema import Array
 from taurank.errors import InputError
@@ -112,7 +111,7 @@ class EmpiricalBayes(Learner):
                 "this model was fitted without features of users, so it cannot use those of new users; leave them "
                 "out, or fit it with features."
             )
-        matrix = features.of_users(grown(known, log.users))
+        matrix = features.of_users(known.extended(log.users))
         if matrix is None:
             raise InputError("these features have no table of users; new users need one.")
         vectors = np.zeros((matrix.shape[0], self.user_vector_.shape[1]))
