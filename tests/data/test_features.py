@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -58,9 +59,10 @@ def test_an_id_without_a_row_is_refused_or_flagged() -> None:
     [
         (pd.DataFrame({"id": [1], "x": [1]}), "needs a column 'user_id'; it has id, x"),
         (pd.DataFrame({"user_id": [1]}), "no column beside 'user_id'"),
-        (pd.DataFrame({"user_id": [1, 1], "x": [1, 2]}), "more than once"),
+        (pd.DataFrame({"user_id": [1, 1], "x": [1, 2]}), "column 'user_id' of the features repeats 1 id"),
         (pd.DataFrame({"user_id": [1], "x": [pd.Timestamp("2024-01-01")]}), "use numbers, text, booleans or lists"),
-        ("frame", "a pandas, Polars or PyArrow frame is needed"),
+        ([1], "a pandas, Polars or PyArrow frame is needed"),
+        ("none.csv", "does not exist"),
     ],
 )
 def test_refuses(frame: Any, words: str) -> None:
@@ -90,3 +92,48 @@ def test_the_fingerprint_tells_tables_and_options_apart() -> None:
     marks = [tr.Features(**options).fingerprint for options in ({"users": frame}, *others)]
     assert len(set(marks)) == len(marks)
     assert tr.Features(users=frame.copy()).fingerprint == marks[0]
+
+
+def test_classes_are_tenths_of_fractions_and_categories_as_they_are() -> None:
+    ids = Ids(range(102), "user_id")
+    frame = pd.DataFrame({"user_id": range(101), "x": [float(n) for n in range(100)] + [np.nan], "plan": "pro"})
+    tenths, plans = tr.Features(users=frame).classes(ids)
+    assert np.bincount(tenths).tolist() == [2] + 10 * [10]  # 0: without a value, without a row
+    assert all((np.diff(tenths[:100]) >= 0).tolist())
+    assert plans.tolist() == 101 * [1] + [0]
+    with pytest.raises(InputError, match="takes numbers and categories"):
+        tr.Features(users=frame.assign(tags=pd.Series([["a"]] * 101, dtype=object))).classes(ids)
+    many = pd.DataFrame({"user_id": range(20_000), "x": range(20_000)})
+    with pytest.raises(InputError, match="more than 10,000 classes"):
+        tr.Features(users=many).classes(Ids(range(20_000), "user_id"))
+
+
+def test_a_file_is_read_like_a_frame(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"user_id": ["3", "1", "2"], "x": [0.5, 1.5, 2.5], "n": [1, 2, 3], "plan": ["a", "b", "a"]})
+    frame.to_csv(tmp_path / "users.csv", index=False)
+    ids = Ids(["1", "2", "3"], "user_id")
+    given, read = tr.Features(users=frame), tr.Features(users=tmp_path / "users.csv")
+    assert (given.of_users(ids) != read.of_users(ids)).nnz == 0  # type: ignore[union-attr]
+    assert [part.tolist() for part in given.classes(ids)] == [part.tolist() for part in read.classes(ids)]
+    with pytest.raises(InputError, match="string ids such as '3', but the catalog has int64 ids"):
+        given.classes(Ids([1, 2, 3], "user_id"))
+
+
+def test_categories_that_users_can_be_shown() -> None:
+    items = pd.DataFrame({"item_id": [10, 11, 12, 13], "category": ["tea", "pens", None, "tea"]})
+    own = pd.DataFrame({"user_id": [2, 1, 1, 9, 2], "category": ["tea", "pens", "tea", "tea", "ink"]})
+    features = tr.Features(items=items, categories=own)
+    user, category, score, item = features.user_categories(USERS, Ids([11, 12, 13, 14], "item_id"))  # type: ignore[misc]
+    assert item.tolist() == [1, 2, 0, 2]  # tea, pens, and one of nobody
+    assert (user.tolist(), category.tolist()) == ([2, 1, 1], [0, 1, 0])  # users 2, 1, 1
+    assert score.tolist() == [0, 0, 0]
+    scored = tr.Features(items=items, categories=own.assign(score=[1, 2, 3, 4, np.nan]))
+    deviations = (np.array([1, 2, 3]) - 2.5) / np.std([1, 2, 3, 4])
+    assert np.allclose(scored.user_categories(USERS, Ids([11], "item_id")).score, deviations)  # type: ignore[union-attr]
+    assert tr.Features(items=items).user_categories(USERS, Ids([11], "item_id")) is None
+    for wrong in (items.rename(columns={"category": "kind"}), None):
+        with pytest.raises(InputError, match="one column that the items have too, such as category"):
+            tr.Features(users=pd.DataFrame({"user_id": [1], "x": [1]}), items=wrong, categories=own)
+    text = tr.Features(items=items, categories=own.assign(score="much"))
+    with pytest.raises(InputError, match="'score' of the categories is not numeric"):
+        text.user_categories(USERS, Ids([11], "item_id"))
