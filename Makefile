@@ -27,7 +27,7 @@ smoke: $(READY)
 	@$(BIN)/taurank paper --preset smoke --out out/smoke
 
 serve-demo: $(READY)
-	@$(BIN)/taurank serve simulate --port 8000 --stay
+	@$(BIN)/python examples/closed_loop --port 8000 --stay
 
 torture: $(READY)
 	@$(BIN)/python tests/torture --seconds 60

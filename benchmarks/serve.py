@@ -27,22 +27,22 @@ from typing import Any
 
 import numpy as np
 
+from closed_loop.over_http import free_port
+from closed_loop.simulate import START as FIRST_DAY
+from closed_loop.simulate import SURFACE, DirectShop, Scenario, SimulatedClock, shop_one_day, simulate_directly
+from closed_loop.simulate import prepare as open_shop
 from taurank.data.ids import Ids
 from taurank.errors import Diverged
 from taurank.learners import BPR
 from taurank.serve.auth import create_token
 from taurank.serve.deciding import Decider
-from taurank.serve.demo import free_port
 from taurank.serve.export import export
-from taurank.serve.gate import promote
-from taurank.serve.keeping import keep_once
 from taurank.serve.models import add_model, model_bytes
 from taurank.serve.policy import Policy
+from taurank.serve.promotion import promote
 from taurank.serve.recording import Recorder
-from taurank.serve.retraining import Plan
-from taurank.serve.simulate import START as FIRST_DAY
-from taurank.serve.simulate import SURFACE, DirectShop, Scenario, SimulatedClock, shop_one_day, simulate_directly
-from taurank.serve.simulate import prepare as open_shop
+from taurank.serve.retraining import RetrainConfig
+from taurank.serve.server import run_jobs
 from taurank.serve.store import Store
 from taurank.serve.surfaces import put_surface
 
@@ -119,10 +119,11 @@ def _measure(arguments: argparse.Namespace, port: int, token: str, server: int) 
 
 def coverage(runs: int) -> None:
     """How often the intervals of a whole simulated run, all of its periods at once, cover the truth."""
-    plan, policy = Plan("countingbayes", {"weight": 3.0}), Policy(k=4, floor=0.04, ceiling=0.8, temperature=0.4)
+    policy = Policy(k=4, floor=0.04, ceiling=0.8, temperature=0.4)
+    retraining = RetrainConfig("countingbayes", {"weight": 3.0})
     covered = holdout = 0
     for seed in range(runs):
-        scenario = Scenario(300, 25, 20, 0.9, 0.4, 0.5, seed, policy, plan)
+        scenario = Scenario(300, 25, 20, 0.9, 0.4, 0.5, seed, policy, retraining)
         with tempfile.TemporaryDirectory() as folder:
             reports = simulate_directly(folder, scenario)
         covered += all(report.covered for report in reports)
@@ -142,7 +143,7 @@ def learners(days: int = 12) -> None:
             clock.now = FIRST_DAY + day * 86400 + 9 * 3600
             shop_one_day(DirectShop(decider, recorder), world, scenario, day, clock)
             clock.now = FIRST_DAY + (day + 1) * 86400 + 60
-            keep_once(decider, grace=0.0, patience=6)
+            run_jobs(decider, grace=0.0, patience=6)
         recorder.close()
         log = export(decider, decider.surfaces.get(SURFACE), None).log
         store.close()
@@ -153,7 +154,7 @@ def learners(days: int = 12) -> None:
     plans += [(name, plain) for name in ("cause", "ulrmf", "ulbpr", "dlto", "blce", "bpr")]
     for name, settings in plans:
         try:
-            lift = true_lift(Plan(name, settings).fitted(log), world, scenario.policy)
+            lift = true_lift(RetrainConfig(name, settings).fitted(log), world, scenario.policy)
         except Diverged:
             lift = float("nan")
         say(f"{name} {settings}: true lift {lift:.3f} per visit")
@@ -173,14 +174,14 @@ def true_lift(learner: Any, world: Any, policy: Policy) -> float:
 
 def prepare(address: str) -> str:
     """A store with a surface, a model and a token."""
-    store = Store(address)
+    store = Store(address, create=True)
     random = np.random.default_rng(0)
     model = BPR(factors=FACTORS, random_state=0)
     model.users_, model.items_ = Ids(np.arange(USERS), "user_id"), Ids(np.arange(ITEMS), "item_id")
     model.popularity_ = random.integers(0, 1000, ITEMS)
     model.user_factors_ = random.standard_normal((USERS, FACTORS), np.float32)
     model.item_factors_ = random.standard_normal((ITEMS, FACTORS), np.float32)
-    put_surface(store, "home", Policy(k=10, floor=0.0002, ceiling=0.9, temperature=0.2), "day", 0.05)
+    put_surface(store, "home", {"floor": 0.0002})
     model.log_fingerprint_ = None  # it was not fitted to any log
     promote(store, "home", add_model(store, model_bytes(model), "", time.time())["version"], "", time.time())
     token = create_token(store, "app")[1]

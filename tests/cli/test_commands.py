@@ -101,12 +101,11 @@ def test_propensity_estimate_and_diagnose(taurank: Command, shop: Path, tmp_path
     assert "<svg" in page.read_text(encoding="utf-8")
 
 
-def test_paper_and_its_older_name(taurank: Command, tmp_path: Path) -> None:
-    for command in ("paper", "reproduce"):
-        finished = taurank(command, "statistics", "--preset", "smoke", "--out", tmp_path / command)
-        assert finished.code == 0
-        assert f"Wrote {tmp_path / command / 'report.html'}." in finished.out
-        assert (tmp_path / command / "report.html").exists()
+def test_paper(taurank: Command, tmp_path: Path) -> None:
+    finished = taurank("paper", "statistics", "--preset", "smoke", "--out", tmp_path / "paper")
+    assert finished.code == 0
+    assert f"Wrote {tmp_path / 'paper' / 'report.html'}." in finished.out
+    assert (tmp_path / "paper" / "report.html").exists()
     assert taurank("paper", "nothing", "--preset", "smoke", "--out", tmp_path).refused_with("nothing")
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from support.command_line import COMMANDS, Command
+from support.command_line import COMMANDS, GROUPS, Command
 from taurank import LEARNERS, __version__
 from taurank.cli import options
 from taurank.cli.options import path_uses
@@ -35,10 +35,16 @@ def test_version(taurank: Command, process: Command) -> None:
     assert taurank("--version").out == process("--version").out == f"taurank {__version__}\n"
 
 
-def test_without_arguments_the_commands_are_listed(taurank: Command) -> None:
-    listed = taurank().err
-    assert all(f"\n  {words[0]} " in listed for words in COMMANDS if words[0] != "reproduce")
-    assert "reproduce" not in listed
+@pytest.mark.parametrize("group", GROUPS, ids=" ".join)
+def test_without_arguments_the_commands_are_listed(
+    group: tuple[str, ...], taurank: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("TERMINAL_WIDTH", "80")
+    finished = taurank(*group)
+    listed, depth = finished.out + finished.err, len(group)
+    inside = {words[depth] for words in COMMANDS if words[:depth] == group and len(words) > depth}
+    assert all(f"\n  {word} " in listed for word in inside)
     assert "..." not in listed.split("Commands:")[1]  # no summary is cut
 
 
@@ -54,15 +60,8 @@ def test_every_command_has_help_that_fits_80_columns(
     assert max(map(len, full.out.splitlines())) <= 80
     text = " ".join(full.out.split())
     for name, hint in typing.get_type_hints(COMMANDS[words], include_extras=True).items():
-        if name != "return":
+        if name not in ("return", "context"):
             assert " ".join(hint.__metadata__[0].help.split()) in text  # whole words, in this order
-
-
-def test_reproduce_is_another_name_of_paper(taurank: Command) -> None:
-    assert COMMANDS[("reproduce",)].__wrapped__ is COMMANDS[("paper",)].__wrapped__
-    assert taurank("reproduce", "--help").out == taurank("paper", "--help").out.replace(
-        "taurank paper", "taurank reproduce"
-    )
 
 
 def test_usage_errors_are_exit_code_2(taurank: Command) -> None:

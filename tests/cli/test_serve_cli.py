@@ -1,7 +1,8 @@
-"""The commands around the service, on a store of their own."""
+"""The commands that administer the service, on a store of their own."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -11,10 +12,17 @@ pytest.importorskip("fastapi", reason="the service needs the extra 'serve'")
 from typer.testing import CliRunner
 
 from support.shop import fitted
-from taurank.cli.serve import group
+from taurank.cli.server import group
 from taurank.errors import InputError
 
 RUNNER = CliRunner()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> str:
+    option = f"--store={tmp_path / 'state'}"
+    assert "admin token, shown once: taurank_" in call(option, "init")
+    return option
 
 
 def call(*words: str) -> str:
@@ -24,44 +32,86 @@ def call(*words: str) -> str:
     return answer.output
 
 
-def test_from_nothing_to_a_model(tmp_path: Path) -> None:
-    store, model = f"--store={tmp_path / 'state'}", tmp_path / "popular"
-    fitted("popular").save(model)
-    assert "5 slots per week" in call("surface", "mail", "--k=5", "--period=week", store)
-    version = call("upload", str(model), store).strip()
-    assert "is the incumbent of mail" in call("promote", version, "--surface=mail", store)
-    assert "mail is off" in call("switch", "off", "--surface=mail", store)
-    assert call("keep", store).startswith("mail: 0 settled")
-    with pytest.raises(InputError, match="no settled period"):
-        call("export", f"--out={tmp_path / 'out'}", "--surface=mail", store)
-    with pytest.raises(InputError, match="no settled period"):
-        call("retrain", "popular", "--surface=mail", store)
-    with pytest.raises(InputError, match="no earlier incumbent"):
-        call("rollback", "--surface=mail", store)
-    assert "again" in call("settle", "2026-01-07", "--surface=mail", store)
-    with pytest.raises(InputError, match="not ended yet"):
-        call("settle", "2999-01-07", "--surface=mail", store)
-    with pytest.raises(InputError, match="not a date"):
-        call("settle", "tomorrow", "--surface=mail", store)
-    with pytest.raises(InputError, match="on or off"):
-        call("switch", "maybe", "--surface=mail", store)
-    with pytest.raises(InputError, match="does not exist"):
-        call("upload", str(tmp_path / "missing"), store)
+def test_from_nothing_to_a_model(store: str, tmp_path: Path) -> None:
+    fitted("popular").save(tmp_path / "popular")
+    assert "5 slots per week" in call(store, "surface", "set", "mail", "-k", "5", "--period=week")
+    version = call(store, "model", "upload", str(tmp_path / "popular"), "--note=first").strip()
+    assert version in call(store, "model", "list")
+    assert "is the incumbent of mail" in call(store, "model", "promote", version, "--surface=mail")
+    assert "mail is off" in call(store, "surface", "switch", "off", "--surface=mail")
+    assert "mail: 0 settled" in call(store, "jobs")
+    assert "promoted" in call(store, "history")
+    assert "again" in call(store, "settle", "2026-01-07", "--surface=mail")
 
 
-def test_tokens(tmp_path: Path) -> None:
-    store = f"--store={tmp_path / 'state'}"
-    key, token = call("token", "create", "app", "--label=shop", store).strip().split("\t")
-    listed = call("token", "list", store)
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["export", "--out=somewhere"], "no settled period"),
+        (["retrain", "popular"], "no incumbent"),
+        (["model", "rollback"], "no earlier incumbent"),
+        (["model", "demote"], "no challenger"),
+        (["model", "challenge", "0123456789abcdef"], "no model '0123456789abcdef'"),
+        (["settle", "2999-01-07"], "not ended yet"),
+        (["settle", "tomorrow"], "'tomorrow' is not a valid date"),
+        (["surface", "switch", "maybe"], "on or off"),
+        (["model", "upload", "missing"], "missing"),
+        (["token", "create", "king"], "king"),
+        (["init"], "already"),
+    ],
+)
+def test_refusals(
+    store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=message):
+        call(store, *words)
+
+
+def test_a_challenger_by_hand(store: str, tmp_path: Path) -> None:
+    versions = []
+    for name in ("popular", "counting"):
+        fitted(name).save(tmp_path / name)
+        versions.append(call(store, "model", "upload", str(tmp_path / name)).strip())
+    call(store, "model", "promote", versions[0])
+    assert "is the challenger of home" in call(store, "model", "challenge", versions[1], "--share=0.3")
+    assert json.loads(call(store, "surface", "list"))[0]["share"] == 0.3
+    assert "no challenger now" in call(store, "model", "demote", "--reason=enough")
+
+
+def test_a_change_leaves_the_other_settings_alone(store: str) -> None:
+    call(store, "surface", "set", "home", "--holdout=0.3", "--outcome=value", "--max-value=50", "--temperature=0.7")
+    call(store, "surface", "set", "home", "-k", "5")
+    surface = json.loads(call(store, "surface", "list"))[0]
+    assert (surface["holdout"], surface["outcome"], surface["max_value"]) == (0.3, "value", 50.0)
+    assert (surface["policy"]["temperature"], surface["policy"]["k"]) == (0.7, 5)
+
+
+def test_tokens(store: str) -> None:
+    key, token = call(store, "token", "create", "app", "--label=shop").strip().split("\t")
+    listed = call(store, "token", "list")
     assert key in listed
     assert "valid" in listed
     assert token not in listed
-    call("token", "revoke", key, store)
-    assert "revoked" in call("token", "list", store)
-    with pytest.raises(InputError, match="role"):
-        call("token", "create", "king", store)
+    call(store, "token", "revoke", key)
+    assert "revoked" in call(store, "token", "list")
 
 
-def test_a_database_that_does_not_answer(tmp_path: Path) -> None:
+def test_only_init_creates_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match="create it with `taurank server --store typo init`"):
+        call("--store=typo", "token", "list")
+    assert not list(tmp_path.iterdir())
+
+
+def test_every_command_obeys_the_store_of_the_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    call("--store=prod", "init")
+    key = call("--store=prod", "token", "create", "app").split("\t")[0]
+    assert key in call("--store=prod", "token", "list")
+    assert [path.name for path in tmp_path.iterdir()] == ["prod"]
+
+
+def test_a_database_that_does_not_answer() -> None:
     with pytest.raises(InputError, match="does not answer"):
-        call("token", "list", "--store=postgresql://nobody@127.0.0.1:9/none")
+        call("--store=postgresql://nobody@127.0.0.1:9/none", "token", "list")

@@ -19,8 +19,8 @@ MISSING += [] if any(map(find_spec, CLIENTS)) else CLIENTS[:1]
 collect_ignore_glob = ["test_*.py"] if MISSING else []
 
 if TYPE_CHECKING or not MISSING:
+    from closed_loop.simulate import fix_arms
     from support.shop import SetClock
-    from taurank.serve.simulate import fix_arms
     from taurank.serve.store import Store
 
 
@@ -54,7 +54,7 @@ def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 def store(address: str) -> Iterator[Store]:
-    opened = Store(address)
+    opened = Store(address, create=True)
     fix_arms(opened, 0)
     yield opened
     opened.close()
@@ -62,7 +62,7 @@ def store(address: str) -> Iterator[Store]:
 
 @pytest.fixture
 def sqlite_store(tmp_path: Path) -> Iterator[Store]:
-    opened = Store(str(tmp_path / "state"))
+    opened = Store(str(tmp_path / "state"), create=True)
     fix_arms(opened, 0)
     yield opened
     opened.close()

@@ -127,16 +127,16 @@ def test_models_and_arms(shop: Shop) -> None:
     assert row["learner"] == "Popular"
     assert shop.call("admin", "POST", "/v1/models", content=b"junk").status_code == 422
     assert len(shop.call("analyst", "GET", "/v1/models").json()) == 2
-    started = shop.call("admin", "POST", "/v1/surfaces/home/candidate", json={"model": row["version"], "share": 0.5})
-    assert started.json()["candidate"] == row["version"]
+    started = shop.call("admin", "POST", "/v1/surfaces/home/challenger", json={"model": row["version"], "share": 0.5})
+    assert started.json()["challenger"] == row["version"]
     arms = [shop.ask(str(user)).json()["arm"] for user in range(60)]
-    assert set(arms) == {"candidate", "incumbent", "holdout"}
+    assert set(arms) == {"challenger", "incumbent", "holdout"}
     promoted = shop.call("admin", "POST", "/v1/surfaces/home/promote", json={"model": row["version"]}).json()
-    assert (promoted["incumbent"], promoted["candidate"]) == (row["version"], None)
+    assert (promoted["incumbent"], promoted["challenger"]) == (row["version"], None)
     back = shop.call("admin", "POST", "/v1/surfaces/home/rollback", json={}).json()
     assert back["incumbent"] == shop.version
     events = [line["event"] for line in shop.call("analyst", "GET", "/v1/history").json()]
-    assert events[:3] == ["rolled back", "promoted", "candidate"]
+    assert events[:3] == ["rolled back", "promoted", "challenger"]
 
 
 def test_the_switch(shop: Shop) -> None:

@@ -20,9 +20,9 @@ from taurank.serve.auth import create_token
 from taurank.serve.charts import Line, band_chart, bar_chart
 from taurank.serve.dashboard import number, render, signed
 from taurank.serve.figures import gather
-from taurank.serve.gate import start_candidate, switch
 from taurank.serve.models import add_model, model_bytes
 from taurank.serve.policy import Policy
+from taurank.serve.promotion import start_challenger, switch
 from taurank.serve.recording import Recorder
 from taurank.serve.service import Service
 from taurank.serve.settling import settle
@@ -33,10 +33,10 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 
 @pytest.fixture
 def page(store: Store, clock: SetClock) -> str:
-    """The page of a shop with three settled days, a candidate and a hostile name."""
+    """The page of a shop with three settled days, a challenger and a hostile name."""
     open_shop(store, Policy(k=4, floor=0.03, temperature=0.5), holdout=0.3)
     second = add_model(store, model_bytes(fitted("popular")), "", NOON)["version"]
-    start_candidate(store, "home", second, 0.5, "<script>alert(1)</script>", NOON)
+    start_challenger(store, "home", second, 0.5, "<script>alert(1)</script>", NOON)
     made, recorder = decider(store, clock), Recorder(store)
     for _ in range(3):
         visit(made, clock, small_world(), recorder, np.random.default_rng(0), copies=15)
@@ -63,7 +63,7 @@ def test_the_page_is_whole_and_escaped(page: str) -> None:
     assert page.count("<svg") == 4
     assert not re.search(r'(src|href)="(?!/)', page)  # nothing from elsewhere
     assert "nan" not in re.sub(r"<[^>]*>", "", page).lower().split()
-    for words in ("Extra purchases so far", "They sell anyway", "Candidate − incumbent", "Overlap", "History"):
+    for words in ("Extra purchases so far", "They sell anyway", "Challenger − incumbent", "Overlap", "History"):
         assert words in page
 
 

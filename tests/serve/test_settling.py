@@ -14,10 +14,10 @@ from support.shop import NOON, SetClock, decider, fitted, open_shop, small_world
 from taurank.errors import InputError
 from taurank.serve import tables
 from taurank.serve.export import export
-from taurank.serve.gate import judge, promote, start_candidate
-from taurank.serve.lift import against_holdout, arm_lift, compare_candidate, read_visits
+from taurank.serve.lift import against_holdout, arm_lift, compare_challenger, read_visits
 from taurank.serve.models import add_model, model_bytes
 from taurank.serve.policy import Policy
+from taurank.serve.promotion import judge, promote, start_challenger
 from taurank.serve.recording import Recorder, Request
 from taurank.serve.settling import settle, settle_again
 from taurank.serve.store import Store
@@ -86,7 +86,7 @@ def test_the_gate_promotes_and_demotes(sqlite_store: Store, better: bool) -> Non
     second = add_model(sqlite_store, model_bytes(good if better else bad), "", NOON)["version"]
     open_shop(sqlite_store, Policy(k=4, floor=0.02, temperature=0.3), holdout=0.3)
     promote(sqlite_store, "home", first, "", NOON)
-    start_candidate(sqlite_store, "home", second, 0.5, "", NOON)
+    start_challenger(sqlite_store, "home", second, 0.5, "", NOON)
     clock, random = SetClock(NOON + DAY), np.random.default_rng(1)
     made, recorder = decider(sqlite_store, clock), Recorder(sqlite_store)
     acts = []
@@ -102,23 +102,23 @@ def test_the_gate_promotes_and_demotes(sqlite_store: Store, better: bool) -> Non
     assert acts[-1] == ("promoted" if better else "demoted")
     made.surfaces.refresh()
     after = made.surfaces.get("home")
-    assert (after.incumbent, after.candidate) == (second if better else first, None)
+    assert (after.incumbent, after.challenger) == (second if better else first, None)
     visits = read_visits(sqlite_store, "home")
     if better:
-        assert arm_lift(visits, "candidate").low[-1] > 0
+        assert arm_lift(visits, "challenger").low[-1] > 0
     assert np.isfinite(against_holdout(visits, "incumbent").low[-1])
 
 
 def test_the_gate_weighs_values(store: Store) -> None:
-    """The lift in value equals its slow twin, with and without a cap; a candidate keeps the outcome as it is."""
+    """The lift in value equals its slow twin, with and without a cap; a challenger keeps the outcome as it is."""
     open_shop(store, Policy(k=4, floor=0.02, temperature=0.3), holdout=0.0)
     second = add_model(store, model_bytes(fitted("popular")), "", NOON)["version"]
     clock, random = SetClock(), np.random.default_rng(1)
     made, recorder = decider(store, clock), Recorder(store)
-    policy, start = Policy(k=4, floor=0.02, temperature=0.3), clock.now
+    start = clock.now
     for cap in (None, 3.0):
-        put_surface(store, "home", policy, "day", 0.0, now=NOON, outcome="value", cap=cap)
-    start_candidate(store, "home", second, 0.5, "", start)
+        put_surface(store, "home", {"outcome": "value", "max_value": cap}, NOON)
+    start_challenger(store, "home", second, 0.5, "", start)
     for _ in range(3):
         visit(made, clock, small_world(), recorder, random, copies=8)
     recorder.close()
@@ -127,30 +127,30 @@ def test_the_gate_weighs_values(store: Store) -> None:
     made.surfaces.refresh()
     surface = made.surfaces.get("home")
     settle(made, surface, clock.now)
-    assert (surface.outcome, surface.cap) == ("value", 3.0)
+    assert (surface.outcome, surface.max_value) == ("value", 3.0)
     assert "caused value (up to 3 per item) per visit" in judge(store, surface, clock.now)
-    compared = compare_candidate(store, surface).lift
-    slow: dict[str, list[float]] = {arm: [] for arm in ("candidate", "incumbent")}
+    compared = compare_challenger(store, surface).lift
+    slow: dict[str, list[float]] = {arm: [] for arm in ("challenger", "incumbent")}
     positives = store.rows(select(tables.positives))
     for row in store.rows(select(tables.results)):
         mine = [p for p in positives if p["decision"] == row["decision"]]
         signs = [1 if p["treated"] else -p["propensity"] / (1 - p["propensity"]) for p in mine]
         slow[row["arm"]].append(sum(s * min(p["value"], 3.0) for s, p in zip(signs, mine, strict=True)))
-    assert compared.estimate[-1] == pytest.approx(np.mean(slow["candidate"]) - np.mean(slow["incumbent"]))
+    assert compared.estimate[-1] == pytest.approx(np.mean(slow["challenger"]) - np.mean(slow["incumbent"]))
     assert np.isfinite(compared.low[-1])
     assert max(row["value"] for row in positives) > 3
     assert set(export(made, surface).log.to_frame().query("outcome == 1")["value"]) == {0.5, 6.5}
     assert export(made, dataclasses.replace(surface, outcome="purchases")).log.value is None
     with pytest.raises(InputError, match="demote it first"):
-        put_surface(store, "home", policy, "day", 0.0, outcome="purchases")
+        put_surface(store, "home", {"outcome": "purchases"})
     with pytest.raises(InputError, match="'both'"):
-        put_surface(store, "home", policy, "day", 0.0, outcome="both")
+        put_surface(store, "home", {"outcome": "both"})
 
 
-def test_an_undecided_candidate_makes_room(sqlite_store: Store) -> None:
+def test_an_undecided_challenger_makes_room(sqlite_store: Store) -> None:
     open_shop(sqlite_store, holdout=0.0)
     second = add_model(sqlite_store, model_bytes(fitted("popular")), "", NOON)["version"]
-    start_candidate(sqlite_store, "home", second, 0.5, "", NOON)
+    start_challenger(sqlite_store, "home", second, 0.5, "", NOON)
     clock, random = SetClock(), np.random.default_rng(1)
     made, recorder = decider(sqlite_store, clock), Recorder(sqlite_store)
     for _ in range(3):
@@ -162,11 +162,11 @@ def test_an_undecided_candidate_makes_room(sqlite_store: Store) -> None:
     assert "between" in judge(sqlite_store, surface, clock.now, patience=4)
     assert judge(sqlite_store, surface, clock.now, patience=3) == "undecided"
     made.surfaces.refresh()
-    assert made.surfaces.get("home").candidate is None
+    assert made.surfaces.get("home").challenger is None
     recorder = Recorder(sqlite_store)
     recorder.submit(made.decide("home", "1")).result()
     recorder.close()
-    start_candidate(sqlite_store, "home", second, 0.5, "", clock.now)
+    start_challenger(sqlite_store, "home", second, 0.5, "", clock.now)
     made.surfaces.refresh()
     assert made.surfaces.get("home").since == surface.period.number(clock.now) + 1
 
@@ -189,24 +189,24 @@ def _by_effect(scores: np.ndarray) -> Any:
 def test_a_sample_ratio_mismatch_stops_the_gate(sqlite_store: Store) -> None:
     open_shop(sqlite_store, holdout=0.1)
     second = add_model(sqlite_store, model_bytes(fitted("popular")), "", NOON)["version"]
-    start_candidate(sqlite_store, "home", second, 0.5, "", NOON)
+    start_challenger(sqlite_store, "home", second, 0.5, "", NOON)
     made = decider(sqlite_store)
     surface = made.surfaces.get("home")
     rows = [
         {"decision": f"{arm}{n}", "surface": "home", "period": surface.since, "user_id": f"{arm}{n}", "arm": arm,
          "model": model, "purchases": 1.0, "lift": float(n % 2) + extra, "greedy": 0.0, "explored": None}
         for arm, model, size, extra in (
-            ("holdout", None, 100, 0.0), ("incumbent", surface.incumbent, 450, 0.0), ("candidate", second, 250, 5.0))
+            ("holdout", None, 100, 0.0), ("incumbent", surface.incumbent, 450, 0.0), ("challenger", second, 250, 5.0))
         for n in range(size)
     ]  # fmt: skip
     with sqlite_store.write() as connection:
         connection.execute(tables.results.insert(), rows)
-    comparison = compare_candidate(sqlite_store, surface)
+    comparison = compare_challenger(sqlite_store, surface)
     assert comparison.mismatch
     assert comparison.bounds[0] > 0  # it would have been promoted
     assert judge(sqlite_store, surface, NOON) == "sample-ratio mismatch"
     assert judge(sqlite_store, surface, NOON) == "sample-ratio mismatch"
     alerts = sqlite_store.rows(select(tables.history).where(tables.history.c.event == "alert"))
     assert len(alerts) == 1
-    assert "candidate 250" in alerts[0]["reason"]
-    assert judge(sqlite_store, dataclasses.replace(surface, candidate=None), NOON) == "no candidate"
+    assert "challenger 250" in alerts[0]["reason"]
+    assert judge(sqlite_store, dataclasses.replace(surface, challenger=None), NOON) == "no challenger"

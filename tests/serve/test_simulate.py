@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from taurank.serve.demo import simulate
+from closed_loop.over_http import simulate
+from closed_loop.simulate import Scenario, simulate_directly
 from taurank.serve.policy import Policy
-from taurank.serve.retraining import Plan
-from taurank.serve.simulate import Scenario, simulate_directly
+from taurank.serve.retraining import RetrainConfig
 from taurank.worlds.world import World
 
 SMALL = Policy(k=4, floor=0.04, ceiling=0.8, temperature=0.4)
-COUNTING = Plan("countingbayes", {"weight": 3.0})
+COUNTING = RetrainConfig("countingbayes", {"weight": 3.0})
 
 
 def test_the_loop_learns(tmp_path: Path) -> None:

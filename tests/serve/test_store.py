@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import event, func, select, text
+from sqlalchemy.exc import IntegrityError
 
 from support.shop import NOON
 from taurank.errors import InputError
@@ -187,5 +188,11 @@ def test_a_later_schema_is_refused(store: Store) -> None:
 def test_bad_addresses(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="not a folder or an address"):
         Store("mysql://x")
-    with pytest.raises(InputError, match="does not exist"):
-        Store(str(tmp_path / "nowhere"), create=False)
+    with pytest.raises(InputError, match=r"taurank server --store .*nowhere init"):
+        Store(str(tmp_path / "nowhere"))
+    assert not (tmp_path / "nowhere").exists()
+
+
+def test_an_error_of_ours_is_not_a_busy_database(store: Store) -> None:
+    with pytest.raises(IntegrityError), store.write() as connection:
+        connection.execute(tables.settings.insert(), {"name": "schema", "value": "1"})

@@ -25,13 +25,12 @@ class Finished:
 Command = Callable[..., Finished]
 
 
-def _commands() -> Iterator[tuple[tuple[str, ...], Any]]:
-    for command in app.registered_commands:
-        yield (str(command.name),), command.callback
-    for group in app.registered_groups:
-        assert group.typer_instance is not None
-        for command in group.typer_instance.registered_commands:
-            yield (str(group.name), str(command.name)), command.callback
+def _commands(group: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    for command in group.registered_commands:
+        yield (*words, str(command.name)), command.callback
+    for inner in group.registered_groups:
+        yield from _commands(inner.typer_instance, (*words, str(inner.name)))
 
 
-COMMANDS = dict(_commands())  # the words of every command, and its function
+COMMANDS = dict(_commands(app))  # the words of every command, and its function
+GROUPS = sorted({words[:depth] for words in COMMANDS for depth in range(len(words))})

@@ -9,9 +9,9 @@ import numpy as np
 
 from taurank.learners import CountingBayes, Learner, Popular
 from taurank.serve.deciding import Decider
-from taurank.serve.gate import promote
 from taurank.serve.models import add_model, model_bytes
 from taurank.serve.policy import Policy
+from taurank.serve.promotion import promote
 from taurank.serve.recording import Recorder, Request
 from taurank.serve.store import Store
 from taurank.serve.surfaces import put_surface
@@ -33,7 +33,8 @@ def fitted(name: str = "popular", users: int = 40, items: int = 30) -> Learner:
 
 def open_shop(store: Store, policy: Policy | None = None, holdout: float = 0.1, period: str = "day") -> str:
     """A surface "home" with a model; returns the model's version."""
-    put_surface(store, "home", policy or Policy(k=4, floor=0.01, temperature=0.5), period, holdout)
+    chosen = policy or Policy(k=4, floor=0.01, temperature=0.5)
+    put_surface(store, "home", {**chosen.to_dict(), "period": period, "holdout": holdout})
     version: str = add_model(store, model_bytes(fitted("counting")), "first", NOON)["version"]
     promote(store, "home", version, "first model", NOON)
     return version

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from taurank import __version__
-from taurank.cli import data, log, model, paper, pilot, propensity, serve
+from taurank.cli import data, log, model, paper, pilot, propensity, server
 from taurank.cli.options import Group, Seed, Threads
 from taurank.cli.terminal import say
 
@@ -29,8 +29,8 @@ app.command("recommend")(model.recommend)
 app.command("tune")(model.tune)
 app.command("pilot")(pilot.pilot)
 app.command("paper")(paper.paper)
-app.command("reproduce", hidden=True)(paper.paper)  # its older name
-app.add_typer(serve.group, name="serve")
+app.command("serve")(server.serve)
+app.add_typer(server.group, name="server")
 
 
 @app.command("demo")

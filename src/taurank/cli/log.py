@@ -84,7 +84,7 @@ def split(
     times: Annotated[int | None, typer.Option(help="How many of the last times go into --test.", min=1)] = None,
     share: Annotated[float | None, typer.Option(help="The same as a share of all times, such as 0.2.")] = None,
 ) -> None:
-    """Split a log by time: earlier times to learn from, later ones to evaluate on."""
+    """Split a log by time, for training and evaluation."""
     from taurank.data.log import Log
     from taurank.data.writer import write_together
 

@@ -38,7 +38,7 @@ def estimate(
         int | None, typer.Option(help="Threads of --model taste (default: all cores); additive uses one.", min=1)
     ] = None,
 ) -> None:
-    """Estimate the propensities that a log does not record, and say whether they fit pairs."""
+    """Estimate missing propensities and check their calibration."""
     from taurank.data.log import Log
     from taurank.estimation import propensity
 
@@ -66,7 +66,7 @@ def slates(
     epsilon: Annotated[float | None, typer.Option(help="Share of uniform draws, epsilon-greedy.")] = None,
     threads: Annotated[int | None, typer.Option(help="Threads (default: all cores).", min=1)] = None,
 ) -> None:
-    """Add a column with the probability of each candidate to be on its slate."""
+    """Compute the probability of each item to be on its slate."""
     from taurank.estimation.propensities.slate_table import add_propensities
 
     n_rows, n_slates = add_propensities(

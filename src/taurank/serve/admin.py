@@ -8,14 +8,13 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, HTTPException, Path, Query, Request
-from sqlalchemy import desc, select
+from sqlalchemy import select
 
-from taurank.serve import gate, tables
+from taurank.serve import promotion, tables
 from taurank.serve.access import Access, router_with_access
-from taurank.serve.models import add_model
-from taurank.serve.policy import Policy
+from taurank.serve.models import add_model, list_models
 from taurank.serve.schemas import (
-    CandidateBody,
+    ChallengerBody,
     Name,
     PromoteBody,
     ReasonBody,
@@ -23,7 +22,7 @@ from taurank.serve.schemas import (
     SwitchBody,
 )
 from taurank.serve.service import Service
-from taurank.serve.surfaces import put_surface
+from taurank.serve.surfaces import put_surface, read_history
 
 SurfaceName = Annotated[Name, Path(description="The name of a surface.")]
 Note = Annotated[str, Query(max_length=500, pattern=r"^[^\x00]*$")]
@@ -49,11 +48,11 @@ def _reading(service: Service, access: Access) -> APIRouter:
 
     @router.get("/v1/models")
     def models() -> list[dict[str, Any]]:
-        return store.rows(select(tables.models).order_by(desc(tables.models.c.created)))
+        return list_models(store)
 
     @router.get("/v1/history")
     def history(limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> list[dict[str, Any]]:
-        return store.rows(select(tables.history).order_by(desc(tables.history.c.id)).limit(limit))
+        return read_history(store, limit)
 
     @router.get("/v1/decisions/{decision_id}")
     def decision(
@@ -82,13 +81,10 @@ def _changing(service: Service, access: Access) -> APIRouter:
 
     @router.put("/v1/surfaces/{name}")
     def put(name: SurfaceName, body: SurfaceBody) -> dict[str, Any]:
-        """Create a surface or change its policy."""
-        policy = Policy(**body.policy.model_dump())
+        """Create a surface, or change what is named."""
         if body.holdout_model is not None:
             service.decider.models.get(body.holdout_model)
-        put_surface(
-            store, name, policy, body.period, body.holdout, body.holdout_model, clock(), body.outcome, body.cap
-        )
+        put_surface(store, name, body.changes(), clock())
         return current(name)
 
     @router.post("/v1/models", status_code=201, openapi_extra=_FILE)
@@ -96,34 +92,34 @@ def _changing(service: Service, access: Access) -> APIRouter:
         """Upload the file of a fitted model; the same file again is the same model."""
         return await asyncio.to_thread(add_model, store, await request.body(), note, clock())
 
-    @router.post("/v1/surfaces/{name}/candidate")
-    def candidate(name: SurfaceName, body: CandidateBody) -> dict[str, Any]:
+    @router.post("/v1/surfaces/{name}/challenger")
+    def challenger(name: SurfaceName, body: ChallengerBody) -> dict[str, Any]:
         """Let a model compete for a share of the users."""
-        gate.start_candidate(store, name, body.model, body.share, body.reason, clock())
+        promotion.start_challenger(store, name, body.model, body.share, body.reason, clock())
         return current(name)
 
     @router.post("/v1/surfaces/{name}/promote")
     def promote(name: SurfaceName, body: PromoteBody) -> dict[str, Any]:
         """Make a model the incumbent by hand."""
-        gate.promote(store, name, body.model, body.reason, clock())
+        promotion.promote(store, name, body.model, body.reason, clock())
         return current(name)
 
     @router.post("/v1/surfaces/{name}/demote")
     def demote(name: SurfaceName, body: ReasonBody) -> dict[str, Any]:
-        """End the candidate's share."""
-        gate.demote(store, name, body.reason, clock())
+        """End the challenger's share."""
+        promotion.demote(store, name, body.reason, clock())
         return current(name)
 
     @router.post("/v1/surfaces/{name}/rollback")
     def rollback(name: SurfaceName, body: ReasonBody) -> dict[str, Any]:
         """Return to the incumbent before."""
-        gate.roll_back(store, name, body.reason, clock())
+        promotion.roll_back(store, name, body.reason, clock())
         return current(name)
 
     @router.post("/v1/surfaces/{name}/switch")
     def switch(name: SurfaceName, body: SwitchBody) -> dict[str, Any]:
         """Turn recommendations off or on."""
-        gate.switch(store, name, body.enabled, body.reason, clock())
+        promotion.switch(store, name, body.enabled, body.reason, clock())
         return current(name)
 
     return router

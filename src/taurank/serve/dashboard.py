@@ -25,20 +25,20 @@ def render(figures: Figures | None, surfaces: list[Surface], now: float) -> str:
 
 
 def _charts(f: Figures) -> dict[str, str]:
-    charts = {"lift": "", "candidate": "", "arms": "", "overlap": ""}
+    charts = {"lift": "", "challenger": "", "arms": "", "overlap": ""}
     if f.labels:
         lines = [
             Line("items not shown as control", "one", f.lift.estimate, f.lift.low, f.lift.high),
             Line("against the hold-out", "two", f.holdout.estimate, f.holdout.low, f.holdout.high),
         ]
         charts["lift"] = band_chart(f.labels, lines, "Caused purchases per visit over time, with intervals")
-        kinds = {"incumbent": "one", "candidate": "three"}
+        kinds = {"incumbent": "one", "challenger": "three"}
         arms = [Line(arm, kinds[arm], each.estimate, each.low, each.high) for arm, each in f.arm_lifts.items()]
         charts["arms"] = band_chart(f.labels, arms, "Caused purchases per visit of each arm over time")
     if f.comparison is not None and f.comparison.periods:
         lift = f.comparison.lift
-        line = Line("candidate − incumbent", "three", lift.estimate, lift.low, lift.high)
-        charts["candidate"] = band_chart(f.comparison_labels, [line], "Candidate minus incumbent over time")
+        line = Line("challenger − incumbent", "three", lift.estimate, lift.low, lift.high)
+        charts["challenger"] = band_chart(f.comparison_labels, [line], "Challenger minus incumbent over time")
     if any(purchases for _, purchases, _, _ in f.overlap):
         edges = [f"{low:g}–{high:g}" for low, high in pairwise(EDGES)]
         colored = zip(f.overlap, ("one", "two"), strict=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from sqlalchemy import Float, case, cast, desc, func, select
+from sqlalchemy import Float, case, cast, func, select
 
 from taurank.serve import tables
 from taurank.serve.lift import (
@@ -16,13 +16,14 @@ from taurank.serve.lift import (
     Visits,
     against_holdout,
     arm_lift,
-    compare_candidate,
+    compare_challenger,
     read_visits,
 )
+from taurank.serve.models import list_models
 from taurank.serve.recording import Row
 from taurank.serve.sequences import Sequence, one_arm, running_means
 from taurank.serve.store import Store
-from taurank.serve.surfaces import Surface
+from taurank.serve.surfaces import Surface, read_history
 
 PERIODS = 90  # that the dashboard looks back
 FEWEST = 30  # purchases of an item before it is listed
@@ -63,7 +64,7 @@ class Figures:
 def gather(store: Store, surface: Surface) -> Figures:
     visits = read_visits(store, surface.name, last=PERIODS)
     drawn = np.isin(visits.arm, RECOMMENDED)
-    comparison = None if surface.candidate is None else compare_candidate(store, surface)
+    comparison = None if surface.challenger is None else compare_challenger(store, surface)
     lift, holdout = arm_lift(visits, "recommended"), against_holdout(visits, "recommended")
     items = _items(store, visits, surface)
     return Figures(
@@ -81,8 +82,8 @@ def gather(store: Store, surface: Surface) -> Figures:
         overlap=_overlap(store, surface, visits),
         working=sorted(items, key=lambda row: -row["low"])[:8],
         anyway=sorted((row for row in items if row["low"] <= 0), key=lambda row: -row["control"])[:8],
-        models=store.rows(select(tables.models).order_by(desc(tables.models.c.created)).limit(12)),
-        history=_history(store, surface),
+        models=list_models(store, 12),
+        history=read_history(store, 25, surface.name),
         alerts=_alerts(surface, visits, lift, comparison),
     )
 
@@ -105,7 +106,7 @@ def _cost(visits: Visits, drawn: Any) -> Sequence:
 
 def _arms(visits: Visits) -> list[Row]:
     rows = []
-    for arm in ("holdout", "incumbent", "candidate"):
+    for arm in ("holdout", "incumbent", "challenger"):
         mine = visits.arm == arm
         if mine.any():
             lift = arm_lift(visits, arm)
@@ -169,12 +170,6 @@ def _overlap_of(name: str, rows: list[Row]) -> tuple[str, int, float, list[int]]
         counts[row["place"]] = row["count"]
     total, square = sum(row["sum"] for row in rows), sum(row["square"] for row in rows)
     return name, sum(counts), total**2 / square if rows else 0.0, counts
-
-
-def _history(store: Store, surface: Surface) -> list[Row]:
-    table = tables.history
-    query = select(table).where(table.c.surface == surface.name).order_by(desc(table.c.id)).limit(25)
-    return store.rows(query)
 
 
 def _alerts(surface: Surface, visits: Visits, lift: Sequence, comparison: Comparison | None) -> list[str]:

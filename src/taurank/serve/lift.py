@@ -26,7 +26,7 @@ from taurank.serve.surfaces import Surface
 
 RATIO_ALPHA = 0.001
 
-RECOMMENDED = ("incumbent", "candidate")
+RECOMMENDED = ("incumbent", "challenger")
 
 Codes = npt.NDArray[np.int64]
 
@@ -81,10 +81,10 @@ def read_visits(
     )  # fmt: skip
 
 
-def value_lift(cap: float | None) -> ColumnElement[float]:
-    """The value that a decision's list caused: its purchases weighted by their value, up to ``cap`` each."""
+def value_lift(most: float | None) -> ColumnElement[float]:
+    """The value that a decision's list caused: its purchases weighted by their value, up to ``most`` each."""
     table = tables.positives
-    worth = table.c.value if cap is None else case((table.c.value > cap, cap), else_=table.c.value)
+    worth = table.c.value if most is None else case((table.c.value > most, most), else_=table.c.value)
     weight = case((table.c.treated == 1, 1.0), else_=-table.c.propensity / (1.0 - table.c.propensity))
     total = select(func.sum(worth * weight)).where(table.c.decision == tables.results.c.decision)
     return func.coalesce(cast(total.scalar_subquery(), Float), 0.0)
@@ -102,10 +102,10 @@ def against_holdout(visits: Visits, arm: str) -> Sequence:
 
 @dataclass(frozen=True)
 class Comparison:
-    """The candidate against the incumbent, since the candidate began."""
+    """The challenger against the incumbent, since the challenger began."""
 
     periods: list[int]
-    lift: Sequence  # candidate − incumbent, caused purchases (or their value) per visit
+    lift: Sequence  # challenger − incumbent, caused purchases (or their value) per visit
     users: dict[str, int]
     evidence: float  # log evidence of a sample-ratio mismatch
 
@@ -120,15 +120,15 @@ class Comparison:
         return float(self.lift.low[-1]), float(self.lift.high[-1])
 
 
-def compare_candidate(store: Store, surface: Surface) -> Comparison:
-    """How the candidate of a surface does."""
+def compare_challenger(store: Store, surface: Surface) -> Comparison:
+    """How the challenger of a surface does."""
     valued = surface.outcome == "value"
-    lift = value_lift(surface.cap) if valued else tables.results.c.lift
+    lift = value_lift(surface.max_value) if valued else tables.results.c.lift
     visits = read_visits(store, surface.name, surface.since, lift=lift)
     shares = surface.shares()
     users = {arm: visits.users_of(arm) for arm in shares}
     arms = (
-        visits.means("candidate", "lift", surface.candidate),
+        visits.means("challenger", "lift", surface.challenger),
         visits.means("incumbent", "lift", surface.incumbent),
     )
     evidence = ratio_evidence(list(users.values()), list(shares.values()))

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from sqlalchemy import select
+from sqlalchemy import desc, select
 
 from taurank.errors import InputError, first_line
 from taurank.learners import Learner, load
@@ -107,6 +107,11 @@ def add_model(store: Store, content: bytes, note: str, now: float) -> dict[str, 
     return store.rows(select(tables.models).where(tables.models.c.version == version))[0]
 
 
+def list_models(store: Store, limit: int | None = None) -> list[dict[str, Any]]:
+    """The stored models, latest first."""
+    return store.rows(select(tables.models).order_by(desc(tables.models.c.created)).limit(limit))
+
+
 def check_model(content: bytes) -> Learner:
     """The learner in a file that can be served: whole, complete, with finite scores."""
     try:
@@ -133,8 +138,11 @@ def _finite_arrays(learner: Learner) -> bool:
     return all(np.isfinite(array).all() for array in arrays if array.dtype.kind in "fiu")
 
 
-def model_bytes(learner: Learner) -> bytes:
-    """A fitted learner as the content of its file."""
+def model_bytes(model: Learner | Path) -> bytes:
+    """A fitted learner, or one saved as a file or as a folder of shards, as the content of one file."""
+    if isinstance(model, Path) and model.is_file():
+        return model.read_bytes()
+    learner = load(model) if isinstance(model, Path) else model
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model"
         learner.save(path)

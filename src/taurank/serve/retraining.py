@@ -1,6 +1,6 @@
 """Learning from the service's own log: export, ask whether the log can tell, fit, estimate, register.
 
-A new model becomes a candidate, never the incumbent: traffic is earned at the gate. Before that it must not
+A new model becomes a challenger, never the incumbent: traffic is earned at the gate. Before that it must not
 look worse than the incumbent by the estimate
 
     v(π′) = mean over decisions of Σ_i π′_i [Z_i Y_i / π_i − (1 − Z_i) Y_i / (1 − π_i)],
@@ -21,8 +21,8 @@ from taurank.estimation.overlap.diagnosis import diagnose
 from taurank.learners import LEARNERS, Learner
 from taurank.serve.deciding import Decider
 from taurank.serve.export import drawn_decisions, export, settled_periods
-from taurank.serve.gate import start_candidate
 from taurank.serve.models import ServedModel, add_model, model_bytes
+from taurank.serve.promotion import DEFAULT_SHARE, start_challenger
 from taurank.serve.settling import GRACE_SECONDS, settle
 from taurank.serve.surfaces import Surface, note
 from taurank.serve.updates import new_periods, updated, why_not
@@ -32,7 +32,7 @@ MIN_EFFECTIVE = 50.0  # purchases in each arm, after weighting (Kish)
 
 
 @dataclass(frozen=True)
-class Plan:
+class RetrainConfig:
     """How to retrain: a learner by name with its settings, on the ``last`` periods, for a ``share`` of users.
 
     With ``update`` the incumbent learns from the periods since it was stored, where it is such a learner.
@@ -40,7 +40,7 @@ class Plan:
 
     learner: str = "dlce"
     settings: dict[str, Any] = field(default_factory=dict)
-    share: float = 0.3
+    share: float = DEFAULT_SHARE
     last: int | None = None
     update: bool = False
 
@@ -69,37 +69,37 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Retrained:
-    """What came of it: a candidate, or the reason why not."""
+    """What came of it: a challenger, or the reason why not."""
 
     version: str | None
     words: str
     estimate: Estimate | None = None
 
 
-def retrain(decider: Decider, name: str, plan: Plan, grace: float = GRACE_SECONDS) -> Retrained:
+def retrain(decider: Decider, name: str, config: RetrainConfig, grace: float = GRACE_SECONDS) -> Retrained:
     """One round of learning for a surface."""
-    plan.make()  # a mistake in the plan shows before the work
+    config.make()  # a mistake in the plan shows before the work
     now = decider.clock()
     decider.surfaces.refresh()
     surface = decider.surfaces.get(name)
     if surface.incumbent is None:
         raise InputError(f"surface '{name}' has no incumbent; promote a first model, for example popular.")
     settle(decider, surface, now, grace)
-    periods = settled_periods(decider, surface, plan.last)
-    log = export(decider, surface, plan.last).log
+    periods = settled_periods(decider, surface, config.last)
+    log = export(decider, surface, config.last).log
     new = new_periods(decider, surface, periods, grace)
     doubt = cannot_tell(log) or ("" if periods[-1] in new else UNFAIR)
     if doubt:
         return _refused(decider, surface, doubt, now)
-    training = _training(decider, surface, plan, new)
+    training = _training(decider, surface, config, new)
     earlier = training.learner(log.split(times=1)[0], 1)
     estimate = compare_offline(decider, surface, earlier, periods[-1])
     if estimate.high < 0:
         words = f"it looks worse than the incumbent in the last period ({_interval(surface, estimate)})"
         return _refused(decider, surface, training.added_to(words), now, estimate)
-    about = f"{plan.learner}, {training.words or f'{log.n_times} periods'}"
+    about = f"{config.learner}, {training.words or f'{log.n_times} periods'}"
     row = add_model(decider.store, model_bytes(training.learner(log)), about, now)
-    result = _register(decider, surface, row["version"], plan.share, estimate, now)
+    result = _register(decider, surface, row["version"], config.share, estimate, now)
     return replace(result, words=training.added_to(result.words))
 
 
@@ -109,28 +109,28 @@ class _Training:
 
     decider: Decider
     surface: Surface
-    plan: Plan
+    config: RetrainConfig
     new: int = 0
     words: str = ""
 
     def learner(self, log: Log, without: int = 0) -> Learner:
         """Trained on a log that lacks so many of the last periods."""
         if not self.new:
-            return self.plan.fitted(log)
+            return self.config.fitted(log)
         return updated(self.decider, self.surface, log, self.new - without)
 
     def added_to(self, words: str) -> str:
         return f"{words}; {self.words}" if self.words else words
 
 
-def _training(decider: Decider, surface: Surface, plan: Plan, new: list[int]) -> _Training:
-    if not plan.update:
-        return _Training(decider, surface, plan)
-    reason = why_not(decider, surface, type(plan.make()), new)
+def _training(decider: Decider, surface: Surface, config: RetrainConfig, new: list[int]) -> _Training:
+    if not config.update:
+        return _Training(decider, surface, config)
+    reason = why_not(decider, surface, type(config.make()), new)
     if reason:
-        return _Training(decider, surface, plan, words=f"fitted from nothing, because {reason}")
+        return _Training(decider, surface, config, words=f"fitted from nothing, because {reason}")
     words = f"update of '{surface.incumbent}' with {len(new)} periods"
-    return _Training(decider, surface, plan, len(new), words)
+    return _Training(decider, surface, config, len(new), words)
 
 
 def cannot_tell(log: Log) -> str:
@@ -173,12 +173,12 @@ def _register(
     decider: Decider, surface: Surface, version: str, share: float, estimate: Estimate, now: float
 ) -> Retrained:
     words = f"estimated against the incumbent: {_interval(surface, estimate)}"
-    if surface.candidate is not None:
-        return Retrained(version, f"stored, but '{surface.candidate}' is still the candidate; {words}", estimate)
+    if surface.challenger is not None:
+        return Retrained(version, f"stored, but '{surface.challenger}' is still the challenger; {words}", estimate)
     if version == surface.incumbent:
         return Retrained(version, "the same model as the incumbent", estimate)
-    start_candidate(decider.store, surface.name, version, share, words, now)
-    return Retrained(version, f"candidate with {share:.0%} of the users; {words}", estimate)
+    start_challenger(decider.store, surface.name, version, share, words, now)
+    return Retrained(version, f"challenger with {share:.0%} of the users; {words}", estimate)
 
 
 def _refused(

@@ -17,6 +17,7 @@ from pydantic import (
 )
 
 from taurank.serve.periods import check_time
+from taurank.serve.promotion import DEFAULT_SHARE
 
 _PRINTABLE = r"^[^\x00-\x1f\x7f]+$"
 
@@ -78,7 +79,7 @@ class Recommendation(Body):
     surface: str
     user_id: str
     period: str
-    arm: Literal["holdout", "incumbent", "candidate", "off"]
+    arm: Literal["holdout", "incumbent", "challenger", "off"]
     model: str | None
     repeated: bool
     items: list[RecommendedItem]
@@ -118,23 +119,32 @@ class PolicyBody(Body):
 
 
 class SurfaceBody(Body):
-    """``holdout`` is the share of users without recommendations, or with the lists of ``holdout_model``."""
+    """Settings of a surface; what is not named stays as it is. A new surface gets the defaults.
+
+    ``holdout`` is the share of users without recommendations, or with the lists of ``holdout_model``.
+    """
 
     period: Annotated[str, StringConstraints(pattern=r"^(hour|day|week|[1-9][0-9]{0,7})$")] = "day"
     policy: PolicyBody = PolicyBody()
     holdout: Annotated[float, Field(ge=0, le=0.9)] = 0.05
     holdout_model: Version | None = None
     outcome: Annotated[
-        Literal["purchases", "value"], Field(description="What the gate compares: purchases, or their value.")
+        Literal["purchases", "value"],
+        Field(description="What challengers are compared by: purchases, or their value."),
     ] = "purchases"
-    cap: Annotated[
-        float | None, Field(ge=1e-9, le=1e15, description="The most that one bought item counts, with value.")
+    max_value: Annotated[
+        float | None, Field(ge=1e-9, le=1e15, description="Maximum value counted per purchased item.")
     ] = None
 
+    def changes(self) -> dict[str, Any]:
+        """What the request names."""
+        named = self.model_dump(exclude_unset=True)
+        return {**named.pop("policy", {}), **named}
 
-class CandidateBody(Body):
+
+class ChallengerBody(Body):
     model: Version
-    share: Annotated[float, Field(ge=0.01, le=0.99)] = 0.2
+    share: Annotated[float, Field(ge=0.01, le=0.99)] = DEFAULT_SHARE
     reason: Reason = ""
 
 

@@ -45,7 +45,7 @@ class Service:
         if surfaces.stale:
             await asyncio.to_thread(surfaces.refresh)
         current = surfaces.get(surface)
-        for version in (current.incumbent, current.candidate, current.holdout_model):
+        for version in (current.incumbent, current.challenger, current.holdout_model):
             if version is not None and not models.has(version):
                 await asyncio.to_thread(models.get, version)
 

@@ -16,10 +16,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Table, create_engine, event, select
+from sqlalchemy import Connection, Engine, Table, create_engine, event, inspect, make_url, select
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.dialects import sqlite as sqlite_dialect
-from sqlalchemy.exc import DBAPIError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import InterfaceError, InternalError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from taurank.errors import InputError, first_line
@@ -42,14 +42,19 @@ class Conflict(InputError):
 
 
 class Store:
-    """Transactions on one database. ``address`` is a folder (SQLite) or ``postgresql://…``."""
+    """Transactions on one database. ``address`` is a folder (SQLite) or ``postgresql://…``.
 
-    def __init__(self, address: str, create: bool = True) -> None:
+    A database that is not there is an error, unless ``create`` makes it.
+    """
+
+    def __init__(self, address: str, create: bool = False) -> None:
         self.address = address
         self.engine = _engine(address, create)
         self.postgresql = self.engine.dialect.name == "postgresql"
         try:
             with self.write() as connection:
+                if not create and not inspect(connection).has_table(tables.settings.name):
+                    raise _missing(address)
                 tables.metadata.create_all(connection)
                 self._first_settings(connection)
         except BaseException:
@@ -125,7 +130,7 @@ def _insert_or_skip(dialect: str, table: Table) -> Any:
 def _unavailable() -> Iterator[None]:
     try:
         yield
-    except (DBAPIError, PoolTimeout) as error:
+    except (OperationalError, InterfaceError, InternalError, PoolTimeout) as error:
         raise Unavailable(first_line(getattr(error, "orig", None) or error)) from error
 
 
@@ -134,8 +139,8 @@ def _engine(address: str, create: bool) -> Engine:
         folder = Path(address)
         if create:
             folder.mkdir(parents=True, exist_ok=True)
-        if not folder.is_dir():
-            raise InputError(f"the folder '{address}' does not exist; create it with `taurank serve init`.")
+        elif not (folder / "taurank.db").is_file():
+            raise _missing(address)
         return _sqlite(folder / "taurank.db")
     if not address.startswith(("postgresql://", "postgresql+psycopg://")):
         raise InputError(f"'{address}' is not a folder or an address such as postgresql://user@host/name.")
@@ -144,6 +149,16 @@ def _engine(address: str, create: bool) -> Engine:
         return create_engine(url, pool_pre_ping=True, pool_timeout=5, connect_args={"connect_timeout": 3})
     except (SQLAlchemyError, ImportError, ValueError) as error:
         raise InputError(f"the address of the database cannot be used: {first_line(error)}.") from error
+
+
+def _missing(address: str) -> InputError:
+    place = "the database has no tables of taurank" if "://" in address else f"there is no store in '{address}'"
+    return InputError(f"{place}; create it with `taurank server --store {show_address(address)} init`.")
+
+
+def show_address(address: str) -> str:
+    """The address without its password."""
+    return make_url(address).render_as_string() if "://" in address else address
 
 
 def _sqlite(path: Path) -> Engine:

@@ -1,6 +1,6 @@
 """Surfaces: where lists are shown, by which policy, and which models compete there.
 
-Users are split by keyed hashes: a permanent hold-out first; then, while a candidate runs, its share of the
+Users are split by keyed hashes: a permanent hold-out first; then, while a challenger runs, its share of the
 others, by a hash of its own, so that each experiment splits the users anew.
 """
 
@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from typing import Any
 
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import Connection, desc, insert, select, update
 
 from taurank._validation import check_choice, check_number
 from taurank.serve import streams, tables
@@ -20,7 +21,10 @@ from taurank.serve.policy import Policy
 from taurank.serve.store import Conflict, NotFound, Store, insert_new, setting
 
 _CACHE_SECONDS = 1.0
-_OUTCOME = "outcome/"
+DEFAULTS: Mapping[str, Any] = {
+    "period": "day", "holdout": 0.05, "holdout_model": None, "outcome": "purchases", "max_value": None,
+}  # fmt: skip
+POLICY = tuple(field.name for field in fields(Policy))
 
 
 @dataclass(frozen=True)
@@ -37,54 +41,57 @@ class Surface:
     enabled: bool
     incumbent: str | None
     previous: str | None
-    candidate: str | None
+    challenger: str | None
     share: float
     since: int | None
-    outcome: str = "purchases"  # what the gate compares: "purchases", or their "value"
-    cap: float | None = None  # values count up to here
+    outcome: str = "purchases"  # what a challenger is compared by: "purchases", or their "value"
+    max_value: float | None = None  # values count up to here
 
     def worth(self, value: float) -> float:
-        """What a bought item counts at the gate."""
+        """What a bought item counts in a comparison."""
         if self.outcome == "purchases":
             return 1.0
-        return value if self.cap is None else min(value, self.cap)
+        return value if self.max_value is None else min(value, self.max_value)
 
     @property
     def unit(self) -> str:
         if self.outcome == "purchases":
             return "caused purchases"
-        return "caused value" if self.cap is None else f"caused value (up to {self.cap:g} per item)"
+        return "caused value" if self.max_value is None else f"caused value (up to {self.max_value:g} per item)"
 
     @property
     def experiment(self) -> str:
-        """The name of the split between incumbent and candidate."""
-        return f"{self.name}/{self.candidate}/{self.since}"
+        """The name of the split between incumbent and challenger."""
+        return f"{self.name}/{self.challenger}/{self.since}"
 
     def arm(self, salt: bytes, user: str) -> str:
-        """ "off", "holdout", "candidate" or "incumbent"."""
+        """ "off", "holdout", "challenger" or "incumbent"."""
         if not self.enabled:
             return "off"
         if streams.position(salt, f"holdout/{self.name}", user) < self.holdout:
             return "holdout"
-        if self.candidate is not None and streams.position(salt, self.experiment, user) < self.share:
-            return "candidate"
+        if self.challenger is not None and streams.position(salt, self.experiment, user) < self.share:
+            return "challenger"
         return "incumbent"
 
     def model(self, arm: str) -> str | None:
-        return {"holdout": self.holdout_model, "candidate": self.candidate, "incumbent": self.incumbent}.get(arm)
+        return {"holdout": self.holdout_model, "challenger": self.challenger, "incumbent": self.incumbent}.get(arm)
 
     def shares(self) -> dict[str, float]:
         """The expected share of users of each arm."""
-        candidate = self.share if self.candidate is not None else 0.0
+        challenger = self.share if self.challenger is not None else 0.0
         rest = 1.0 - self.holdout
-        planned = {"holdout": self.holdout, "incumbent": rest * (1 - candidate), "candidate": rest * candidate}
+        planned = {"holdout": self.holdout, "incumbent": rest * (1 - challenger), "challenger": rest * challenger}
         return {arm: share for arm, share in planned.items() if share > 0}
 
+    def settings(self) -> dict[str, Any]:
+        """What ``put_surface`` can change, besides the policy."""
+        return {name: self.period_name if name == "period" else getattr(self, name) for name in DEFAULTS}
+
     def to_dict(self) -> dict[str, Any]:
-        names = ("name", "holdout", "holdout_model", "enabled", "incumbent", "previous", "candidate", "share",
-                 "outcome", "cap")  # fmt: skip
+        names = ("name", "enabled", "incumbent", "previous", "challenger", "share")
         values = {name: getattr(self, name) for name in names}
-        return {**values, "period": self.period_name, "policy": self.policy.to_dict(), "policy_id": self.policy_id}
+        return {**values, **self.settings(), "policy": self.policy.to_dict(), "policy_id": self.policy_id}
 
 
 class Surfaces:
@@ -122,15 +129,7 @@ class Surfaces:
 def read_surfaces(connection: Connection) -> list[Surface]:
     joined = tables.surfaces.join(tables.policies, tables.policies.c.id == tables.surfaces.c.policy)
     query = select(tables.surfaces, tables.policies.c.body).select_from(joined).order_by(tables.surfaces.c.name)
-    outcomes = _read_outcomes(connection)
-    return [_from_row({**row, **outcomes.get(row["name"], {})}) for row in connection.execute(query).mappings()]
-
-
-def _read_outcomes(connection: Connection) -> dict[str, dict[str, Any]]:
-    """What the gates compare; a setting, so that older databases need no new column."""
-    table = tables.settings
-    rows = connection.execute(select(table).where(table.c.name.startswith(_OUTCOME, autoescape=True))).all()
-    return {name.removeprefix(_OUTCOME): json.loads(value) for name, value in rows}
+    return [_from_row(dict(row)) for row in connection.execute(query).mappings()]
 
 
 def _from_row(row: dict[str, Any]) -> Surface:
@@ -146,56 +145,54 @@ def read_surface(connection: Connection, name: str) -> Surface:
     raise NotFound(f"there is no surface '{name[:60]}'.")
 
 
-def put_surface(
-    store: Store,
-    name: str,
-    policy: Policy,
-    period: str,
-    holdout: float,
-    holdout_model: str | None = None,
-    now: float | None = None,
-    outcome: str = "purchases",
-    cap: float | None = None,
-) -> None:
-    """Create a surface, or change its policy, hold-out and outcome; its period stays as it was created."""
-    Period.parse(period)
-    _check_outcome(outcome, cap)
-    check_number("holdout", holdout, 0, 0.9)
-    values = {"policy": store_policy(store, policy), "holdout": holdout, "holdout_model": holdout_model}
+def put_surface(store: Store, name: str, changes: Mapping[str, Any], now: float | None = None) -> None:
+    """Create a surface, or change what is named; the rest stays as it is, or gets its default.
+
+    ``changes`` may have the fields of ``Policy``, and "period" ("day"), "holdout" (0.05), "holdout_model" (None),
+    "outcome" ("purchases") and "max_value" (None). The period of a surface cannot change, and what a running
+    comparison depends on cannot change while a challenger runs.
+    """
     with store.write() as connection:
-        row = connection.execute(select(tables.surfaces).where(tables.surfaces.c.name == name)).mappings().first()
-        if row is None:
-            fresh = {"name": name, "period": period, "enabled": True, "share": 0.0, **values}
+        known = {surface.name: surface for surface in read_surfaces(connection)}.get(name)
+        policy = Policy(**{**({} if known is None else known.policy.to_dict()), **_only(changes, POLICY)})
+        settings = {**DEFAULTS, **({} if known is None else known.settings()), **_only(changes, tuple(DEFAULTS))}
+        _check(settings)
+        values = {**settings, "policy": store_policy(connection, policy)}
+        if known is None:
+            fresh = {"name": name, "enabled": True, "share": 0.0, **values}
             connection.execute(insert(tables.surfaces), fresh)
-        elif row["period"] != period:
-            raise Conflict(f"surface '{name}' has the period {row['period']}, which cannot change.")
         else:
+            _check_change(known, settings)
             connection.execute(update(tables.surfaces).where(tables.surfaces.c.name == name).values(values))
-        _put_outcome(connection, name, outcome, cap)
-        note(connection, name, "settings", None, json.dumps(policy.to_dict()), now)
+        note(connection, name, "settings", None, json.dumps({**settings, **policy.to_dict()}), now)
 
 
-def _check_outcome(outcome: str, cap: float | None) -> None:
-    check_choice("outcome", outcome, ("purchases", "value"))
-    if cap is not None:
-        check_number("cap", cap, 1e-9, 1e15)
+def _only(changes: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
+    return {key: value for key, value in changes.items() if key in names}
 
 
-def _put_outcome(connection: Connection, name: str, outcome: str, cap: float | None) -> None:
-    current = read_surface(connection, name)
-    if (current.outcome, current.cap) == (outcome, cap):
-        return
-    if current.candidate is not None:  # whoever may choose after a look finds something in either
-        raise Conflict(f"the outcome of surface '{name}' cannot change while a candidate runs; demote it first.")
-    key, table = _OUTCOME + name, tables.settings
-    connection.execute(delete(table).where(table.c.name == key))
-    connection.execute(insert(table), {"name": key, "value": json.dumps({"outcome": outcome, "cap": cap})})
+def _check(settings: Mapping[str, Any]) -> None:
+    Period.parse(settings["period"])
+    check_number("holdout", settings["holdout"], 0, 0.9)
+    check_choice("outcome", settings["outcome"], ("purchases", "value"))
+    if settings["max_value"] is not None:
+        check_number("max_value", settings["max_value"], 1e-9, 1e15)
 
 
-def store_policy(store: Store, policy: Policy) -> str:
+def _check_change(known: Surface, settings: Mapping[str, Any]) -> None:
+    if settings["period"] != known.period_name:
+        raise Conflict(f"surface '{known.name}' has the period {known.period_name}, which cannot change.")
+    outcome = settings["outcome"], settings["max_value"]
+    if known.challenger is not None and outcome != (known.outcome, known.max_value):
+        # choosing the metric after a look at the results would invalidate the test
+        raise Conflict(
+            f"the outcome of surface '{known.name}' cannot change while a challenger runs; demote it first."
+        )
+
+
+def store_policy(connection: Connection, policy: Policy) -> str:
     body = json.dumps(policy.to_dict(), sort_keys=True)
-    with store.write() as connection:
-        insert_new(connection, tables.policies, [{"id": streams.fingerprint(body), "body": body}])
+    insert_new(connection, tables.policies, [{"id": streams.fingerprint(body), "body": body}])
     return streams.fingerprint(body)
 
 
@@ -206,3 +203,9 @@ def note(
     when = time.time() if now is None else now
     line = {"time": when, "surface": surface, "event": event, "model": model, "reason": reason}
     connection.execute(insert(tables.history), line)
+
+
+def read_history(store: Store, limit: int, surface: str | None = None) -> list[dict[str, Any]]:
+    """The latest lines of the history, of one surface or of all."""
+    query = select(tables.history).order_by(desc(tables.history.c.id)).limit(limit)
+    return store.rows(query if surface is None else query.where(tables.history.c.surface == surface))

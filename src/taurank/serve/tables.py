@@ -52,9 +52,11 @@ surfaces = Table(
     Column("enabled", Boolean, nullable=False),
     Column("incumbent", String),
     Column("previous", String),  # the incumbent before, for a roll-back
-    Column("candidate", String),
-    Column("share", Double, nullable=False),  # the candidate's share of the other users
-    Column("since", BigInteger),  # the first period that counts for the candidate
+    Column("challenger", String),
+    Column("share", Double, nullable=False),  # the challenger's share of the other users
+    Column("since", BigInteger),  # the first period that counts for the challenger
+    Column("outcome", String, nullable=False),  # what a challenger is compared by: purchases, or value
+    Column("max_value", Double),  # the most that a bought item counts
 )
 
 models = Table(

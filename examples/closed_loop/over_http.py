@@ -1,4 +1,4 @@
-"""``taurank serve simulate``: the simulated world shops over HTTP, at a real server on this machine."""
+"""The simulated world shops over HTTP, at a real server on this machine."""
 
 from __future__ import annotations
 
@@ -10,15 +10,25 @@ from collections.abc import Callable
 
 import uvicorn
 
+from closed_loop.client import Client
+from closed_loop.simulate import (
+    SURFACE,
+    Event,
+    Report,
+    Scenario,
+    SimulatedClock,
+    batches,
+    fix_arms,
+    run,
+    secret_of,
+)
 from taurank.serve.api import create_app
 from taurank.serve.auth import create_token
-from taurank.serve.client import Client
 from taurank.serve.deciding import Decider
 from taurank.serve.service import Service
-from taurank.serve.simulate import SURFACE, Event, Report, Scenario, SimulatedClock, batches, fix_arms, run
 from taurank.serve.store import Store
 
-HEADING = "day  incumbent  candidate  true lift  so far   estimate (95 %)          against the hold-out"
+HEADING = "day  incumbent  challenger  true lift  so far   estimate (95 %)          against the hold-out"
 _EVENTS = 100  # per request
 
 
@@ -49,9 +59,9 @@ def simulate(
     stay: bool,
 ) -> list[Report]:
     """Run a server and a simulation against it; ``ready`` gets the address of the dashboard."""
-    store, clock = Store(folder), SimulatedClock()
+    store, clock = Store(folder, create=True), SimulatedClock()
     fix_arms(store, scenario.seed)
-    secret = scenario.seed.to_bytes(32, "little")
+    secret = secret_of(scenario)
     port = port or free_port()
     server = uvicorn.Server(
         uvicorn.Config(create_app(Service(store, secret, clock)), port=port, log_level="error", access_log=False)
@@ -76,7 +86,7 @@ def line(report: Report) -> str:
     """A period as a line under ``HEADING``."""
     done = "" if report.action.startswith("caused") else report.action.partition(";")[0]
     return (
-        f"{report.period:3d}  {report.incumbent[:8]:9s}  {(report.candidate or '–')[:8]:9s}  {report.truth:9.3f}"
+        f"{report.period:3d}  {report.incumbent[:8]:9s}  {(report.challenger or '–')[:8]:10s}  {report.truth:9.3f}"
         f"  {report.running_truth:6.3f}   {report.estimate:.3f} ({report.low:.3f} to {report.high:.3f})"
         f"  {report.holdout_low:6.2f} to {report.holdout_high:.2f}  {done}"
     )

@@ -8,48 +8,49 @@ from sqlalchemy import Connection, select, update
 
 from taurank._validation import check_number
 from taurank.serve import tables
-from taurank.serve.lift import compare_candidate
+from taurank.serve.lift import compare_challenger
 from taurank.serve.store import Conflict, NotFound, Store
 from taurank.serve.surfaces import Surface, note, read_surface
 
-PATIENCE = 28  # settled periods after which an undecided candidate makes room for another
+DEFAULT_SHARE = 0.2  # of the users who are not held out, for a challenger
+PATIENCE = 28  # settled periods after which an undecided challenger makes room for another
 
 
 def judge(store: Store, surface: Surface, now: float, patience: int = PATIENCE) -> str:
-    """Promote or demote the candidate if the evidence suffices; returns what was done and why."""
-    if surface.candidate is None:
-        return "no candidate"
-    comparison = compare_candidate(store, surface)
+    """Promote or demote the challenger if the evidence suffices; returns what was done and why."""
+    if surface.challenger is None:
+        return "no challenger"
+    comparison = compare_challenger(store, surface)
     low, high = comparison.bounds
-    reason = f"{surface.unit} per visit, candidate − incumbent: between {low:.4g} and {high:.4g}"
+    reason = f"{surface.unit} per visit, challenger − incumbent: between {low:.4g} and {high:.4g}"
     if comparison.mismatch:
         counts = ", ".join(f"{arm} {users:,}" for arm, users in comparison.users.items())
         _alert(
             store, surface, f"the arms do not have their planned shares of users ({counts}); nothing is promoted", now
         )
         return "sample-ratio mismatch"
-    if low > 0 and promote(store, surface.name, surface.candidate, reason, now, expected=surface.candidate):
+    if low > 0 and promote(store, surface.name, surface.challenger, reason, now, expected=surface.challenger):
         return "promoted"
-    if high < 0 and demote(store, surface.name, reason, now, expected=surface.candidate):
+    if high < 0 and demote(store, surface.name, reason, now, expected=surface.challenger):
         return "demoted"
     if len(comparison.periods) >= patience:
         undecided = f"undecided after {len(comparison.periods)} periods; {reason}"
-        demote(store, surface.name, undecided, now, expected=surface.candidate)
+        demote(store, surface.name, undecided, now, expected=surface.challenger)
         return "undecided"
     return reason
 
 
 def _alert(store: Store, surface: Surface, words: str, now: float) -> None:
-    """One alert per candidate."""
+    """One alert per challenger."""
     table = tables.history
-    same = (table.c.surface == surface.name) & (table.c.event == "alert") & (table.c.model == surface.candidate)
+    same = (table.c.surface == surface.name) & (table.c.event == "alert") & (table.c.model == surface.challenger)
     since = surface.period.start(surface.since or 0) - 2 * surface.period.seconds
     with store.write() as connection:
         if connection.scalar(select(table.c.id).where(same & (table.c.time >= since))) is None:
-            note(connection, surface.name, "alert", surface.candidate, words, now)
+            note(connection, surface.name, "alert", surface.challenger, words, now)
 
 
-def start_candidate(store: Store, surface: str, model: str, share: float, reason: str, now: float) -> None:
+def start_challenger(store: Store, surface: str, model: str, share: float, reason: str, now: float) -> None:
     """Give a model its share of the users that are not held out; it is measured over whole periods."""
     check_number("share", share, 0.01, 0.99)
     with store.write() as connection:
@@ -59,35 +60,35 @@ def start_candidate(store: Store, surface: str, model: str, share: float, reason
         if model == current.incumbent:
             raise Conflict(f"model '{model}' is the incumbent of surface '{surface}'.")
         since = _first_whole_period(connection, current, now)
-        _change(connection, surface, candidate=model, share=share, since=since)
-        note(connection, surface, "candidate", model, reason, now)
+        _change(connection, surface, challenger=model, share=share, since=since)
+        note(connection, surface, "challenger", model, reason, now)
 
 
 def promote(store: Store, surface: str, model: str, reason: str, now: float, expected: str | None = None) -> bool:
-    """Make a model the incumbent; with ``expected`` only while that is still the candidate."""
+    """Make a model the incumbent; with ``expected`` only while that is still the challenger."""
     with store.write() as connection:
         current = _current(connection, surface, model)
-        if expected is not None and current.candidate != expected:
+        if expected is not None and current.challenger != expected:
             return False
         if current.incumbent == model:
             raise Conflict(f"model '{model}' is the incumbent of surface '{surface}' already.")
         _change(
-            connection, surface, incumbent=model, previous=current.incumbent, candidate=None, share=0.0, since=None
+            connection, surface, incumbent=model, previous=current.incumbent, challenger=None, share=0.0, since=None
         )
         note(connection, surface, "promoted", model, reason, now)
     return True
 
 
 def demote(store: Store, surface: str, reason: str, now: float, expected: str | None = None) -> bool:
-    """Take the candidate's traffic away."""
+    """Take the challenger's traffic away."""
     with store.write() as connection:
         current = read_surface(connection, surface)
-        if expected is not None and current.candidate != expected:
+        if expected is not None and current.challenger != expected:
             return False
-        if current.candidate is None:
-            raise Conflict(f"surface '{surface}' has no candidate.")
-        _change(connection, surface, candidate=None, share=0.0, since=None)
-        note(connection, surface, "demoted", current.candidate, reason, now)
+        if current.challenger is None:
+            raise Conflict(f"surface '{surface}' has no challenger.")
+        _change(connection, surface, challenger=None, share=0.0, since=None)
+        note(connection, surface, "demoted", current.challenger, reason, now)
     return True
 
 
@@ -99,7 +100,7 @@ def roll_back(store: Store, surface: str, reason: str, now: float) -> str:
             raise Conflict(f"surface '{surface}' has no earlier incumbent.")
         _change(
             connection, surface, incumbent=current.previous, previous=current.incumbent,
-            candidate=None, share=0.0, since=None,
+            challenger=None, share=0.0, since=None,
         )  # fmt: skip
         note(connection, surface, "rolled back", current.previous, reason, now)
     return current.previous

@@ -1,7 +1,7 @@
 """A world shops at the service, so that everything it says can be compared with the truth.
 
 The service starts with Popular. Every period users visit, get lists, and buy with the world's probabilities;
-then the period is settled, the gate judges, and now and then a model is retrained. The truth of a visit is
+then the period is settled, the challenger is judged, and now and then a model is retrained. The truth of a visit is
 Σ_i π_i (μ^T_i − μ^C_i): what its list was expected to cause.
 """
 
@@ -21,13 +21,13 @@ from taurank.data.log import Log
 from taurank.learners import Popular
 from taurank.serve import tables
 from taurank.serve.deciding import Decider
-from taurank.serve.gate import promote
-from taurank.serve.keeping import keep_once
 from taurank.serve.lift import against_holdout, arm_lift, read_visits
 from taurank.serve.models import add_model, model_bytes
 from taurank.serve.policy import Policy
+from taurank.serve.promotion import promote
 from taurank.serve.recording import Recorder, Request, Row
-from taurank.serve.retraining import Plan, retrain
+from taurank.serve.retraining import RetrainConfig, retrain
+from taurank.serve.server import run_jobs
 from taurank.serve.store import Store
 from taurank.serve.surfaces import put_surface
 from taurank.worlds.world import World
@@ -69,16 +69,16 @@ class Scenario:
     periods: int = 20
     visiting: float = 0.8  # share of users who visit in a period
     holdout: float = 0.15
-    share: float = 0.5  # of a candidate
+    share: float = 0.5  # of a challenger
     seed: int = 0
     policy: Policy = field(default_factory=lambda: Policy(k=5, floor=0.02, ceiling=0.8, temperature=0.3))
-    plan: Plan = field(
-        default_factory=lambda: Plan(
+    retraining: RetrainConfig = field(
+        default_factory=lambda: RetrainConfig(
             "cause", {"factors": 8, "epochs": 30, "learning_rate": 0.05, "rate_decay": 1.0, "random_state": 0}
         )
     )
     prices: tuple[float, ...] = ()  # of the items; 1 unless given
-    outcome: str = "purchases"  # what the gate compares
+    outcome: str = "purchases"  # what challengers are compared by
 
     def price(self, item: int) -> float:
         return self.prices[item] if self.prices else 1.0
@@ -96,7 +96,7 @@ class Report:
 
     period: int
     incumbent: str
-    candidate: str | None
+    challenger: str | None
     truth: float  # caused purchases per visit with a list, this period
     value: float  # what they are worth
     running_truth: float  # the same over all periods so far
@@ -118,8 +118,8 @@ class Report:
 
 def prepare(decider: Decider, scenario: Scenario, world: World) -> None:
     """A surface, and Popular fitted to a week of purchases without recommendations."""
-    now, outcome = decider.clock(), scenario.outcome
-    put_surface(decider.store, SURFACE, scenario.policy, "day", scenario.holdout, now=now, outcome=outcome)
+    settings = {**scenario.policy.to_dict(), "holdout": scenario.holdout, "outcome": scenario.outcome}
+    put_surface(decider.store, SURFACE, settings, decider.clock())
     random = np.random.default_rng([scenario.seed, 1])
     bought = np.argwhere(random.random(world.control_rate.shape) < world.control_rate)
     rows = {"user_id": bought[:, 0].astype(str), "item_id": bought[:, 1].astype(str)}
@@ -144,11 +144,11 @@ def run(
         surface = decider.surfaces.get(SURFACE)
         shop_one_day(shop, world, scenario, number, clock)
         clock.now = START + (number + 1) * 86400 + 60
-        action = keep_once(decider, grace=0.0, patience=6)[SURFACE].partition(", ")[2]
+        action = run_jobs(decider, grace=0.0, patience=6)[SURFACE].partition(", ")[2]
         truth.add(surface.period.number(clock.now) - 1)
         if number >= 2:
             action = _retrain(decider, scenario, action)
-        reports.append(_report(decider, number, surface.incumbent or "", surface.candidate, truth, action))
+        reports.append(_report(decider, number, surface.incumbent or "", surface.challenger, truth, action))
         say(reports[-1])
     return reports
 
@@ -207,20 +207,19 @@ class Truth:
 
 def _retrain(decider: Decider, scenario: Scenario, action: str) -> str:
     decider.surfaces.refresh()
-    if decider.surfaces.get(SURFACE).candidate is not None:
+    if decider.surfaces.get(SURFACE).challenger is not None:
         return action
-    plan = replace(scenario.plan, share=scenario.share)
-    result = retrain(decider, SURFACE, plan, grace=0.0)
-    return f"{action}; new candidate" if result.version else f"{action}; not retrained: {result.words}"
+    result = retrain(decider, SURFACE, replace(scenario.retraining, share=scenario.share), grace=0.0)
+    return f"{action}; new challenger" if result.version else f"{action}; not retrained: {result.words}"
 
 
 def _report(
-    decider: Decider, number: int, incumbent: str, candidate: str | None, truth: Truth, action: str
+    decider: Decider, number: int, incumbent: str, challenger: str | None, truth: Truth, action: str
 ) -> Report:
     visits = read_visits(decider.store, SURFACE)
     lift, holdout = arm_lift(visits, "recommended"), against_holdout(visits, "recommended")
     return Report(
-        number + 1, incumbent, candidate, *truth.last, truth.running, float(lift.estimate[-1]), float(lift.low[-1]),
+        number + 1, incumbent, challenger, *truth.last, truth.running, float(lift.estimate[-1]), float(lift.low[-1]),
         float(lift.high[-1]), float(holdout.low[-1]), float(holdout.high[-1]), action,
     )  # fmt: skip
 
@@ -248,14 +247,19 @@ class DirectShop:
 
 def simulate_directly(folder: str, scenario: Scenario) -> list[Report]:
     """A simulation within the process."""
-    store, clock = Store(folder), SimulatedClock()
+    store, clock = Store(folder, create=True), SimulatedClock()
     fix_arms(store, scenario.seed)
-    decider, recorder = Decider(store, scenario.seed.to_bytes(32, "big"), clock), Recorder(store)
+    decider, recorder = Decider(store, secret_of(scenario), clock), Recorder(store)
     try:
         return run(decider, clock, DirectShop(decider, recorder), scenario, lambda _: None)
     finally:
         recorder.close()
         store.close()
+
+
+def secret_of(scenario: Scenario) -> bytes:
+    """The same seed draws the same lists, over HTTP or not."""
+    return scenario.seed.to_bytes(32, "big")
 
 
 def fix_arms(store: Store, seed: int) -> None:

@@ -1,0 +1,384 @@
+"""``taurank serve`` starts the service; ``taurank server …`` administers it.
+
+All commands of ``taurank server`` obey one option ``--store`` of the group. Only ``init`` creates a store.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from taurank.cli.options import FOLDER, READS, Group, Seed, Settings
+from taurank.cli.terminal import say
+from taurank.errors import InputError, MissingExtra
+
+if TYPE_CHECKING:
+    from taurank.serve.deciding import Decider
+    from taurank.serve.store import Store
+
+StoreAddress = Annotated[
+    str,
+    typer.Option("--store", envvar="TAURANK_STORE", metavar="STORE",
+                 help="A folder (SQLite), or an address postgresql://user@host/name."),
+]  # fmt: skip
+Surface = Annotated[str, typer.Option("--surface", metavar="NAME", help="Name of the surface.")]
+Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; shown in the history.")]
+Version = Annotated[str, typer.Argument(metavar="MODEL", help="Version of a model.")]
+Last = Annotated[int | None, typer.Option("--last", metavar="N", help="Only the last N periods.", min=1)]
+DEFAULT_STORE = "taurank-state"
+
+group = Group("Administer the service: surfaces, models, tokens, jobs.")
+surface_group = Group("Create, change and switch surfaces.")
+model_group = Group("Upload models, and choose which one serves.")
+token_group = Group("Create and revoke access tokens.")
+group.add_typer(surface_group, name="surface")
+group.add_typer(model_group, name="model")
+group.add_typer(token_group, name="token")
+
+
+def serve(
+    store: StoreAddress = DEFAULT_STORE,
+    host: Annotated[str, typer.Option(help="Address to listen on; only this machine by default.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(metavar="PORT", help="Port to listen on.", min=1, max=65535)] = 8000,
+    workers: Annotated[int, typer.Option(metavar="N", help="Server processes.", min=1, max=64)] = 1,
+    rate: Annotated[float, typer.Option(metavar="N", help="Requests per second and token.", min=1)] = 5000.0,
+) -> None:
+    """Start the service. `taurank server init` creates its store."""
+    _need_extra()
+    from taurank.serve.server import run
+
+    with _answering():
+        run(store, host, port, workers, rate, say)
+
+
+@group.callback()
+def choose_store(context: typer.Context, store: StoreAddress = DEFAULT_STORE) -> None:
+    context.obj = store
+
+
+@group.command("init")
+def init(context: typer.Context, surface: Surface = "home") -> None:
+    """Create the store, a surface, and an admin token, shown once."""
+    _need_extra()
+    from taurank.serve.server import init as create
+
+    address: str = context.obj
+    if "://" not in address and (Path(address) / "taurank.db").exists():
+        raise InputError(f"there is a store in '{address}' already.")
+    with _answering():
+        token = create(address, surface)
+    say(f"Created the store {address} with the surface {surface}.\nadmin token, shown once: {token}")
+
+
+@group.command("jobs")
+def jobs(context: typer.Context) -> None:
+    """Settle periods and judge challengers now.
+
+    The server does so by itself every few seconds.
+    """
+    from taurank.serve.server import run_jobs
+
+    with _decider(context) as decider:
+        for name, text in run_jobs(decider).items():
+            say(f"{name}: {text}")
+
+
+@group.command("settle")
+def settle(
+    context: typer.Context,
+    date: Annotated[str, typer.Argument(metavar="TIME", help="A time in the period, for example 2026-11-16.")],
+    surface: Surface = "home",
+) -> None:
+    """Settle a period again, to count outcomes that arrived late."""
+    from datetime import UTC, datetime
+
+    from taurank.serve.settling import settle_again
+
+    try:
+        when = datetime.fromisoformat(date)
+    except ValueError as error:
+        raise InputError(f"'{date}' is not a valid date, such as 2026-11-16.") from error
+    with _decider(context) as decider:
+        chosen = decider.surfaces.get(surface)
+        number = chosen.period.number((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp())
+        settle_again(decider, chosen, number, time.time())
+        say(f"Settled {chosen.period.name(number)} of {surface} again.")
+
+
+@group.command("export")
+def export(
+    context: typer.Context,
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for log.parquet and visits.parquet."), FOLDER],
+    surface: Surface = "home",
+    last: Last = None,
+) -> None:
+    """Write the settled periods as a log, with the visits beside it."""
+    from taurank.serve.export import export as make
+
+    with _decider(context) as decider:
+        made = make(decider, decider.surfaces.get(surface), last)
+        log, visits = made.write(str(out))
+        say(f"Wrote {made.log!r} to {log} and {made.visits.num_rows:,} visits to {visits}.")
+
+
+@group.command("retrain")
+def retrain(
+    context: typer.Context,
+    learner: Annotated[str, typer.Argument(metavar="LEARNER", help="dlce, countingbayes, …")] = "dlce",
+    settings: Settings = None,
+    surface: Surface = "home",
+    share: Annotated[
+        float | None, typer.Option(metavar="SHARE", help="The challenger's share of users.", min=0.01, max=0.99)
+    ] = None,
+    last: Last = None,
+    update: Annotated[
+        bool, typer.Option("--update", help="Update the incumbent instead of refitting, if it is the same learner.")
+    ] = False,
+    every: Annotated[
+        float | None, typer.Option(metavar="HOURS", help="Repeat after this many hours.", min=0.01)
+    ] = None,
+    seed: Seed = 0,
+) -> None:
+    """Fit a model to the settled periods as the challenger."""
+    from taurank.cli.arguments import read_pairs
+    from taurank.serve.promotion import DEFAULT_SHARE
+    from taurank.serve.retraining import RetrainConfig
+    from taurank.serve.retraining import retrain as apply
+
+    hyper_parameters = {"random_state": seed, **read_pairs(settings)}
+    config = RetrainConfig(learner, hyper_parameters, DEFAULT_SHARE if share is None else share, last, update)
+    while True:
+        with _decider(context) as decider:
+            result = apply(decider, surface, config)
+        say(f"{result.version or 'not retrained'}: {result.words}")
+        if every is None:
+            return
+        time.sleep(every * 3600)
+
+
+@group.command("history")
+def history(
+    context: typer.Context,
+    limit: Annotated[int, typer.Option(metavar="N", help="How many of the latest events.", min=1)] = 20,
+) -> None:
+    """List what was changed, promoted and demoted, latest first."""
+    from taurank.serve.surfaces import read_history
+
+    with _store(context) as store:
+        for row in read_history(store, limit):
+            say(f"{_date(row['time'])}\t{row['surface']}\t{row['event']}\t{row['model'] or '–'}\t{row['reason']}")
+
+
+@surface_group.command("set")
+def surface_set(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="home, mail, …")],
+    k: Annotated[int | None, typer.Option("--k", "-k", metavar="N", help="Slots of a list.", min=1)] = None,
+    period: Annotated[str | None, typer.Option(help="hour, day, week or a number of seconds.")] = None,
+    floor: Annotated[float | None, typer.Option(help="Smallest probability of an item.")] = None,
+    ceiling: Annotated[float | None, typer.Option(help="Largest probability of an item.")] = None,
+    temperature: Annotated[float | None, typer.Option(help="Low: mostly the best items; high: anything.")] = None,
+    holdout: Annotated[float | None, typer.Option(help="Share of users without recommendations.")] = None,
+    holdout_model: Annotated[str | None, typer.Option(help="Model for the hold-out instead of nothing.")] = None,
+    outcome: Annotated[str | None, typer.Option(help="Compare models by purchases, or by their value.")] = None,
+    max_value: Annotated[float | None, typer.Option(help="Maximum value counted per purchased item.")] = None,
+) -> None:
+    """Create a surface, or change the settings that are named."""
+    from taurank.serve.surfaces import put_surface
+
+    given = {
+        "k": k, "period": period, "floor": floor, "ceiling": ceiling, "temperature": temperature, "holdout": holdout,
+        "holdout_model": holdout_model, "outcome": outcome, "max_value": max_value,
+    }  # fmt: skip
+    with _decider(context) as decider:
+        if holdout_model is not None:
+            decider.models.get(holdout_model)
+        put_surface(decider.store, name, {key: value for key, value in given.items() if value is not None})
+        decider.surfaces.refresh()
+        made = decider.surfaces.get(name)
+        say(f"Surface {name}: {made.policy.k} slots per {made.period_name}.")
+
+
+@surface_group.command("list")
+def surface_list(context: typer.Context) -> None:
+    """List the surfaces with their settings."""
+    from taurank.cli.terminal import to_json
+
+    with _decider(context) as decider:
+        say(to_json([surface.to_dict() for surface in decider.surfaces.all()]))
+
+
+@surface_group.command("switch")
+def switch(
+    context: typer.Context,
+    state: Annotated[str, typer.Argument(metavar="on|off", help="Whether recommendations are shown.")],
+    surface: Surface = "home",
+    reason: Reason = "by hand",
+) -> None:
+    """Turn the recommendations of a surface off or on."""
+    from taurank.serve.promotion import switch as apply
+
+    if state not in ("on", "off"):
+        raise InputError(f"the switch must be on or off, got '{state}'.")
+    with _store(context) as store:
+        apply(store, surface, state == "on", reason, time.time())
+    say(f"{surface} is {state}.")
+
+
+@model_group.command("upload")
+def upload(
+    context: typer.Context,
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model that `taurank fit` wrote."), READS],
+    note: Annotated[str, typer.Option(metavar="TEXT", help="Free-text description.")] = "",
+) -> None:
+    """Check and store a model; shows its version."""
+    from taurank.serve.models import add_model, model_bytes
+
+    with _store(context) as store:
+        say(add_model(store, model_bytes(model), note, time.time())["version"])
+
+
+@model_group.command("list")
+def model_list(context: typer.Context) -> None:
+    """List the stored models, latest first."""
+    from taurank.serve.models import list_models
+
+    with _store(context) as store:
+        for row in list_models(store):
+            size = f"{row['users']:,} users × {row['items']:,} items"
+            say(f"{row['version']}\t{row['learner']}\t{size}\t{_date(row['created'])}\t{row['note']}")
+
+
+@model_group.command("promote")
+def promote(context: typer.Context, model: Version, surface: Surface = "home", reason: Reason = "by hand") -> None:
+    """Make a model the incumbent of a surface."""
+    from taurank.serve.promotion import promote as apply
+
+    with _store(context) as store:
+        apply(store, surface, model, reason, time.time())
+    say(f"{model} is the incumbent of {surface}.")
+
+
+@model_group.command("challenge")
+def challenge(
+    context: typer.Context,
+    model: Version,
+    surface: Surface = "home",
+    share: Annotated[
+        float | None, typer.Option(metavar="SHARE", help="The challenger's share of users.", min=0.01, max=0.99)
+    ] = None,
+    reason: Reason = "by hand",
+) -> None:
+    """Try a model on a share of the users."""
+    from taurank.serve.promotion import DEFAULT_SHARE, start_challenger
+
+    with _store(context) as store:
+        start_challenger(store, surface, model, DEFAULT_SHARE if share is None else share, reason, time.time())
+    say(f"{model} is the challenger of {surface}.")
+
+
+@model_group.command("demote")
+def demote(context: typer.Context, surface: Surface = "home", reason: Reason = "by hand") -> None:
+    """End the trial of the challenger."""
+    from taurank.serve.promotion import demote as apply
+
+    with _store(context) as store:
+        apply(store, surface, reason, time.time())
+    say(f"{surface} has no challenger now.")
+
+
+@model_group.command("rollback")
+def rollback(context: typer.Context, surface: Surface = "home", reason: Reason = "by hand") -> None:
+    """Restore the previous incumbent."""
+    from taurank.serve.promotion import roll_back
+
+    with _store(context) as store:
+        say(f"{roll_back(store, surface, reason, time.time())} is the incumbent of {surface}.")
+
+
+@token_group.command("create")
+def token_create(
+    context: typer.Context,
+    role: Annotated[str, typer.Argument(metavar="ROLE", help="app, analyst or admin.")],
+    label: Annotated[str, typer.Option(metavar="TEXT", help="Owner of the token.")] = "",
+) -> None:
+    """Create a token and show it, once."""
+    from taurank.serve.auth import create_token
+
+    with _store(context) as store:
+        key, secret = create_token(store, role, label)
+    say(f"{key}\t{secret}")
+
+
+@token_group.command("list")
+def token_list(context: typer.Context) -> None:
+    """List the tokens, without the tokens themselves."""
+    from taurank.serve.auth import list_tokens
+
+    with _store(context) as store:
+        for row in list_tokens(store):
+            state = "valid" if row["revoked"] is None else f"revoked {_date(row['revoked'])}"
+            say(f"{row['id']}\t{row['role']}\t{_date(row['created'])}\t{state}\t{row['label']}")
+
+
+@token_group.command("revoke")
+def token_revoke(
+    context: typer.Context, key: Annotated[str, typer.Argument(metavar="ID", help="Id of the token.")]
+) -> None:
+    """Revoke a token; servers notice within seconds."""
+    from taurank.serve.auth import revoke_token
+
+    with _store(context) as store:
+        revoke_token(store, key)
+    say(f"Revoked {key}.")
+
+
+@contextmanager
+def _store(context: typer.Context) -> Iterator[Store]:
+    """The store of the group's option; a database that does not answer is one sentence."""
+    _need_extra()
+    from taurank.serve.store import Store as Opened
+
+    with _answering():
+        opened = Opened(context.obj)
+        try:
+            yield opened
+        finally:
+            opened.close()
+
+
+@contextmanager
+def _decider(context: typer.Context) -> Iterator[Decider]:
+    with _store(context) as store:
+        from taurank.serve.deciding import Decider as Made
+        from taurank.serve.service import secret_for
+
+        yield Made(store, secret_for(context.obj), time.time)
+
+
+@contextmanager
+def _answering() -> Iterator[None]:
+    from taurank.serve.store import Unavailable
+
+    try:
+        yield
+    except Unavailable as error:
+        raise InputError(f"the database does not answer: {error}.") from error
+
+
+def _need_extra() -> None:
+    try:
+        import fastapi  # noqa: F401
+        import sqlalchemy  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError as error:
+        raise MissingExtra("the service needs its extra: pip install 'taurank[serve]'.") from error
+
+
+def _date(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d", time.gmtime(seconds))
