@@ -26,7 +26,7 @@ from taurank.estimation.estimators import Estimator
 from taurank.estimation.variate import fit_variate
 from taurank.evaluation.assessment import Assessment
 from taurank.evaluation.bootstrap import Bootstrap
-from taurank.evaluation.formulas import parse
+from taurank.evaluation.metrics import parse
 from taurank.evaluation.rankers import ArrayRanking
 from taurank.evaluation.uncertainty import TIMES_DIFFER, clustered_variance
 

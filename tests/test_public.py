@@ -13,7 +13,7 @@ import pytest
 import taurank as tr
 
 NAMES = {
-    "Log", "World", "Gains", "Learner", "Formula", "Result", "evaluate", "compare", "load", "tune", "LEARNERS",
+    "Log", "World", "Gains", "Learner", "Metric", "Result", "evaluate", "compare", "load", "tune", "LEARNERS",
     "Random", "Popular", "BPR", "ULBPR", "ULRMF", "CausE", "BLCE", "DLTO", "DLCE", "CountingBayes", "CUBN",
     "InputError", "Diverged", "MissingExtra", "OverlapWarning", "TrainingLogWarning",
     "gains", "propensity", "bounds", "dunnhumby",

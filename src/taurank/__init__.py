@@ -25,7 +25,7 @@ _PUBLIC = {
     "taurank.evaluation.estimate": ["estimate"],
     "taurank.evaluation.estimates": ["Estimate"],
     "taurank.evaluation.evaluate": ["compare", "evaluate"],
-    "taurank.evaluation.formulas": ["Formula"],
+    "taurank.evaluation.metrics": ["Metric"],
     "taurank.evaluation.results": ["Result"],
     "taurank.learners": [
         "BLCE", "BPR", "CUBN", "DLCE", "DLTO", "LEARNERS", "ULBPR", "ULRMF", "CausE", "CountingBayes",
@@ -57,7 +57,7 @@ if TYPE_CHECKING:  # isort: off
     from taurank.evaluation.estimate import estimate as estimate
     from taurank.evaluation.estimates import Estimate as Estimate
     from taurank.evaluation.evaluate import compare as compare, evaluate as evaluate
-    from taurank.evaluation.formulas import Formula as Formula
+    from taurank.evaluation.metrics import Metric as Metric
     from taurank.evaluation.results import Result as Result
     from taurank.learners import BLCE as BLCE, BPR as BPR, CUBN as CUBN, DLCE as DLCE, DLTO as DLTO
     from taurank.learners import LEARNERS as LEARNERS

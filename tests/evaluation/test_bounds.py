@@ -17,13 +17,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from taurank import Formula, Log, World, bounds, gains
+from taurank import Log, Metric, World, bounds, gains
 from taurank.data.ids import Ids
 from taurank.errors import InputError, OverlapWarning
 from taurank.estimation.gains import Gains
 from taurank.evaluation.evaluate import evaluate
-from taurank.evaluation.formulas import parse, position_weights
-from taurank.evaluation.results import Metric
+from taurank.evaluation.metrics import parse, position_weights
+from taurank.evaluation.results import MetricResult
 from taurank.worlds.world import Sample
 
 Floats = npt.NDArray[np.float64]
@@ -309,7 +309,7 @@ def coverage(drawn: Drawn, values: Gains, metric: str, wanted: int = 2000) -> fl
     target = bounds.expected(world, scores, metric)
 
     def covers(per_user: Floats) -> bool:
-        low, high = Metric(parse(metric), per_user, per_user.mean(keepdims=True)).interval()
+        low, high = MetricResult(parse(metric), per_user, per_user.mean(keepdims=True)).interval()
         return low <= target <= high
 
     with ThreadPoolExecutor(2) as pool:
@@ -411,6 +411,6 @@ def test_a_tiny_recorded_propensity_makes_the_bound_infinite_and_a_cap_finite() 
 
 
 def test_a_formula_of_ones_own_has_bounds_too() -> None:
-    same = Formula("mine", lambda ranks, n_items: 1.0 / np.log2(1.0 + ranks))
+    same = Metric("mine", lambda ranks, n_items: 1.0 / np.log2(1.0 + ranks))
     assert bounds.expected(WORLD, SCORES, same) == bounds.expected(WORLD, SCORES, "CDCG")
     assert bounds.deviation(WORLD, SCORES, same) == bounds.deviation(WORLD, SCORES, "CDCG")

@@ -18,7 +18,7 @@ from taurank.data.eligibility import Eligibility
 from taurank.estimation.estimators import Estimator
 from taurank.evaluation.events import Events, EventSums
 from taurank.evaluation.evidence import slope
-from taurank.evaluation.formulas import position_weights
+from taurank.evaluation.metrics import position_weights
 from taurank.evaluation.uncertainty import Uncertainty, clustered_variance
 
 METRICS = ["CP@3", "CDCG", "CAR"]

@@ -18,7 +18,7 @@ from taurank.data.ids import Ids
 from taurank.errors import InputError
 from taurank.evaluation import rank_kernels, rankers
 from taurank.evaluation.evaluate import evaluate
-from taurank.evaluation.formulas import position_weights
+from taurank.evaluation.metrics import position_weights
 
 PLAIN = ("P@1", "P@2", "P@10", "DCG", "AR")
 BOTH = [*PLAIN, *("C" + name for name in PLAIN), "CAUC"]

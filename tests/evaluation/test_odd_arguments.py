@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from support.twins import dense
-from taurank import Formula, Gains, Log, World, bounds, compare, evaluate, gains
+from taurank import Gains, Log, Metric, World, bounds, compare, evaluate, gains
 from taurank.errors import InputError
 
 ODD: list[Any] = [
@@ -43,7 +43,7 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "expected": (bounds.expected, {"world": WORLD, "scores": SCORES, "metric": "CDCG"}),
     "bias": (bounds.bias, BOUND),
     "deviation": (bounds.deviation, {**BOUND, "confidence": 0.9, "times": 2}),
-    "formula": (Formula, {"name": "x", "weight": len, "scale": len, "depth": 3}),
+    "formula": (Metric, {"name": "x", "weight": len, "scale": len, "depth": 3}),
     "interval": (METRIC.interval, {"level": 0.9}),
     "frame": (TABLE.to_frame, {"level": 0.9}),
     "winner": (TABLE.against_baseline("b", "CDCG").winner, {"level": 0.9}),

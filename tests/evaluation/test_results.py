@@ -17,7 +17,7 @@ from taurank.data.fingerprint import fingerprint
 from taurank.errors import InputError, OverlapWarning, TrainingLogWarning
 from taurank.evaluation import bootstrap
 from taurank.evaluation.evaluate import compare, evaluate
-from taurank.evaluation.formulas import position_weights
+from taurank.evaluation.metrics import position_weights
 
 # --- intervals and comparisons ---------------------------------------------------------------------------
 

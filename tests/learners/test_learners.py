@@ -11,7 +11,7 @@ import pytest
 
 from taurank import Log, World
 from taurank.errors import InputError
-from taurank.evaluation.formulas import position_weights
+from taurank.evaluation.metrics import position_weights
 from taurank.learners import BPR, DLCE, LEARNERS, Learner, Popular, Random, load
 from taurank.learners.factorization import FactorLearner
 

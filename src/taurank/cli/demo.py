@@ -20,8 +20,8 @@ from taurank.data.log import Log
 from taurank.errors import OverlapWarning
 from taurank.estimation import gains
 from taurank.evaluation.evaluate import evaluate
-from taurank.evaluation.formulas import position_weights
-from taurank.evaluation.results import Metric, Result
+from taurank.evaluation.metrics import position_weights
+from taurank.evaluation.results import MetricResult, Result
 from taurank.learners import BPR, DLCE, Learner, Popular
 from taurank.worlds import dunnhumby
 from taurank.worlds.world import Sample, World
@@ -96,7 +96,7 @@ def _comparison(results: dict[str, Measured]) -> Table:
     return table
 
 
-def _cell(metric: Metric) -> str:
+def _cell(metric: MetricResult) -> str:
     low, high = metric.interval()
     return f"{metric.mean:.4f} [dim]± {(high - low) / 2:.4f}[/dim]"
 

@@ -19,7 +19,7 @@ from taurank.errors import InputError
 from taurank.estimation.estimators import Estimator
 from taurank.evaluation.assessment import Assessment
 from taurank.evaluation.events import EventSums
-from taurank.evaluation.formulas import Formula
+from taurank.evaluation.metrics import Metric
 from taurank.evaluation.rankers import ranking_of
 from taurank.evaluation.reach import rows_within
 from taurank.evaluation.tallies import IPS, SNIPS, TalliedEvidence, Tally, added, events_of, tally
@@ -36,7 +36,7 @@ class AssessTask(NamedTuple):
     users: Codes  # positions in the catalog, in order
     timed: bool
     share: float
-    formulas: list[Formula]
+    formulas: list[Metric]
     estimator: Estimator
     n: int  # users × times of the whole log
 
@@ -64,7 +64,7 @@ class ClusterAssessment(Assessment):
     """``Assessment`` by gains of a ``ClusterLog``, which ``log`` is; ``ranking`` is the ranker."""
 
     @classmethod
-    def of(cls, log: Any, ranker: Any, formulas: list[Formula], estimator: Estimator, trained: bool) -> Self:
+    def of(cls, log: Any, ranker: Any, formulas: list[Metric], estimator: Estimator, trained: bool) -> Self:
         return cls(ranker, log, formulas, estimator, trained)
 
     @cached_property
@@ -114,7 +114,7 @@ class ClusterAssessment(Assessment):
         count = min(max(MIN_GROUPS, -(-len(log) // ROWS_PER_GROUP)), max(1, log.n_users))
         return list(np.array_split(users, count))
 
-    def _each(self, method: str, groups: list[Codes], rankers: tuple[Any, ...], formulas: list[Formula]) -> list[Any]:
+    def _each(self, method: str, groups: list[Codes], rankers: tuple[Any, ...], formulas: list[Metric]) -> list[Any]:
         log: Any = self.log
         n = max(log.n_users * log.n_times, 1)
         facts = (log.summary.timed, log.treated_share, formulas, self.estimator, n)

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from taurank.data.log import Log
 from taurank.estimation.estimators import Estimator
 from taurank.evaluation.evidence import Evidence, apply
-from taurank.evaluation.formulas import Formula
+from taurank.evaluation.metrics import Metric
 from taurank.evaluation.rankers import Ranking
 from taurank.evaluation.reach import Reach, reaches
 from taurank.evaluation.uncertainty import Uncertainty
@@ -27,7 +27,7 @@ class Assessment:
 
     ranking: Ranking
     log: Log
-    formulas: list[Formula]
+    formulas: list[Metric]
     estimator: Estimator
     trained_here: bool = False
     workers: int = 1

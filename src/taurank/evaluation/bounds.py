@@ -22,14 +22,14 @@ from taurank._validation import check_instance, check_integer
 from taurank.errors import InputError, first_line, plural
 from taurank.estimation.caps import Caps
 from taurank.evaluation.bootstrap import check_fraction
-from taurank.evaluation.formulas import Formula, parse, position_weights
+from taurank.evaluation.metrics import Metric, parse, position_weights
 from taurank.evaluation.rankers import AnyRanker, Block, Ranking, ranking_of
 from taurank.worlds.world import World
 
 Floats = npt.NDArray[np.float64]
 
 
-def expected(world: World, scores: AnyRanker, metric: str | Formula) -> float:
+def expected(world: World, scores: AnyRanker, metric: str | Metric) -> float:
     """The metric a ranking has in expectation: (1/UI) Σ λ_ui (μ^T_ui − μ^C_ui).
 
     ``scores`` is an array users × items in the world's order, a fitted learner or a table, as in ``evaluate``.
@@ -45,7 +45,7 @@ def expected(world: World, scores: AnyRanker, metric: str | Formula) -> float:
 def bias(
     world: World,
     scores: AnyRanker,
-    metric: str | Formula,
+    metric: str | Metric,
     *,
     propensity: npt.ArrayLike | None = None,
     cap: float | None = None,
@@ -73,7 +73,7 @@ def bias(
 def deviation(
     world: World,
     scores: AnyRanker,
-    metric: str | Formula,
+    metric: str | Metric,
     confidence: float = 0.95,
     *,
     propensity: npt.ArrayLike | None = None,
@@ -108,7 +108,7 @@ class _Sums:
     squares: float  # Σ (d_ui / UI)²
 
 
-def _scan(world: World, scores: Any, metric: str | Formula, recorded: npt.NDArray[Any], caps: Caps) -> _Sums:
+def _scan(world: World, scores: Any, metric: str | Metric, recorded: npt.NDArray[Any], caps: Caps) -> _Sums:
     """Sums over all cells; ``recorded`` is P̂, one number or users × items."""
     bias = squares = 0.0
     for users, weight in _weights(world, scores, metric):
@@ -155,7 +155,7 @@ def _rows(values: npt.NDArray[Any], users: npt.NDArray[np.int32]) -> Floats:
     return (values[users] if values.ndim else values).astype(np.float64)
 
 
-def _weights(world: World, scores: Any, metric: str | Formula) -> Iterator[tuple[npt.NDArray[np.int32], Floats]]:
+def _weights(world: World, scores: Any, metric: str | Metric) -> Iterator[tuple[npt.NDArray[np.int32], Floats]]:
     """λ / I of every item for a block of users at a time, ties shared."""
     parse(metric).weights(world.n_items)
     ranking = ranking_of(scores, world.users, world.items)

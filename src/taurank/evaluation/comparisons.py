@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from taurank.errors import plural
 from taurank.evaluation.bootstrap import Bootstrap
-from taurank.evaluation.results import Metric, Result, metric_row
+from taurank.evaluation.results import MetricResult, Result, metric_row
 from taurank.evaluation.verdicts import Verdict
 from taurank.evaluation.wording import COLUMNS, aligned, number, overlap_sentence, span, training_sentence, wrapped
 
@@ -28,8 +28,8 @@ _SHORTEST_NAME = 8  # what is left of a long name where the figures are wide
 class Comparison:
     """Two rankers on the same gains: the paired difference ``first − second`` of one metric."""
 
-    first: Metric
-    second: Metric
+    first: MetricResult
+    second: MetricResult
     overlap: str = ""
     training_log: str = ""
 
@@ -121,7 +121,7 @@ class ResultTable(Mapping[str, Result]):
         ]
         return pd.DataFrame(rows)
 
-    def _difference(self, name: str, metric: Metric, level: float, threads: int | None) -> dict[str, Any]:
+    def _difference(self, name: str, metric: MetricResult, level: float, threads: int | None) -> dict[str, Any]:
         if name == self.baseline:
             return {"difference": 0.0, "difference_low": 0.0, "difference_high": 0.0, "better": ""}
         pair = self.against_baseline(name, metric.name)

@@ -18,8 +18,8 @@ from taurank.evaluation.bootstrap import check_fraction
 from taurank.evaluation.estimates import Estimate
 from taurank.evaluation.evaluate import check_names
 from taurank.evaluation.evidence import Evidence, opinions, slope
-from taurank.evaluation.formulas import Formula
 from taurank.evaluation.measurement import Measurement, Unlisted
+from taurank.evaluation.metrics import Metric
 from taurank.evaluation.rankers import AnyRanker
 from taurank.evaluation.segments import segments_of
 from taurank.evaluation.uncertainty import Uncertainty
@@ -33,7 +33,7 @@ Row = dict[str, Any]
 def estimate(
     ranker: AnyRanker | Mapping[str, AnyRanker],
     log: Log,
-    metrics: str | Formula | Iterable[str | Formula] | None = None,
+    metrics: str | Metric | Iterable[str | Metric] | None = None,
     *,
     baseline: str | None = None,
     by: Any = None,
@@ -90,7 +90,7 @@ class _Estimation:
     users: Mask | None = None
 
     @property
-    def formulas(self) -> list[Formula]:
+    def formulas(self) -> list[Metric]:
         return self.assessments[self.baseline].formulas
 
     def rows(self) -> Iterator[Row]:
@@ -128,7 +128,7 @@ class _Estimation:
                 if name != self.baseline:
                     yield self._difference(name, formula)
 
-    def _difference(self, name: str, formula: Formula) -> Row:
+    def _difference(self, name: str, formula: Metric) -> Row:
         metric = formula.name
         pair = [self.assessments[one] for one in (name, self.baseline)]
         first, second = (one.answer(metric, users=self.users) for one in pair)
@@ -158,7 +158,7 @@ class _Estimation:
         rows = [self._difference(name, formula) for name in self.assessments if name != self.baseline]
         return self._best(formula, [row for row in rows if row["believe"]], len(rows))
 
-    def _best(self, formula: Formula, rows: list[Row], n_all: int) -> tuple[str | None, Verdict]:
+    def _best(self, formula: Metric, rows: list[Row], n_all: int) -> tuple[str | None, Verdict]:
         if not rows:
             name = next(name for name in self.assessments if name != self.baseline)
             return None, _about(name, self.assessments[name].verdict(formula.name, self.level))

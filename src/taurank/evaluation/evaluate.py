@@ -12,12 +12,12 @@ from taurank.data.remote import RemoteGains, RemoteLog
 from taurank.errors import InputError, OverlapWarning, TrainingLogWarning, show
 from taurank.estimation.gains import Gains
 from taurank.evaluation.comparisons import Comparison, ResultTable, training_log, worst_overlap
-from taurank.evaluation.formulas import Formula
 from taurank.evaluation.measurement import Measurement, Unlisted
+from taurank.evaluation.metrics import Metric
 from taurank.evaluation.rankers import AnyRanker
 from taurank.evaluation.results import Result
 
-Metrics = str | Formula | Iterable[str | Formula]
+Metrics = str | Metric | Iterable[str | Metric]
 
 
 @overload
@@ -56,7 +56,7 @@ def evaluate(
     All items of the catalog are ranked for all its users: items the ranker does not know come last, tied; for a
     user it does not know all items are tied; items it knows beyond the catalog are ignored. A table that lists
     only part of the items is refused by metrics that count ranks below its end, unless ``unlisted="last"`` ranks
-    the unlisted items last, tied. ``metrics`` are names or ``Formula``s; the default fits the kind of the gains.
+    the unlisted items last, tied. ``metrics`` are names or ``Metric``s; the default fits the kind of the gains.
     ``unit`` names a time in sentences ("week").
 
     Warns (``OverlapWarning``) if the gains are estimated and more than 5 % of a metric's weight on logged pairs
@@ -80,14 +80,14 @@ def compare(
     a: AnyRanker,
     b: AnyRanker,
     gains: Gains | Log,
-    metric: str | Formula | None = None,
+    metric: str | Metric | None = None,
     *,
     unlisted: Unlisted | None = None,
     unit: str = "time",
     threads: int | None = None,
 ) -> Comparison:
     """The paired difference a − b of one metric, user by user, with its interval; options as ``evaluate``."""
-    if metric is not None and not isinstance(metric, (str, Formula)):
+    if metric is not None and not isinstance(metric, (str, Metric)):
         raise InputError(f"compare takes one metric, such as 'CP@10', got {show(metric)}.")
     measurement = _measurement(gains, metric, unlisted, unit, threads).first_metric()
     results = {"first": measurement.result(a), "second": measurement.result(b)}

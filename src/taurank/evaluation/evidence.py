@@ -14,7 +14,7 @@ from taurank.estimation.estimators import Estimator
 from taurank.estimation.thresholds import almost_always, almost_never, lacks_overlap
 from taurank.estimation.variate import outcomes_of
 from taurank.evaluation.events import Events
-from taurank.evaluation.formulas import Formula
+from taurank.evaluation.metrics import Metric
 from taurank.evaluation.reach import Reach
 from taurank.evaluation.uncertainty import Uncertainty
 from taurank.evaluation.visits import Visits
@@ -71,7 +71,7 @@ def _limits(reach: Reach, users: Mask | None, n: int) -> tuple[float, float]:
     return list_limits(reach.formula, reach.log.n_items, float(reach.listed.sums(users)[0].sum()) / n)
 
 
-def list_limits(formula: Formula, n_items: int, most: float) -> tuple[float, float]:
+def list_limits(formula: Metric, n_items: int, most: float) -> tuple[float, float]:
     """No list has more effect than its weight (``most``), if an outcome is 0 or 1."""
     return (-np.inf, np.inf) if (formula.unscaled(n_items) < 0).any() else (-most, most)
 

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from taurank._arrays import group
 from taurank._threads import Flag, one_blas_thread, run_interruptibly
 from taurank.data.eligibility import Eligibility
-from taurank.evaluation.formulas import Formula
+from taurank.evaluation.metrics import Metric
 from taurank.evaluation.rank_kernels import RankWeights
 from taurank.evaluation.rankers import Block, Ranking, Scores
 from taurank.evaluation.reach_kernels import ListTables, OwnLists, list_sums, own_weights, row_weights
@@ -98,7 +98,7 @@ class NarrowedRanking:
 
 
 def weigh_shared(
-    ranking: Ranking, assortment: Assortment, n_users: int, user: Codes, item: Codes, formulas: list[Formula],
+    ranking: Ranking, assortment: Assortment, n_users: int, user: Codes, item: Codes, formulas: list[Metric],
     factors: Floats, workers: int,
 ) -> tuple[Floats, Floats]:  # fmt: skip
     """Weights of cells at an assortment's times (metric × cell), and sums over lists (metric × user × column).
@@ -136,7 +136,7 @@ def weigh_shared(
     return in_order * scale[:, None], sums * scale[:, None, None]
 
 
-def weigh_own(ranking: Ranking, eligibility: Eligibility, formulas: list[Formula], workers: int) -> Floats:
+def weigh_own(ranking: Ranking, eligibility: Eligibility, formulas: list[Metric], workers: int) -> Floats:
     """Weights of all listed cells, metric × cell: each visit has a list of its own."""
     visits = eligibility.own_visits
     n_users = eligibility.shape[0]
@@ -155,7 +155,7 @@ def weigh_own(ranking: Ranking, eligibility: Eligibility, formulas: list[Formula
 
 
 def weigh(
-    ranking: Ranking, eligibility: Eligibility, cells: Cells, formulas: list[Formula], workers: int
+    ranking: Ranking, eligibility: Eligibility, cells: Cells, formulas: list[Metric], workers: int
 ) -> tuple[Floats, Longs]:
     """Weights of eligible cells, metric × cell, and how long the list of each is."""
     if eligibility.listed is not None:
@@ -175,13 +175,13 @@ def weigh(
     return weights, size
 
 
-def rank_weights(formulas: list[Formula], n_items: int) -> RankWeights:
+def rank_weights(formulas: list[Metric], n_items: int) -> RankWeights:
     """The metrics as tables, before ``scale``."""
     weight = np.stack([formula.unscaled(n_items) for formula in formulas])
     return RankWeights(weight, _running(weight), np.array([formula.area for formula in formulas]))
 
 
-def largest_weights(formulas: list[Formula], sizes: npt.ArrayLike) -> Floats:
+def largest_weights(formulas: list[Metric], sizes: npt.ArrayLike) -> Floats:
     """The largest weight of any rank, by metric, on lists of these sizes."""
     each = [
         np.abs([f.unscaled(size) for f in formulas]).max(axis=1, initial=0.0) * np.abs(_scale(formulas, size))
@@ -190,7 +190,7 @@ def largest_weights(formulas: list[Formula], sizes: npt.ArrayLike) -> Floats:
     return np.max(each, axis=0, initial=0.0) if each else np.zeros(len(formulas))
 
 
-def _own_tables(formulas: list[Formula], sizes: Longs) -> ListTables:
+def _own_tables(formulas: list[Metric], sizes: Longs) -> ListTables:
     """Tables for lists of each size, one behind the other; altogether no longer than the lists."""
     start = np.concatenate([[0], np.cumsum(sizes)])
     parts = [rank_weights(formulas, size).weight * _scale(formulas, size)[:, None] for size in sizes.tolist()]
@@ -206,11 +206,11 @@ def _running(weight: Floats) -> Floats:
     return summed
 
 
-def _scale(formulas: list[Formula], size: int) -> Floats:
+def _scale(formulas: list[Metric], size: int) -> Floats:
     return np.array([1.0 if formula.area else formula.factor(size) for formula in formulas])
 
 
-def _depth(formulas: list[Formula], n_items: int) -> int:
+def _depth(formulas: list[Metric], n_items: int) -> int:
     return min(max(n_items if formula.depth is None else formula.depth for formula in formulas), n_items)
 
 

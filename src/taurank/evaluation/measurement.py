@@ -26,12 +26,12 @@ from taurank.estimation.gains import Gains, recommended
 from taurank.estimation.logged_pairs import LoggedPairs, Pairs
 from taurank.evaluation.assessment import Assessment
 from taurank.evaluation.evidence import Evidence
-from taurank.evaluation.formulas import DEFAULT, OUTCOME_DEFAULT, Formula, parse_all
 from taurank.evaluation.list_weights import Cells, assortments, has_candidates, rank_weights, weigh
+from taurank.evaluation.metrics import DEFAULT, OUTCOME_DEFAULT, Metric, parse_all
 from taurank.evaluation.rank_kernels import GainsByUser, Parts, measure
 from taurank.evaluation.rankers import Block, Ranking, ranker_of, ranking_of
 from taurank.evaluation.ranking_tables import TableRanker
-from taurank.evaluation.results import Metric, Result
+from taurank.evaluation.results import MetricResult, Result
 from taurank.evaluation.visits import Visits
 from taurank.evaluation.wording import Wording, training_sentence
 
@@ -46,7 +46,7 @@ class Measurement:
     """What rankers are measured by, prepared once for all of them."""
 
     gains: Gains
-    formulas: list[Formula]
+    formulas: list[Metric]
     unlisted: Unlisted | None
     unit: str
     workers: int
@@ -125,7 +125,7 @@ class Measurement:
     ) -> Result:
         gains, (per_user, per_time, shares) = self.gains, sums
         measured = {
-            f.name: Metric(
+            f.name: MetricResult(
                 f, per_user[m], per_time[m], Wording.of(f, gains, self.unit), shares[m], assessment, self.visits
             )
             for m, f in enumerate(self.formulas)
@@ -204,7 +204,7 @@ class Measurement:
             finally:
                 pool.shutdown(cancel_futures=True)
 
-    def _share(self, formula: Formula, sums: Floats) -> float | None:
+    def _share(self, formula: Metric, sums: Floats) -> float | None:
         """The share of the logged pairs' weight on extreme ones; None if the metric has no weights to share out."""
         inside, extreme = sums
         if self.gains.overlap is None or formula.area or (formula.unscaled(self.gains.n_items) < 0).any():
@@ -219,7 +219,7 @@ class Measurement:
         return needed
 
 
-def _check_binary(formulas: list[Formula], gains: Gains) -> None:
+def _check_binary(formulas: list[Metric], gains: Gains) -> None:
     names = [formula.name for formula in formulas if formula.area]
     if not names:
         return

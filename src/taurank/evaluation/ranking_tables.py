@@ -17,7 +17,7 @@ from taurank.data.reader import ColumnRule, read_cells
 from taurank.errors import InputError, plural
 
 if TYPE_CHECKING:
-    from taurank.evaluation.formulas import Formula
+    from taurank.evaluation.metrics import Metric
 
 Floats = npt.NDArray[np.float64]
 
@@ -48,7 +48,7 @@ class TableRanker:
             scores[row, self._item[here]] = self._score[here]
         return scores
 
-    def check_depth(self, formulas: Iterable[Formula], users: Ids, items: Ids) -> None:
+    def check_depth(self, formulas: Iterable[Metric], users: Ids, items: Ids) -> None:
         """Refuse metrics that look further down the list than the table reaches.
 
         A metric of depth k needs k listed items of the catalog for every user the table lists, a metric of the
@@ -71,7 +71,7 @@ class TableRanker:
         counted = np.concatenate(([0], np.cumsum(known[self._item])))
         return np.asarray(counted[self._start[1:]] - counted[self._start[:-1]], dtype=np.int64)
 
-    def _too_short(self, formula: Formula, needed: int, n_short: int, user: int, length: int) -> InputError:
+    def _too_short(self, formula: Metric, needed: int, n_short: int, user: int, length: int) -> InputError:
         whole = "the whole list" if formula.depth is None else f"the first {needed:,} items"
         return InputError(
             f"{formula.name} counts {whole}, but the ranking lists fewer than {needed:,} items for "

@@ -16,7 +16,6 @@ import numpy.typing as npt
 from taurank.data.log import Log
 from taurank.errors import InputError
 from taurank.estimation.variate import Variate
-from taurank.evaluation.formulas import Formula
 from taurank.evaluation.list_weights import (
     Assortment,
     Cells,
@@ -26,6 +25,7 @@ from taurank.evaluation.list_weights import (
     weigh_own,
     weigh_shared,
 )
+from taurank.evaluation.metrics import Metric
 from taurank.evaluation.rankers import Ranking
 
 Codes = npt.NDArray[np.int32]
@@ -64,7 +64,7 @@ class Reach:
     by c; None if it was not asked for. ``largest`` is the largest weight of any rank.
     """
 
-    formula: Formula
+    formula: Metric
     log: Log
     rows: Longs
     weight: Floats
@@ -73,9 +73,7 @@ class Reach:
     largest: float
 
 
-def reaches(
-    ranking: Ranking, log: Log, formulas: list[Formula], variate: Variate | None, workers: int
-) -> list[Reach]:
+def reaches(ranking: Ranking, log: Log, formulas: list[Metric], variate: Variate | None, workers: int) -> list[Reach]:
     """The reach of every metric; one pass over the scores for each set of candidates."""
     _refuse_areas(formulas)
     rows = _logged(log)
@@ -94,7 +92,7 @@ def reaches(
     ]
 
 
-def rows_within(ranking: Ranking, log: Log, formulas: list[Formula], workers: int) -> list[tuple[Longs, Floats]]:
+def rows_within(ranking: Ranking, log: Log, formulas: list[Metric], workers: int) -> list[tuple[Longs, Floats]]:
     """Of each metric the rows within its reach, and their weights; lists are not summed, which costs far less."""
     _refuse_areas(formulas)
     rows = _logged(log)
@@ -114,7 +112,7 @@ def _logged(log: Log) -> Longs:
 
 
 def _shared(
-    ranking: Ranking, log: Log, rows: Longs, parts: list[Assortment], formulas: list[Formula],
+    ranking: Ranking, log: Log, rows: Longs, parts: list[Assortment], formulas: list[Metric],
     variate: Variate | None, workers: int,
 ) -> tuple[Floats, list[Sums]]:  # fmt: skip
     """Weights of the rows, and list sums by metric, where all users have the same candidates."""
@@ -178,7 +176,7 @@ def _by_fold(
 
 
 def _own(
-    ranking: Ranking, log: Log, rows: Longs, formulas: list[Formula], variate: Variate | None, workers: int
+    ranking: Ranking, log: Log, rows: Longs, formulas: list[Metric], variate: Variate | None, workers: int
 ) -> tuple[Floats, list[Sums]]:
     """The same where users have candidates of their own: every listed cell has a weight."""
     limits = log.eligibility
@@ -210,7 +208,7 @@ def _by_user_and_time(log: Log, user: Codes, time: Codes, value: Floats) -> Floa
     return flat.reshape(log.n_users, log.n_times)
 
 
-def _refuse_areas(formulas: list[Formula]) -> None:
+def _refuse_areas(formulas: list[Metric]) -> None:
     for formula in formulas:
         if formula.area:
             raise InputError(f"{formula.name} is not a weighted sum of effects; estimate C{formula.name}.")

@@ -14,7 +14,7 @@ from taurank.data.ids import Ids
 from taurank.errors import InputError, plural
 from taurank.evaluation.assessment import Assessment
 from taurank.evaluation.bootstrap import Bootstrap
-from taurank.evaluation.formulas import Formula
+from taurank.evaluation.metrics import Metric
 from taurank.evaluation.uncertainty import Uncertainty
 from taurank.evaluation.verdicts import Verdict
 from taurank.evaluation.visits import Visits, contributions, mean_of
@@ -27,7 +27,7 @@ Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Metric:
+class MetricResult:
     """One metric of one ranker.
 
     ``per_user`` is each user's mean over the times, in catalog order; ``per_time`` is the mean over all
@@ -37,7 +37,7 @@ class Metric:
     an estimate was made from (None for the truth and for gains of one's own).
     """
 
-    formula: Formula
+    formula: Metric
     per_user: Floats
     per_time: Floats
     wording: Wording = PLAIN
@@ -102,7 +102,7 @@ class Metric:
         return self.wording.sentence(self.formula, self.mean)
 
     def __repr__(self) -> str:
-        return f"Metric({self.name} {number(self.mean)})"
+        return f"MetricResult({self.name} {number(self.mean)})"
 
     def __str__(self) -> str:
         low_high = span(self.interval())
@@ -111,14 +111,14 @@ class Metric:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Result(Mapping[str, Metric]):
+class Result(Mapping[str, MetricResult]):
     """Metrics of one ranker by name; ``print`` shows them with their intervals.
 
     ``unknown_users`` and ``unknown_items`` count the users and items of the gains that the ranker does not know.
     ``training_log`` is a warning if the gains come from the log the model was trained on, else "".
     """
 
-    metrics: Mapping[str, Metric]
+    metrics: Mapping[str, MetricResult]
     users: Ids
     times: Ids
     gains_name: str
@@ -126,7 +126,7 @@ class Result(Mapping[str, Metric]):
     unknown_items: int = 0
     training_log: str = ""
 
-    def __getitem__(self, name: str) -> Metric:
+    def __getitem__(self, name: str) -> MetricResult:
         if name in self.metrics or not isinstance(name, str):
             return self.metrics[name]
         return self.metrics[name.upper()]
@@ -206,7 +206,7 @@ class Result(Mapping[str, Metric]):
         return wrapped([*remarks, *filter(None, (self.overlap_sentence(), self.training_log))])
 
 
-def metric_row(metric: Metric, level: float, threads: int | None) -> dict[str, Any]:
+def metric_row(metric: MetricResult, level: float, threads: int | None) -> dict[str, Any]:
     """A metric as a row of a frame."""
     low, high = metric.interval(level, threads=threads)
     verdict = metric.verdict

@@ -22,7 +22,7 @@ from taurank.estimation.estimators import Estimator
 from taurank.estimation.thresholds import almost_always, almost_never, lacks_overlap
 from taurank.evaluation.events import Events, EventSums
 from taurank.evaluation.evidence import effective_purchases, exposure_of, list_limits, worst_limits
-from taurank.evaluation.formulas import Formula
+from taurank.evaluation.metrics import Metric
 from taurank.evaluation.uncertainty import Uncertainty
 from taurank.evaluation.visits import Visits
 
@@ -153,7 +153,7 @@ class TalliedEvidence:
     """``Evidence`` and estimates of one metric of one ranking; every user counts at every time."""
 
     tally: Tally
-    formula: Formula
+    formula: Metric
     catalog: Catalog
     bought: float  # purchases in the log
 

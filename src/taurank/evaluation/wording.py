@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from taurank.estimation.gains import Gains
-from taurank.evaluation.formulas import Formula
+from taurank.evaluation.metrics import Metric
 
 COLUMNS = 80
 OVERLAP_LIMIT = 0.05  # warn above this share
@@ -21,14 +21,14 @@ class Wording:
     per: str = "per user"
 
     @classmethod
-    def of(cls, formula: Formula, gains: Gains, unit: str) -> Wording:
+    def of(cls, formula: Metric, gains: Gains, unit: str) -> Wording:
         """By the declared kind of the gains; where none is declared, by the spelling of the metric."""
         extra = gains.kind == "effect" or (gains.kind is None and formula.name.startswith("C"))
         visiting = gains.eligibility.has_visits
         user = "per visiting user" if visiting else "per user"
         return cls(extra, f"{user} and {unit}" if gains.timed else user)
 
-    def sentence(self, formula: Formula, value: float) -> str:
+    def sentence(self, formula: Metric, value: float) -> str:
         """ "top 10: 1.03 extra purchases per user and week"; "" for a metric that has no such reading."""
         purchases = ("extra purchases " if self.extra else "purchases ") + self.per
         if formula.form == "P@k" and formula.depth is not None:

@@ -25,7 +25,7 @@ from taurank.data.remote import RemoteGains
 from taurank.errors import Diverged, InputError, OverlapWarning, TrainingLogWarning
 from taurank.estimation.gains import Gains
 from taurank.evaluation.evaluate import evaluate
-from taurank.evaluation.formulas import Formula, parse
+from taurank.evaluation.metrics import Metric, parse
 from taurank.evaluation.rankers import Ranker
 from taurank.learners.checkpoints import Checkpoint, Record, State
 from taurank.learners.holdout import some_users, warn_if_improving
@@ -34,7 +34,7 @@ from taurank.sgd.scheduler import Factors, Stats
 if TYPE_CHECKING:
     import pandas as pd
 
-Metrics = str | Formula | Sequence[str | Formula]
+Metrics = str | Metric | Sequence[str | Metric]
 
 # one epoch of a method: (factors, seed, number of the epoch, threads) -> its statistics
 Epoch = Callable[[Factors, int, int, int], Stats]
@@ -91,9 +91,9 @@ class FitOptions:
         _ = self.formulas  # parsed now, so that a wrong name is refused before the fit
 
     @cached_property
-    def formulas(self) -> tuple[Formula, ...]:
+    def formulas(self) -> tuple[Metric, ...]:
         """The metrics; the first one decides about early stopping."""
-        formulas = tuple(one if isinstance(one, Formula) else parse(one) for one in _given(self.metric))
+        formulas = tuple(one if isinstance(one, Metric) else parse(one) for one in _given(self.metric))
         if not formulas:
             raise InputError("metric is empty; name at least one, such as CDCG.")
         return formulas
@@ -151,7 +151,7 @@ class FitOptions:
 
 
 def _given(metric: Metrics) -> Any:
-    return [metric] if isinstance(metric, (str, Formula)) or not isinstance(metric, Iterable) else list(metric)
+    return [metric] if isinstance(metric, (str, Metric)) or not isinstance(metric, Iterable) else list(metric)
 
 
 class Training:
@@ -271,7 +271,7 @@ class Training:
         return Checkpoint.of(path, identity, data)
 
 
-def history_frame(records: Sequence[Record], formulas: Sequence[Formula]) -> pd.DataFrame:
+def history_frame(records: Sequence[Record], formulas: Sequence[Metric]) -> pd.DataFrame:
     """``epoch, loss, updates`` and a column per metric that was measured, NaN in epochs without a check."""
     import pandas as pd
 

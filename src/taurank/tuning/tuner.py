@@ -24,7 +24,7 @@ from taurank.data.remote import RemoteGains, RemoteLog
 from taurank.errors import InputError, plural
 from taurank.estimation.gains import Gains
 from taurank.evaluation.evaluate import evaluate
-from taurank.evaluation.formulas import Formula, parse
+from taurank.evaluation.metrics import Metric, parse
 from taurank.learners import Learner, learner_class, learner_name
 from taurank.tuning.journal import Trial
 from taurank.tuning.proposals import SAMPLERS, Settings, Space, check_sampler, is_ordered
@@ -39,7 +39,7 @@ def tune(
     log: Log,
     validation: Gains,
     *,
-    metric: str | Formula | Sequence[str | Formula] = "CDCG",
+    metric: str | Metric | Sequence[str | Metric] = "CDCG",
     trials: int = 20,
     space: Space | None = None,
     fixed: Mapping[str, Any] | None = None,
@@ -154,7 +154,7 @@ class _LearnerObjective:
     learner: type[Learner]
     log: Log
     validation: Gains
-    metrics: tuple[str | Formula, ...]
+    metrics: tuple[str | Metric, ...]
     fixed: Mapping[str, Any]
     threads: int | None
 
@@ -163,7 +163,7 @@ class _LearnerObjective:
         cls, learner: Any, log: Log, validation: Gains, metric: Any, fixed: Mapping[str, Any], seed: int, jobs: int
     ) -> _LearnerObjective:
         kind = learner_class(learner)
-        metrics = (metric,) if isinstance(metric, (str, Formula)) else tuple(metric)
+        metrics = (metric,) if isinstance(metric, (str, Metric)) else tuple(metric)
         if jobs > 1:
             for part in (kind, *metrics):
                 _check_importable(part)
@@ -189,9 +189,9 @@ class _LearnerObjective:
             name = learner_name(self.learner)
             raise InputError(f"{name} does not take these hyper-parameters: {error}.") from error
 
-    def formulas(self) -> list[Formula]:
+    def formulas(self) -> list[Metric]:
         """The metrics; the first is searched."""
-        return [metric if isinstance(metric, Formula) else parse(metric) for metric in self.metrics]
+        return [metric if isinstance(metric, Metric) else parse(metric) for metric in self.metrics]
 
     def identity(self) -> str:
         """What the results depend on, beside the settings."""
@@ -200,7 +200,7 @@ class _LearnerObjective:
         return f"{facts!r} {fingerprint(self.log, self.validation)}"
 
 
-def _check_importable(part: type[Learner] | Formula | str) -> None:
+def _check_importable(part: type[Learner] | Metric | str) -> None:
     try:
         pickle.dumps(part)
     except (pickle.PicklingError, AttributeError, TypeError) as error:

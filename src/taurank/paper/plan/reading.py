@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from taurank.errors import InputError, show
-from taurank.evaluation.formulas import parse
+from taurank.evaluation.metrics import parse
 from taurank.learners import LEARNERS, learner_class, learner_name
 from taurank.paper.plan.names import (
     ASSIGNMENTS,

@@ -16,7 +16,7 @@ import numpy as np
 
 from taurank.errors import Diverged, UnfinishedWarning
 from taurank.evaluation.evaluate import evaluate
-from taurank.evaluation.formulas import parse
+from taurank.evaluation.metrics import parse
 from taurank.learners import Learner, Record, learner_class
 from taurank.paper.plan.names import LIMITS, causal
 from taurank.paper.plan.plans import Dataset, Settings

@@ -27,7 +27,7 @@ from taurank._progress import Progress
 from taurank._threads import worker_count
 from taurank.data.files import atomic_path
 from taurank.errors import InputError, first_line
-from taurank.evaluation.formulas import parse
+from taurank.evaluation.metrics import parse
 from taurank.learners import learner_class
 from taurank.paper.plan.names import LIMITS, TUNED_METRICS
 from taurank.paper.plan.plans import Dataset, Method, Plan, Preset, Settings, Tuned

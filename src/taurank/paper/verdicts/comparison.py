@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from taurank.evaluation import formulas
+from taurank.evaluation.metrics import parse
 from taurank.paper.plan.names import ASSIGNMENTS, ITEMS, LIMITS
 
 Floats = npt.NDArray[np.float64]
@@ -72,12 +72,12 @@ class Assessment(NamedTuple):
 
 
 def larger_is_better(metric: str) -> bool:
-    return formulas.parse(metric).larger_is_better
+    return parse(metric).larger_is_better
 
 
 def format_score(metric: str, value: float) -> str:
     """A score with as many decimals as the paper prints."""
-    return f"{value:.4f}" if formulas.parse(metric).form == "P@k" else f"{value:.3f}"
+    return f"{value:.4f}" if parse(metric).form == "P@k" else f"{value:.3f}"
 
 
 def method_name(key: str) -> str:

@@ -1,4 +1,4 @@
-"""Formulas: metrics by name, metrics of one's own, and what is refused."""
+"""Metrics: metrics by name, metrics of one's own, and what is refused."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 
 from support.twins import dense, sparse_gains, worth
-from taurank import Formula, evaluate
+from taurank import Metric, evaluate
 from taurank.errors import InputError
-from taurank.evaluation import formulas
-from taurank.evaluation.formulas import parse, parse_all, position_weights
+from taurank.evaluation import metrics
+from taurank.evaluation.metrics import parse, parse_all, position_weights
 
-RECIPROCAL = Formula("reciprocal rank", lambda ranks, n_items: 1.0 / ranks)
+RECIPROCAL = Metric("reciprocal rank", lambda ranks, n_items: 1.0 / ranks)
 
 
 @pytest.mark.parametrize("name", ["P@1", "P@7", "P@1000", "DCG", "AR", "CAUC"])
@@ -24,7 +24,7 @@ def test_weights_are_those_of_the_equations(name: str) -> None:
 
 
 def test_the_example_of_the_docstring() -> None:
-    assert doctest.testmod(formulas) == (0, 2)
+    assert doctest.testmod(metrics) == (0, 2)
 
 
 @pytest.mark.parametrize("name", ["P@3", "CP@3", "DCG", "CDCG", "AR", "CAR", "AUC", "CAUC"])
@@ -49,7 +49,7 @@ def test_a_formula_of_ones_own_is_measured_like_any_metric() -> None:
 def test_a_formula_says_which_direction_is_better() -> None:
     made = dense(np.tile([1.0, 0.0, 0.0], (50, 1)))
     best, worst = np.tile([3.0, 2.0, 1.0], (50, 1)), np.tile([1.0, 2.0, 3.0], (50, 1))
-    cost = Formula("cost", lambda ranks, n_items: ranks**2, larger_is_better=False)
+    cost = Metric("cost", lambda ranks, n_items: ranks**2, larger_is_better=False)
     table = evaluate({"best": best, "worst": worst}, made, [cost, RECIPROCAL], baseline="worst")
     frame = table.to_frame().set_index(["ranker", "metric"])
     assert frame["better"].to_dict() == {
@@ -62,7 +62,7 @@ def test_a_formula_says_which_direction_is_better() -> None:
 
 def test_negative_weights_have_no_share_without_overlap() -> None:
     rng = np.random.default_rng(1)
-    balanced = Formula("balance", lambda ranks, n_items: (n_items + 1) / 2 - ranks)
+    balanced = Metric("balance", lambda ranks, n_items: (n_items + 1) / 2 - ranks)
     made = sparse_gains(rng, (6, 5), 0.5)
     assert evaluate(rng.random((6, 5)), made, balanced)["balance"].overlap_share is None
 
@@ -88,7 +88,7 @@ def test_odd_metrics_are_refused_in_one_sentence(odd: Any) -> None:
 
 
 def test_two_formulas_of_one_name_are_refused() -> None:
-    twice = [RECIPROCAL, Formula("reciprocal rank", lambda ranks, n_items: ranks)]
+    twice = [RECIPROCAL, Metric("reciprocal rank", lambda ranks, n_items: ranks)]
     with pytest.raises(InputError, match="two metrics are called 'reciprocal rank'"):
         parse_all(twice)
     assert [formula.name for formula in parse_all([RECIPROCAL, RECIPROCAL, "CAR", "car"])] == [
@@ -110,7 +110,7 @@ def test_two_formulas_of_one_name_are_refused() -> None:
 )
 def test_odd_formulas(arguments: dict[str, Any], sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
-        Formula(**{"name": "x", "weight": lambda ranks, n_items: ranks, **arguments})
+        Metric(**{"name": "x", "weight": lambda ranks, n_items: ranks, **arguments})
 
 
 def fail(ranks: Any, n_items: int) -> Any:
@@ -130,18 +130,18 @@ def fail(ranks: Any, n_items: int) -> Any:
 )
 def test_odd_weights_never_reach_a_kernel(weight: Any, sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
-        evaluate(np.eye(4), dense(np.eye(4)), Formula("x", weight))
+        evaluate(np.eye(4), dense(np.eye(4)), Metric("x", weight))
 
 
 @pytest.mark.parametrize("scale", [lambda n: np.nan, lambda n: "1", lambda n: None, lambda n: np.inf])
 def test_odd_scales(scale: Any) -> None:
     with pytest.raises(InputError, match="the scale of 'x' must be a number"):
-        evaluate(np.eye(4), dense(np.eye(4)), Formula("x", lambda ranks, n_items: ranks, scale))
+        evaluate(np.eye(4), dense(np.eye(4)), Metric("x", lambda ranks, n_items: ranks, scale))
 
 
 def test_a_depth_is_kept() -> None:
     with pytest.raises(InputError, match="must be 0 beyond its depth of 2"):
-        evaluate(np.eye(4), dense(np.eye(4)), Formula("x", lambda ranks, n_items: ranks, depth=2))
+        evaluate(np.eye(4), dense(np.eye(4)), Metric("x", lambda ranks, n_items: ranks, depth=2))
 
 
 def test_nan_has_no_weight() -> None:

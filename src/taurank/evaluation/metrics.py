@@ -33,14 +33,14 @@ def _one(n_items: int) -> float:
 
 
 @dataclass(frozen=True)
-class Formula:
+class Metric:
     """A metric: rank r is worth ``weight(r, n_items) · scale(n_items)``.
 
     ``weight`` is called once with all ranks 1 … n_items as an array of floats and returns a number for each.
     ``depth`` is the rank after which all weights are 0 (None: the whole list counts), so that a top-k list can be
     measured. ``larger_is_better`` says which direction is better, to early stopping, tuning and comparisons.
 
-    >>> reciprocal = Formula("reciprocal rank", lambda ranks, n_items: 1.0 / ranks)
+    >>> reciprocal = Metric("reciprocal rank", lambda ranks, n_items: 1.0 / ranks)
     >>> reciprocal.weights(4)
     array([1.        , 0.5       , 0.33333333, 0.25      ])
     """
@@ -55,9 +55,9 @@ class Formula:
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name.strip():
-            raise InputError(f"a Formula needs a name, such as 'P@10', got {show(self.name)}.")
+            raise InputError(f"a Metric needs a name, such as 'P@10', got {show(self.name)}.")
         if not callable(self.weight) or not callable(self.scale):
-            raise InputError(f"the weight and scale of '{self.name}' must be functions, see taurank.Formula.")
+            raise InputError(f"the weight and scale of '{self.name}' must be functions, see taurank.Metric.")
         if self.depth is not None:
             check_integer(f"the depth of '{self.name}'", self.depth)
 
@@ -89,27 +89,27 @@ class Formula:
         return values
 
 
-def parse(metric: str | Formula) -> Formula:
-    """The formula of a name such as "P@10" or "CP@10"; a formula is returned as it is."""
-    if isinstance(metric, Formula):
+def parse(metric: str | Metric) -> Metric:
+    """The metric of a name such as "P@10" or "CP@10"; a ``Metric`` is returned as it is."""
+    if isinstance(metric, Metric):
         return metric
     match = re.fullmatch(r"(C?)(P@([1-9][0-9]{0,9})|DCG|AR|AUC)", str(metric).strip().upper())
     if not match:
         raise InputError(
             f"unknown metric {show(metric)}; known: P@k (with a number for k, such as P@10), DCG, AR and "
-            "AUC, their causal readings CP@k, CDCG, CAR and CAUC, and any taurank.Formula."
+            "AUC, their causal readings CP@k, CDCG, CAR and CAUC, and any taurank.Metric."
         )
     if match[3]:
         return _precision(match[0], int(match[3]))
     weight, scale = _WEIGHTS[match[2]]
     area = match[0] == "AUC"
-    return Formula(match[0], weight, scale, larger_is_better=match[2] != "AR", form=match[2], area=area)
+    return Metric(match[0], weight, scale, larger_is_better=match[2] != "AR", form=match[2], area=area)
 
 
-def _precision(name: str, k: int) -> Formula:
+def _precision(name: str, k: int) -> Metric:
     if k > DEEPEST:
         raise InputError(f"unknown metric '{name}'; k must be at most {DEEPEST:,}.")
-    return Formula(name, partial(_within, k), partial(_share_of, k), depth=k, form="P@k")
+    return Metric(name, partial(_within, k), partial(_share_of, k), depth=k, form="P@k")
 
 
 # functions with names instead of lambdas, so that results can be pickled
@@ -149,20 +149,20 @@ _WEIGHTS: dict[str, tuple[Callable[[Floats, int], Floats], Callable[[int], float
 }
 
 
-def parse_all(metrics: Any, default: Iterable[str] = DEFAULT) -> list[Formula]:
-    """Formulas of one or several names and formulas, each once; ``default`` if metrics is None."""
+def parse_all(metrics: Any, default: Iterable[str] = DEFAULT) -> list[Metric]:
+    """The metrics of one or several names or ``Metric``s, each once; ``default`` if metrics is None."""
     if metrics is None:
         metrics = default
-    if isinstance(metrics, (str, Formula)):
+    if isinstance(metrics, (str, Metric)):
         metrics = [metrics]
     try:
         listed = list(metrics)
     except TypeError as error:
-        raise InputError(f"metrics must be names such as 'CP@10' or Formulas, got {show(metrics)}.") from error
-    formulas: dict[str, Formula] = {}
+        raise InputError(f"metrics must be names such as 'CP@10' or Metrics, got {show(metrics)}.") from error
+    formulas: dict[str, Metric] = {}
     for given in listed:
         formula = parse(given)
-        if isinstance(given, Formula) and formulas.get(formula.name, formula) is not formula:
+        if isinstance(given, Metric) and formulas.get(formula.name, formula) is not formula:
             raise InputError(f"two metrics are called '{formula.name}'; give each a name of its own.")
         formulas.setdefault(formula.name, formula)
     if not formulas:
@@ -170,11 +170,11 @@ def parse_all(metrics: Any, default: Iterable[str] = DEFAULT) -> list[Formula]:
     return list(formulas.values())
 
 
-def position_weights(scores: npt.ArrayLike, metric: str | Formula) -> Floats:
+def position_weights(scores: npt.ArrayLike, metric: str | Metric) -> Floats:
     """The weight of every cell of a small users × items array: Δ_u = Σ_i weight_ui · gain_ui.
 
     Ties share the mean weight of their ranks. This is λ / I of the paper (AR without its minus sign), for
-    worlds and formulas over all pairs; ``evaluate`` never builds it.
+    worlds and sums over all pairs; ``evaluate`` never builds it.
     """
     block = as_scores(scores)
     if np.isnan(block).any():
