@@ -57,7 +57,7 @@ def test_batches_are_encoded_like_the_slow_twin(batches: list[list[int | None]],
     if None in twin:
         first = [value for batch in batches for value in batch].index(None) + 1
         with pytest.raises(InputError, match=f"the first in row {first};"):
-            wrong.refuse()
+            wrong.check()
     elif expected:
         ids, merged = column.finish()
         values = ids.take(pa.array(merged[np.concatenate(codes)])).to_pylist()

@@ -73,7 +73,7 @@ def test_files_agree_with_frames(tmp_path: Path) -> None:
     [
         ({"visits": VISITS[["time"]]}, "the visits have no column 'user_id'"),
         ({"candidates": VISITS}, "the candidates have no column 'item_id'"),
-        ({"visits": VISITS[:0]}, "the visits have no rows"),
+        ({"visits": VISITS[:0]}, "the table of visits has no rows"),
         ({"visits": VISITS.assign(user_id=VISITS["user_id"].where(VISITS["user_id"] != "d"))}, "null"),
         ({"visits": VISITS.assign(user_id="z")}, "no row of the log is in an eligible cell"),
         ({"visits": VISITS, "users": ["a", "b", "c"]}, "visits: 1 row has a user_id that is not in users="),

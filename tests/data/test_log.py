@@ -433,17 +433,3 @@ class TestFrozen:
         for array in (log.user, log.item, log.time, log.treated, log.outcome, log.propensity):
             with pytest.raises(ValueError, match="read-only"):
                 array[0] = 1
-
-
-def test_a_small_file_of_many_equal_rows_is_not_read_to_its_end(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("taurank.data.reader.MANY_ROWS", 1000)
-    monkeypatch.setattr("taurank.data.sources.BATCH_ROWS", 500)
-    ones = np.ones(10_000, np.int8)
-    rows = pa.table({"user_id": ones, "item_id": ones, "treated": ones, "outcome": ones})
-    pa.parquet.write_table(rows, tmp_path / "log.parquet")
-    with pytest.raises(InputError, match=r"has 1,500 rows or more for .* combinations of user_id"):
-        Log.read(tmp_path / "log.parquet")
-    distinct = rows.set_column(0, "user_id", pa.array(np.arange(10_000)))
-    assert len(Log.from_frame(distinct)) == 10_000

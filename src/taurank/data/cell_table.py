@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from taurank._types import Codes
 from taurank.data import writer
 from taurank.data.columns import ID_COLUMNS, Numbers
 from taurank.data.eligibility import Eligibility
-from taurank.data.ids import Catalog, Codes, WithCatalog
+from taurank.data.ids import WithCatalog
 from taurank.data.metadata import to_metadata
 from taurank.data.sources import BATCH_ROWS
 
@@ -28,7 +29,7 @@ class CellTable(WithCatalog, ABC):
     item: Codes
     time: Codes
     timed: bool
-    eligibility: Eligibility | None = None  # only a log has it
+    eligibility: Eligibility
 
     @abstractmethod
     def numbers(self) -> Mapping[str, Numbers | None]:
@@ -58,37 +59,25 @@ class CellTable(WithCatalog, ABC):
         return frame
 
     def write(self, path: str | os.PathLike[str]) -> None:
-        """Write to ``.parquet`` (exact, catalog included) or ``.csv`` (the rows); never half a file."""
+        """Write to ``.parquet`` (exact, catalog included) or ``.csv`` (the rows), atomically."""
         writer.write_batches(path, *self.stream())
 
     def stream(self) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-        """The rows as a schema and Arrow batches."""
-        codes = (self.user, self.item, self.time)
-        return to_batches(self.catalog, codes, self.timed, self.numbers(), self.eligibility)
+        """The rows as a schema, which has catalog and eligible cells, and Arrow batches with the caller's ids."""
+        ids = dict(zip(ID_COLUMNS, self.catalog.lists, strict=True))
+        codes = dict(zip(ID_COLUMNS, (self.user, self.item, self.time), strict=True))
+        if not self.timed:
+            del ids["time"]
+        numbers = {name: values for name, values in self.numbers().items() if values is not None}
+        fields = [pa.field(name, own.values.type) for name, own in ids.items()]
+        fields += [pa.field(name, pa.from_numpy_dtype(values.dtype)) for name, values in numbers.items()]
+        schema = pa.schema(fields, metadata=to_metadata(self.catalog, self.eligibility))
 
+        def batches() -> Iterator[pa.RecordBatch]:
+            for start in range(0, len(self), BATCH_ROWS):
+                rows = slice(start, start + BATCH_ROWS)
+                columns = [own.decode(codes[name][rows]) for name, own in ids.items()]
+                columns += [pa.array(values[rows], from_pandas=True) for values in numbers.values()]  # NaN: null
+                yield pa.record_batch(columns, schema=schema)
 
-def to_batches(
-    catalog: Catalog,
-    codes: tuple[Codes, Codes, Codes],
-    timed: bool,
-    numbers: Mapping[str, Numbers | None],
-    eligibility: Eligibility | None = None,
-) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-    """Rows as a stream of Arrow batches with the caller's ids; the schema has catalog and eligible cells."""
-    ids = dict(zip(ID_COLUMNS, (catalog.users, catalog.items, catalog.times), strict=True))
-    coded = dict(zip(ID_COLUMNS, codes, strict=True))
-    if not timed:
-        del ids["time"], coded["time"]
-    plain = {name: values for name, values in numbers.items() if values is not None}
-    fields = [pa.field(name, ids[name].values.type) for name in ids]
-    fields += [pa.field(name, pa.from_numpy_dtype(values.dtype)) for name, values in plain.items()]
-    schema = pa.schema(fields, metadata=to_metadata(catalog, eligibility))
-
-    def batches() -> Iterator[pa.RecordBatch]:
-        for start in range(0, len(codes[0]), BATCH_ROWS):
-            rows = slice(start, start + BATCH_ROWS)
-            columns = [ids[name].decode(coded[name][rows]) for name in ids]
-            columns += [pa.array(values[rows], from_pandas=True) for values in plain.values()]  # NaN: null
-            yield pa.record_batch(columns, schema=schema)
-
-    return schema, batches()
+        return schema, batches()

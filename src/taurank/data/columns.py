@@ -14,57 +14,69 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from taurank._types import Floats, Mask
 from taurank.errors import InputError, plural, show, together
 
 ID_COLUMNS = ("user_id", "item_id", "time")
 RESEARCH_NAMES = {"user_id": "idx_user", "item_id": "idx_item", "time": "idx_time"}
-_TRUTH_WORDS = {"true": 1.0, "false": 0.0}
 
 Numbers = npt.NDArray[Any]
-Floats = npt.NDArray[np.float64]
-Wrong = npt.NDArray[np.bool_]
-
-
-def not_binary(values: Floats) -> Wrong:
-    return np.asarray((values != 0.0) & (values != 1.0))
-
-
-def not_probability(values: Floats) -> Wrong:
-    return ~((values > 0.0) & (values < 1.0))  # true for NaN as well
-
-
-def not_share(values: Floats) -> Wrong:
-    return ~((values >= 0.0) & (values <= 1.0))
-
-
-def not_finite(values: Floats) -> Wrong:
-    return ~np.isfinite(values)
-
-
-def not_amount(values: Floats) -> Wrong:
-    return ~(np.isfinite(values) & (values >= 0.0))
 
 
 @dataclass(frozen=True)
 class ColumnRule:
-    """A number column: its name, the type it is stored in, and which of its values are wrong."""
+    """A number column: its name, the type it is stored in, and which of its values are right."""
 
     column: str
     dtype: type[np.generic]
-    wrong: Callable[[Floats], Wrong]
+    is_right: Callable[[Floats], Mask]  # false for NaN
     must: str  # "column 'treated' must be …"
     required: bool = True
     nullable: bool = False  # a null means "not recorded" and is stored as NaN
 
+    def wrong(self, values: Floats) -> Mask:
+        return ~np.asarray(self.is_right(values))
 
-TREATED = ColumnRule("treated", np.int8, not_binary, "0 or 1")
-OUTCOME = ColumnRule("outcome", np.int8, not_binary, "0 or 1")
+    def error(self, count: int, example: str) -> InputError:
+        """The sentence about values that are not what they must be."""
+        return InputError(_wrong_values(self.column, self.must, count, example))
+
+    def read(self, array: pa.Array, wrong_rows: WrongRows, rows_before: int, text: bool, label: str = "") -> Floats:
+        """The numbers of a batch that begins after ``rows_before`` rows, NaN where a null is allowed.
+
+        What is wrong is counted; ``text`` says that the batch comes from a CSV, ``label`` what messages call the
+        column.
+        """
+        label = label or self.column
+        array = without_dictionary(array)
+        if not self.nullable:
+            wrong_rows.add_nulls(label, array, rows_before)
+        known = array.drop_null() if array.null_count else array
+        values = to_numbers(known, label, text)
+        wrong = self.wrong(values)
+        if wrong.any():
+            wrong_rows.add(label, self.must, known, wrong)
+            values = np.where(wrong, 0.0, values)
+        if len(known) < len(array):
+            rows = np.full(len(array), np.nan if self.nullable else 0.0)
+            rows[np.asarray(array.is_valid(), dtype=bool)] = values
+            return rows
+        return values
+
+
+TREATED = ColumnRule("treated", np.int8, lambda values: (values == 0.0) | (values == 1.0), "0 or 1")
+OUTCOME = replace(TREATED, column="outcome")
 PROPENSITY = ColumnRule(
-    "propensity", np.float64, not_probability, "a probability strictly between 0 and 1", required=False, nullable=True
+    "propensity", np.float64, lambda values: (values > 0.0) & (values < 1.0),
+    "a probability strictly between 0 and 1", required=False, nullable=True,
+)  # fmt: skip
+ANY_PROPENSITY = replace(  # where nothing could have been recommended
+    PROPENSITY, is_right=lambda values: (values >= 0.0) & (values <= 1.0)
 )
-ANY_PROPENSITY = replace(PROPENSITY, wrong=not_share)  # where nothing could have been recommended
-VALUE = ColumnRule("value", np.float64, not_finite, "a finite number")
-OUTCOME_VALUE = ColumnRule("value", np.float64, not_amount, "a finite number ≥ 0", required=False)
+VALUE = ColumnRule("value", np.float64, np.isfinite, "a finite number")
+OUTCOME_VALUE = ColumnRule(
+    "value", np.float64, lambda values: np.isfinite(values) & (values >= 0.0), "a finite number ≥ 0", required=False
+)
 
 
 class WrongRows:
@@ -83,7 +95,7 @@ class WrongRows:
             first = int(np.asarray(array.is_null(), dtype=bool).argmax())
             self._add(column, "", array.null_count, f"{rows_before + first + 1:,}")
 
-    def add(self, column: str, must: str, array: pa.Array, wrong: Wrong) -> None:
+    def add(self, column: str, must: str, array: pa.Array, wrong: Mask) -> None:
         """Count the values of a batch that are not what they must be."""
         if wrong.any():
             self._add(column, must, int(np.count_nonzero(wrong)), show(array[int(wrong.argmax())]))
@@ -96,63 +108,21 @@ class WrongRows:
         """What is wrong, one sentence for each kind of wrong row; nulls come first."""
         kinds = sorted(self._kinds.items(), key=lambda kind: kind[0][1] != "")
         return [
-            str(wrong_values(column, must, count, example)) if must else self._nulls(column, count, example)
+            _wrong_values(column, must, count, example)
+            if must
+            else f"column '{column}' has {plural(count, 'null value')}, the first in row {example}; {self.advice}."
             for (column, must), (count, example) in kinds
         ]
 
-    def _nulls(self, column: str, count: int, example: str) -> str:
-        return f"column '{column}' has {plural(count, 'null value')}, the first in row {example}; {self.advice}."
-
-    def refuse(self) -> None:
+    def check(self) -> None:
         """Raise an error about all kinds of wrong rows, if there are any."""
         if self:
             raise together(self.sentences())
 
 
-def wrong_values(column: str, must: str, count: int, example: str) -> InputError:
-    """The sentence about values that are not what they must be."""
-    return InputError(
-        f"column '{column}' must be {must}; {plural(count, 'row')} {'is' if count == 1 else 'are'} not, "
-        f"for example {example}."
-    )
-
-
-class NumberColumn:
-    """A column of numbers, checked by its rule and stored in its rule's type."""
-
-    def __init__(self, rule: ColumnRule, wrong_rows: WrongRows) -> None:
-        self.rule, self.wrong_rows = rule, wrong_rows
-        self.n_rows = 0
-        self.chunks: list[Numbers] = []
-
-    def add(self, array: pa.Array, text: bool) -> None:
-        """Take one batch of the column; ``text`` says that it comes from a CSV."""
-        array = without_dictionary(array)
-        present = np.asarray(array.is_valid(), dtype=bool)
-        if not self.rule.nullable:
-            self.wrong_rows.add_nulls(self.rule.column, array, self.n_rows)
-        self.n_rows += len(array)
-        array = array.drop_null() if array.null_count else array
-        values = to_numbers(array, self.rule.column, text)
-        wrong = self.rule.wrong(values)
-        if wrong.any():
-            self.wrong_rows.add(self.rule.column, self.rule.must, array, wrong)
-            values = np.where(wrong, 0.0, values)
-        if self.rule.nullable and len(values) < len(present):
-            values = spread(values, present)
-        self.chunks.append(values.astype(self.rule.dtype, copy=False))
-
-    def finish(self) -> Numbers:
-        values = np.concatenate(self.chunks)
-        self.chunks.clear()
-        return values
-
-
-def spread(values: Floats, present: npt.NDArray[np.bool_]) -> Floats:
-    """The values at the rows where one is present, NaN at the others."""
-    rows = np.full(len(present), np.nan)
-    rows[present] = values
-    return rows
+def _wrong_values(column: str, must: str, count: int, example: str) -> str:
+    verb = "is" if count == 1 else "are"
+    return f"column '{column}' must be {must}; {plural(count, 'row')} {verb} not, for example {example}."
 
 
 def without_dictionary(array: pa.Array) -> pa.Array:
@@ -162,32 +132,22 @@ def without_dictionary(array: pa.Array) -> pa.Array:
 
 def to_numbers(array: pa.Array, column: str, text: bool) -> Floats:
     """Any number column as float64; text that is not a number becomes NaN where ``text`` allows text at all."""
-    if text:
-        return _parse(array)
     kind = array.type
-    if pa.types.is_temporal(kind) or pa.types.is_string(kind):
+    if not text and (pa.types.is_temporal(kind) or pa.types.is_string(kind)):
         raise InputError(f"column '{column}' has type {kind}; it must have numbers.")
     try:
-        if pa.types.is_boolean(kind):
-            array = array.cast(pa.int8())
+        array = array.cast(pa.int8()) if pa.types.is_boolean(kind) else array
         return np.asarray(array.cast(pa.float64(), safe=False), dtype=np.float64)
     except (pa.ArrowException, ValueError, TypeError) as error:
-        raise InputError(f"column '{column}' has type {kind}; it must have numbers.") from error
+        if not text:
+            raise InputError(f"column '{column}' has type {kind}; it must have numbers.") from error
+    encoded = array.dictionary_encode()
+    parsed = np.array([_parse(word.lower()) for word in encoded.dictionary.to_pylist()], np.float64)
+    return np.asarray(parsed[np.asarray(encoded.indices)])
 
 
-def _parse(array: pa.Array) -> Floats:
+def _parse(word: str) -> float:
     try:
-        return np.asarray(array.cast(pa.float64()), dtype=np.float64)
-    except pa.ArrowInvalid:
-        encoded = array.dictionary_encode()
-        parsed = np.array([_parse_word(word.lower()) for word in encoded.dictionary.to_pylist()], np.float64)
-        return np.asarray(parsed[np.asarray(encoded.indices)])
-
-
-def _parse_word(word: str) -> float:
-    if word in _TRUTH_WORDS:
-        return _TRUTH_WORDS[word]
-    try:
-        return float(word)
+        return float({"true": "1", "false": "0"}.get(word, word))
     except ValueError:
         return float("nan")

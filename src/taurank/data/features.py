@@ -9,7 +9,6 @@ and has an indicator. A model of exposure sees classes: a category as it is, a f
 from __future__ import annotations
 
 import hashlib
-import os
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
@@ -140,8 +139,7 @@ class Table:
 
     @classmethod
     def read(cls, data: Any, column: str, unique: bool) -> Table:
-        is_path = isinstance(data, (str, os.PathLike))
-        source = sources.from_files(data) if is_path else sources.from_frame(data)
+        source = sources.open_table(data)
         if column not in source.columns:
             raise InputError(f"the table of features needs a column '{column}'; it has {', '.join(source.columns)}.")
         if len(source.columns) == 1:

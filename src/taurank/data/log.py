@@ -20,20 +20,11 @@ import pyarrow as pa
 from taurank._validation import check_number
 from taurank.data import sources
 from taurank.data.cell_table import CellTable
-from taurank.data.columns import (
-    ANY_PROPENSITY,
-    OUTCOME,
-    OUTCOME_VALUE,
-    PROPENSITY,
-    TREATED,
-    Numbers,
-    wrong_values,
-)  # fmt: skip
+from taurank.data.columns import ANY_PROPENSITY, OUTCOME, OUTCOME_VALUE, PROPENSITY, TREATED, Numbers
 from taurank.data.eligibility import Eligibility
 from taurank.data.events.summary import EventSummary
 from taurank.data.ids import Catalog, Codes, Ids
-from taurank.data.limits import limited
-from taurank.data.reader import cell_index, read_cells, recorded_eligibility
+from taurank.data.reader import cell_index, eligible_rows, read_cells, recorded_eligibility
 from taurank.errors import InputError, plural, show
 
 if TYPE_CHECKING:
@@ -198,16 +189,17 @@ class Log(CellTable):
         candidates: Any,
     ) -> Log:
         if visits is None and candidates is None:
-            cells = read_cells(source, given, RULES, id_types=id_types)
-            eligibility = recorded_eligibility(source, cells.catalog)
+            rows = read_cells(source, given, RULES, id_types=id_types)
+            eligibility = recorded_eligibility(source, rows.catalog)
         else:
             every = read_cells(source, given, (TREATED, OUTCOME, ANY_PROPENSITY, OUTCOME_VALUE), id_types=id_types)
-            cells, eligibility = limited(every, visits, candidates, given)
-        numbers = cells.numbers
+            rows, eligibility = eligible_rows(every, visits, candidates, given)
+        numbers, propensity = rows.numbers, rows.numbers.get("propensity")
+        if propensity is not None and np.isnan(propensity).all():
+            propensity = None
         return cls(
-            cells.catalog, cells.user, cells.item, cells.time,
-            numbers["treated"], numbers["outcome"], _if_any(numbers.get("propensity")), cells.timed, None,
-            numbers.get("value"), eligibility,
+            rows.catalog, rows.user, rows.item, rows.time, numbers["treated"], numbers["outcome"], propensity,
+            rows.timed, value=numbers.get("value"), eligibility=eligibility,
         )  # fmt: skip
 
     def __repr__(self) -> str:
@@ -293,7 +285,7 @@ class Log(CellTable):
             raise InputError(f"propensities must have one number per row, shape ({len(self)},), got {values.shape}.")
         wrong = PROPENSITY.wrong(values)
         if wrong.any():
-            raise wrong_values("propensity", PROPENSITY.must, int(np.count_nonzero(wrong)), show(values[wrong][0]))
+            raise PROPENSITY.error(int(np.count_nonzero(wrong)), show(values[wrong][0]))
         return replace(self, propensity=values)
 
     def take(self, rows: npt.NDArray[Any]) -> Log:
@@ -392,8 +384,3 @@ def _check_new(past: Log, log: Log) -> None:
             f"{plural(len(again), 'row')} of the log repeat a (user_id, item_id, time) of the past log, for example "
             f"({example}); give only new rows."
         )
-
-
-def _if_any(propensity: npt.NDArray[np.float64] | None) -> npt.NDArray[np.float64] | None:
-    """Treat an all-NaN column as missing."""
-    return None if propensity is None or np.isnan(propensity).all() else propensity

@@ -39,6 +39,11 @@ class Source:
     metadata: tuple[Mapping[bytes, bytes], ...] = field(default=())
     decimal_comma: bool = False  # a CSV with semicolons, in which a number may be written 0,25
 
+    def __post_init__(self) -> None:
+        repeated = {column for column in self.columns if self.columns.count(column) > 1}
+        if repeated:
+            raise InputError(f"{self.name} has two columns named '{min(repeated)}'; rename one of them.")
+
     def numerals(self, array: pa.Array) -> pa.Array:
         """A column of numbers with a decimal point."""
         if not self.decimal_comma or not pa.types.is_string(array.type):
@@ -48,26 +53,27 @@ class Source:
     def batches(self, columns: Iterable[str]) -> Iterator[pa.RecordBatch]:
         """Batches with just these columns, each checked to be what it announces; errors become one sentence."""
         batches = self.walk(list(columns))
-        while (batch := self._next(batches)) is not None:
+        while True:
+            try:
+                batch = next(batches, None)
+                if batch is not None:
+                    batch.validate(full=True)  # a damaged file can point outside its buffers
+            except Exception as error:  # a damaged file makes Arrow raise almost anything
+                raise InputError(f"{self.name} cannot be read: {reason(error)}.") from error
+            if batch is None:
+                return
             if batch.num_rows:
                 yield batch
 
-    def _next(self, batches: Iterator[pa.RecordBatch]) -> pa.RecordBatch | None:
-        try:
-            batch = next(batches, None)
-            if batch is not None:
-                batch.validate(full=True)  # a damaged file can point outside its buffers
-            return batch
-        except InputError:
-            raise
-        except Exception as error:  # a damaged file makes Arrow raise almost anything
-            raise InputError(f"{self.name} cannot be read: {reason(error)}.") from error
+
+def open_table(data: Any) -> Source:
+    """A frame, or the files behind a path."""
+    return from_files(data) if isinstance(data, (str, os.PathLike)) else from_frame(data)
 
 
 def from_frame(frame: Any) -> Source:
     """A pandas, Polars (lazy too) or PyArrow table as a source."""
     table = to_arrow(frame)
-    _refuse_same_names("the frame", table.column_names)
 
     def walk(columns: list[str]) -> Iterator[pa.RecordBatch]:
         return iter(table.select(columns).to_batches(max_chunksize=BATCH_ROWS))
@@ -83,11 +89,9 @@ def to_arrow(frame: Any) -> pa.Table:
         native = nw.from_native(frame)
         eager = native.collect() if isinstance(native, nw.LazyFrame) else native
         return eager.to_arrow()
-    except TypeError as error:
-        if "Expected" in str(error) or "Unsupported" in str(error):
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        if type(error) is TypeError and ("Expected" in str(error) or "Unsupported" in str(error)):
             raise InputError(f"a pandas, Polars or PyArrow frame is needed, got a {type(frame).__name__}.") from error
-        raise InputError(f"the frame cannot be read: {first_line(error)}.") from error
-    except (pa.ArrowException, ValueError, OverflowError, UnicodeError) as error:
         raise InputError(f"the frame cannot be read: {first_line(error)}.") from error
 
 
@@ -101,8 +105,18 @@ def from_files(path: str | os.PathLike[str]) -> Source:
 
 
 def _from_parquet(files: list[Path]) -> Source:
-    schemas = [_parquet_schema(file) for file in files]
-    columns = _same_columns(files, [tuple(schema.names) for schema in schemas])
+    schemas = []
+    for file in files:
+        try:
+            check_seal(file)
+            schemas.append(pa.parquet.read_schema(file))
+        except InputError:
+            raise
+        except Exception as error:  # a damaged footer makes Arrow raise almost anything
+            raise InputError(
+                f"'{file}' is not a complete Parquet file ({reason(error)}); "
+                "it may be truncated, or a file of another kind with this name."
+            ) from error
 
     def walk(wanted: list[str]) -> Iterator[pa.RecordBatch]:
         for file in files:
@@ -110,91 +124,57 @@ def _from_parquet(files: list[Path]) -> Source:
                 yield from parquet.iter_batches(batch_size=BATCH_ROWS, columns=wanted)
 
     metadata = tuple(dict(schema.metadata or {}) for schema in schemas)
-    return Source(_name(files), columns, walk, metadata=metadata)
-
-
-def _parquet_schema(file: Path) -> pa.Schema:
-    try:
-        check_seal(file)
-        schema = pa.parquet.read_schema(file)
-    except InputError:
-        raise
-    except Exception as error:  # a damaged footer makes Arrow raise almost anything
-        raise InputError(
-            f"'{file}' is not a complete Parquet file ({reason(error)}); "
-            "it may be truncated, or a file of another kind with this name."
-        ) from error
-    _refuse_same_names(f"'{file}'", schema.names)
-    return schema
-
-
-def _refuse_same_names(name: str, columns: Sequence[str]) -> None:
-    twice = next((column for column in columns if columns.count(column) > 1), None)
-    if twice is not None:
-        raise InputError(f"{name} has two columns named '{twice}'; rename one of them.")
+    return Source(*_one_table(files, [schema.names for schema in schemas]), walk, metadata=metadata)
 
 
 def _from_csv(files: list[Path]) -> Source:
     delimiters = [_delimiter(file) for file in files]
-    headers = [_csv_header(file, delimiter) for file, delimiter in zip(files, delimiters, strict=True)]
-    columns = _same_columns(files, headers)
+    read = pa.csv.ReadOptions(block_size=CSV_BLOCK_BYTES)
+    headers = []
+    for file, delimiter in zip(files, delimiters, strict=True):
+        try:
+            with pa.csv.open_csv(file, read, pa.csv.ParseOptions(delimiter=delimiter)) as reader:
+                headers.append(reader.schema.names)
+        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
+            raise InputError(f"'{file}' is not a readable CSV: {reason(error)}.") from error
+    name, columns = _one_table(files, headers)
 
     def walk(wanted: list[str]) -> Iterator[pa.RecordBatch]:
+        convert = pa.csv.ConvertOptions(
+            column_types={name: pa.string() for name in columns},
+            include_columns=wanted,
+            null_values=[""],
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=False,  # an id may be the empty text, if it is written ""
+        )
         for file, delimiter in zip(files, delimiters, strict=True):
-            yield from _csv_batches(file, delimiter, columns, wanted)
+            parse = pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
+            with pa.csv.open_csv(file, read, parse, convert) as reader:
+                yield from reader
 
-    return Source(_name(files), columns, walk, text=True, decimal_comma=set(delimiters) == {";"})
+    return Source(name, columns, walk, text=True, decimal_comma=set(delimiters) == {";"})
 
 
 def _delimiter(file: Path) -> str:
     """What separates the columns: the one of comma, semicolon and tab that the header has most of."""
     try:
         with pa.input_stream(file, compression="gzip" if file.suffix.lower() == ".gz" else None) as stream:
-            header = stream.read(HEADER_BYTES).split(b"\n")[0]
+            start = stream.read(HEADER_BYTES)
     except (pa.ArrowException, OSError) as error:
         raise InputError(f"'{file}' is not a readable CSV: {reason(error)}.") from error
-    plain = b"".join(header.split(b'"')[::2])  # without what is quoted
+    if start[:4] == b"PAR1":
+        raise InputError(f"'{file}' is named .csv but is a Parquet file; rename it to .parquet.")
+    if not start:
+        raise InputError(f"'{file}' is empty; a CSV needs a header line.")
+    plain = b"".join(start.split(b"\n")[0].split(b'"')[::2])  # without what is quoted
     return max(",;\t", key=lambda delimiter: plain.count(delimiter.encode()))  # a comma if it has none
 
 
-def _csv_header(file: Path, delimiter: str) -> tuple[str, ...]:
-    try:
-        with open(file, "rb") as stream:
-            start = stream.read(4)
-        if start == b"PAR1":
-            raise InputError(f"'{file}' is named .csv but is a Parquet file; rename it to .parquet.")
-        if not start:
-            raise InputError(f"'{file}' is empty; a CSV needs a header line.")
-        read, parse = pa.csv.ReadOptions(block_size=CSV_BLOCK_BYTES), pa.csv.ParseOptions(delimiter=delimiter)
-        with pa.csv.open_csv(file, read_options=read, parse_options=parse) as reader:
-            names = tuple(reader.schema.names)
-    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise InputError(f"'{file}' is not a readable CSV: {reason(error)}.") from error
-    _refuse_same_names(f"'{file}'", names)
-    return names
-
-
-def _csv_batches(file: Path, delimiter: str, columns: tuple[str, ...], wanted: list[str]) -> Iterator[pa.RecordBatch]:
-    convert = pa.csv.ConvertOptions(
-        column_types={name: pa.string() for name in columns},
-        include_columns=wanted,
-        null_values=[""],
-        strings_can_be_null=True,
-        quoted_strings_can_be_null=False,  # an id may be the empty text, if it is written ""
-    )
-    read = pa.csv.ReadOptions(block_size=CSV_BLOCK_BYTES)
-    parse = pa.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
-    with pa.csv.open_csv(file, read_options=read, parse_options=parse, convert_options=convert) as reader:
-        yield from reader
-
-
-def _same_columns(files: list[Path], columns: list[tuple[str, ...]]) -> tuple[str, ...]:
+def _one_table(files: list[Path], columns: list[Sequence[str]]) -> tuple[str, tuple[str, ...]]:
+    """The name and the columns of files that must all have the same columns."""
     for file, names in zip(files, columns, strict=True):
         if set(names) != set(columns[0]):
-            odd = sorted(set(names) ^ set(columns[0]))[0]
+            odd = min(set(names) ^ set(columns[0]))
             raise InputError(f"'{file}' and '{files[0]}' have different columns ('{odd}' is in only one of them).")
-    return columns[0]
-
-
-def _name(files: list[Path]) -> str:
-    return f"'{files[0]}'" if len(files) == 1 else f"'{files[0]}' and {len(files) - 1} more"
+    name = f"'{files[0]}'" if len(files) == 1 else f"'{files[0]}' and {len(files) - 1} more"
+    return name, tuple(columns[0])

@@ -12,8 +12,9 @@ import numpy.typing as npt
 
 from taurank._arrays import group
 from taurank.data import sources
+from taurank.data.columns import ColumnRule
 from taurank.data.ids import Codes, Ids
-from taurank.data.reader import ColumnRule, read_cells
+from taurank.data.reader import read_cells
 from taurank.errors import InputError, plural
 
 if TYPE_CHECKING:
@@ -103,9 +104,9 @@ def _rule(source: sources.Source) -> ColumnRule:
     if "time" in source.columns:
         raise InputError(f"{source.name} has a column 'time', but a ranking has one score per user and item.")
     if "score" in source.columns:
-        return ColumnRule("score", np.float64, lambda v: ~(np.isfinite(v) & (v > _LOWEST)), "finite numbers")
+        return ColumnRule("score", np.float64, lambda v: np.isfinite(v) & (v > _LOWEST), "finite numbers")
     if "rank" in source.columns:
-        return ColumnRule("rank", np.float64, lambda v: ~(np.isfinite(v) & (v >= 1) & (v % 1 == 0)), "integers ≥ 1")
+        return ColumnRule("rank", np.float64, lambda v: np.isfinite(v) & (v >= 1) & (v % 1 == 0), "integers ≥ 1")
     raise InputError(
         f"{source.name} has neither a column 'score' nor 'rank'; a ranking needs user_id, item_id and one of them, "
         f"found: {', '.join(map(str, source.columns))[:200] or 'none'}."

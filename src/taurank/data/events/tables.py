@@ -6,7 +6,6 @@ microseconds and the number of its period. Whatever is wrong in any table is rep
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,14 +19,12 @@ from taurank.data.columns import (
     PROPENSITY,
     ColumnRule,
     WrongRows,
-    spread,
-    to_numbers,
     without_dictionary,
 )
 from taurank.data.events.periods import Microseconds, Periods, in_zone, read_instants, wrong_text
 from taurank.data.events.renames import TABLES, Renames
 from taurank.data.id_column import IdColumn
-from taurank.data.sources import from_files, from_frame
+from taurank.data.sources import open_table
 from taurank.errors import InputError, together
 
 TIMESTAMP = "a timestamp such as 2024-01-31 18:30:00"
@@ -55,7 +52,7 @@ class EventTable:
     def __init__(self, name: str, data: Any, reading: Reading) -> None:
         self.name, self.reading = name, reading
         try:
-            self.source = from_files(data) if isinstance(data, (str, os.PathLike)) else from_frame(data)
+            self.source = open_table(data)
         except InputError as error:
             raise InputError(f"{name}: {error}") from error
         self.columns = self._locate()
@@ -84,7 +81,7 @@ class EventTable:
             database.register("batch", pa.table(self._read(batch)))
             database.execute(f"INSERT INTO raw_{self.name} SELECT * FROM batch")
             database.unregister("batch")
-        self.wrong_rows.refuse()
+        self.wrong_rows.check()
         if self.n_rows == self.n_null:
             what = "no rows" if not self.n_rows else "a null in every row"
             raise InputError(f"{self.name} has {what}; a log needs both impressions and outcomes.")
@@ -155,15 +152,11 @@ class EventTable:
 
     def _propensity(self, array: pa.Array) -> pa.Array:
         rule = ANY_PROPENSITY if self.reading.zero_propensity else PROPENSITY
-        recorded = array.drop_null()
-        values = np.asarray(self._numbers(recorded, rule))
-        return pa.array(spread(values, np.asarray(array.is_valid(), dtype=bool)), from_pandas=True)
+        return self._numbers(array, rule)
 
     def _numbers(self, array: pa.Array, rule: ColumnRule) -> pa.Array:
-        label = self.label(rule.column)
-        values = to_numbers(self.source.numerals(array), label, self.source.text)
-        self.wrong_rows.add(label, rule.must, array, rule.wrong(values))
-        return pa.array(values)
+        label, array = self.label(rule.column), self.source.numerals(array)
+        return pa.array(rule.read(array, self.wrong_rows, 0, self.source.text, label), from_pandas=True)
 
 
 def load_tables(database: Any, given: Mapping[str, Any], reading: Reading) -> dict[str, EventTable]:
