@@ -12,7 +12,7 @@ import pytest
 from support.factors import copied, some_pairs, some_points, some_positives, start_tables
 from taurank.sgd.losses import HINGE, LOGISTIC, SIGMOID, pair_loss, point_loss, sigmoid_neg
 from taurank.sgd.planning import bucket_pairs, bucket_points
-from taurank.sgd.samples import PAIR, POINT, Positives
+from taurank.sgd.samples import PAIR, POINT, Positives, Samples
 from taurank.sgd.scheduler import (
     Factors,
     Pairwise,
@@ -147,11 +147,15 @@ def assert_close(fast: Factors, slow: Factors, tolerance: float = 2e-5) -> None:
         np.testing.assert_allclose(a, b, atol=tolerance)
 
 
+FACTORS = [12, 200]  # rows of at least WIDE = 128 columns have step loops of their own
+
+
+@pytest.mark.parametrize("factors", FACTORS)
 @pytest.mark.parametrize("surrogate", [LOGISTIC, SIGMOID, HINGE])
-def test_a_pass_equals_its_twin(surrogate: int) -> None:
+def test_a_pass_equals_its_twin(surrogate: int, factors: int) -> None:
     entries, strata = some_positives(30, 64, 9_000), Strata(30, 64, 9_000)
     params = Pairwise(0.01, 0.02, 1.5, surrogate)
-    fast = start_tables(30, 64, 12)
+    fast = start_tables(30, 64, factors)
     slow = float64(fast)
     stats = run_pairwise_epoch(fast, entries, strata, 5, 2, params)
     for samples in slow_units(entries, strata, 5, 2):
@@ -162,9 +166,15 @@ def test_a_pass_equals_its_twin(surrogate: int) -> None:
     assert_close(fast, slow, 5e-5)
 
 
-def test_drawn_pairs_equal_their_twin() -> None:
-    strata, drawn = Strata(30, 64, 9_000), some_pairs(30, 64, 9_000)
-    params, fast = Pairwise(0.01, 0.02, 1.5), start_tables(30, 64, 12)
+def sorted_by_user(drawn: Samples) -> Samples:
+    """Samples of a user follow each other, as the samplers return them."""
+    return drawn[np.argsort(drawn["user"], kind="stable")]
+
+
+@pytest.mark.parametrize("factors", FACTORS)
+def test_drawn_pairs_equal_their_twin(factors: int) -> None:
+    strata, drawn = Strata(30, 64, 9_000), sorted_by_user(some_pairs(30, 64, 9_000))
+    params, fast = Pairwise(0.01, 0.02, 1.5), start_tables(30, 64, factors)
     slow = float64(fast)
     stats = run_pairwise_samples(fast, drawn, strata, 5, 2, params)
     dealt, start = bucket_pairs(strata, strata.cut_pairs(5, 2), strata.schedule_pairs(), drawn)
@@ -175,10 +185,11 @@ def test_drawn_pairs_equal_their_twin() -> None:
     assert_close(fast, slow, 5e-5)
 
 
+@pytest.mark.parametrize("factors", FACTORS)
 @pytest.mark.parametrize("tie", [0.0, 0.3])
-def test_drawn_points_equal_their_twin(tie: float) -> None:
-    strata, drawn = Strata(30, 64, 9_000), some_points(30, 64, 9_000)
-    params, fast = Pointwise(0.01, 0.02, tie), start_tables(30, 128, 12)
+def test_drawn_points_equal_their_twin(tie: float, factors: int) -> None:
+    strata, drawn = Strata(30, 64, 9_000), sorted_by_user(some_points(30, 64, 9_000))
+    params, fast = Pointwise(0.01, 0.02, tie), start_tables(30, 128, factors)
     slow = float64(fast)
     stats = run_pointwise_samples(fast, drawn, strata, 5, 2, params)
     dealt, start = bucket_points(strata, strata.cut(5, 2), strata.schedule(), drawn)
