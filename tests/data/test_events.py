@@ -22,7 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taurank import Log
-from taurank.data.events.matching import COMBINE
+from taurank.data.events.queries import COMBINE
 from taurank.errors import InputError
 
 START = datetime(2024, 2, 26)  # a Monday
@@ -443,7 +443,8 @@ def test_bad_tables_are_refused(impressions: Any, sentence: str) -> None:
         ({"window": "-3 days"}, "window must be between 0 and"),
         ({"window": timedelta(-1)}, "window must be between 0 and"),
         ({"window": "3"}, "window '3' cannot be read"),
-        ({"window": "99999999999 weeks"}, "window must be between 0 and .*, got 99,999,999,999 weeks"),
+        ({"window": "9999999 weeks"}, "window must be between 0 and 36,525 days, got 69999993 days"),
+        ({"window": "99999999999 weeks"}, "window '99999999999 weeks' cannot be read"),
         ({"window": timedelta.max}, "window must be between 0 and"),
         ({"threads": "two"}, "threads must be an integer"),
         ({"memory_limit": 5.5j}, "cannot be used"),

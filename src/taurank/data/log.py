@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
+_NEEDED_TABLES = ("impressions", "outcomes")
 RULES = (TREATED, OUTCOME, PROPENSITY, OUTCOME_VALUE)
 
 
@@ -170,14 +171,18 @@ class Log(CellTable):
         ``temp_folder`` are for DuckDB's work; none of them changes the log.
         """
         from taurank.data.events.build import build_rows
+        from taurank.data.events.periods import Periods, check_zone, read_window
+        from taurank.data.events.queries import open_database
+        from taurank.data.events.tables import EventOptions, Renames
 
-        rows = build_rows(
-            impressions, outcomes, period=period, window=window, users=users, items=items, combine=combine,
-            columns=columns, nulls=nulls, timezone=timezone, incomplete=incomplete, visits=visits,
-            candidates=candidates, id_types=id_types, memory_limit=memory_limit, threads=threads,
-            temp_folder=temp_folder,
+        options = EventOptions(
+            Periods.from_option(period), read_window(window), combine, Renames(columns), nulls, check_zone(timezone),
+            incomplete, id_types or {}, limited=visits is not None or candidates is not None,
         )  # fmt: skip
-        return cls(*rows)
+        given = {"impressions": impressions, "outcomes": outcomes, "visits": visits, "candidates": candidates}
+        tables = {name: table for name, table in given.items() if table is not None or name in _NEEDED_TABLES}
+        with open_database(memory_limit, threads, temp_folder) as database:
+            return cls(**build_rows(database, tables, {"user_id": users, "item_id": items}, options))
 
     @classmethod
     def _from_source(

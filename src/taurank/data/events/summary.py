@@ -58,62 +58,48 @@ class EventSummary:
 
     def __str__(self) -> str:
         window = "the period itself" if self.window is None else f"{self.window} after an impression"
-        lines = [*self._cautions(), _line("time", f"{self.first_event} to {self.last_event}")]
+        shared = {"user": self.shared_users, "item": self.shared_items}
+        lines = [  # nothing in common: the same person or product probably has two ids
+            _line("caution", f"no {name} occurs in both tables; are {name} ids written alike in both?")
+            for name, count in shared.items()
+            if not count
+        ]
+        lines += [_line("time", f"{self.first_event} to {self.last_event}")]
         lines += [_line("periods", f"{self.n_periods:,} ({self.period})")]
         lines += [_line("", f"dropped as incomplete: {remark}") for remark in self.dropped_periods]
         lines += [_line("window", window)]
         if self.eligible_cells is not None:
             lines += [_line("eligible", f"{self.eligible_cells:,} cells, by {' and '.join(self.eligibility)}")]
-        lines += self._impressions() + self._outcomes()
-        return "\n".join([*lines, _line("rows", f"{self.rows:,}"), _line("propensity", self._propensity_sentence())])
-
-    def _cautions(self) -> list[str]:
-        """Tables that have nothing in common: the same person or product probably has two ids."""
-        shared = {"user": self.shared_users, "item": self.shared_items}
-        return [
-            _line("caution", f"no {name} occurs in both tables; are {name} ids written alike in both?")
-            for name, count in shared.items()
-            if not count
-        ]
-
-    def _impressions(self) -> list[str]:
-        return _counts(
+        lines += _counts(
             "impressions", self.impressions,
             [(self.treated_cells, "treated cells"), (self.repeated_impressions, "repeated in a cell")],
-            [
-                (self.impressions_duplicate, "exact duplicates, dropped"),
-                (self.impressions_null, f"with a null, dropped{self._null_columns('impressions')}"),
-                (self.impressions_outside, "outside the periods, dropped"),
-                (self.impressions_not_eligible, "in cells that are not eligible, set aside"),
-            ],
+            self._left_out("impressions"),
         )  # fmt: skip
-
-    def _outcomes(self) -> list[str]:
-        return _counts(
+        lines += _counts(
             "outcomes", self.outcomes,
             [(self.matched, "in a treated cell"), (self.control, "without an impression")],
             [
                 (self.before_impression, "before the impression, not counted"),
                 (self.after_window, "after the window, not counted"),
-                (self.outcomes_duplicate, "exact duplicates, dropped"),
-                (self.outcomes_null, f"with a null, dropped{self._null_columns('outcomes')}"),
-                (self.outcomes_outside, "outside the periods, dropped"),
-                (self.outcomes_not_eligible, "in cells that are not eligible, set aside"),
+                *self._left_out("outcomes"),
                 (self.repeated_outcomes, "of those counted repeat an outcome of their cell"),
             ],
         )  # fmt: skip
+        propensity = "recorded for every row"
+        if self.rows_without_propensity:
+            lacking = f"{self.rows_without_propensity:,} of {self.rows:,} rows have none"
+            propensity = f"{lacking}; taurank.propensity.estimate can supply it."
+        return "\n".join([*lines, _line("rows", f"{self.rows:,}"), _line("propensity", propensity)])
 
-    def _null_columns(self, table: str) -> str:
-        counts = [f"{key.partition('.')[2]} {n:,}" for key, n in self.nulls.items() if key.startswith(f"{table}.")]
-        return f" ({', '.join(counts)})" if counts else ""
-
-    def _propensity_sentence(self) -> str:
-        if not self.rows_without_propensity:
-            return "recorded for every row"
-        return (
-            f"{self.rows_without_propensity:,} of {self.rows:,} rows have none; "
-            "taurank.propensity.estimate can supply it."
-        )
+    def _left_out(self, table: str) -> list[tuple[int, str]]:
+        nulls = [f"{key.partition('.')[2]} {n:,}" for key, n in self.nulls.items() if key.startswith(f"{table}.")]
+        columns = f" ({', '.join(nulls)})" if nulls else ""
+        return [
+            (getattr(self, f"{table}_duplicate"), "exact duplicates, dropped"),
+            (getattr(self, f"{table}_null"), f"with a null, dropped{columns}"),
+            (getattr(self, f"{table}_outside"), "outside the periods, dropped"),
+            (getattr(self, f"{table}_not_eligible"), "in cells that are not eligible, set aside"),
+        ]
 
 
 def _counts(name: str, total: int, always: list[tuple[int, str]], otherwise: list[tuple[int, str]]) -> list[str]:
@@ -124,6 +110,6 @@ def _counts(name: str, total: int, always: list[tuple[int, str]], otherwise: lis
 
 
 def _line(name: str, text: str) -> str:
-    """A line of the summary, broken where it would be wider than the terminal of a person."""
+    """A line of the summary, wrapped at 80 columns."""
     first = f"{name:<12} "
     return textwrap.fill(text, WIDTH, initial_indent=first, subsequent_indent=" " * 15, drop_whitespace=True)
