@@ -355,7 +355,7 @@ class Clocked(tr.DLCE):
             self.passes.append((time.perf_counter() - wall, time.process_time() - cpu))
             return stats
 
-        return run
+        return Epoch(run, epoch.updates)
 
 
 def synthetic(positives: int) -> Log:

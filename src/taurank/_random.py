@@ -9,6 +9,7 @@ from enum import IntEnum
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from taurank._jit import compiled, inlined
 
@@ -48,6 +49,13 @@ def word(key: Any, counter: Any) -> Any:
 def uniform(key: Any, counter: Any) -> Any:
     """A uniform number in [0, 1)."""
     return np.float64(word(key, counter) >> np.uint64(11)) * _TO_UNIT
+
+
+def uniforms(key: np.uint64, counters: npt.NDArray[np.uint64]) -> npt.NDArray[np.float64]:
+    """``uniform`` for an array of counters."""
+    with np.errstate(over="ignore"):
+        words: npt.NDArray[np.uint64] = mix(key + (counters + _ONE) * _GOLDEN)
+    return (words >> np.uint64(11)).astype(np.float64) * _TO_UNIT
 
 
 @inlined

@@ -21,6 +21,10 @@ class Diverged(InputError):
     """Training diverged: the hyper-parameters do not suit this log."""
 
 
+class TooLittleData(InputError):
+    """A log lacks the rows that a method trains on, such as positive outcomes."""
+
+
 class MissingExtra(InputError):
     """An optional dependency is not installed; the message has the command that installs it."""
 

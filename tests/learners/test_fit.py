@@ -17,7 +17,19 @@ from taurank import Gains, Log, World
 from taurank._threads import one_blas_thread
 from taurank.errors import Diverged, InputError
 from taurank.evaluation.evaluate import evaluate
-from taurank.learners import BPR, DLCE, LEARNERS, FactorLearner, Learner, Popular, Random, Record
+from taurank.learners import (
+    BPR,
+    DLCE,
+    LEARNERS,
+    ULBPR,
+    ULRMF,
+    CausE,
+    FactorLearner,
+    Learner,
+    Popular,
+    Random,
+    Record,
+)
 from taurank.learners.products import product_tiles, products, tile_items
 from taurank.sgd.scheduler import Stats
 
@@ -402,3 +414,30 @@ def test_tiles_of_products_have_the_bits_of_the_whole() -> None:
                     assert [first for first, _ in tiles] == [n * size for n in range(len(tiles))]
                     joined = np.concatenate([scores for _, scores in tiles], axis=1)
                     assert np.array_equal(joined, whole[some]), (factors, n_items, count)
+
+
+REFUSED: list[tuple[Any, dict[str, Any], str]] = [
+    (DLCE, {"factors": 0}, "factors must be an integer between 1 and 65536, got 0"),
+    (DLCE, {"epochs": 2.5}, "epochs must be an integer ≥ 1, got 2.5"),
+    (DLCE, {"threads": 0}, "threads must be"),
+    (DLCE, {"learning_rate": 0}, "learning_rate must be larger than 0"),
+    (DLCE, {"learning_rate": -1.0}, "learning_rate must be a number ≥ 0"),
+    (DLCE, {"rate_decay": 1.5}, "rate_decay must be a number between 0 and 1"),
+    (DLCE, {"rate_decay": 0}, "rate_decay must be larger than 0"),
+    (DLCE, {"averaging": 1.1}, "averaging must be a number between 0 and 1"),
+    (DLCE, {"regularization": float("nan")}, "regularization must be a number ≥ 0"),
+    (DLCE, {"steepness": -1}, "steepness must be a number ≥ 0"),
+    (DLCE, {"loss": "square"}, "loss must be one of"),
+    (DLCE, {"control_weight": 1.5}, "control_weight must be a number between 0 and 1"),
+    (DLCE, {"cap": 1.5}, "cap"),
+    (ULBPR, {"positive_share": 1.5}, "positive_share must be a number between 0 and 1, got 1.5"),
+    (ULRMF, {"positive_share": 1.5}, "positive_share must be a number between 0 and 1, got 1.5"),
+    (ULRMF, {"positives": -0.1}, "positives must be a number between 0 and 1"),
+    (CausE, {"tie": -1}, "tie must be a number ≥ 0"),
+]
+
+
+@pytest.mark.parametrize(("kind", "params", "message"), REFUSED)
+def test_hyper_parameters_out_of_bounds_are_refused(kind: Any, params: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        kind(**params)

@@ -4,19 +4,30 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
-from taurank import BPR, DLCE, Log, UnfinishedWarning, World
+from taurank import BPR, DLCE, ULBPR, InputError, Log, Random, UnfinishedWarning, World, evaluate, gains
+from taurank.data.eligibility import Eligibility
 from taurank.learners.checkpoints import Record
-from taurank.learners.holdout import check_epochs, hold_out, pilot_epochs, refit_epochs, some_users, warn_if_improving
+from taurank.learners.fitting import FitOptions
+from taurank.learners.holdout import check_epochs, hold_out, pilot_epochs, refit_epochs, warn_if_improving
 
 
 @pytest.fixture(scope="module")
 def small() -> Log:
     return World.synthetic(60, 40, random_state=0).sample(4, random_state=1).log
+
+
+def with_visits(log: Log) -> Log:
+    """A fifth of the visits, and of the rows, taken away."""
+    users, times = np.nonzero(np.random.default_rng(0).random((log.n_users, log.n_times)) < 0.8)
+    table = Eligibility.of(log.catalog, (users, times))
+    return replace(log.take(table.contains(log.user, log.item, log.time)), eligibility=table)
 
 
 def cells(table: Any) -> set[tuple[Any, ...]]:
@@ -62,12 +73,66 @@ def test_checks_are_few_and_end_with_the_last_epoch() -> None:
     assert check_epochs(1) == {1}
 
 
-def test_a_sample_of_users_has_all_their_gains(small: Log) -> None:
-    held = hold_out(small, by_outcome=False)
+@pytest.mark.parametrize("estimator", [
+    gains.ips, partial(gains.capped_ips, cap=0.1), gains.snips, gains.doubly_robust, gains.recommended, gains.naive,
+    gains.outcome,
+])  # fmt: skip
+@pytest.mark.parametrize("visits", [False, True])
+def test_a_check_of_some_users_is_the_mean_of_the_whole_measurement_over_them(
+    small: Log, estimator: Any, visits: bool
+) -> None:
+    measured, model = estimator(with_visits(small) if visits else small), Random(random_state=0).fit(small)
+    options = FitOptions(measured, ["CP@10", "CDCG"], validation_users=7)
+    assert options.sample is not None
+    assert len(set(options.sample.tolist())) == 7
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        whole = evaluate(model, measured, ["CP@10", "CDCG"])
+    for name, value in options.measure(model).items():
+        assert value == pytest.approx(np.nanmean(whole[name].per_user[options.sample]), rel=1e-9)
+
+
+def test_a_log_with_visits_stops_early_too(small: Log) -> None:
+    """The rest has the visits of its own times, and the pre-run measures as it does without visits."""
+    held = hold_out(with_visits(small), by_outcome=False)
     assert held is not None
-    some = some_users(held.gains, 7, seed=0)
-    assert len(set(some.user)) == 7
-    assert len(some) == np.isin(held.gains.user, some.user).sum()
+    assert held.rest.eligibility.shape[2] == 3
+    learner = DLCE(factors=4, epochs=20, random_state=0, threads=1).fit(with_visits(small))
+    assert learner.holdout_["CDCG"].notna().any()
+
+
+def test_an_error_of_the_method_itself_ends_the_fit(small: Log) -> None:
+    """Only too little data in the rest makes a fit go on without its pre-run."""
+
+    class Refuses(DLCE):
+        def gains(self, log: Log) -> Any:
+            raise InputError("not this log")
+
+    with pytest.raises(InputError, match="not this log"):
+        Refuses(epochs=20).fit(small)
+
+
+def test_without_enough_data_in_the_rest_all_rows_are_trained() -> None:
+    """Treated positives at the last time alone: ULBPR has nothing to draw before it."""
+    frame = pd.DataFrame({"user_id": [0, 1, 2, 3], "item_id": [0, 1, 2, 0], "time": [0, 0, 1, 1],
+                          "treated": [0, 0, 1, 1], "outcome": [1, 1, 1, 1], "propensity": 0.5})  # fmt: skip
+    learner = ULBPR(factors=2, epochs=20, random_state=0, threads=1).fit(Log.from_frame(frame))
+    assert len(learner.holdout_) == 0
+    assert len(learner.history_) == 20
+
+
+@pytest.mark.parametrize("kind", [DLCE, BPR])
+def test_a_fit_computes_its_gains_once_for_each_of_its_logs(small: Log, kind: Any, monkeypatch: Any) -> None:
+    logs, usual = list[Log](), kind.gains
+
+    def counted(self: Any, log: Log) -> Any:
+        logs.append(log)
+        return usual(self, log)
+
+    monkeypatch.setattr(kind, "gains", counted)
+    kind(factors=4, epochs=20, random_state=0, threads=1).fit(small)
+    assert len(logs) == 2  # the rest, and all rows
+    assert len({id(log) for log in logs}) == 2
 
 
 def test_held_out_rows_do_not_change_the_pilot(small: Log) -> None:

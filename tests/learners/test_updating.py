@@ -322,3 +322,16 @@ def test_popularity_weighs_values_and_is_stored(tmp_path: Path) -> None:
     counted = tr.Popular().fit(tr.Log.from_frame(frame.drop(columns="value")))
     assert counted.popularity_.dtype == np.int64
     np.testing.assert_array_equal(counted.popularity_, [2, 1, 0])
+
+
+@pytest.mark.parametrize("name", ["ulbpr", "ulrmf", "cause"])
+def test_new_users_without_a_class_of_cells_are_folded_in_untrained(
+    name: str, models: dict[str, Learner], frame: pd.DataFrame
+) -> None:
+    """No treated positive in the whole folded log: the new users begin, and stay, as the mean of all."""
+    rows = frame[(frame["time"] >= 8) & frame["user_id"].isin(LATE_USERS)]
+    rows = rows[(rows["treated"] == 0) | (rows["outcome"] == 0)]
+    rows = rows[rows["treated"] == 0] if name == "cause" else rows
+    folded: Any = models[name].fold_in(tr.Log.from_frame(rows))
+    assert len(folded.user_factors_) > 0
+    assert np.allclose(folded.user_factors_, models[name].user_factors_.mean(axis=0), atol=1e-6)  # type: ignore[attr-defined]

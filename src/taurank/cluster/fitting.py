@@ -24,7 +24,7 @@ from taurank.data.shards import link_shard
 from taurank.errors import InputError, first_line
 from taurank.learners import CountingBayes, FactorLearner, GainsPass, Popular, Random, Record
 from taurank.learners.checkpoints import State
-from taurank.learners.fitting import FitOptions, Training, history_frame
+from taurank.learners.fitting import Epoch, FitOptions, Training, history_frame
 from taurank.learners.holdout import MIN_EPOCHS, affordable_users, check_epochs, pilot_epochs, refit_epochs
 from taurank.sgd.scheduler import Stats
 
@@ -159,7 +159,7 @@ class ClusterTraining(Training):
         self, learner: Any, log: Any, options: FitOptions, fleet: Fleet, checks: Container[int] | None = None,
         pilot: Sequence[Record] = (), title: str = "",
     ) -> None:  # fmt: skip
-        super().__init__(learner, self._epoch, options, 1, checks, pilot, title)
+        super().__init__(learner, Epoch(self._epoch, 0), options, 1, checks, pilot, title)
         self.cluster, self.fleet = log.cluster, fleet
 
     def run(self, log: Any) -> ClusterState:

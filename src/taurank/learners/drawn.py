@@ -11,13 +11,12 @@ import numpy as np
 
 from taurank._random import Stream, stream
 from taurank.data.log import Log
-from taurank.errors import InputError
+from taurank.errors import InputError, TooLittleData
 from taurank.learners.factorization import FactorLearner, FoldEpoch
 from taurank.learners.fitting import Epoch
 from taurank.sgd.folding import fold_drawn
 from taurank.sgd.samplers import Sampler, draw, draw_into
 from taurank.sgd.scheduler import Factors, Pairwise, Pointwise, Stats
-from taurank.sgd.slots import Cells
 from taurank.sgd.strata import Strata
 
 
@@ -28,29 +27,26 @@ class DrawnLearner(FactorLearner):
     run_samples: ClassVar[Callable[..., Stats]]  # run_pairwise_samples or run_pointwise_samples
 
     @abstractmethod
-    def sampler(self, cells: Cells) -> Sampler:
-        """Look at the cells once, refuse those without the classes that the method needs, and return how to draw."""
+    def sampler(self, log: Log) -> Sampler:
+        """Look at the log once and return how to draw; ``TooLittleData`` if it lacks a class of cells."""
 
     @abstractmethod
     def step_params(self) -> Pairwise | Pointwise:
         """The hyper-parameters of a step."""
 
-    def updates_per_epoch(self, log: Log) -> int:
-        return int(np.count_nonzero(log.outcome))
-
     def prepare(self, log: Log) -> Epoch:
-        n = self.updates_per_epoch(log)
+        n = int(np.count_nonzero(log.outcome))
         if not n:
-            raise InputError(f"{type(self).__name__} found no positive outcome in this log.")
+            raise TooLittleData(f"{type(self).__name__} found no positive outcome in this log.")
         if log.value is not None:
             raise InputError(
                 f"{type(self).__name__} draws outcomes and cannot weigh them by the column 'value'; leave the column "
                 "out, or use a learner that passes over the outcomes, such as dlce or bpr."
             )
-        sampler = self.sampler(_cells(log))
+        sampler = self.sampler(log)
         strata, params, run_samples = Strata(log.n_users, log.n_items, n), self.step_params(), type(self).run_samples
 
-        def epoch(factors: Factors, seed: int, number: int, threads: int) -> Stats:
+        def run(factors: Factors, seed: int, number: int, threads: int) -> Stats:
             now = params._replace(learning_rate=self.rate(number))
             key = stream(seed, number, Stream.DRAWN_SAMPLES)
             with strata.buffer(n, sampler.record) as drawn:
@@ -58,24 +54,19 @@ class DrawnLearner(FactorLearner):
                     draw_into(drawn, spare, sampler, log.n_users, key, threads)
                 return run_samples(factors, drawn, strata, seed, number, now, threads)
 
-        return epoch
+        return Epoch(run, n)
 
     def prepare_fold(self, log: Log) -> FoldEpoch:
-        n = self.updates_per_epoch(log)
-        params = self.step_params()
+        n, params = int(np.count_nonzero(log.outcome)), self.step_params()
         try:
-            sampler = self.sampler(_cells(log))
-        except InputError:  # a class of cells is missing: these rows say nothing that the method uses
-            n = 0
+            sampler = self.sampler(log) if n else None
+        except TooLittleData:  # a class of cells is missing: these rows say nothing that the method uses
+            sampler = None
 
-        def epoch(factors: Factors, seed: int, number: int, threads: int) -> None:
-            if n:
+        def run(factors: Factors, seed: int, number: int, threads: int) -> None:
+            if sampler is not None:
                 drawn = draw(sampler, n, log.n_users, stream(seed, number, Stream.DRAWN_SAMPLES), threads)
                 now = params._replace(learning_rate=self.rate(number))
                 fold_drawn(factors, drawn, now, log.n_users, threads)
 
-        return epoch
-
-
-def _cells(log: Log) -> Cells:
-    return Cells(log.user, log.item, log.time, log.treated, log.outcome, log.n_users, log.n_items, log.n_times)
+        return run

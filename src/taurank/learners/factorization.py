@@ -21,7 +21,7 @@ from taurank._validation import check_instance, check_number, generator
 from taurank.data.ids import Codes, Ids
 from taurank.data.log import Log
 from taurank.data.schema import Array
-from taurank.errors import InputError
+from taurank.errors import InputError, TooLittleData
 from taurank.learners.base import Float32s, Learner
 from taurank.learners.checkpoints import Checkpoint, Record
 from taurank.learners.features import pulled
@@ -93,25 +93,25 @@ class FactorLearner(Learner):
 
     @abstractmethod
     def prepare(self, log: Log) -> Epoch:
-        """The method itself: read the log once, and return the function that runs one epoch."""
+        """The method itself: read the log once and return an epoch; ``TooLittleData`` if nothing is to be trained."""
 
     def rate(self, epoch: int) -> float:
         """The learning rate of an epoch, counted from 0."""
         return decayed(self.learning_rate, self.rate_decay, epoch, self.epochs)
 
     def updates_per_epoch(self, log: Log) -> int:
-        """As many as the log has positive outcomes, unless the method says otherwise."""
-        return int(np.count_nonzero(log.outcome))
+        return self.prepare(log).updates
 
     def _train(self, log: Log, options: FitOptions) -> list[Record]:
         threads = worker_count(self.threads)
         pilot = self._pilot(log, options, threads) if options.holds_out else []
         final = copy.copy(self) if pilot else self
+        final = final._started(options)
+        epoch = final._epoch(log, options)
         if pilot:
             best = options.best_epoch(pilot)
-            final.epochs = refit_epochs(pilot, best, self.updates_per_epoch(log), self.epochs, self.rate_decay)
-        final = final._started(options)
-        state = Training(final, final._epoch(log, options), options, threads, pilot=pilot).run(log)
+            final.epochs = refit_epochs(pilot, best, epoch.updates, self.epochs, self.rate_decay)
+        state = Training(final, epoch, options, threads, pilot=pilot).run(log)
         self.with_factors(state.result)
         self.trained_ = np.array([state.best_epoch or state.epoch], np.int64)
         if options.checkpoint is not None:
@@ -131,10 +131,10 @@ class FactorLearner(Learner):
         pilot.epochs, pilot.rate_decay, pilot.averaging = pilot_epochs(self.epochs, self.rate_decay), 1.0, 0.0
         try:
             epoch = pilot._epoch(held.rest, options)
-        except InputError:  # without the rows that are held out, the method lacks something it needs
+        except TooLittleData:  # without the rows that are held out, the method lacks something it needs
             return []
         checks = check_epochs(pilot.epochs)
-        users = affordable_users(pilot.epochs * pilot.updates_per_epoch(held.rest), len(checks), log.n_items)
+        users = affordable_users(pilot.epochs * epoch.updates, len(checks), log.n_items)
         watched = replace(
             options, validation=held.gains, validation_users=options.validation_users or users,
             checkpoint=None, callback=None,

@@ -48,7 +48,7 @@ def pulled(
                 ridge.pull(table, share)
         return stats
 
-    return run
+    return Epoch(run, epoch.updates)
 
 
 def _positives(codes: npt.NDArray[Any], log: Log) -> npt.NDArray[Any]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 import numpy as np
 
 from taurank._progress import Progress
+from taurank._types import Codes
 from taurank._validation import check_instance, check_integer, check_number, generator
 from taurank.data.features import Features
 from taurank.data.files import check_target, is_folder
@@ -28,7 +29,7 @@ from taurank.evaluation.evaluate import evaluate
 from taurank.evaluation.metrics import Metric, parse
 from taurank.evaluation.rankers import Ranker
 from taurank.learners.checkpoints import Checkpoint, Record, State
-from taurank.learners.holdout import some_users, warn_if_improving
+from taurank.learners.holdout import of_users, some_users, warn_if_improving
 from taurank.sgd.scheduler import Factors, Stats
 
 if TYPE_CHECKING:
@@ -36,8 +37,20 @@ if TYPE_CHECKING:
 
 Metrics = str | Metric | Sequence[str | Metric]
 
-# one epoch of a method: (factors, seed, number of the epoch, threads) -> its statistics
-Epoch = Callable[[Factors, int, int, int], Stats]
+
+@dataclass(frozen=True)
+class Epoch:
+    """One epoch of a method on one log.
+
+    ``run(factors, seed, number of the epoch, threads)`` changes the factors in place and returns its statistics;
+    ``updates`` is how many updates it makes.
+    """
+
+    run: Callable[[Factors, int, int, int], Stats]
+    updates: int
+
+    def __call__(self, factors: Factors, seed: int, number: int, threads: int) -> Stats:
+        return self.run(factors, seed, number, threads)
 
 
 class Trainable(Ranker, Protocol):
@@ -105,11 +118,21 @@ class FitOptions:
 
     @cached_property
     def measured(self) -> Gains | RemoteGains | None:
-        """What a check measures: the validation, or that of some of its users."""
+        """What a check measures: the validation, without the rows of users that are not sampled where they can go."""
         if isinstance(self.validation, RemoteGains):
             return self.validation
+        if not isinstance(self.validation, Gains):
+            return None
+        return self.validation if self.sample is None else of_users(self.validation, self.sample)
+
+    @cached_property
+    def sample(self) -> Codes | None:
+        """The users whose mean a check is; None: all."""
+        if isinstance(self.validation, RemoteGains):
+            chosen: Codes | None = getattr(self.validation, "chosen", None)
+            return chosen
         if not isinstance(self.validation, Gains) or self.validation_users is None:
-            return self.validation if isinstance(self.validation, Gains) else None
+            return None
         return some_users(self.validation, self.validation_users, seed=0)
 
     def measure(self, learner: Ranker, threads: int | None = None) -> dict[str, float]:
@@ -121,7 +144,9 @@ class FitOptions:
                 warnings.simplefilter("ignore", known)
             gains: Any = self.measured
             result = evaluate(learner, gains, _given(self.metric), threads=threads)
-        return {formula.name: float(result[formula.name].mean) for formula in self.formulas}
+        if self.sample is None:
+            return {formula.name: float(result[formula.name].mean) for formula in self.formulas}
+        return {f.name: float(np.nanmean(result[f.name].per_user[self.sample])) for f in self.formulas}
 
     def warn_of_training_log(self, fingerprint: str | None) -> None:
         """Early stopping by the training log itself notices no overfitting."""

@@ -104,15 +104,22 @@ def affordable_users(updates: int, checks: int, n_items: int) -> int:
     return max(MIN_USERS, updates // (checks * n_items))
 
 
-def some_users(measured: Gains, count: int, seed: int) -> Gains:
-    """Gains of ``count`` random users of those that have any; ``measured`` itself if these are no more."""
+def some_users(measured: Gains, count: int, seed: int) -> Codes | None:
+    """``count`` random users of those that have gains; None if these are no more."""
     users = np.unique(measured.user)
-    if len(users) <= count:
+    return None if len(users) <= count else choose_users(users, count, seed)
+
+
+def of_users(measured: Gains, users: Codes) -> Gains:
+    """Gains that measure these users as ``measured`` does, with the other users' rows left out if nothing needs them.
+
+    An estimate that also counts cells without a row is made from its whole log.
+    """
+    if measured.estimator is not None and measured.estimator.is_dense:
         return measured
-    chosen = choose_users(users, count, seed)
-    rows = np.isin(measured.user, chosen)
+    rows = np.isin(measured.user, users)
     columns = {name: getattr(measured, name)[rows] for name in ("user", "item", "time", "value")}
-    return replace(measured, log=None, **columns)
+    return replace(measured, log=None, estimator=None, **columns)
 
 
 def choose_users(users: Codes, count: int, seed: int) -> Codes:

@@ -17,11 +17,12 @@ import numpy as np
 from taurank._validation import check_number
 from taurank.data.ids import Codes
 from taurank.data.log import Log
-from taurank.errors import InputError
+from taurank.errors import InputError, TooLittleData
 from taurank.estimation import gains
 from taurank.estimation.caps import Caps
 from taurank.estimation.gains import Gains
 from taurank.learners.drawn import DrawnLearner
+from taurank.learners.eligible import cells_of, pair_sampler
 from taurank.learners.factorization import CAP_GRID, REGULARIZATION_GRID, FactorLearner, FoldEpoch
 from taurank.learners.fitting import Epoch
 from taurank.sgd import samplers
@@ -37,7 +38,7 @@ from taurank.sgd.scheduler import (
     run_pairwise_epoch,
     run_pairwise_samples,
 )
-from taurank.sgd.slots import Cells, pair_kinds, slots_of
+from taurank.sgd.slots import pair_kinds, slots_of
 from taurank.sgd.strata import Strata
 
 
@@ -64,23 +65,20 @@ class GainsPass(FactorLearner):
         """The cells to pass over, and their signed weights."""
         raise NotImplementedError
 
-    def updates_per_epoch(self, log: Log) -> int:
-        return len(self.gains(log))
-
     def prepare(self, log: Log) -> Epoch:
         cells = self.gains(log)
         if not len(cells):
-            raise InputError(f"{type(self).__name__} found no usable positive outcome in this log.")
+            raise TooLittleData(f"{type(self).__name__} found no usable positive outcome in this log.")
         strata = Strata(log.n_users, log.n_items, len(cells))
         basket, baskets = self._baskets(cells)
         positives = by_user(cells.user, cells.item, cells.value, log.n_users, log.n_items, basket)
         params = Pairwise(self.learning_rate, self.regularization, self.steepness, SURROGATES[self.loss])
 
-        def epoch(factors: Factors, seed: int, number: int, threads: int) -> Stats:
+        def run(factors: Factors, seed: int, number: int, threads: int) -> Stats:
             now = params._replace(learning_rate=self.rate(number))
             return run_pairwise_epoch(factors, positives, strata, seed, number, now, threads, baskets)
 
-        return epoch
+        return Epoch(run, len(cells))
 
     def prepare_fold(self, log: Log) -> FoldEpoch:
         cells = self.gains(log)
@@ -199,14 +197,16 @@ class ULBPR(DrawnLearner):
         return Pairwise(self.learning_rate, self.regularization)
 
     def prepare(self, log: Log) -> Epoch:
-        if log.n_items == 1 and self.updates_per_epoch(log):  # nothing to rank
-            return lambda factors, seed, number, threads: NOTHING_DONE
+        if log.n_items == 1 and log.outcome.any():  # nothing to rank
+            return Epoch(lambda factors, seed, number, threads: NOTHING_DONE, int(np.count_nonzero(log.outcome)))
         return super().prepare(log)
 
-    def sampler(self, cells: Cells) -> samplers.Sampler:
-        slots = slots_of(cells)
+    def sampler(self, log: Log) -> samplers.Sampler:
+        if not log.eligibility.is_everything:
+            return pair_sampler(log, self.positive_share)
+        slots = slots_of(cells_of(log))
         kinds = pair_kinds(slots, self.positive_share)
         if kinds is None:
-            raise InputError("ULBPR found no treated positive in this log.")
+            raise TooLittleData("ULBPR found no treated positive in this log.")
         choose, fill = partial(samplers.choose_pairs, slots, kinds), partial(samplers.fill_pairs, slots, kinds)
         return samplers.Sampler(PAIR, choose, fill)

@@ -15,17 +15,19 @@ from scipy.special import expit
 
 from taurank._validation import check_number
 from taurank.data.ids import Codes
+from taurank.data.log import Log
 from taurank.data.schema import Array
-from taurank.errors import InputError
+from taurank.errors import TooLittleData
 from taurank.learners.base import Float32s
 from taurank.learners.drawn import DrawnLearner
+from taurank.learners.eligible import arm_sampler, cells_of, class_sampler
 from taurank.learners.factorization import REGULARIZATION_GRID, FactorLearner
 from taurank.learners.products import products
 from taurank.learners.updating import extended
 from taurank.sgd import samplers
 from taurank.sgd.samples import POINT
 from taurank.sgd.scheduler import Factors, Pointwise, factor_table, run_pointwise_samples
-from taurank.sgd.slots import CLASS_NAMES, Cells, arms_of, cells_by_class, slots_of
+from taurank.sgd.slots import CLASS_NAMES, arms_of, cells_by_class, slots_of
 
 
 @dataclass(kw_only=True, eq=False)
@@ -53,12 +55,15 @@ class ULRMF(DrawnLearner):
     def step_params(self) -> Pointwise:
         return Pointwise(self.learning_rate, self.regularization)
 
-    def sampler(self, cells: Cells) -> samplers.Sampler:
+    def sampler(self, log: Log) -> samplers.Sampler:
+        if not log.eligibility.is_everything:
+            return class_sampler(log, self.positives, self.positive_share)
+        cells = cells_of(log)
         slots = slots_of(cells)
         by_class = cells_by_class(cells, slots)
         for name, size in zip(CLASS_NAMES, (*np.diff(by_class.start), by_class.n_absent), strict=True):
             if not size:
-                raise InputError(f"ULRMF needs cells of every class; this log has no {name}.")
+                raise TooLittleData(f"ULRMF needs cells of every class; this log has no {name}.")
         shares = (self.positives, self.positive_share)
         choose = partial(samplers.choose_by_class, slots, by_class, *shares)
         return samplers.Sampler(POINT, choose, partial(samplers.fill_by_class, slots))
@@ -93,11 +98,13 @@ class CausE(DrawnLearner):
     def step_params(self) -> Pointwise:
         return Pointwise(self.learning_rate, self.regularization, self.tie)
 
-    def sampler(self, cells: Cells) -> samplers.Sampler:
-        slots = slots_of(cells)
+    def sampler(self, log: Log) -> samplers.Sampler:
+        if not log.eligibility.is_everything:
+            return arm_sampler(log)
+        slots = slots_of(cells_of(log))
         arms = arms_of(slots)
         if not len(arms.treated) or not arms.n_control:
-            raise InputError("CausE needs positive outcomes and both treated and untreated cells.")
+            raise TooLittleData("CausE needs positive outcomes and both treated and untreated cells.")
         choose = partial(samplers.choose_by_arm, slots, arms)
         return samplers.Sampler(POINT, choose, partial(samplers.fill_by_arm, slots))
 

@@ -100,9 +100,14 @@ def slots_of(cells: Cells) -> Slots:
     )  # fmt: skip
 
 
-def pair_kinds(slots: Slots, alpha: float) -> PairKinds | None:
-    """ULBPR's kinds of pairs and where they can be drawn; kinds that no slot can serve are left out."""
+def pair_kinds(slots: Slots, alpha: float, absent: Longs | None = None) -> PairKinds | None:
+    """ULBPR's kinds of pairs and where they can be drawn; kinds that no slot can serve are left out.
+
+    ``absent`` is how many control negatives each slot has (None: all items that are not listed).
+    """
     has = _class_sizes(slots) > 0
+    if absent is not None:
+        has[:, CN] = absent > 0
     kinds = []
     for share, classes in ((1.0 - alpha, _STRICT), (alpha, _LOOSE)):
         able = [(pair, np.flatnonzero(has[:, pair[0]] & has[:, pair[1]])) for pair in classes]
