@@ -1,10 +1,10 @@
 """DLCE's family on The Complete Journey: the control weight ρ, and CUBN beside the other baselines.
 
-    python benchmarks/family.py [weight] [neighbors] [kinds] [start] [--quick]
+    python benchmarks/family.py [weight] [neighbors] [channels] [start] [--quick]
 
 weight      DLCE with ρ = 0 (DLTO), 0.3, 0.6, 0.8, 1 on both category worlds of the paper
 neighbors   CUBN by similarity of outcomes and of treatments, beside Popular, CountingBayes and DLCE
-kinds       mailer and display: the best kind or none, against one kind for all
+channels    mailer and display: the best channel or none, against one channel for all
 start       factors that start from EmpiricalBayes, beside DLCE, DLTO and EmpiricalBayes itself
 
 A number is the metric by the true effects of ten fresh times, the mean over training draws.
@@ -97,32 +97,37 @@ def benchmark_start(quick: bool) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def benchmark_kinds(quick: bool) -> pd.DataFrame:
-    """Ten items per user: the true effect of what is recommended, per item and kind."""
-    by_kind = {kind: tr.dunnhumby.world("category", kind=kind) for kind in ("mailer", "display")}
-    first, second = by_kind.values()
+def benchmark_channels(quick: bool) -> pd.DataFrame:
+    """Ten items per user: the true effect of what is recommended, per item and channel."""
+    by_channel = {channel: tr.dunnhumby.world("category", kind=channel) for channel in ("mailer", "display")}
+    first, second = by_channel.values()
     users = [user for user in first.users.values.to_pylist() if second.users.encode([user])[0] >= 0]
     items = [item for item in first.items.values.to_pylist() if second.items.encode([item])[0] >= 0]
     effects, models = {}, {}
-    for kind, world in by_kind.items():
+    for channel, world in by_channel.items():
         here = np.ix_(world.users.encode_known(users), world.items.encode_known(items))
-        effects[kind] = (world.treated_rate - world.control_rate)[here]
+        effects[channel] = (world.treated_rate - world.control_rate)[here]
         rows = world.sample(10, random_state=1).log.to_frame()
         rows = rows[rows["user_id"].isin(users) & rows["item_id"].isin(items)]
-        models[kind] = tr.CountingBayes().fit(tr.Log.from_frame(rows, users=users, items=items))
-    policies = {"best kind or none": models, **{f"{kind} alone": {kind: models[kind]} for kind in models}}
+        models[channel] = tr.CountingBayes().fit(tr.Log.from_frame(rows, users=users, items=items))
+    policies = {
+        "best channel or none": models,
+        **{f"{channel} alone": {channel: models[channel]} for channel in models},
+    }
     table = []
     for label, learners in policies.items():
-        lists = tr.BestKind(learners).recommend(k=10)
+        lists = tr.BestChannel(learners).recommend(k=10)
         user, item = (ids.encode_known(lists[name]) for ids, name in
                       ((models["mailer"].users, "user_id"), (models["mailer"].items, "item_id")))  # fmt: skip
-        true = np.select([lists["kind"] == kind for kind in effects], [each[user, item] for each in effects.values()])
-        share = float((lists["kind"] == "display").mean())
+        true = np.select(
+            [lists["channel"] == channel for channel in effects], [each[user, item] for each in effects.values()]
+        )
+        share = float((lists["channel"] == "display").mean())
         table.append((label, len(lists) / len(users), share, float(true.sum() / len(users))))
     columns = ["recommended", "items per user", "share of displays", "purchases caused per user"]
     return pd.DataFrame(table, columns=columns)
 
 
 if __name__ == "__main__":
-    parts = {"weight": benchmark_weight, "neighbors": benchmark_neighbors, "kinds": benchmark_kinds}
+    parts = {"weight": benchmark_weight, "neighbors": benchmark_neighbors, "channels": benchmark_channels}
     run_parts({**parts, "start": benchmark_start}, __doc__)

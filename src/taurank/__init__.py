@@ -14,7 +14,7 @@ __version__ = "0.1.0"
 _PUBLIC = {
     "taurank": ["cluster"],
     "taurank.data.features": ["Features"],
-    "taurank.data.kinds": ["Kinds"],
+    "taurank.data.channels": ["Channels"],
     "taurank.data.log": ["Log"],
     "taurank.errors": [
         "Diverged", "InputError", "MissingExtra", "OverlapWarning", "TrainingLogWarning", "UnfinishedWarning",
@@ -31,7 +31,7 @@ _PUBLIC = {
         "BLCE", "BPR", "CUBN", "DLCE", "DLTO", "LEARNERS", "ULBPR", "ULRMF", "CausE", "CountingBayes",
         "EmpiricalBayes", "Learner", "Popular", "Random", "load", "scorer",
     ],
-    "taurank.learners.kinds": ["BestKind"],
+    "taurank.learners.channels": ["BestChannel"],
     "taurank.piloting.power": ["power"],
     "taurank.piloting.run": ["pilot"],
     "taurank.tuning": ["tune"],
@@ -45,7 +45,7 @@ __all__ = sorted(_HOMES)
 if TYPE_CHECKING:  # isort: off
     from taurank import cluster as cluster
     from taurank.data.features import Features as Features
-    from taurank.data.kinds import Kinds as Kinds
+    from taurank.data.channels import Channels as Channels
     from taurank.data.log import Log as Log
     from taurank.errors import Diverged as Diverged, InputError as InputError
     from taurank.errors import MissingExtra as MissingExtra, OverlapWarning as OverlapWarning
@@ -65,7 +65,7 @@ if TYPE_CHECKING:  # isort: off
     from taurank.learners import EmpiricalBayes as EmpiricalBayes
     from taurank.learners import Learner as Learner, Popular as Popular, Random as Random, load as load
     from taurank.learners import scorer as scorer
-    from taurank.learners.kinds import BestKind as BestKind
+    from taurank.learners.channels import BestChannel as BestChannel
     from taurank.piloting.power import power as power
     from taurank.piloting.run import pilot as pilot
     from taurank.tuning import tune as tune

@@ -1,4 +1,4 @@
-"""BestKind: for each user and item the kind of recommendation with the largest effect, or none."""
+"""BestChannel: for each user and item the channel of recommendation with the largest effect, or none."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ import numpy.typing as npt
 
 from taurank._threads import one_blas_thread
 from taurank._validation import check_instance, check_integer, check_number
+from taurank.data.channels import Channels
 from taurank.data.files import atomic_path
 from taurank.data.ids import Codes
-from taurank.data.kinds import Kinds
 from taurank.errors import InputError
 from taurank.evaluation import topk
 from taurank.learners.base import Learner
@@ -30,10 +30,10 @@ BLOCK = 256  # users
 
 
 @dataclass(frozen=True)
-class BestKind:
-    """One learner per kind of recommendation.
+class BestChannel:
+    """One learner per channel of recommendation.
 
-    Its scores are compared between kinds and with 0, so the learners must score effects in purchases per
+    Its scores are compared between channels and with 0, so the learners must score effects in purchases per
     recommendation, as ``CountingBayes`` and ``CUBN`` do; scores of factor learners have no unit.
     """
 
@@ -41,26 +41,26 @@ class BestKind:
 
     def __post_init__(self) -> None:
         if not self.learners:
-            raise InputError("BestKind needs a learner for at least one kind.")
-        for kind, learner in self.learners.items():
-            check_instance(f"the learner of '{kind}'", learner, Learner, "taurank, such as CountingBayes()")
+            raise InputError("BestChannel needs a learner for at least one channel.")
+        for channel, learner in self.learners.items():
+            check_instance(f"the learner of '{channel}'", learner, Learner, "taurank, such as CountingBayes()")
 
-    def fit(self, kinds: Kinds, **options: Any) -> Self:
-        """Fit each learner to the log of its kind; options as in ``Learner.fit``."""
-        check_instance("kinds", kinds, Kinds, "Kinds.from_frame")
-        for kind, learner in self.learners.items():
-            learner.fit(kinds[kind], **options)
+    def fit(self, channels: Channels, **options: Any) -> Self:
+        """Fit each learner to the log of its channel; options as in ``Learner.fit``."""
+        check_instance("channels", channels, Channels, "Channels.from_frame")
+        for channel, learner in self.learners.items():
+            learner.fit(channels[channel], **options)
         return self
 
     def scores(self, user_codes: Codes) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.intp]]:
-        """The largest effect of each item for these users, and the position of its kind (the first of equals)."""
+        """The largest effect of each item for these users, and the position of its channel (the first of equals)."""
         each = np.stack([learner.score_block(user_codes) for learner in self.learners.values()])
         return each.max(axis=0), each.argmax(axis=0)
 
     def recommend(self, users: Any = None, k: int = 10, *, min_effect: float = 0.0) -> pd.DataFrame:
-        """The ``k`` best pairs of item and kind of each user: ``user_id, item_id, kind, score, rank``.
+        """The ``k`` best pairs of item and channel of each user: ``user_id, item_id, channel, score, rank``.
 
-        An item is listed at most once, by its best kind, and only if its effect is larger than ``min_effect``: a
+        An item is listed at most once, by its best channel, and only if its effect is larger than ``min_effect``: a
         user whom nothing helps gets no row.
         """
         import pandas as pd
@@ -69,7 +69,7 @@ class BestKind:
         check_number("min_effect", min_effect, -1e9)
         first = self._first()
         asked = np.arange(len(first.users), dtype=np.int32) if users is None else first.users.encode_known(users)
-        kinds, parts = np.array(list(self.learners), dtype=object), []
+        channels, parts = np.array(list(self.learners), dtype=object), []
         with one_blas_thread():
             for begin in range(0, len(asked), BLOCK):
                 codes = asked[begin : begin + BLOCK]
@@ -80,7 +80,7 @@ class BestKind:
                 columns = {
                     "user_id": first.users.decode(codes[row]).to_pandas(),
                     "item_id": first.items.decode(item).to_pandas(),
-                    "kind": kinds[which[row, item]],
+                    "channel": channels[which[row, item]],
                     "score": top.values[row, rank],
                     "rank": (rank + 1).astype(np.int32),
                 }
@@ -88,12 +88,12 @@ class BestKind:
         return pd.concat(parts, ignore_index=True)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the fitted learners of all kinds to one file, a ZIP archive of their models."""
+        """Write the fitted learners of all channels to one file, a ZIP archive of their models."""
         self._first()
         with TemporaryDirectory() as folder, atomic_path(path) as target, zipfile.ZipFile(target, "w") as archive:
-            for number, (kind, learner) in enumerate(self.learners.items()):
+            for number, (channel, learner) in enumerate(self.learners.items()):
                 learner.save(Path(folder) / str(number))
-                archive.write(Path(folder) / str(number), kind)
+                archive.write(Path(folder) / str(number), channel)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], trust: Iterable[str] = ()) -> Self:
@@ -101,19 +101,19 @@ class BestKind:
         learners = {}
         try:
             with TemporaryDirectory() as folder, zipfile.ZipFile(path) as archive:
-                for number, kind in enumerate(archive.namelist()):
+                for number, channel in enumerate(archive.namelist()):
                     model = Path(folder) / str(number)
-                    model.write_bytes(archive.read(kind))
-                    learners[kind] = load(model, trust)
+                    model.write_bytes(archive.read(channel))
+                    learners[channel] = load(model, trust)
         except FileNotFoundError:
             raise InputError(f"'{os.fspath(path)}' does not exist.") from None
         except (zipfile.BadZipFile, zipfile.LargeZipFile, OSError) as error:
-            raise InputError(f"'{os.fspath(path)}' is not a saved BestKind: {error}.") from error
+            raise InputError(f"'{os.fspath(path)}' is not a saved BestChannel: {error}.") from error
         return cls(learners)
 
     def _first(self) -> Learner:
         """Any of the learners, after a check that all have the same catalog."""
         first, *others = self.learners.values()
         if any(other.users != first.users or other.items != first.items for other in others):
-            raise InputError("the learners of the kinds have different users or items; fit them to one Kinds.")
+            raise InputError("the learners of the channels have different users or items; fit them to one Channels.")
         return first

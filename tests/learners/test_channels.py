@@ -1,0 +1,121 @@
+"""Several channels of recommendation: the log of each, and the best channel of each pair."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import taurank as tr
+from taurank.errors import InputError
+
+
+def two_worlds() -> tuple[dict[str, np.ndarray], pd.DataFrame]:
+    """Mailers help users below 60 and displays the others; item 0 is helped by nothing."""
+    rng = np.random.default_rng(0)
+    user, item, time = (axis.ravel() for axis in np.indices((120, 8, 12)))
+    likes = {"mailer": user < 60, "display": user >= 60}
+    chance = np.full(len(user), 0.1)
+    shown = {channel: rng.random(len(user)) < 0.4 for channel in likes}
+    for channel in likes:
+        chance = chance + np.where(likes[channel] & (item > 0), 0.5, -0.05) * shown[channel]
+    outcome = (rng.random(len(user)) < np.clip(chance, 0, 1)).astype(int)
+    cells = pd.DataFrame({"user_id": user, "item_id": item, "time": time, "outcome": outcome})
+    rows = [cells[shown[channel]].assign(channel=channel, treated=1, propensity=0.4) for channel in likes]
+    rows.append(cells[~shown["mailer"] & ~shown["display"] & (outcome == 1)].assign(channel=None, treated=0))
+    return likes, pd.concat(rows, ignore_index=True)
+
+
+@pytest.fixture(scope="module")
+def frame() -> pd.DataFrame:
+    return two_worlds()[1]
+
+
+@pytest.fixture(scope="module")
+def channels(frame: pd.DataFrame) -> tr.Channels:
+    return tr.Channels.from_frame(frame)
+
+
+def test_the_log_of_a_channel_has_the_others_as_background(frame: pd.DataFrame, channels: tr.Channels) -> None:
+    """Twin: cell by cell."""
+    assert channels.names == ["display", "mailer"]
+    log, cells = channels["mailer"].to_frame(), frame.groupby(["user_id", "item_id", "time"])
+    by_cell: Any = log.set_index(["user_id", "item_id", "time"])
+    for number, (cell, rows) in enumerate(cells):
+        if number % 97:
+            continue
+        mailed = bool((rows["channel"] == "mailer").any())
+        if mailed or rows["outcome"].iloc[0] == 1:
+            assert by_cell.loc[cell, "treated"] == mailed
+            assert by_cell.loc[cell, "outcome"] == rows["outcome"].iloc[0]
+            assert np.isnan(by_cell.loc[cell, "propensity"]) == (not mailed)
+        else:
+            assert cell not in by_cell.index
+    assert channels["mailer"].catalog == channels["display"].catalog
+
+
+def test_finds_the_channel_that_helps_and_nothing_where_none_does(channels: tr.Channels) -> None:
+    best = tr.BestChannel({"mailer": tr.CountingBayes(), "display": tr.CountingBayes()}).fit(channels)
+    lists = best.recommend(k=3)
+    helped = np.where(lists["user_id"] < 60, "mailer", "display")
+    assert (lists["channel"] == helped).mean() > 0.95
+    assert (lists["item_id"] == 0).mean() < 0.05
+    assert lists.groupby("user_id")["rank"].apply(lambda rank: list(rank) == list(range(1, len(rank) + 1))).all()
+    assert (lists["score"] > 0).all()
+    assert best.recommend(k=8, min_effect=5.0).empty
+
+
+def test_is_the_largest_score_of_the_learners(channels: tr.Channels) -> None:
+    best = tr.BestChannel({"mailer": tr.CountingBayes(), "display": tr.CountingBayes()}).fit(channels)
+    for row in best.recommend([7, 100], k=3).itertuples():
+        each = {channel: learner.score([row.user_id], [row.item_id])[0] for channel, learner in best.learners.items()}
+        assert row.score == max(each.values()) == each[str(row.channel)]
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda rows: rows.drop(columns="channel"), "no column 'channel'"),
+        (lambda rows: rows.drop(columns="treated"), "no column 'treated'"),
+        (lambda rows: rows.assign(channel=None), "has no value"),
+        (lambda rows: rows.assign(outcome=np.arange(len(rows)) % 2), "rows with different outcomes"),
+        (lambda rows: pd.concat([rows, rows.head(3)]), "3 rows repeat"),
+    ],
+)
+def test_refuses(change: Any, words: str, frame: pd.DataFrame) -> None:
+    with pytest.raises(InputError, match=words):
+        tr.Channels.from_frame(change(frame))
+
+
+def test_refuses_what_is_not_there(channels: tr.Channels, frame: pd.DataFrame) -> None:
+    with pytest.raises(InputError, match="no channel 'radio'; known: display, mailer"):
+        channels["radio"]
+    with pytest.raises(InputError, match="at least one channel"):
+        tr.BestChannel({})
+    few = tr.Channels.from_frame(frame[frame["user_id"] < 50])
+    models = {"mailer": tr.CountingBayes().fit(channels["mailer"]), "display": tr.CountingBayes().fit(few["display"])}
+    with pytest.raises(InputError, match="different users or items"):
+        tr.BestChannel(models).recommend()
+
+
+def test_a_saved_best_channel_recommends_the_same(channels: tr.Channels, tmp_path: Path) -> None:
+    models = {"mailer": tr.CountingBayes(), "display": tr.EmpiricalBayes(threads=1, prior="item")}
+    best = tr.BestChannel(models).fit(channels)
+    best.save(tmp_path / "best.zip")
+    again = tr.BestChannel.load(tmp_path / "best.zip")
+    assert list(again.learners) == ["mailer", "display"]
+    pd.testing.assert_frame_equal(again.recommend(k=3), best.recommend(k=3))
+
+
+def test_a_file_that_is_not_a_best_channel_is_refused(channels: tr.Channels, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="does not exist"):
+        tr.BestChannel.load(tmp_path / "nothing.zip")
+    (tmp_path / "text.zip").write_text("text")
+    with pytest.raises(InputError, match="not a saved BestChannel"):
+        tr.BestChannel.load(tmp_path / "text.zip")
+    with pytest.raises(InputError, match="not fitted"):
+        tr.BestChannel({"mailer": tr.CountingBayes()}).save(tmp_path / "unfitted.zip")
+    assert not (tmp_path / "unfitted.zip").exists()
