@@ -106,7 +106,7 @@ def _without_propensities(shop: Shop, folder: Path, threads: int | None) -> None
     other.mkdir()
     write_tables(shop, other, recorded="nothing", threads=threads)
     plan = (other / "pilot.toml").read_text().replace('propensity = "chance"\n', "")
-    for model in ("additive", "taste"):
+    for model in ("additive", "exposure"):
         (other / f"{model}.toml").write_text(plan + f'propensity = "{model}"\n')
         result = tr.pilot(other / f"{model}.toml", other / model, threads=threads)
         print(f"  nothing recorded, {model} model: {result.answer.decision}. {result.answer.sentence}")

@@ -10,7 +10,7 @@ from typing import Literal
 Combine = Literal["same", "any", "first", "max"]  # the propensity of a cell with several impressions
 Nulls = Literal["refuse", "drop"]
 Incomplete = Literal["drop", "keep"]  # a first or last period that the tables cover in part
-PropensityKind = Literal["additive", "taste"]
+PropensityKind = Literal["exposure", "additive"]
 SlatePolicy = Literal["softmax", "epsilon-greedy-slots", "epsilon-greedy-slates"]
 Recorded = Literal["propensity", "slots", "nothing"]  # of a made-up shop's draws
 OnUnknown = Literal["raise", "warn", "popular"]

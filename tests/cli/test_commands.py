@@ -127,13 +127,13 @@ def test_demo_compares_three_rankings(taurank: Command, monkeypatch: pytest.Monk
 
 
 def test_propensities_of_pairs_and_recorded_ones(taurank: Command, tmp_path: Path) -> None:
-    """Half of the rows record a propensity: those stay; the taste model fills in the others."""
+    """Half of the rows record a propensity: those stay; the exposure model fills in the others."""
     log = synthetic_log(users=40, items=20, times=3)
     frame = log.to_frame()
     frame.loc[::2, "propensity"] = None
     partial, out = tmp_path / "partial.csv", tmp_path / "full.parquet"
     frame.to_csv(partial, index=False)
-    finished = taurank("propensity", "estimate", partial, "--model", "taste", "--threads", 1, "--out", out)
+    finished = taurank("propensity", "estimate", partial, "--threads", 1, "--out", out)
     assert finished.code == 0
     assert f"Kept {len(frame) // 2:,} recorded propensities" in finished.out
     assert "Pair-level calibration" in finished.out

@@ -59,9 +59,9 @@ def test_naive_is_right_on_average_where_only_a_part_visits() -> None:
 def test_estimated_propensities_ignore_cells_that_are_not_eligible() -> None:
     log, propensity, _ = visiting_log(1)
     truth = propensity[log.user, log.item, log.time]
-    limited = tr.propensity.estimate(log, random_state=0).propensity
+    limited = tr.propensity.estimate(log, random_state=0, model="additive").propensity
     blind = tr.propensity.estimate(
-        replace(log, eligibility=Eligibility.everything(log.catalog)), random_state=0
+        replace(log, eligibility=Eligibility.everything(log.catalog)), random_state=0, model="additive"
     ).propensity
     assert limited is not None
     assert blind is not None
@@ -75,7 +75,9 @@ def test_everything_eligible_is_the_same_as_no_table() -> None:
     log = dense_log(treated)
     user, time = (axis.ravel() for axis in np.indices((20, 3)))
     everyone = replace(log, eligibility=Eligibility.of(log.catalog, (user, time)))
-    plain, limited = (tr.propensity.estimate(one, random_state=0).propensity for one in (log, everyone))
+    plain, limited = (
+        tr.propensity.estimate(one, random_state=0, model="additive").propensity for one in (log, everyone)
+    )
     assert plain is not None
     assert limited is not None
     np.testing.assert_allclose(limited, plain, atol=2e-5)
@@ -83,9 +85,9 @@ def test_everything_eligible_is_the_same_as_no_table() -> None:
 
 def test_a_sample_of_the_cells_estimates_what_all_cells_do(monkeypatch: pytest.MonkeyPatch) -> None:
     log, _, _ = visiting_log(2)
-    whole = tr.propensity.estimate(log, random_state=0).propensity
-    monkeypatch.setattr("taurank.estimation.additive_cells.MAX_CELLS", 1_500)
-    sampled = tr.propensity.estimate(log, random_state=0).propensity
+    whole = tr.propensity.estimate(log, random_state=0, model="additive").propensity
+    monkeypatch.setattr("taurank.estimation.propensities.cells.MAX_CELLS", 1_500)
+    sampled = tr.propensity.estimate(log, random_state=0, model="additive").propensity
     assert whole is not None
     assert sampled is not None
     assert np.corrcoef(whole, sampled)[0, 1] > 0.9
@@ -126,6 +128,6 @@ def test_values_weigh_gains_and_what_learners_learn() -> None:
 
 def test_a_fit_that_does_not_converge_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     log, _, _ = visiting_log(0)
-    monkeypatch.setattr("taurank.estimation.additive_cells.MAX_SWEEPS", 1)
+    monkeypatch.setattr("taurank.estimation.propensities.additive.MAX_SWEEPS", 1)
     with pytest.warns(UserWarning, match="the propensity model did not converge"):
-        tr.propensity.fit(log, random_state=0)
+        tr.propensity.fit(log, random_state=0, model="additive")

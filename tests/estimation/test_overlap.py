@@ -73,7 +73,7 @@ def test_the_ratio_is_1_on_average_and_its_error_is_its_spread() -> None:
         frame = cells_frame()
         rng = np.random.default_rng(seed)
         frame["treated"] = (rng.random(len(frame)) < frame["propensity"]).astype(int)
-        d = diagnose(sparse_log(frame), cells=frame, additive=False)
+        d = diagnose(sparse_log(frame), cells=frame)
         assert d.control_total is not None
         treated.append(d.treated_total.z)
         control.append(d.control_total.z)

@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import taurank as tr
-from taurank.estimation.propensities.races import NODES, WEIGHTS, inclusion
+from taurank.estimation.propensities.slates import NODES, WEIGHTS, inclusion
 from taurank.worlds import shop_draws
 from taurank.worlds.shop import Shop, first_of_each
 from taurank.worlds.shop_tables import ZONE, write_tables

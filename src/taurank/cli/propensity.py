@@ -19,15 +19,11 @@ def estimate(
     path: LogPath,
     out: OutFile,
     model: Annotated[
-        PropensityKind, typer.Option(help="additive: users, items and times; taste: pairs as well.")
-    ] = "additive",
-    user_features: Annotated[
-        Path | None, typer.Option(help="Table of users for --model taste: user_id, features."), READS
-    ] = None,
-    item_features: Annotated[
-        Path | None, typer.Option(help="Table of items for --model taste: item_id, features."), READS
-    ] = None,
-    shelves: Annotated[
+        PropensityKind, typer.Option(help="exposure: knows pairs; additive: users, items and times alone.")
+    ] = "exposure",
+    user_features: Annotated[Path | None, typer.Option(help="Table of users: user_id, features."), READS] = None,
+    item_features: Annotated[Path | None, typer.Option(help="Table of items: item_id, features."), READS] = None,
+    categories: Annotated[
         Path | None,
         typer.Option(help="What each user can be shown: user_id, a column of --item-features, optionally score."),
         READS,
@@ -35,20 +31,21 @@ def estimate(
     replace: Annotated[bool, typer.Option("--replace", help="Estimate recorded propensities anew, too.")] = False,
     seed: Seed = 0,
     threads: Annotated[
-        int | None, typer.Option(help="Threads of --model taste (default: all cores); additive uses one.", min=1)
+        int | None, typer.Option(help="Threads of the exposure model (default: all cores).", min=1)
     ] = None,
 ) -> None:
     """Estimate missing propensities and check their calibration."""
+    from taurank.data.features import Features
     from taurank.data.log import Log
     from taurank.estimation import propensity
 
     log = Log.read(path)
-    tables = {"user": user_features, "item": item_features, "shelves": shelves}
-    features = {name: table for name, table in tables.items() if table is not None} or None
+    given = any(table is not None for table in (user_features, item_features, categories))
+    features = Features(user_features, item_features, categories) if given else None
     estimated = propensity.estimate(
         log, random_state=seed, model=model, features=features, replace=replace or None, threads=threads
     )
-    calibration = propensity.pair_calibration(estimated, additive=False)
+    calibration = propensity.pair_calibration(estimated)
     estimated.write(out)
     kept = 0 if replace or not log.n_without_propensity else len(log) - log.n_without_propensity
     say(f"Kept {kept:,} recorded propensities, estimated {len(log) - kept:,}.")
@@ -67,7 +64,7 @@ def slates(
     threads: Annotated[int | None, typer.Option(help="Threads (default: all cores).", min=1)] = None,
 ) -> None:
     """Compute the probability of each item to be on its slate."""
-    from taurank.estimation.propensities.slate_table import add_propensities
+    from taurank.cli.slates import add_propensities
 
     n_rows, n_slates = add_propensities(
         path, out, size, policy, temperature=temperature, epsilon=epsilon, threads=threads

@@ -275,8 +275,8 @@ class Log(CellTable):
             which = "which this log does not have" if missing == len(self) else f"which {missing:,} rows lack"
             raise InputError(
                 f"{purpose} needs the column 'propensity', {which}; record it, or "
-                'estimate it: taurank.propensity.estimate(log, model="taste", random_state=0), on the command line '
-                "`taurank propensity estimate LOG --model taste --out FILE`."
+                "estimate it: taurank.propensity.estimate(log, random_state=0), on the command line "
+                "`taurank propensity estimate LOG --out FILE`."
             )
         return self.propensity
 

@@ -34,7 +34,7 @@ class Plan:
     columns: Mapping[str, str] = field(default_factory=dict)
     building: Mapping[str, Any] = field(default_factory=dict)
     learners: tuple[str, ...] = ("popular", "bpr", "dlto", "dlce")
-    propensity: str = "taste"
+    propensity: str = "exposure"
     segment: str | None = None
     k: int = 10
     test_share: float = 0.4

@@ -105,10 +105,10 @@ def _read(plan: Plan, threads: int | None) -> Log:
 
 
 def _with_propensity(log: Log, plan: Plan, shelves: Shelves | None, threads: int | None) -> Log:
-    """Recorded propensities are kept, missing ones estimated; the taste model knows the shelves."""
+    """Recorded propensities are kept, missing ones estimated; the exposure model knows the categories of users."""
     if not log.n_without_propensity:
         return log
-    features = shelves.features() if shelves is not None and plan.propensity == "taste" else None
+    features = shelves.features() if shelves is not None and plan.propensity == "exposure" else None
     return propensity.estimate(log, plan.seed, model=plan.propensity, features=features, threads=threads)
 
 

@@ -16,6 +16,7 @@ import pandas as pd
 import pyarrow.compute as pc
 
 from taurank._jit import compiled
+from taurank.data.features import Features
 from taurank.data.ids import Codes, Ids
 from taurank.data.writer import write_batches
 from taurank.learners import Learner
@@ -50,11 +51,11 @@ class Shelves:
         own[user[known], shelf[known]] = True
         return own, category
 
-    def features(self) -> dict[str, pd.DataFrame]:
-        """What a model of exposure can know of them; see ``taurank.propensity.fit_taste``."""
+    def features(self) -> Features:
+        """What a model of exposure can know of them; see ``taurank.propensity.fit``."""
         items = self.of_item[["item_id", "category"]].drop_duplicates("item_id")
         columns = [name for name in ("user_id", "category", "score") if name in self.of_user]
-        return {"item": items, "shelves": self.of_user[columns]}
+        return Features(items=items, categories=self.of_user[columns])
 
 
 class Shelved:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from taurank._jit import compiled, inlined
 from taurank._random import stream_key, uniform
-from taurank.estimation.propensities.races import NODES, WEIGHTS, inclusion
+from taurank.estimation.propensities.slates import NODES, WEIGHTS, inclusion
 
 Array = npt.NDArray[Any]
 

@@ -95,27 +95,26 @@ class Diagnosis(Figures):
         return text.text(self, self.findings, width=min(max(columns, 60), 120))
 
 
-def diagnose(log: Log, cells: Any = None, *, additive: bool = True) -> Diagnosis:
+def diagnose(log: Log, cells: Any = None) -> Diagnosis:
     """What the log says about overlap and about its propensities.
 
     Always: Σ_treated 1/P against users · items · times (its variance Σ_cells (1−P)/P is estimated by
     Σ_treated (1−P)/P²), and the same for each user and each item; Kish's effective number (Σw)²/Σw² of the
     purchases of each arm; the share of purchases, and of their weight, with P within 1e-3 of 0 or 1. In a log with
-    several times also Σ_treated 1/P over the cells whose pair was shown before, beside that of an additive model
-    (``additive=False``: without it, which saves its fit).
+    several times also Σ_treated 1/P over the cells whose pair was shown before.
 
     Where the propensities of absent cells are known: Σ_control 1/(1−P) against the number of cells, and the
     share treated per bin of P. They are known if the log has a row for every cell, or from ``cells``: a
     frame or a file with ``user_id, item_id, propensity`` and the log's ``time``, for all cells or for some
-    that were chosen without regard to treatment (see ``PropensityModel.sample_cells``).
+    that were chosen without regard to treatment (see ``sample_cells`` of a model from ``taurank.propensity.fit``).
     """
     check_instance("log", log, Log, "Log.from_frame or Log.read")
-    figures = _measure(log, log.recorded_propensity("diagnose"), cells, additive)
+    figures = _measure(log, log.recorded_propensity("diagnose"), cells)
     measured = {field.name: getattr(figures, field.name) for field in fields(figures)}
     return Diagnosis(**measured, findings=find(figures))
 
 
-def _measure(log: Log, propensity: Floats, cells: Any, additive: bool) -> Figures:
+def _measure(log: Log, propensity: Floats, cells: Any) -> Figures:
     known = _known_cells(log, propensity, cells)
     treated = propensity[log.treated == 1]
     return Figures(
@@ -132,7 +131,7 @@ def _measure(log: Log, propensity: Floats, cells: Any, additive: bool) -> Figure
         items=_margin("items", log, propensity, log.item, _cells_by_item(log)),
         control_total=None if known is None else _control_total(*known),
         bins=None if known is None else _bins(*known),
-        pairs=pair_strata(log, treated, additive),
+        pairs=pair_strata(log, treated),
     )
 
 

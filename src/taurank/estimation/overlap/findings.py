@@ -29,7 +29,7 @@ _RANDOMIZE = "Recommend at random to a small share of users, so that every item 
 _RECORD = "Record the propensities when recommending, or estimate them: taurank propensity estimate LOG --out FILE."
 _RECORD_PAIRS = (
     "Record the propensities when recommending, or estimate them with a model that knows pairs: "
-    "taurank propensity estimate LOG --model taste --replace --out FILE."
+    "taurank propensity estimate LOG --replace --out FILE."
 )
 _CAP = "Limit the weights: gains.capped_ips(log, cap=0.01), and DLCE with a cap."
 _COLLECT = "Collect more data before comparing methods: more users, more times, or more recommendations."

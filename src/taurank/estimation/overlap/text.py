@@ -106,8 +106,7 @@ def checks(figures: Figures) -> list[Check]:
 
 def _pair_check(stratum: PairStratum) -> Check:
     reading = "does not fit" if stratum.far else "fits" if stratum.treated >= ENOUGH else "too few treated cells"
-    beside = "" if stratum.additive is None else f"; an additive model: {number(stratum.additive)}"
-    return Check(f"Σ 1/P, {stratum.past}", stratum.ratio, 1.0, f"{reading} (± {stratum.error:.2g}){beside}")
+    return Check(f"Σ 1/P, {stratum.past}", stratum.ratio, 1.0, f"{reading} (± {stratum.error:.2g})")
 
 
 def _control_checks(figures: Figures) -> list[Check]:

@@ -1,13 +1,15 @@
 """Pair-level calibration: do the propensities know that a pair was shown before?
 
-A model can be right on average for every user, item and time and wrong for every pair. Whoever is shown an item by
-taste is shown it again; so cells are told apart by how often their pair was shown *before* their time, which the log
-records. Two checks:
+A model can be right on average for every user, item and time and wrong for every pair. Exposure is autocorrelated
+within a pair, so cells are told apart by how often their pair was shown *before* their time, which the log records.
+Two checks:
 
 - From a log alone. Over the treated cells of a stratum Σ 1/P is, on average, the number of its cells, which the log
   determines. Needs P at treated rows only, so that it serves recorded and estimated propensities alike.
 - From a model. Observed against predicted exposures by stratum and tenth of the predicted exposures, the line
-  logit P(treated) = a + b logit P̂ over all cells (1 and 0 if calibrated), and a test.
+  logit P(treated) = a + b logit P̂ over all cells (slope 1 and intercept 0 if calibrated), and a test.
+
+``fill_in`` puts estimates on the scale of propensities that some rows record.
 """
 
 from __future__ import annotations
@@ -16,35 +18,35 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
-import numpy.typing as npt
-from scipy.special import logit
+from scipy.special import expit, logit
 from scipy.stats import chi2
 
 from taurank._threads import one_blas_thread
+from taurank._types import Floats, Longs
 from taurank._validation import check_instance, generator
 from taurank.data.log import Log
 from taurank.errors import InputError
-from taurank.estimation.propensities.additive_model import fit_additive
-from taurank.estimation.propensities.draws import Cells, TasteDraws, cells_with_past, count_with_past, draw_cells
-from taurank.estimation.propensities.folds import Folds
-from taurank.estimation.propensities.history import PairHistory
-from taurank.estimation.propensities.logistic import fit_logistic
-from taurank.estimation.propensities.tastes import Tastes
+from taurank.estimation.newton import fit_logistic
+from taurank.estimation.propensities.cells import (
+    BOUND,
+    MAX_CELLS,
+    PairHistory,
+    Proposal,
+    WeightedCells,
+    draw_cells,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
 
-Floats = npt.NDArray[np.float64]
-Longs = npt.NDArray[np.int64]
-
 PAST = ("not shown before", "shown once before", "shown twice or more before")
 SLACK = 0.25  # a ratio of observed to predicted exposures this close to 1 is close enough
 Z_LIMIT = 3.0
-ENOUGH = 50  # treated cells of a stratum
-MAX_CELLS = 1_000_000
+ENOUGH = 50  # treated cells of a stratum, or recorded rows of an arm, that represent it
 MAX_CASES = 500_000
 TENTHS = 10
 TINY = 1e-100
+MAX_WEIGHT = 1000.0  # of a row that represents the other arm
 
 
 class Model(Protocol):
@@ -61,7 +63,6 @@ class PairStratum(NamedTuple):
     treated: int
     ratio: float
     error: float
-    additive: float | None  # the ratio of an additive model's propensities, where one can be fitted
 
     @property
     def far(self) -> bool:
@@ -103,24 +104,22 @@ class PairCalibration:
         )
 
     def to_frame(self) -> pd.DataFrame:
-        """One row per stratum, with the additive model beside it."""
+        """One row per stratum."""
         import pandas as pd
 
         return pd.DataFrame(self.strata)
 
 
-def pair_calibration(log: Log, model: Model | None = None, *, additive: bool = True) -> PairCalibration:
+def pair_calibration(log: Log, model: Model | None = None) -> PairCalibration:
     """Check the propensities of a log, or of a model of it, pair by pair.
 
-    With ``model`` its propensities are checked, also at absent cells; else those in the log's rows. ``additive=True``
-    puts an additive model beside it.
+    With ``model`` its propensities are checked, also at absent cells; else those in the log's rows.
     """
     check_instance("log", log, Log, "Log.from_frame or Log.read")
     rows = np.flatnonzero(log.treated)
     if model is None:
-        strata = pair_strata(log, log.recorded_propensity("pair_calibration")[rows], additive)
-        return PairCalibration(strata)
-    strata = pair_strata(log, model.at(log.user[rows], log.item[rows], log.time[rows]), additive)
+        return PairCalibration(pair_strata(log, log.recorded_propensity("pair_calibration")[rows]))
+    strata = pair_strata(log, model.at(log.user[rows], log.item[rows], log.time[rows]))
     if log.n_times == 1:
         return PairCalibration(strata)
     return PairCalibration(strata, *_observed_and_predicted(log, model))
@@ -132,39 +131,26 @@ def require_pair_calibration(log: Log, purpose: str = "an estimate of effects") 
     if not result.holds:
         raise InputError(
             f"{purpose} needs propensities that fit single pairs. {result.sentence} Record propensities, or "
-            'estimate them with taurank.propensity.estimate(log, model="taste"), on the command line '
-            "`taurank propensity estimate LOG --model taste --replace --out FILE`."
+            "estimate them with taurank.propensity.estimate(log, replace=True), on the command line "
+            "`taurank propensity estimate LOG --replace --out FILE`."
         )
     return result
 
 
-def pair_strata(log: Log, propensity: Floats, additive: bool = True) -> tuple[PairStratum, ...]:
+def pair_strata(log: Log, propensity: Floats) -> tuple[PairStratum, ...]:
     """Σ 1/P by past exposures; ``propensity`` is that of the treated rows. Empty for a log with one time."""
-    rows = np.flatnonzero(log.treated)
     if log.n_times == 1 or log.catalog.n_cells >= 2**63:
         return ()
-    shown = PairHistory.of(log, log.treated == 1)
+    rows = np.flatnonzero(log.treated)
+    shown = PairHistory.from_rows(log, log.treated == 1)
     past = _past(shown, log.user[rows], log.item[rows], log.time[rows])
-    beside = _additive(log, rows) if additive else None
-    cells = _cells_by_past(log, shown)
-    return tuple(
-        _stratum(name, cells[k], propensity[past == k], None if beside is None else beside[past == k])
-        for k, name in enumerate(PAST)
-    )
-
-
-def _stratum(name: str, cells: float, propensity: Floats, additive: Floats | None) -> PairStratum:
-    p = np.maximum(propensity, TINY)
-    n = max(cells, 1.0)
-    error = float(np.sqrt(((1.0 - p) / p**2).sum())) / n
-    beside = None if additive is None else float((1.0 / additive).sum()) / n
-    return PairStratum(name, cells, len(p), float((1.0 / p).sum()) / n, error, beside)
-
-
-def _additive(log: Log, rows: Longs) -> Floats | None:
-    if not 0 < len(rows) < log.catalog.n_cells:
-        return None
-    return fit_additive(log, 0).at(log.user[rows], log.item[rows], log.time[rows])
+    strata = []
+    for k, (name, cells) in enumerate(zip(PAST, _cells_by_past(log, shown), strict=True)):
+        p = np.maximum(propensity[past == k], TINY)
+        n = max(cells, 1.0)
+        error = float(np.sqrt(((1.0 - p) / p**2).sum())) / n
+        strata.append(PairStratum(name, float(cells), len(p), float((1.0 / p).sum()) / n, error))
+    return tuple(strata)
 
 
 def _past(shown: PairHistory, user: Any, item: Any, time: Any) -> Longs:
@@ -175,30 +161,20 @@ def _past(shown: PairHistory, user: Any, item: Any, time: Any) -> Longs:
 
 def _cells_by_past(log: Log, shown: PairHistory) -> Floats:
     """How many eligible cells each stratum has; counted, or estimated from a million of those with a past."""
-    with_past = count_with_past(shown)
-    number = np.arange(with_past) if with_past <= MAX_CELLS else generator(0).integers(0, with_past, MAX_CELLS)
-    user, item, time = cells_with_past(shown, number)
-    inside = np.ones(len(user), bool) if log.eligibility.is_everything else log.eligibility.contains(user, item, time)
-    counts = np.bincount(_past(shown, user[inside], item[inside], time[inside]), minlength=len(PAST)).astype(
-        np.float64
-    )
-    counts *= with_past / max(len(number), 1)
-    counts[0] = _cells_from(log, 1) - counts[1:].sum()
-    return counts
-
-
-def _cells_from(log: Log, time: int) -> float:
-    """How many eligible cells there are from this time on."""
-    if log.eligibility.is_everything:
-        return float(log.n_users * log.n_items * (log.n_times - time))
-    return float(log.eligibility.cells_by_time[time:].sum())
+    later = shown.n_later_cells
+    number = np.arange(later) if later <= MAX_CELLS else generator(0).integers(0, later, MAX_CELLS)
+    codes = shown.later_cells(number)
+    past = _past(shown, *codes)[log.eligibility.contains(*codes)]
+    counts = np.bincount(past, minlength=len(PAST)) * (later / max(len(number), 1))
+    counts[0] = float(log.eligibility.cells_by_time[1:].sum()) - counts[1:].sum()
+    return np.asarray(counts, np.float64)
 
 
 def _observed_and_predicted(log: Log, model: Model) -> tuple[pd.DataFrame, float, float, float]:
     """The table by stratum and tenth, slope and intercept of the calibration line, and the table's p-value."""
-    shown = PairHistory.of(log, log.treated == 1)
+    shown = PairHistory.from_rows(log, log.treated == 1)
     random = generator(0)
-    cells = draw_cells(log, shown, _by_popularity(log), random)
+    cells = draw_cells(log, shown, Proposal.by_popularity(log), random)
     cells = cells.take(cells.time > 0)
     rows = np.flatnonzero((log.treated == 1) & (log.time > 0))
     n_rows = len(rows)
@@ -206,34 +182,18 @@ def _observed_and_predicted(log: Log, model: Model) -> tuple[pd.DataFrame, float
         rows = np.sort(random.choice(rows, MAX_CASES, replace=False))
     case_weight = n_rows / max(len(rows), 1)
     user, item, time = (code[rows].astype(np.int64) for code in (log.user, log.item, log.time))
-    cases = Cells(user, item, time, np.full(len(rows), case_weight))
+    cases = WeightedCells(user, item, time, np.full(len(rows), case_weight))
     tables = [(part, model.at(*part[:3]), _past(shown, *part[:3])) for part in (cases, cells)]
     table = _tenths(*tables)
-    x = [_line_columns(p) for _, p, _ in tables]
+    log_odds = [logit(np.clip(p, 1e-12, 1.0 - 1e-12)) for _, p, _ in tables]
+    x = [np.stack([np.ones_like(one), one], axis=1) for one in log_odds]
     with one_blas_thread():
-        a, b = fit_logistic(x[0], case_weight, x[1], cells.weight, 0.0)
+        a, b = fit_logistic(case_weight * x[0].sum(axis=0), log_odds[1], x[1], cells.weight, np.array([1e-6, 0.0]))
     chi_square = float((((table.observed - table.predicted) / table.error) ** 2).sum())
     return table, float(1.0 + b), float(a), float(chi2.sf(chi_square, len(table)))
 
 
-def _line_columns(p: Floats) -> npt.NDArray[np.float32]:
-    log_odds = logit(np.clip(p, 1e-12, 1.0 - 1e-12))
-    return np.stack([log_odds, np.ones_like(log_odds), log_odds], axis=1).astype(np.float32)
-
-
-def _by_popularity(log: Log) -> TasteDraws:
-    """Users by activity and items by popularity: draws that favor no model."""
-    rows = np.flatnonzero(log.treated)
-    users = np.bincount(log.user[rows], minlength=log.n_users) + 0.5
-    items = np.bincount(log.item[rows], minlength=log.n_items) + 0.5
-    everyone = np.ones((log.n_users, 1), np.float32)
-    popularity = items / items.sum()
-    folds = Folds(1, *(np.zeros(n, np.int8) for n in (log.n_users, log.n_items, log.n_times)))
-    tastes = Tastes(everyone, everyone, popularity[:, None].astype(np.float32), popularity)
-    return TasteDraws(folds, [tastes], [users / users.sum()])
-
-
-def _tenths(cases: tuple[Cells, Floats, Longs], cells: tuple[Cells, Floats, Longs]) -> pd.DataFrame:
+def _tenths(cases: tuple[WeightedCells, Floats, Longs], cells: tuple[WeightedCells, Floats, Longs]) -> pd.DataFrame:
     """Observed and predicted exposures by stratum and tenth of its predicted exposures."""
     import pandas as pd
 
@@ -254,3 +214,32 @@ def _tenths(cases: tuple[Cells, Floats, Longs], cells: tuple[Cells, Floats, Long
         columns = {"past": name, "tenth": np.arange(1, n + 1), "observed": observed, "predicted": predicted}
         parts.append(pd.DataFrame({**columns, "error": np.sqrt(np.maximum(variance, 1.0))}))
     return pd.concat(parts, ignore_index=True)
+
+
+def fill_in(log: Log, estimates: Floats) -> Floats:
+    """The recorded propensities, and calibrated estimates in the rows that have none.
+
+    Among rows that record the true P the line logit P = a + b logit p̂ is fitted, with a ridge toward slope 1 and
+    intercept 0 (Platt scaling), and applied to the estimates p̂ of the rows without a record. The fit must represent
+    the rows it is used for. Missing rows of an arm are represented by recorded rows of the same arm; where an arm has
+    too few (purchases of items that were not shown, say), by those of the other arm, weighted from one arm to the
+    other: a treated row stands for (1 − P)/P untreated cells like it, an untreated one for P/(1 − P) treated ones.
+    """
+    if log.propensity is None:
+        return estimates
+    result, log_odds = log.propensity.copy(), logit(estimates)
+    recorded = ~np.isnan(result)
+    for arm in (0, 1):
+        missing = ~recorded & (log.treated == arm)
+        if not missing.any():
+            continue
+        rows, other = (np.flatnonzero(recorded & here) for here in (log.treated == arm, log.treated != arm))
+        weight = np.ones(len(rows))
+        if len(rows) < ENOUGH and len(other):
+            rows, p = other, result[other]
+            weight = np.minimum((1.0 - p) / p if arm == 0 else p / (1.0 - p), MAX_WEIGHT)
+            weight /= weight.mean()
+        x = np.stack([np.ones(len(rows)), log_odds[rows]], axis=1)
+        a, b = fit_logistic((weight * result[rows]) @ x, log_odds[rows], x, weight, 1.0)
+        result[missing] = np.clip(expit(a + (1.0 + b) * log_odds[missing]), BOUND, 1.0 - BOUND)
+    return result

@@ -4,6 +4,19 @@ A slate of k items shows each of them; what counts as "recommended" is to be on 
 policy that draws slot after slot the probability of that is not the probability of a single draw. It is computed
 here from the scores the policy used, for slates drawn by a softmax without replacement (the same law as adding
 Gumbel noise to the scores and taking the k largest, and as the Plackett–Luce model) and for ε-greedy slates.
+
+The softmax is computed by exponential races.
+
+Let item j finish a race at a random time T_j with distribution Exp(w_j). The order in which the items finish is
+that of drawing without replacement with probabilities proportional to w. So item i is among the first k if it
+finishes at some t while fewer than k others have:
+
+    π_i = ∫ w_i e^(−w_i t) P(N_i(t) ≤ k − 1) dt,    N_i(t) = Σ_{j ≠ i} 1[T_j ≤ t]
+
+N_i(t) is a sum of independent coins with p_j = 1 − e^(−w_j t): its distribution up to k − 1 comes from a table
+of all items before i and one of all items after i, O(k) for every item. With x = log t the integrand is smooth, and
+Gauss–Legendre nodes on the interval in which the k-th item finishes (all but 1e-13 of it) are doubled until
+nothing changes by more than 1e-9. Weights enter as logarithms, so that nothing overflows.
 """
 
 from __future__ import annotations
@@ -14,15 +27,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from taurank._jit import compiled
 from taurank._threads import map_blocks
+from taurank._types import Floats, Longs
 from taurank._validation import check_choice, check_integer, check_number
 from taurank.errors import InputError
-from taurank.estimation.propensities.races import inclusion_of_slates
-
-Floats = npt.NDArray[np.float64]
-Longs = npt.NDArray[np.int64]
 
 PER = ("slot", "slate")
+TAIL = 30.0  # −log of the probability that the k-th item finishes outside the interval, e^−30 = 1e-13
+TOLERANCE = 1e-9
+ORDER = 16  # nodes of a panel
+MAX_PANELS = 1 << 10
+
+NODES, WEIGHTS = np.polynomial.legendre.leggauss(ORDER)
 
 
 def slate_softmax(
@@ -75,9 +92,11 @@ def slates_of(values: Floats, starts: Longs, size: int, threads: int | None = No
     """``slate_softmax`` at temperature 1 of slates of any lengths: slate s is values[starts[s]:starts[s + 1]]."""
     check_integer("size", size)
     result = np.empty(len(values))
-    map_blocks(
-        lambda begin, end: inclusion_of_slates(values, starts, begin, end, size, result), len(starts) - 1, threads
-    )
+
+    def work(begin: int, end: int) -> None:
+        _inclusion_of_slates(values, starts, begin, end, size, result, NODES, WEIGHTS)
+
+    map_blocks(work, len(starts) - 1, threads)
     return result
 
 
@@ -94,11 +113,11 @@ def _candidates(name: str, values: npt.ArrayLike) -> Floats:
         raise InputError(f"{name} must be numbers: one row per slate, one column per candidate.") from error
     if array.ndim not in (1, 2) or not array.size:
         raise InputError(f"{name} must have one row per slate and one column per candidate, got shape {array.shape}.")
-    refuse_wrong_scores(name, array)
+    check_scores(name, array)
     return array
 
 
-def refuse_wrong_scores(name: str, values: Floats) -> None:
+def check_scores(name: str, values: Floats) -> None:
     """NaN and +∞ are not scores; −∞ is: of a candidate that could not be shown."""
     wrong = np.isnan(values) | (values == np.inf)
     if wrong.any():
@@ -144,3 +163,159 @@ def _share_ties(scores: Floats, by_rank: Floats) -> Floats:
     result = np.empty(len(scores))
     result[order] = shared
     return result
+
+
+@compiled
+def _inclusion_of_slates(
+    log_weights: Any, starts: Any, begin: int, end: int, size: int, out: Any, nodes: Any, weights: Any
+) -> None:
+    for slate in range(begin, end):
+        first, last = starts[slate], starts[slate + 1]
+        inclusion(log_weights[first:last], np.arange(last - first), size, out[first:last], nodes, weights)
+
+
+@compiled
+def inclusion(log_weights: Any, wanted: Any, size: int, out: Any, nodes: Any, weights: Any) -> None:
+    """π of the items at the ``wanted`` positions, each once, on a slate drawn from all; −inf is never drawn."""
+    present = 0
+    for value in log_weights:
+        if value > -np.inf:
+            present += 1
+    if present <= size:
+        for n in range(len(wanted)):
+            out[n] = 1.0 if log_weights[wanted[n]] > -np.inf else 0.0
+    else:
+        _converge(log_weights, wanted, _others(log_weights, wanted), size, out, nodes, weights)
+
+
+@compiled
+def _others(log_weights: Any, wanted: Any) -> Any:
+    """The positions that are not wanted."""
+    is_other = np.ones(len(log_weights), np.bool_)
+    for position in wanted:
+        is_other[position] = False
+    return np.flatnonzero(is_other)
+
+
+@compiled
+def _converge(log_weights: Any, wanted: Any, others: Any, size: int, out: Any, nodes: Any, weights: Any) -> None:
+    """Panels are doubled until the result stays; clipped only then, or two values above 1 would look alike."""
+    low, high = _interval(log_weights, size)
+    before = np.empty((len(wanted) + 1, size))
+    _integrate(log_weights, wanted, others, size, low, high, 2, before, out, nodes, weights)
+    finer = np.empty_like(out)
+    panels = 4
+    while panels <= MAX_PANELS:
+        _integrate(log_weights, wanted, others, size, low, high, panels, before, finer, nodes, weights)
+        change = np.abs(finer - out).max()
+        out[:] = finer
+        if change < TOLERANCE:
+            break
+        panels *= 2
+    for n in range(len(out)):
+        out[n] = min(max(out[n], 0.0), 1.0)
+
+
+@compiled
+def _integrate(
+    log_weights: Any, wanted: Any, others: Any, size: int, low: float, high: float, panels: int, before: Any,
+    out: Any, nodes: Any, weights: Any,
+) -> None:  # fmt: skip
+    """Up to ``low`` every finisher is among the first k; from there to ``high`` by quadrature."""
+    for n in range(len(out)):
+        out[n] = -np.expm1(-np.exp(log_weights[wanted[n]] + low))
+    half = (high - low) / (2 * panels)
+    for panel in range(panels):
+        middle = low + (2 * panel + 1) * half
+        for node in range(len(nodes)):
+            x, share = middle + half * nodes[node], half * weights[node]
+            _add_node(log_weights, wanted, others, size, x, share, before, out)
+
+
+@compiled
+def _add_node(
+    log_weights: Any, wanted: Any, others: Any, size: int, x: float, share: float, before: Any, out: Any
+) -> None:
+    """Add share · w t e^(−w t) P(N_i(t) ≤ k − 1) at t = e^x for every wanted item i.
+
+    The items that are not wanted come first: their table is that of the items before the first wanted one.
+    """
+    n = len(wanted)
+    before[0] = 0.0
+    before[0, 0] = 1.0
+    for j in others:
+        _finish(before[0], -np.expm1(-np.exp(log_weights[j] + x)))
+    for i in range(n):
+        before[i + 1] = before[i]
+        _finish(before[i + 1], -np.expm1(-np.exp(log_weights[wanted[i]] + x)))
+    after = np.zeros(size)
+    after[0] = 1.0
+    for i in range(n - 1, -1, -1):
+        hazard = np.exp(log_weights[wanted[i]] + x)
+        density = hazard * np.exp(-hazard)
+        if density > 0.0:
+            fewer = 0.0  # P(count or fewer of the later items have finished)
+            total = 0.0
+            for count in range(size):
+                fewer += after[count]
+                total += fewer * before[i, size - 1 - count]
+            out[i] += share * density * total
+        _finish(after, -np.expm1(-hazard))
+
+
+@compiled
+def _finish(finished: Any, p: float) -> None:
+    """The distribution of how many have finished, up to its length, with one more that has with probability p."""
+    for count in range(len(finished) - 1, 0, -1):
+        finished[count] = finished[count] * (1.0 - p) + finished[count - 1] * p
+    finished[0] *= 1.0 - p
+
+
+@compiled
+def _interval(log_weights: Any, size: int) -> tuple[float, float]:
+    """log t between which the k-th item finishes, but for a probability of e^−TAIL on either side.
+
+    For a sum N of independent coins with mean m, P(N ≥ k) ≤ e^−g if m ≤ k and P(N ≤ k) ≤ e^−g if m ≥ k, with
+    g = k log(k/m) − k + m (Chernoff).
+    """
+    top = -np.inf
+    bottom = np.inf
+    for value in log_weights:
+        if value > -np.inf:
+            top = max(top, value)
+            bottom = min(bottom, value)
+    # before the first time all items together have mean 1e-13; after the last the slowest has finished
+    first = -top - np.log(float(len(log_weights))) - TAIL
+    last = -bottom + np.log(TAIL + 10.0)
+    low = _where_mean_is(log_weights, _mean_with_tail(float(size), False), first, last)
+    high = _where_mean_is(log_weights, _mean_with_tail(float(size - 1), True), first, last)
+    return low, high
+
+
+@compiled
+def _mean_with_tail(count: float, above: bool) -> float:
+    """The mean m below (or above) ``count`` at which Chernoff's exponent is TAIL."""
+    inner, outer = count, (count + 2.0 * TAIL + 4.0 * np.sqrt(TAIL * (count + 1.0)) if above else 0.0)
+    for _ in range(60):
+        middle = 0.5 * (inner + outer)
+        gap = middle - count + (count * np.log(count / middle) if count > 0.0 else 0.0)
+        if gap < TAIL:
+            inner = middle
+        else:
+            outer = middle
+    return 0.5 * (inner + outer)
+
+
+@compiled
+def _where_mean_is(log_weights: Any, mean: float, low: float, high: float) -> float:
+    """log t at which ``mean`` items have finished on average (the nearer end if that is never so)."""
+    for _ in range(40):
+        middle = 0.5 * (low + high)
+        total = 0.0
+        for value in log_weights:
+            total -= np.expm1(-np.exp(value + middle))
+        if total < mean:
+            low = middle
+        else:
+            high = middle
+    return 0.5 * (low + high)

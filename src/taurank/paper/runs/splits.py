@@ -41,7 +41,7 @@ class Split:
         """The log to learn from, with the propensities that the learner sees."""
         log = self._sample("train", self.dataset.times.train).log
         if self.dataset.propensity == "estimated":
-            return propensity.estimate(log, random_state=fit_seed(self.dataset, "propensity"))
+            return propensity.estimate(log, fit_seed(self.dataset, "propensity"), model="additive")
         return log
 
     @cached_property

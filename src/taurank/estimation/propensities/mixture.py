@@ -1,10 +1,10 @@
-"""Exposure tastes: which items a user is shown, as a mixture of a few distributions over items.
+"""Which items users are shown, learned from exposures: a mixture of a few distributions over items.
 
 The items shown to user u are taken as draws from Σ_k θ_uk φ_ki, where Σ_k θ_uk = 1 and Σ_i φ_ki = 1 (the aspect
 model; as rates, a Poisson factorization). Component 0 is the popularity of the items, for everyone. Expectation
-maximization visits every exposure once per sweep and no absent cell ever: the sum of the rates over all cells is
-known. A user's mixture is drawn to the average mixture by PRIOR pseudo-exposures, a component to popularity by
-SMOOTHING ones.
+maximization visits every exposure once per sweep and never an absent cell: the sum of the rates over all cells is
+known. A user's mixture is shrunk toward the average mixture by PRIOR pseudo-exposures, a component toward popularity
+by SMOOTHING ones.
 
 All sums are made in a fixed order, by blocks of users that do not depend on the number of threads.
 """
@@ -15,23 +15,20 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from taurank._jit import compiled, vectorized
 from taurank._threads import map_blocks
-
-Floats32 = npt.NDArray[np.float32]
-Longs = npt.NDArray[np.int64]
-Codes = npt.NDArray[np.int32]
+from taurank._types import Bits, Codes, Floats, Floats32, Longs, Mask
+from taurank.estimation.propensities.cells import inverse
 
 PRIOR = 10.0
 SMOOTHING = 50.0
 SWEEPS = 25
-LAST_SWEEPS = 3  # of users alone, the components held fixed
+USER_SWEEPS = 3  # of users alone, the components held fixed
 BUYER_SWEEPS = 10
 BLOCKS = 8
 SEED_USERS = 30  # users whose exposures start a component
-CANDIDATES = 10  # seed items to choose from
+SEED_ITEMS = 10  # seed items to choose from
 BLOCK = 1 << 15
 
 
@@ -43,17 +40,17 @@ class Exposures:
     n_items: int
     start: Longs  # of each user, n_users + 1
     item: Codes
-    fold: npt.NDArray[np.int8]
+    fold: Bits
 
     @classmethod
-    def of(cls, n_users: int, n_items: int, user: Codes, item: Codes, fold: npt.NDArray[np.int8]) -> Exposures:
+    def from_rows(cls, n_users: int, n_items: int, user: Codes, item: Codes, fold: Bits) -> Exposures:
         order = np.argsort(user, kind="stable")
         start = np.concatenate([[0], np.cumsum(np.bincount(user, minlength=n_users))])
         return cls(n_users, n_items, start, item[order], fold[order])
 
 
 @dataclass(frozen=True, eq=False)
-class Tastes:
+class Mixture:
     """θ (users × components), φ (items × components) and the popularity of the items, from all folds but one.
 
     ``buyer`` is the mixture of the items a user bought, of the same components.
@@ -62,17 +59,17 @@ class Tastes:
     user: Floats32
     buyer: Floats32
     item: Floats32
-    popularity: npt.NDArray[np.float64]
+    popularity: Floats
 
-    def chance(self, user: Any, item: Any) -> npt.NDArray[np.float64]:
+    def chance(self, user: Any, item: Any) -> Floats:
         """P(this item | something is shown to this user)."""
         return _chance(self.user, self.item, user, item)
 
-    def lift(self, user: Any, item: Any) -> npt.NDArray[np.float64]:
+    def lift(self, user: Any, item: Any) -> Floats:
         """log of how much likelier the item is for this user than for an average one."""
         return np.asarray(np.log(self.chance(user, item)) - np.log(self.popularity[item]))
 
-    def bought_lift(self, user: Any, item: Any) -> npt.NDArray[np.float64]:
+    def bought_lift(self, user: Any, item: Any) -> Floats:
         """The same, from what the user bought."""
         return np.asarray(np.log(_chance(self.buyer, self.item, user, item)) - np.log(self.popularity[item]))
 
@@ -87,13 +84,7 @@ class Tastes:
         return item
 
 
-def inverse(cumulated: npt.NDArray[np.float64], chance: npt.NDArray[np.float64]) -> Longs:
-    """Positions with probabilities proportional to the steps of ``cumulated``."""
-    position = np.searchsorted(cumulated, chance * cumulated[-1], side="right")
-    return np.asarray(np.minimum(position, len(cumulated) - 1))
-
-
-def _chance(theta: Floats32, phi: Floats32, user: Any, item: Any) -> npt.NDArray[np.float64]:
+def _chance(theta: Floats32, phi: Floats32, user: Any, item: Any) -> Floats:
     result = np.empty(len(user))
     for start in range(0, len(result), BLOCK):
         rows = slice(start, start + BLOCK)
@@ -101,15 +92,15 @@ def _chance(theta: Floats32, phi: Floats32, user: Any, item: Any) -> npt.NDArray
     return result
 
 
-def fit_tastes(
+def fit_mixture(
     exposures: Exposures,
     purchases: Exposures,
     left_out: int,
     components: int,
     generator: np.random.Generator,
     threads: int | None = None,
-) -> Tastes:
-    """The tastes of all exposures and purchases outside the fold; exposures alone make the components."""
+) -> Mixture:
+    """The mixture of all exposures and purchases outside the fold; exposures alone make the components."""
     seen = exposures.fold != left_out
     counts = np.bincount(exposures.item[seen], minlength=exposures.n_items)
     popularity = (counts + 0.5) / (counts + 0.5).sum()
@@ -121,15 +112,15 @@ def fit_tastes(
         weight = found.sum(axis=0)
         prior = (weight / weight.sum()).astype(np.float32)
         phi = _components(found, popularity)
-    for _ in range(LAST_SWEEPS):
+    for _ in range(USER_SWEEPS):
         _sweep(exposures, left_out, prior, theta, phi, threads)
     buyer = np.tile(prior, (exposures.n_users, 1))
     for _ in range(BUYER_SWEEPS):
         _sweep(purchases, left_out, prior, buyer, phi, threads)
-    return Tastes(theta, buyer, phi, popularity)
+    return Mixture(theta, buyer, phi, popularity)
 
 
-def _components(found: npt.NDArray[np.float64], popularity: npt.NDArray[np.float64]) -> Floats32:
+def _components(found: Floats, popularity: Floats) -> Floats32:
     """Distributions over items from expected counts; the first stays the popularity."""
     phi = found + SMOOTHING * popularity[:, None]
     phi /= phi.sum(axis=0)
@@ -139,8 +130,8 @@ def _components(found: npt.NDArray[np.float64], popularity: npt.NDArray[np.float
 
 def _first_components(
     exposures: Exposures,
-    seen: npt.NDArray[np.bool_],
-    popularity: npt.NDArray[np.float64],
+    seen: Mask,
+    popularity: Floats,
     components: int,
     generator: np.random.Generator,
 ) -> Floats32:
@@ -151,9 +142,9 @@ def _first_components(
     start = np.concatenate([[0], np.cumsum(np.bincount(exposures.item[entries], minlength=exposures.n_items))])
     phi = np.tile(popularity[:, None], components)
     for k in range(1, components):
-        candidates = exposures.item[entries[generator.integers(0, len(entries), CANDIDATES)]]
-        explained = (phi[candidates, :k] / popularity[candidates, None]).max(axis=1)
-        seed = candidates[explained.argmin()]
+        seeds = exposures.item[entries[generator.integers(0, len(entries), SEED_ITEMS)]]
+        explained = (phi[seeds, :k] / popularity[seeds, None]).max(axis=1)
+        seed = seeds[explained.argmin()]
         found = generator.permutation(user[by_item[start[seed] : start[seed + 1]]])[:SEED_USERS]
         shown = np.concatenate([np.arange(exposures.start[u], exposures.start[u + 1]) for u in found])
         counts = np.bincount(exposures.item[shown[seen[shown]]], minlength=exposures.n_items)
@@ -164,7 +155,7 @@ def _first_components(
 
 def _sweep(
     exposures: Exposures, left_out: int, prior: Floats32, theta: Floats32, phi: Floats32, threads: int | None
-) -> npt.NDArray[np.float64]:
+) -> Floats:
     """One step of expectation maximization: θ is renewed in place, the expected counts of φ are returned."""
     edges = [exposures.n_users * block // BLOCKS for block in range(BLOCKS + 1)]
     counts = np.zeros((BLOCKS, *phi.shape), np.float32)
@@ -173,17 +164,9 @@ def _sweep(
         for block in range(begin, end):
             users = (edges[block], edges[block + 1])
             _expect(
-                exposures.start,
-                exposures.item,
-                exposures.fold,
-                left_out,
-                prior,
-                np.float32(PRIOR),
-                theta,
-                phi,
-                *users,
-                counts[block],
-            )
+                exposures.start, exposures.item, exposures.fold, left_out, prior, np.float32(PRIOR), theta, phi,
+                *users, counts[block],
+            )  # fmt: skip
 
     map_blocks(work, BLOCKS, threads)
     return np.asarray(counts.sum(axis=0, dtype=np.float64))
@@ -191,18 +174,9 @@ def _sweep(
 
 @compiled
 def _expect(
-    start: Any,
-    item: Any,
-    fold: Any,
-    left_out: int,
-    prior: Any,
-    strength: Any,
-    theta: Any,
-    phi: Any,
-    begin: int,
-    end: int,
-    counts: Any,
-) -> None:
+    start: Any, item: Any, fold: Any, left_out: int, prior: Any, strength: Any, theta: Any, phi: Any, begin: int,
+    end: int, counts: Any,
+) -> None:  # fmt: skip
     components = theta.shape[1]
     own = np.empty(components, np.float32)
     for user in range(begin, end):

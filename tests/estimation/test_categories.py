@@ -13,8 +13,8 @@ import taurank as tr
 from support.builders import dense_log
 from taurank import propensity
 from taurank.data.eligibility import Eligibility
-from taurank.errors import InputError
-from taurank.estimation.propensities.shelf_tastes import ShelfTastes, _strength
+from taurank.estimation.propensities.categories import CategoryShares, _strength
+from taurank.estimation.propensities.exposure import fit_exposure
 
 USERS, ITEMS, CATEGORIES, OWN, TIMES, SLOTS = 500, 60, 6, 2, 5, 5
 CATEGORY = np.arange(ITEMS) % CATEGORIES
@@ -22,28 +22,28 @@ CELLS = tuple(np.indices((USERS, ITEMS)))
 
 
 @dataclass(frozen=True)
-class ShelfShop:
+class CategoryShop:
     log: tr.Log
     truth: Any  # users × items
-    on_shelf: Any  # users × items
+    can_show: Any  # users × items
     visits: Any  # users × times
     tables: dict[str, pd.DataFrame]
 
     def sum_of_weights(self, p: Any) -> float:
-        """Σ 1/P over what was shown on the shelves, per cell on them: 1 if P fits."""
+        """Σ 1/P over what was shown of the users' categories, per cell of them: 1 if P fits."""
         log = self.log
-        rows = (log.treated == 1) & self.on_shelf[log.user, log.item]
-        cells = (self.on_shelf.sum(1) * self.visits.sum(1)).sum()
+        rows = (log.treated == 1) & self.can_show[log.user, log.item]
+        cells = (self.can_show.sum(1) * self.visits.sum(1)).sum()
         return float((1.0 / p[log.user, log.item][rows]).sum() / cells)
 
 
 @pytest.fixture(scope="module")
-def shop() -> ShelfShop:
+def shop() -> CategoryShop:
     rng = np.random.default_rng(4)
-    shelves = np.array([rng.permutation(CATEGORIES)[:OWN] for _ in range(USERS)])
+    own = np.array([rng.permutation(CATEGORIES)[:OWN] for _ in range(USERS)])
     affinity = rng.normal(0.0, 0.7, (USERS, OWN))
     likes = np.full((USERS, CATEGORIES), -np.inf)
-    np.put_along_axis(likes, shelves, affinity, axis=1)
+    np.put_along_axis(likes, own, affinity, axis=1)
     scores = likes[:, CATEGORY] + rng.normal(0.0, 0.5, ITEMS)
     bestsellers = np.array([0, 7, 14])
     scores[:, bestsellers] = np.maximum(scores[:, bestsellers], -1.5)
@@ -56,46 +56,46 @@ def shop() -> ShelfShop:
     users, times = np.nonzero(visits)
     log = replace(log, eligibility=Eligibility.of(log.catalog, (users, times)))
     tables = {
-        "item": pd.DataFrame({"item_id": np.arange(ITEMS), "category": CATEGORY}),
-        "shelves": pd.DataFrame(
-            {"user_id": np.repeat(np.arange(USERS), OWN), "category": shelves.ravel(), "score": affinity.ravel()}
+        "items": pd.DataFrame({"item_id": np.arange(ITEMS), "category": CATEGORY}),
+        "categories": pd.DataFrame(
+            {"user_id": np.repeat(np.arange(USERS), OWN), "category": own.ravel(), "score": affinity.ravel()}
         ),
     }
     truth = propensity.slate_softmax(np.maximum(scores, -50.0), SLOTS)
-    return ShelfShop(log, truth, np.isfinite(likes)[:, CATEGORY], visits, tables)
+    return CategoryShop(log, truth, np.isfinite(likes)[:, CATEGORY], visits, tables)
 
 
-def fitted(shop: ShelfShop, *names: str, score: bool = True) -> tuple[propensity.TasteModel, Any]:
-    tables = {name: shop.tables[name] for name in names}
-    if "shelves" in tables and not score:
-        tables["shelves"] = tables["shelves"].drop(columns="score")
-    model = propensity.fit_taste(shop.log, 0, features=tables or None, threads=1)
+def fitted(shop: CategoryShop, *names: str, score: bool = True) -> tuple[propensity.ExposureModel, Any]:
+    tables: dict[str, Any] = {name: shop.tables[name] for name in names}
+    if "categories" in tables and not score:
+        tables["categories"] = tables["categories"].drop(columns="score")
+    model = fit_exposure(shop.log, 0, features=tr.Features(**tables) if tables else None, threads=1)
     times = np.argmax(shop.visits, axis=1)[:, None]
     return model, model.at(CELLS[0], CELLS[1], np.broadcast_to(times, (USERS, ITEMS)))
 
 
-def test_known_shelves_make_the_sum_of_weights_fit_where_learned_tastes_do_not(shop: ShelfShop) -> None:
-    """A user with a single visit has no exposures at other times: learned tastes spread over the whole catalog."""
+def test_known_shelves_make_the_sum_of_weights_fit_where_learned_shares_do_not(shop: CategoryShop) -> None:
+    """A user with a single visit has no exposures at other times: learned shares spread over the whole catalog."""
     (_, learned), (_, shelved), (_, scored) = (
-        fitted(shop), fitted(shop, "item", "shelves", score=False), fitted(shop, "item", "shelves"),
+        fitted(shop), fitted(shop, "items", "categories", score=False), fitted(shop, "items", "categories"),
     )  # fmt: skip
     assert shop.sum_of_weights(shop.truth) == pytest.approx(1.0, abs=0.05)
     assert shop.sum_of_weights(learned) > 1.4
     assert shop.sum_of_weights(shelved) == pytest.approx(1.0, abs=0.08)
     assert shop.sum_of_weights(scored) == pytest.approx(1.0, abs=0.08)
-    own = shop.on_shelf
+    own = shop.can_show
     errors = [np.log(p[own] / shop.truth[own]).std() for p in (learned, shelved, scored)]
     assert errors[2] < 0.6 * errors[1] < 0.6 * errors[0]
 
 
-def test_chances_add_up_and_are_those_of_the_draws(shop: ShelfShop) -> None:
-    model, _ = fitted(shop, "item", "shelves")
-    tastes = model.first.tastes[0]
-    assert isinstance(tastes, ShelfTastes)
-    chance = tastes.chance(CELLS[0].ravel(), CELLS[1].ravel()).reshape(USERS, ITEMS)
+def test_chances_add_up_and_are_those_of_the_draws(shop: CategoryShop) -> None:
+    model, _ = fitted(shop, "items", "categories")
+    shares = model.first.shares[0]
+    assert isinstance(shares, CategoryShares)
+    chance = shares.chance(CELLS[0].ravel(), CELLS[1].ravel()).reshape(USERS, ITEMS)
     np.testing.assert_allclose(chance.sum(axis=1), 1.0, rtol=1e-9)
     user = np.repeat(np.arange(5), 40_000)
-    item = tastes.draw(user, np.random.default_rng(0))
+    item = shares.draw(user, np.random.default_rng(0))
     frequency = np.bincount(user * ITEMS + item, minlength=5 * ITEMS).reshape(5, ITEMS) / 40_000
     np.testing.assert_allclose(frequency, chance[:5], atol=5 * np.sqrt(0.25 / 40_000))
     assert (frequency[chance[:5] < 1e-7] == 0).all()
@@ -110,18 +110,10 @@ def test_the_strength_of_the_prior_is_that_of_simulated_shares() -> None:
     assert _strength(alike.ravel(), np.full(60_000, 12.0), expected.ravel()) > 100.0
 
 
-def test_users_and_items_without_a_shelf_are_allowed(shop: ShelfShop) -> None:
-    item = shop.tables["item"].iloc[3:]
-    shelves = shop.tables["shelves"].iloc[4:].assign(score=np.nan)
-    model = propensity.fit_taste(shop.log, 0, folds=2, features={"item": item, "shelves": shelves}, threads=1)
+def test_users_and_items_without_a_category_are_allowed(shop: CategoryShop) -> None:
+    items = shop.tables["items"].iloc[3:]
+    categories = shop.tables["categories"].iloc[4:].assign(score=np.nan)
+    model = fit_exposure(shop.log, 0, folds=2, features=tr.Features(items=items, categories=categories), threads=1)
     p = model.at(CELLS[0], CELLS[1], np.zeros((USERS, ITEMS), int))
     assert ((p > 0) & (p < 1)).all()
-
-
-def test_shelves_need_a_column_of_the_items(shop: ShelfShop) -> None:
-    item, shelves = shop.tables["item"], shop.tables["shelves"]
-    for features in ({"shelves": shelves}, {"shelves": shelves, "item": item.rename(columns={"category": "kind"})}):
-        with pytest.raises(InputError, match=r"one column that features\[\"item\"\] has too"):
-            propensity.fit_taste(shop.log, features=features)
-    with pytest.raises(InputError, match="column 'score' of the shelves is not numeric"):
-        propensity.fit_taste(shop.log, features={"item": item, "shelves": shelves.assign(score="much")})
+    assert "7 categories" in repr(model)  # and one of the items without

@@ -1,4 +1,4 @@
-"""The taste model on a shop whose propensities are known: draws, lifts, calibration, and the order of rankings."""
+"""The exposure model on a shop whose propensities are known: draws, lifts, calibration, and the order of rankings."""
 
 from __future__ import annotations
 
@@ -15,12 +15,14 @@ import taurank as tr
 from support.exposure_shop import ExposureShop, exposure_shop, shop_item_features
 from taurank import propensity
 from taurank.data.eligibility import Eligibility
+from taurank.data.ids import Ids
 from taurank.errors import InputError
-from taurank.estimation.propensities import draws
-from taurank.estimation.propensities.history import PairHistory
-from taurank.estimation.propensities.lifts import PRIOR, Lift
-from taurank.estimation.propensities.logistic import fit_logistic, level
-from taurank.estimation.propensities.tastes import Exposures, fit_tastes
+from taurank.estimation.newton import fit_intercepts, fit_logistic
+from taurank.estimation.propensities import cells as draws
+from taurank.estimation.propensities.additive import fit_additive
+from taurank.estimation.propensities.cells import PairHistory
+from taurank.estimation.propensities.exposure import LIFT_PRIOR, Lift, fit_exposure
+from taurank.estimation.propensities.mixture import Exposures, fit_mixture
 
 
 @pytest.fixture(scope="module")
@@ -29,13 +31,13 @@ def shop() -> ExposureShop:
 
 
 @pytest.fixture(scope="module")
-def model(shop: ExposureShop) -> propensity.TasteModel:
-    return propensity.fit_taste(shop.log, random_state=0, threads=1)
+def model(shop: ExposureShop) -> propensity.ExposureModel:
+    return fit_exposure(shop.log, random_state=0, threads=1)
 
 
 @pytest.fixture(scope="module")
-def additive(shop: ExposureShop) -> propensity.PropensityModel:
-    return propensity.fit(shop.log, random_state=0)
+def additive(shop: ExposureShop) -> propensity.AdditiveModel:
+    return fit_additive(shop.log, random_state=0)
 
 
 def treated_grid(log: tr.Log) -> Any:
@@ -52,7 +54,7 @@ def visits_of(shop: ExposureShop) -> tuple[Any, Any]:
 
 def test_the_past_of_pairs_agrees_with_a_count_over_all_cells(shop: ExposureShop) -> None:
     grid = treated_grid(shop.log)
-    history = PairHistory.of(shop.log, shop.log.treated == 1)
+    history = PairHistory.from_rows(shop.log, shop.log.treated == 1)
     user, item, time = (axis.ravel() for axis in np.indices(grid.shape))
     count, ago = history.before(user, item, time)
     earlier = (np.cumsum(grid, axis=2) - grid)[user, item, time]
@@ -61,17 +63,17 @@ def test_the_past_of_pairs_agrees_with_a_count_over_all_cells(shop: ExposureShop
         [np.flatnonzero(grid[u, i, :t])[-1] if n else t for u, i, t, n in zip(user, item, time, count, strict=True)]
     )
     np.testing.assert_array_equal(ago, time - last)
-    number = np.arange(draws.count_with_past(history))
-    cells = np.stack(draws.cells_with_past(history, number))
+    number = np.arange(history.n_later_cells)
+    cells = np.stack(history.later_cells(number))
     np.testing.assert_array_equal(np.unique(cells, axis=1), np.stack(np.nonzero(np.cumsum(grid, axis=2) - grid)))
     assert len(number) == cells.shape[1] == np.count_nonzero(earlier)
 
 
 def test_weighted_draws_stand_for_all_cells(
-    shop: ExposureShop, model: propensity.TasteModel, monkeypatch: pytest.MonkeyPatch
+    shop: ExposureShop, model: propensity.ExposureModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Any sum over cells is estimated without bias, also over eligible cells alone."""
-    for name, n in (("MAX_CELLS", 0), ("EVEN", 3000), ("BY_TASTE", 5000), ("BY_PAST", 2000)):
+    for name, n in (("MAX_CELLS", 0), ("EVEN", 3000), ("BY_PROPOSAL", 5000), ("BY_PAST", 2000)):
         monkeypatch.setattr(draws, name, n)
     visits = Eligibility.of(shop.log.catalog, visits_of(shop))
     for eligibility in (Eligibility.everything(shop.log.catalog), visits):
@@ -82,7 +84,7 @@ def test_weighted_draws_stand_for_all_cells(
         g = shop.propensity[:, :, None] * (1.0 + np.arange(log.n_times))
         estimates = []
         for seed in range(12):
-            cells = draws.draw_cells(log, model.first.shown, model.first.draws(), np.random.default_rng(seed))
+            cells = draws.draw_cells(log, model.first.shown, model.first.proposal, np.random.default_rng(seed))
             estimates.append((cells.weight * g[cells.user, cells.item, cells.time]).sum())
         error = np.std(estimates) / np.sqrt(len(estimates))
         assert np.mean(estimates) == pytest.approx((g * inside).sum(), abs=4 * error)
@@ -92,14 +94,16 @@ def test_weighted_draws_stand_for_all_cells(
 def test_lifts_agree_with_counts() -> None:
     rng = np.random.default_rng(0)
     left, right, fold = rng.integers(0, 4, 300), rng.integers(0, 3, 300), rng.integers(0, 2, 300)
-    lift = Lift.of(left, right, fold, (4, 3), 2)
+    lift = Lift.from_rows(np.arange(4), np.arange(3), 2, left, right, fold)
     for case in np.ndindex(4, 3, 2):
         a, b, f = case
         out = fold != f
         share = ((right == b) & out).sum() + 0.5
         share /= out.sum() + 1.5
         expected = (
-            (((left == a) & (right == b) & out).sum() + PRIOR * share) / (((left == a) & out).sum() + PRIOR) / share
+            (((left == a) & (right == b) & out).sum() + LIFT_PRIOR * share)
+            / (((left == a) & out).sum() + LIFT_PRIOR)
+            / share
         )
         assert lift.at(*(np.array([x]) for x in case))[0] == pytest.approx(np.log(expected))
 
@@ -109,35 +113,36 @@ def test_the_second_stage_maximizes_the_likelihood_of_all_cells() -> None:
     x = rng.normal(size=(400, 3)).astype(np.float32)
     offset = rng.normal(-1.0, 0.5, 400).astype(np.float32)
     z = rng.random(400) < expit(offset + x @ np.array([0.5, -0.3, 0.2]))
-    table = np.column_stack([offset, np.ones(400, np.float32), x])
-    found = fit_logistic(table[z], 1.0, table, np.ones(400), 0.7)
+    table = np.column_stack([np.ones(400, np.float32), x])
+    ridge = np.array([1e-6, 0.7, 0.7, 0.7])
+    found = fit_logistic(table[z].sum(axis=0, dtype=np.float64), offset, table, np.ones(400), ridge)
 
     def loss(beta: Any) -> Any:
-        eta = offset.astype(float) + table[:, 1:].astype(float) @ beta
+        eta = offset.astype(float) + table.astype(float) @ beta
         return np.logaddexp(0, eta).sum() - eta[z].sum() + 0.35 * (beta[1:] ** 2).sum()
 
     np.testing.assert_allclose(found, minimize(loss, np.zeros(4)).x, atol=1e-3)
     group = rng.integers(0, 3, 400)
-    shift = level(offset.astype(np.float64), np.full(400, 2.0), group, np.array([5.0, 50.0, 100.0]))
+    shift = fit_intercepts(offset.astype(np.float64), np.full(400, 2.0), group, np.array([5.0, 50.0, 100.0]))
     np.testing.assert_allclose(np.bincount(group, 2.0 * expit(offset + shift[group])), [5.0, 50.0, 100.0], rtol=1e-6)
 
 
-def test_tastes_predict_other_times_and_do_not_depend_on_threads(shop: ExposureShop) -> None:
+def test_a_mixture_predicts_other_times_and_do_not_depend_on_threads(shop: ExposureShop) -> None:
     rows = shop.log.treated == 1
     fold = (shop.log.time[rows] == 0).astype(np.int8)
-    exposures = Exposures.of(400, 80, shop.log.user[rows], shop.log.item[rows], fold)
-    tastes = [fit_tastes(exposures, exposures, 1, 8, np.random.default_rng(0), threads) for threads in (1, 2)]
-    np.testing.assert_array_equal(tastes[0].user, tastes[1].user)
-    np.testing.assert_array_equal(tastes[0].item, tastes[1].item)
-    np.testing.assert_allclose(tastes[0].user.sum(axis=1), 1.0, rtol=1e-5)
-    np.testing.assert_allclose(tastes[0].item.sum(axis=0), 1.0, rtol=1e-5)
+    exposures = Exposures.from_rows(400, 80, shop.log.user[rows], shop.log.item[rows], fold)
+    mixtures = [fit_mixture(exposures, exposures, 1, 8, np.random.default_rng(0), threads) for threads in (1, 2)]
+    np.testing.assert_array_equal(mixtures[0].user, mixtures[1].user)
+    np.testing.assert_array_equal(mixtures[0].item, mixtures[1].item)
+    np.testing.assert_allclose(mixtures[0].user.sum(axis=1), 1.0, rtol=1e-5)
+    np.testing.assert_allclose(mixtures[0].item.sum(axis=0), 1.0, rtol=1e-5)
     held = shop.log.time == 0
     held &= rows
-    assert tastes[0].lift(shop.log.user[held], shop.log.item[held]).mean() > 0.25
+    assert mixtures[0].lift(shop.log.user[held], shop.log.item[held]).mean() > 0.25
 
 
 def test_pairs_are_calibrated_where_the_additive_model_is_not(
-    shop: ExposureShop, model: propensity.TasteModel, additive: propensity.PropensityModel
+    shop: ExposureShop, model: propensity.ExposureModel, additive: propensity.AdditiveModel
 ) -> None:
     fitted = propensity.pair_calibration(shop.log, model)
     assert fitted.identified
@@ -152,7 +157,6 @@ def test_pairs_are_calibrated_where_the_additive_model_is_not(
     assert plain.p_value is not None
     assert plain.p_value < 1e-10
     assert "fails: pairs shown" in plain.sentence
-    assert plain.strata[2].ratio == pytest.approx(fitted.strata[2].additive, rel=1e-9)
 
 
 def test_strata_agree_with_the_grid(shop: ExposureShop) -> None:
@@ -167,7 +171,7 @@ def test_strata_agree_with_the_grid(shop: ExposureShop) -> None:
         inside = (
             np.arange(log.n_times) > 0 if eligible is None else (np.arange(log.n_times) > 0) & eligible[:, None, :]
         )
-        result = propensity.pair_calibration(part, additive=False)
+        result = propensity.pair_calibration(part)
         for k, stratum in enumerate(result.strata):
             cells = (past == k) & inside
             assert stratum.cells == np.count_nonzero(cells)
@@ -178,9 +182,9 @@ def test_strata_agree_with_the_grid(shop: ExposureShop) -> None:
     assert propensity.require_pair_calibration(log).holds
 
 
-def test_additive_propensities_are_refused(shop: ExposureShop, additive: propensity.PropensityModel) -> None:
+def test_additive_propensities_are_refused(shop: ExposureShop, additive: propensity.AdditiveModel) -> None:
     log = shop.log.with_propensity(additive.at(shop.log.user, shop.log.item, shop.log.time))
-    with pytest.raises(InputError, match=r"^the pilot needs .* fails: .*--model taste --replace"):
+    with pytest.raises(InputError, match=r"^the pilot needs .* fails: .*estimate LOG --replace"):
         propensity.require_pair_calibration(log, "the pilot")
     diagnosis = propensity.diagnose(log)
     assert diagnosis.level == "poor"
@@ -188,8 +192,8 @@ def test_additive_propensities_are_refused(shop: ExposureShop, additive: propens
     assert diagnosis.to_dict()["pairs"][1]["past"] == "shown once before"
 
 
-def test_capped_ips_orders_rankings_right_with_tastes_and_wrong_without(
-    shop: ExposureShop, model: propensity.TasteModel, additive: propensity.PropensityModel
+def test_capped_ips_orders_rankings_right_with_pairs_and_wrong_without(
+    shop: ExposureShop, model: propensity.ExposureModel, additive: propensity.AdditiveModel
 ) -> None:
     """Two rankings of ten: items the user would buy anyway, and items with an effect."""
     log = shop.log
@@ -211,13 +215,13 @@ def test_capped_ips_orders_rankings_right_with_tastes_and_wrong_without(
 
 
 def test_its_own_treatment_hardly_touches_a_cells_propensity(
-    shop: ExposureShop, model: propensity.TasteModel
+    shop: ExposureShop, model: propensity.ExposureModel
 ) -> None:
     log = shop.log
     row = np.flatnonzero((log.treated == 1) & (log.time == 4))[:1]
     flipped = log.treated.copy()
     flipped[row] = 0
-    other = propensity.fit_taste(replace(log, treated=flipped), random_state=0, threads=1)
+    other = fit_exposure(replace(log, treated=flipped), random_state=0, threads=1)
     cell = (log.user[row], log.item[row], log.time[row])
     assert other.at(*cell)[0] == pytest.approx(model.at(*cell)[0], rel=0.02)
 
@@ -227,29 +231,59 @@ def test_features_options_and_refusals(shop: ExposureShop, tmp_path: Any) -> Non
     items = shop_item_features(shop).assign(price=np.linspace(1.0, 9.0, log.n_items))
     users = pd.DataFrame({"user_id": np.arange(50), "segment": ["a", None] * 25})
     items.to_csv(tmp_path / "items.csv", index=False)
-    features = {"user": users, "item": tmp_path / "items.csv"}
-    small = log.select(users=np.arange(120)) if hasattr(log, "select") else log
-    result = propensity.estimate(small, 0, folds=2, model="taste", features=features, threads=1)
-    assert propensity.pair_calibration(result, additive=False).holds
+    features = tr.Features(users=users, items=tmp_path / "items.csv")
+    result = propensity.estimate(log, 0, folds=2, features=features, threads=1)
+    assert propensity.pair_calibration(result).holds
     with pytest.raises(InputError, match="features are used by"):
-        propensity.estimate(log, features=features)
-    with pytest.raises(InputError, match="features must map"):
-        propensity.estimate(log, model="taste", features=items)
-    with pytest.raises(InputError, match="repeats 1 id, for example 0"):
-        propensity.estimate(log, model="taste", features={"user": pd.DataFrame({"user_id": [0, 0], "a": [1, 2]})})
-    with pytest.raises(InputError, match="must have the column 'item_id'"):
-        propensity.estimate(log, model="taste", features={"item": users})
-    with pytest.raises(InputError, match="does not have ids like"):
-        propensity.estimate(log, model="taste", features={"user": pd.DataFrame({"user_id": ["x"], "a": [1]})})
+        propensity.estimate(log, model="additive", features=features)
+    table: Any = items
+    with pytest.raises(InputError, match="features must be a Features, got a DataFrame"):
+        propensity.estimate(log, features=table)
+    with pytest.raises(InputError, match="model must be one of 'exposure', 'additive'"):
+        propensity.estimate(log, model="taste")
 
 
-def test_a_log_with_a_single_time_has_tastes_too() -> None:
+def test_a_number_has_ten_classes_of_ten_and_a_missing_one_is_class_0() -> None:
+    ids = Ids(np.arange(102), "item_id")
+    values = np.append(np.random.default_rng(0).permutation(100).astype(float), np.nan)
+    classes = tr.Features(items=pd.DataFrame({"item_id": np.arange(101), "price": values})).classes(ids)[0]
+    np.testing.assert_array_equal(classes[:100], 1 + values[:100] // 10)
+    np.testing.assert_array_equal(classes[100:], 0)  # without a value, and without a row
+
+
+def test_coefficients_have_names(shop: ExposureShop, model: propensity.ExposureModel) -> None:
+    """Each column says what it is: the twin takes them by name."""
+    log = shop.log
+    assert model.coefficients.shape == (5, len(model.names))
+    assert len(set(model.names)) == len(model.names)
+    cells = (log.user[:50], log.item[:50], log.time[:50])
+    columns = model.first.columns(*cells)
+    assert columns.names == model.names
+    by_name = dict(zip(columns.names, columns.values.T, strict=True))
+    count, ago = model.first.shown.before(*cells)
+    np.testing.assert_array_equal(by_name["intercept"], 1.0)
+    np.testing.assert_allclose(by_name["rate"], columns.offset + 5.0, rtol=1e-6)
+    np.testing.assert_array_equal(by_name["shown before"], count > 0)
+    np.testing.assert_array_equal(by_name["shown twice before"], count > 1)
+    np.testing.assert_allclose(by_name["shown recently"], np.where(count > 0, 1.0 / np.maximum(ago, 1), 0.0))
+    np.testing.assert_array_equal(by_name["lift above 0"], np.maximum(by_name["lift"], 0.0))
+    fold = model.first.folds.at(*cells)
+    eta = columns.offset + (columns.values * model.coefficients[fold]).sum(axis=1) + model.time_effect[cells[2]]
+    np.testing.assert_allclose(model.at(*cells), np.clip(expit(eta), 1e-6, 1 - 1e-6), rtol=1e-6)
+
+
+def test_the_default_passes_our_own_gate(shop: ExposureShop) -> None:
+    estimated = propensity.estimate(shop.log, random_state=0, threads=1)
+    assert propensity.require_pair_calibration(estimated).identified
+
+
+def test_a_log_with_a_single_time_has_a_mixture_too() -> None:
     shop = exposure_shop(users=500, items=60, times=1, categories=4, visit=2.0, seed=3)
-    model = propensity.fit_taste(shop.log, random_state=0, threads=1)
+    model = fit_exposure(shop.log, random_state=0, threads=1)
     estimated = model.at(*np.indices((500, 60)))
-    plain = propensity.fit(shop.log, random_state=0).at(*np.indices((500, 60)))
+    plain = fit_additive(shop.log, random_state=0).at(*np.indices((500, 60)))
     truth = shop.propensity
-    taste, additive = ((truth * np.log(p) + (1.0 - truth) * np.log1p(-p)).sum() for p in (estimated, plain))
-    assert taste > additive + 100.0
+    exposure, additive = ((truth * np.log(p) + (1.0 - truth) * np.log1p(-p)).sum() for p in (estimated, plain))
+    assert exposure > additive + 100.0
     assert estimated.sum() == pytest.approx(np.count_nonzero(shop.log.treated), rel=1e-3)
     assert not propensity.pair_calibration(shop.log, model).identified
