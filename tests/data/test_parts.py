@@ -20,7 +20,9 @@ from taurank.errors import InputError
 def small_log() -> tr.Log:
     log = synthetic_log(6, 5, 4)
     visits = (np.array([0, 1, 2, 3, 3, 4, 5]), np.array([0, 0, 1, 1, 2, 3, 3]))
-    return replace(log, value=np.arange(len(log), dtype=float), eligibility=Eligibility.of(log.catalog, visits))
+    return replace(
+        log, value=np.arange(len(log), dtype=float), eligibility=Eligibility.from_positions(log.catalog, visits)
+    )
 
 
 def test_select_keeps_rows_catalog_values_and_eligible_cells() -> None:
@@ -62,6 +64,29 @@ def test_impossible_splits_are_refused(options: dict[str, Any], sentence: str) -
         small_log().split(**options)
     with pytest.raises(InputError, match="select needs at least one user_id"):
         small_log().select(users=[])
+
+
+def test_the_parts_of_a_split_together_are_the_log() -> None:
+    """Also where a time has visits and no row."""
+    whole = small_log()
+    for log in (whole, whole.take(whole.time != 1), whole.take(whole.time != 3)):
+        both = log.select(times=[0, 1]).concat(log.select(times=[2, 3]))
+        order = ["time", "user_id", "item_id"]
+        joined, expected = (part.to_frame().sort_values(order, ignore_index=True) for part in (both, log))
+        pd.testing.assert_frame_equal(joined, expected)
+        assert both.catalog == log.catalog
+        user, item, time = np.indices(log.eligibility.shape)
+        cells = both.eligibility.contains(user, item, time)
+        assert np.array_equal(cells, log.eligibility.contains(user, item, time))
+
+
+def test_logs_that_share_a_catalog_have_the_eligible_cells_of_their_own_rows() -> None:
+    log = small_log()
+    early, late = log.take(log.time < 2), log.take(log.time >= 2)
+    everything = replace(late, eligibility=Eligibility.everything(log.catalog))
+    both = early.concat(everything)
+    by_time = log.eligibility.cells_by_time
+    assert both.eligibility.cells_by_time.tolist() == [*by_time[:2], 30, 30]
 
 
 def test_a_failure_in_the_second_file_leaves_the_first_as_it_was(

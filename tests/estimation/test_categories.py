@@ -54,7 +54,7 @@ def shop() -> CategoryShop:
         np.put_along_axis(treated[:, :, time], top, visits[:, time, None], axis=1)
     log = dense_log(treated, rng.random(treated.shape) < 0.02 * visits[:, None, :])
     users, times = np.nonzero(visits)
-    log = replace(log, eligibility=Eligibility.of(log.catalog, (users, times)))
+    log = replace(log, eligibility=Eligibility.from_positions(log.catalog, (users, times)))
     tables = {
         "items": pd.DataFrame({"item_id": np.arange(ITEMS), "category": CATEGORY}),
         "categories": pd.DataFrame(

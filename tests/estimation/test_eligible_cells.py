@@ -33,7 +33,7 @@ def visiting_log(seed: int) -> tuple[tr.Log, npt.NDArray[np.float64], npt.NDArra
     treated = (rng.random(SHAPE) < propensity).astype(np.int8)
     outcome = ((rng.random(SHAPE) < 0.2 + 0.3 * treated) & grid).astype(np.int8)
     log = dense_log(treated, outcome, np.where(grid, propensity, 0.5))
-    limits = Eligibility.of(log.catalog, (np.nonzero(visits)[0], np.nonzero(visits)[1]))
+    limits = Eligibility.from_positions(log.catalog, (np.nonzero(visits)[0], np.nonzero(visits)[1]))
     return replace(log, eligibility=limits), propensity, grid
 
 
@@ -47,7 +47,7 @@ def test_naive_is_right_on_average_where_only_a_part_visits() -> None:
         outcome = ((rng.random(grid.shape) < 0.2 + truth * treated) & grid).astype(np.int8)
         log = dense_log(treated, outcome)
         limited = replace(
-            log, eligibility=Eligibility.of(log.catalog, (np.nonzero(visits)[0], np.nonzero(visits)[1]))
+            log, eligibility=Eligibility.from_positions(log.catalog, (np.nonzero(visits)[0], np.nonzero(visits)[1]))
         )
         totals.append(tr.gains.naive(limited).value.sum() / limited.cells)
         wrong.append(tr.gains.naive(log).value.sum() / limited.cells)
@@ -74,7 +74,7 @@ def test_everything_eligible_is_the_same_as_no_table() -> None:
     treated = (np.random.default_rng(3).random((20, 15, 3)) < 0.3).astype(np.int8)
     log = dense_log(treated)
     user, time = (axis.ravel() for axis in np.indices((20, 3)))
-    everyone = replace(log, eligibility=Eligibility.of(log.catalog, (user, time)))
+    everyone = replace(log, eligibility=Eligibility.from_positions(log.catalog, (user, time)))
     plain, limited = (
         tr.propensity.estimate(one, random_state=0, model="additive").propensity for one in (log, everyone)
     )

@@ -75,7 +75,7 @@ def test_weighted_draws_stand_for_all_cells(
     """Any sum over cells is estimated without bias, also over eligible cells alone."""
     for name, n in (("MAX_CELLS", 0), ("EVEN", 3000), ("BY_PROPOSAL", 5000), ("BY_PAST", 2000)):
         monkeypatch.setattr(draws, name, n)
-    visits = Eligibility.of(shop.log.catalog, visits_of(shop))
+    visits = Eligibility.from_positions(shop.log.catalog, visits_of(shop))
     for eligibility in (Eligibility.everything(shop.log.catalog), visits):
         log = replace(shop.log, eligibility=eligibility)
         inside = np.ones((log.n_users, log.n_items, log.n_times), bool)
@@ -166,7 +166,7 @@ def test_strata_agree_with_the_grid(shop: ExposureShop) -> None:
     past = np.minimum(np.cumsum(grid, axis=2) - grid, 2)
     for eligible in (None, shop.visits):
         part = log if eligible is None else replace(
-            log, eligibility=Eligibility.of(log.catalog, visits_of(shop))
+            log, eligibility=Eligibility.from_positions(log.catalog, visits_of(shop))
         )  # fmt: skip
         inside = (
             np.arange(log.n_times) > 0 if eligible is None else (np.arange(log.n_times) > 0) & eligible[:, None, :]

@@ -121,7 +121,7 @@ def test_cells_outside_a_fold_agree_with_cells_written_out(tables: str, times: i
         visits = visits and [visits[0], [0] * len(visits[1])]
         candidates = candidates and (*candidates[:2], [0] * len(candidates[2]))
     log = dense_log(np.ones((6, 5, times), np.int8))
-    eligibility = Eligibility.of(log.catalog, None if visits is None else tuple(visits), candidates)  # type: ignore[arg-type]
+    eligibility = Eligibility.from_positions(log.catalog, None if visits is None else tuple(visits), candidates)  # type: ignore[arg-type]
     log = replace(log, eligibility=eligibility)
     folds = Folds.from_times(log.catalog, 3, np.random.default_rng(0))
     outside = [folds.cells_outside(log.eligibility, fold) for fold in range(3)]

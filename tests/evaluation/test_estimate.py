@@ -83,7 +83,7 @@ def small(times: int = 4, seed: int = 0) -> Log:
 
 
 def with_eligibility(log: Log, visits: Any = None, candidates: Any = None) -> Log:
-    eligibility = Eligibility.of(log.catalog, visits, candidates)
+    eligibility = Eligibility.from_positions(log.catalog, visits, candidates)
     inside = eligibility.contains(log.user, log.item, log.time)
     names = ("user", "item", "time", "treated", "outcome", "propensity")
     return replace(log, **{name: getattr(log, name)[inside] for name in names}, eligibility=eligibility)

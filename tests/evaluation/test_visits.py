@@ -25,7 +25,7 @@ def pairs(visits: npt.NDArray[np.bool_]) -> tuple[Any, Any]:
 
 def limited(log: Log, visits: npt.NDArray[np.bool_] | None = None, candidates: Any = None) -> Log:
     """The log without what is outside; ``visits`` are users × times."""
-    eligibility = Eligibility.of(log.catalog, None if visits is None else pairs(visits), candidates)
+    eligibility = Eligibility.from_positions(log.catalog, None if visits is None else pairs(visits), candidates)
     inside = eligibility.contains(log.user, log.item, log.time)
     names = ("user", "item", "time", "treated", "outcome", "propensity")
     return replace(log, **{name: getattr(log, name)[inside] for name in names}, eligibility=eligibility)
@@ -77,7 +77,7 @@ def random_candidates(rng: np.random.Generator, how: str) -> Any:
 def test_visits_against_the_slow_twin(how: str, chosen: npt.NDArray[np.bool_]) -> None:
     rng = np.random.default_rng(5)
     log = sparse_log(cells_frame(9, 8, 4, 0))
-    limits = Eligibility.of(log.catalog, pairs(rng.random((9, 4)) < 0.5), random_candidates(rng, how))
+    limits = Eligibility.from_positions(log.catalog, pairs(rng.random((9, 4)) < 0.5), random_candidates(rng, how))
     cells = np.indices((9, 8, 4))
     visits = limits.contains(*cells).any(axis=1) & chosen[:, None]
     fast = Visits.of(log.catalog, limits, chosen)

@@ -23,7 +23,7 @@ def log() -> Log:
     rng = np.random.default_rng(0)
     visits, candidates = (rng.random((n, 4)) < 0.8 for n in (USERS, ITEMS))
     (users, at), (items, when) = np.nonzero(visits), np.nonzero(candidates)
-    table = Eligibility.of(whole.catalog, (users, at), (None, items, when))
+    table = Eligibility.from_positions(whole.catalog, (users, at), (None, items, when))
     keep = table.contains(whole.user, whole.item, whole.time)
     rows: dict[str, Any] = {
         name: getattr(whole, name)[keep] for name in ("user", "item", "time", "treated", "outcome", "propensity")
@@ -84,7 +84,7 @@ def test_the_neighbors_of_cubn_had_eligible_times(log: Log) -> None:
 def test_tables_in_which_everything_is_eligible_change_nothing(log: Log, learner: Any) -> None:
     plain = replace(log, eligibility=Eligibility.everything(log.catalog))
     users, times = np.repeat(np.arange(USERS), 4), np.tile(np.arange(4), USERS)
-    whole = replace(log, eligibility=Eligibility.of(log.catalog, (users, times)))
+    whole = replace(log, eligibility=Eligibility.from_positions(log.catalog, (users, times)))
     assert scores(learner.fit(plain)) == pytest.approx(scores(learner.fit(whole)), abs=1e-6)
 
 

@@ -33,7 +33,7 @@ def log(request: Any) -> Log:
         "both": ((user, at), (None, item, when)),
         "listed": (None, np.nonzero(rng.random(N) < 0.6)),
     }
-    table = Eligibility.of(whole.catalog, *tables[request.param])
+    table = Eligibility.from_positions(whole.catalog, *tables[request.param])
     return replace(whole.take(table.contains(whole.user, whole.item, whole.time)), eligibility=table)
 
 

@@ -50,10 +50,10 @@ def eligible_log(log: Log, listed: bool, seed: int = 0) -> Log:
     candidates = rng.random((log.n_items, log.n_times)) < 0.8
     if listed:
         cells = np.argwhere(visits[:, None, :] & candidates[None])
-        table = Eligibility.of(log.catalog, None, (cells[:, 0], cells[:, 1], cells[:, 2]))
+        table = Eligibility.from_positions(log.catalog, None, (cells[:, 0], cells[:, 1], cells[:, 2]))
     else:
         (users, at), (items, when) = np.nonzero(visits), np.nonzero(candidates)
-        table = Eligibility.of(log.catalog, (users, at), (None, items, when))
+        table = Eligibility.from_positions(log.catalog, (users, at), (None, items, when))
     keep = table.contains(log.user, log.item, log.time)
     rows = {name: getattr(log, name)[keep] for name in ("user", "item", "time", "treated", "outcome", "propensity")}
     return replace(log, **rows, eligibility=table)
@@ -83,7 +83,9 @@ def test_chances_are_the_eligible_cells(log: Log, listed: bool) -> None:
 
 @pytest.mark.parametrize(("prior", "rank"), PRIORS)
 def test_tables_in_which_everything_is_eligible_change_nothing(log: Log, prior: str, rank: int | None) -> None:
-    everything = Eligibility.of(log.catalog, (np.repeat(np.arange(N_USERS), 5), np.tile(np.arange(5), N_USERS)))
+    everything = Eligibility.from_positions(
+        log.catalog, (np.repeat(np.arange(N_USERS), 5), np.tile(np.arange(5), N_USERS))
+    )
     first, second = (scores(learner(prior, rank).fit(one)) for one in (log, replace(log, eligibility=everything)))
     assert first == pytest.approx(second, abs=1e-6)
 
@@ -93,7 +95,7 @@ def test_cells_that_are_not_eligible_are_not_chances(world: World) -> None:
     long, short = world.sample(8, random_state=3).log, world.sample(4, random_state=3).log
     padded = replace(short, catalog=long.catalog, eligibility=Eligibility.everything(long.catalog))
     visits = (np.repeat(np.arange(N_USERS), 4), np.tile(np.arange(4), N_USERS))
-    tabled = replace(padded, eligibility=Eligibility.of(long.catalog, visits))
+    tabled = replace(padded, eligibility=Eligibility.from_positions(long.catalog, visits))
     for prior, rank in PRIORS:
         fitted = learner(prior, rank).fit(tabled)
         assert scores(fitted) == pytest.approx(scores(learner(prior, rank).fit(short)), abs=1e-6)

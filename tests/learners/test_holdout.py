@@ -26,7 +26,7 @@ def small() -> Log:
 def with_visits(log: Log) -> Log:
     """A fifth of the visits, and of the rows, taken away."""
     users, times = np.nonzero(np.random.default_rng(0).random((log.n_users, log.n_times)) < 0.8)
-    table = Eligibility.of(log.catalog, (users, times))
+    table = Eligibility.from_positions(log.catalog, (users, times))
     return replace(log.take(table.contains(log.user, log.item, log.time)), eligibility=table)
 
 

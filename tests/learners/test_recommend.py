@@ -132,10 +132,10 @@ class TestRecommend:
     def test_candidates_of_a_log_are_what_its_last_time_had(self, model: Learner, log: Log) -> None:
         last = log.n_times - 1
         own = (np.array([1, 1, 2, 2]), np.array([4, 8, 3, 5]), np.array([last, last, last, 0]))
-        listed = replace(log, eligibility=Eligibility.of(log.catalog, None, own))
+        listed = replace(log, eligibility=Eligibility.from_positions(log.catalog, None, own))
         frame = model.recommend(k=3, candidates=listed)
         assert sorted(zip(frame["user_id"], frame["item_id"], strict=True)) == [(1, 4), (1, 8), (2, 3)]
-        timed = Eligibility.of(log.catalog, None, (None, np.array([7, 9, 11]), np.array([last, last, 0])))
+        timed = Eligibility.from_positions(log.catalog, None, (None, np.array([7, 9, 11]), np.array([last, last, 0])))
         assert set(model.recommend(k=3, candidates=replace(log, eligibility=timed))["item_id"]) == {7, 9}
         pd.testing.assert_frame_equal(model.recommend(k=3, candidates=log), model.recommend(k=3))
 

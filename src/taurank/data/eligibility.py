@@ -48,7 +48,7 @@ class Eligibility:
         return cls(Members(catalog.n_users, catalog.n_times), Members(catalog.n_items, catalog.n_times))
 
     @classmethod
-    def of(
+    def from_positions(
         cls,
         catalog: Catalog,
         visits: tuple[Any, Any] | None = None,
@@ -62,11 +62,13 @@ class Eligibility:
         None instead of an array means "all of them": candidates (None, items, None) are items for everyone at any
         time. Repeated rows count once.
         """
-        visitors = Members.of(catalog.n_users, catalog.n_times, *(visits or (None, None)))
+        visitors = Members.from_positions(catalog.n_users, catalog.n_times, *(visits or (None, None)))
         users, items, times = candidates or (None, None, None)
         outside = (treated_outside, outcomes_outside)
         if users is None:
-            return cls(visitors, Members.of(catalog.n_items, catalog.n_times, items, times), None, *outside)
+            return cls(
+                visitors, Members.from_positions(catalog.n_items, catalog.n_times, items, times), None, *outside
+            )
         if times is None and catalog.n_times > 1:
             raise InputError("candidates with a user_id need a time as well; add the column to the table.")
         times = np.zeros(len(users), np.int64) if times is None else times
@@ -233,7 +235,7 @@ class Members:
         self.__post_init__()
 
     @classmethod
-    def of(cls, size: int, n_times: int, codes: Any, times: Any) -> Members:
+    def from_positions(cls, size: int, n_times: int, codes: Any, times: Any) -> Members:
         """From positions; None stands for all of them."""
         if codes is None:
             return cls(size, n_times) if times is None else cls(size, n_times).at(times)
@@ -303,17 +305,19 @@ class Members:
         _, old_time, old_code = self._coded
         new_time, new_code = time[old_time], code[old_code]
         kept = (new_time >= 0) & (new_code >= 0)
-        return Members.of(size, n_times, new_code[kept], new_time[kept])
+        return Members.from_positions(size, n_times, new_code[kept], new_time[kept])
 
     def at(self, times: Any) -> Members:
         """The members at these times alone."""
         times = np.unique(times)
         if not self.timed:
             here = self.always
-            return Members.of(self.size, self.n_times, np.tile(here, len(times)), np.repeat(times, len(here)))
+            return Members.from_positions(
+                self.size, self.n_times, np.tile(here, len(times)), np.repeat(times, len(here))
+            )
         _, time, code = self._coded
         kept = np.isin(time, times)
-        return Members.of(self.size, self.n_times, code[kept], time[kept])
+        return Members.from_positions(self.size, self.n_times, code[kept], time[kept])
 
     def union(self, other: Members) -> Members:
         """The members of either, both by time."""

@@ -357,7 +357,11 @@ class Log(CellTable):
             name: np.concatenate((first[name], second[name])) if name in first and name in second else None
             for name in first | second
         }
-        eligibility = past.eligibility.concat(new.eligibility, np.unique(past.time), np.unique(new.time))
+        known, added = (past.times.encode(log.times.values) for log in logs)
+        # a time of both logs belongs to those with rows in it, and to this one where none has any
+        before = known[np.isin(known, past.time) | ~np.isin(known, new.time)]
+        after = added[np.isin(added, new.time) | ~np.isin(added, known)]
+        eligibility = past.eligibility.concat(new.eligibility, before, after)
         return replace(past, timed=True, eligibility=eligibility, summary=None, **columns)
 
     def row_columns(self) -> dict[str, npt.NDArray[Any]]:

@@ -90,7 +90,7 @@ def eligible_rows(rows: Rows, visits: Any, candidates: Any, given: Given) -> tup
         if data is not None:
             catalog, tables[name] = _read_limits(name, data, catalog, rows.timed, given)
     visit, candidate = tables.get("visits"), tables.get("candidates")
-    eligible = Eligibility.of(
+    eligible = Eligibility.from_positions(
         catalog,
         None if visit is None else (visit["user_id"], visit.get("time")),
         None if candidate is None else (candidate.get("user_id"), candidate["item_id"], candidate.get("time")),

@@ -167,7 +167,7 @@ def _eligibility(
         if "period" in cells[name]:
             cells[name]["period"] = cells[name]["period"] - first
     visits, candidates = cells.get("visits"), cells.get("candidates")
-    return Eligibility.of(
+    return Eligibility.from_positions(
         catalog,
         (visits["user_code"], visits["period"]) if visits else None,
         (candidates.get("user_code"), candidates["item_code"], candidates.get("period")) if candidates else None,
