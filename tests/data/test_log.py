@@ -17,6 +17,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from taurank import Log
+from taurank.data.reader import read_ids
+from taurank.data.sources import from_files
 from taurank.errors import InputError
 
 
@@ -239,6 +241,15 @@ class TestRefusals:
             log.with_propensity([0.5])
         with pytest.raises(InputError, match="1 row is not, for example nan"):
             log.with_propensity([0.5, 0.5, np.nan, 0.5])
+
+
+def test_any_column_of_ids_can_be_read(tmp_path: Path) -> None:
+    (tmp_path / "users.csv").write_text("user_id,segment\n7,b\n8,a\n9,b\n")
+    source = from_files(tmp_path / "users.csv")
+    assert read_ids(source, "user_id").to_pylist() == [7, 8, 9]
+    assert read_ids(source, "segment").to_pylist() == ["b", "a", "b"]
+    with pytest.raises(InputError, match="has no column 'plan'; found: user_id, segment"):
+        read_ids(source, "plan")
 
 
 class TestBadFiles:

@@ -52,11 +52,6 @@ class IdColumn:
             self._merge()
         return (codes + first).astype(np.int32)
 
-    @property
-    def max_ids(self) -> int:
-        """An upper bound of the number of distinct ids so far."""
-        return self._n_waiting + (0 if self._ids is None else len(self._ids))
-
     def finish(self) -> tuple[pa.Array, Codes]:
         """All distinct ids, and the position among them of every provisional code."""
         if self._waiting:

@@ -153,8 +153,8 @@ class _Walked:
 def _walk(source: Source, names: Mapping[str, str], rules: Iterable[ColumnRule] = ()) -> _Walked:
     """All rows of some columns; wrong rows are refused when all have been read."""
     wrong_rows = WrongRows()
-    ids = {column: IdColumn(column, wrong_rows) for column in ID_COLUMNS if column in names}
     checked = [rule for rule in rules if rule.column in names]
+    ids = {column: IdColumn(column, wrong_rows) for column in names if column not in {r.column for r in checked}}
     parts: dict[str, list[Any]] = {column: [] for column in names}
     n_rows = 0
     for batch in source.batches(names.values()):

@@ -33,7 +33,7 @@ class TableRanker:
     """
 
     def __init__(self, table: Any) -> None:
-        source = sources.from_files(table) if isinstance(table, (str, os.PathLike)) else sources.from_frame(table)
+        source = sources.open_table(table)
         rule = _rule(source)
         pairs = read_cells(source, (None, None, None), [rule])
         score = pairs.numbers[rule.column] if rule.column == "score" else -pairs.numbers[rule.column]

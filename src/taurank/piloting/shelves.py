@@ -35,21 +35,11 @@ class Shelves:
 
     def mask(self, users: Ids, items: Ids) -> tuple[npt.NDArray[np.bool_], Codes]:
         """users × categories, and the category of each item (one more category, of nobody, for the others)."""
-        labels = pd.unique(self.of_item["category"].dropna())
-        code = pd.Index(labels)
-        category = np.full(len(items), len(labels), np.int32)
-        item = items.encode(self.of_item["item_id"].array)
-        category[item[item >= 0]] = code.get_indexer(pd.Index(self.of_item["category"]))[item >= 0] % (
-            len(labels) + 1
-        )
-        own = np.zeros((len(users), len(labels) + 1), np.bool_)
-        user, shelf = (
-            users.encode(self.of_user["user_id"].array),
-            code.get_indexer(pd.Index(self.of_user["category"])),
-        )
-        known = (user >= 0) & (shelf >= 0)
-        own[user[known], shelf[known]] = True
-        return own, category
+        known = self.features().user_categories(users, items)
+        assert known is not None
+        own = np.zeros((len(users), max(known.category.max(initial=0), known.item.max(initial=0)) + 1), np.bool_)
+        own[known.user, known.category] = True
+        return own, known.item.astype(np.int32)
 
     def features(self) -> Features:
         """What a model of exposure can know of them; see ``taurank.propensity.fit``."""
