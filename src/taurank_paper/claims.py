@@ -186,7 +186,8 @@ def wins_up_to_xi(frame: pd.DataFrame, winner: str, losers: Sequence[str]) -> li
 
     def part(rows: pd.DataFrame, dataset: DatasetKey) -> PartialResult:
         own = rows[(rows["propensity"] == "misspecified") & (rows["method"] == winner)]
-        parts = {xi: _against_blind(rows, at, losers, f"ξ = {xi:g}") for xi, at in own.groupby("xi")}
+        at = {xi: own[own["xi"] == xi] for xi in sorted(set(own["xi"].dropna()))}
+        parts = {xi: _against_blind(rows, each, losers, f"ξ = {xi:g}") for xi, each in at.items()}
         known = {xi: each for xi, each in parts.items() if each.sign is not None}
         signs = [each.sign for xi, each in known.items() if each.sign is not None and xi <= WIDE]
         if not signs:

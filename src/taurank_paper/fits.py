@@ -243,7 +243,7 @@ class Rhythm:
 
     per_epoch: int
     epochs: int = 0
-    every: int | None = None
+    every: int = 0
     unit: int = 0
 
     @classmethod
@@ -263,7 +263,6 @@ class Rhythm:
 
     def epoch(self, updates: int) -> int:
         """The epoch of the snapshot after so many updates."""
-        assert self.every
         return self.every * round(updates / self.unit)
 
 
@@ -285,7 +284,7 @@ def _fit(spec: FitSpec, learner: tr.Learner, rhythm: Rhythm, cache: ResultCache)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", tr.UnfinishedWarning)  # the report has the curves
                 learner.fit(
-                    split.train, split.validation, names, patience=None, validate_every=rhythm.every,
+                    split.train, split.validation, names, patience=None, validate_every=rhythm.every or None,
                     show_progress=False, callback=check,
                 )  # fmt: skip
             break

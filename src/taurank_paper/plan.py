@@ -109,7 +109,7 @@ class Dataset(Sampled):
     seed: Integer = 0
 
     def __str__(self) -> str:
-        parts = [self.items, self.assignment]
+        parts: list[str] = [self.items, self.assignment]
         if self.assignment == "personalized" and self.beta != 2:
             parts.append(f"β={self.beta:g}")
         if self.xi:
@@ -425,8 +425,7 @@ def load_tuned(preset: Preset, path: Path | None = None) -> Tuned:
     """Tuned hyper-parameters: from a file, or those that the package has for the preset."""
     if path is None:
         return packaged_tuned(preset.tuned) if preset.tuned else {}
-    tuned: Tuned = validated(Tuned, read_toml(path), str(path))
-    return tuned
+    return validated(Tuned, read_toml(path), str(path))
 
 
 def packaged_tuned(name: str) -> Tuned:
@@ -434,7 +433,7 @@ def packaged_tuned(name: str) -> Tuned:
     return validated(Tuned, _parse(_packaged(name), name), name)
 
 
-def validated(kind: Any, content: Mapping[str, Any], where: str) -> Any:
+def validated(kind: type[T], content: Mapping[str, Any], where: str) -> T:
     """The content as a dataclass, or one sentence about its first flaw."""
     try:
         return TypeAdapter(kind).validate_python(dict(content))
@@ -442,25 +441,37 @@ def validated(kind: Any, content: Mapping[str, Any], where: str) -> Any:
         raise InputError(f"{where}: {_sentence(error, kind)}.") from error
 
 
+_WORDS = (  # of pydantic's messages, and ours
+    ("Input should be", "must be"), ("Tuple should have", "must have"), (" after validation", ""),
+    ("greater than or equal to", "≥"), ("less than or equal to", "≤"), ("a valid integer", "an integer"),
+    ("a valid ", "a "), ("a dictionary or an instance of", "a table:"), ("a dictionary", "a table"),
+)  # fmt: skip
+
+
 def _sentence(error: ValidationError, kind: Any) -> str:
+    """The first flaw: where it is, what is wrong, and what was given."""
     flaw = error.errors(include_url=False)[0]
     place = [part for part in flaw["loc"] if part != "[key]"]
-    names = [f"[[{part}]]" if part in ("data", "methods") and place[1:] else str(part) for part in place]
-    names = [str(int(name) + 1) if isinstance(part, int) else name for part, name in zip(place, names, strict=True)]
     if flaw["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
         kinds = {"data": Data, "methods": Method, "times": Times, "vary": Vary}
         known = fields(kinds.get(str(place[0]), kind) if len(place) > 1 else kind)
-        what = f"unknown key {show(place[-1])}; known: {', '.join(each.name for each in known)}"
+        what = f": unknown key {show(place.pop())}; known: {', '.join(each.name for each in known)}"
     elif flaw["type"] in ("missing", "missing_argument"):
-        what = f"'{place[-1]}' is missing"
+        what = f": '{place.pop()}' is missing"
     elif flaw["type"] == "value_error":
         what = str(flaw["ctx"]["error"]).rstrip(".")
-        return ": ".join([*names, what])
+        what = f" {what}" if what.startswith("must") else f": {what}"
     else:
-        message = flaw["msg"].replace("Input should be", "must be").replace("a valid dictionary", "a table")
-        message = message.replace("a dictionary or an instance of", "a table for").replace("a valid ", "a ")
-        return ": ".join([*names, f"{message}, got {show(flaw['input'])}"])
-    return ": ".join([*names[:-1], what])
+        message = flaw["msg"]
+        for theirs, ours in _WORDS:
+            message = message.replace(theirs, ours)
+        what = f" {message.partition(':')[0]}, got {show(flaw['input'])}"
+    names = [f"[[{part}]]" if part in ("data", "methods") and place[1:] else part for part in place]
+    path = ": ".join(str(name) for name in names if not isinstance(name, int))
+    numbers = [name + 1 for name in names if isinstance(name, int)]
+    if numbers and names[0] in ("[[data]]", "[[methods]]"):
+        path = path.replace("]]", f"]] {numbers[0]}", 1)
+    return f"{path}{what}".removeprefix(": ").strip()
 
 
 def _check_stem(stem: str) -> None:

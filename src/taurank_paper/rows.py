@@ -19,7 +19,7 @@ import taurank as tr
 from taurank.errors import InputError
 from taurank_paper import limits
 from taurank_paper.fits import MODEL_METRIC, FitSpec, ResultCache, best_of, needs_propensity, weeks_of
-from taurank_paper.plan import Dataset, Method, Plan, causal, check_settings, hyper_parameters
+from taurank_paper.plan import Dataset, Items, Method, Plan, causal, check_settings, hyper_parameters
 
 DENSITY_BINS = 50
 CURVE_COLUMNS = ["items", "setting", "method", "metric", "updates", "value"]
@@ -241,7 +241,7 @@ def _target(dataset: Dataset, method: str, cap: float, metrics: list[str], cache
     return cache.cached(cache.key(FitSpec(dataset, method), "target", cap, metrics), measure)
 
 
-def _prior_curve(items: str, cache: ResultCache) -> pd.DataFrame:
+def _prior_curve(items: Items, cache: ResultCache) -> pd.DataFrame:
     """Brier score by prior weight; nothing for a synthetic world, which has no prior."""
     if cache.splits.preset.sizes is not None:
         return pd.DataFrame({"prior_weight": [], "brier": []}, dtype=np.float64)
@@ -249,8 +249,8 @@ def _prior_curve(items: str, cache: ResultCache) -> pd.DataFrame:
     return pd.DataFrame(cache.cached(key, lambda: _measure_prior(items, cache)))
 
 
-def _measure_prior(items: str, cache: ResultCache) -> Mapping[str, Any]:
-    curve = tr.dunnhumby.tune_prior_weight(items, cache.splits.source)  # type: ignore[arg-type]
+def _measure_prior(items: Items, cache: ResultCache) -> Mapping[str, Any]:
+    curve = tr.dunnhumby.tune_prior_weight(items, cache.splits.source)
     return {str(name): list(column) for name, column in curve.items()}
 
 

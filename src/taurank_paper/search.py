@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+import time
 import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from taurank.evaluation.metrics import parse
 from taurank.learners import learner_class
 from taurank_paper.files import write_text
 from taurank_paper.fits import MODEL_METRIC
-from taurank_paper.plan import LIMITS, TUNED_METRICS, Dataset, Plan, Tuned, hyper_parameters
+from taurank_paper.plan import LIMITS, TUNED_METRICS, Dataset, Plan, Tuned, hyper_parameters, packaged_tuned
 from taurank_paper.splits import Splits
 
 
@@ -51,6 +52,7 @@ class MethodSearch:
         fixed |= {"epochs": max(1, round(self.updates / learner_class(self.method)().updates_per_epoch(split.train)))}
         space, start = self.space()
         name = re.sub(r"[^\w@.]+", "-", f"{self.dataset} {self.method} {self.metric}")
+        (folder / "tuning").mkdir(exist_ok=True)
         return tr.tune(
             self.method, split.train, split.validation, space=space, fixed=fixed, start=start,
             metric=[self.metric, *(metric for metric in TUNED_METRICS if metric != self.metric)],
@@ -64,7 +66,9 @@ class MethodSearch:
         grid = {name: list(values) for name, values in learner_class(self.method).space.items()}
         grid.pop("control_weight", None)  # the paper's DLCE gives both arms the same weight
         grid["learning_rate"] = list(self.plan.preset.search.learning_rate)
-        table = self.plan.tuned.get(self.dataset.items, {}).get(self.dataset.assignment, {}).get(self.method, {})
+        # what the package has, not what an earlier search found here: that would make it another search
+        tuned = packaged_tuned(self.plan.preset.tuned) if self.plan.preset.tuned else {}
+        table = tuned.get(self.dataset.items, {}).get(self.dataset.assignment, {}).get(self.method, {})
         known = {**table, **table.get(self.metric, {})}
         return grid, {name: known[name] for name in grid if name in known}
 
@@ -75,14 +79,15 @@ def search(plans: Iterable[Plan], folder: Path, splits: Splits, show_progress: b
     tuned: Tuned = {i: {a: dict(methods) for a, methods in table.items()} for i, table in plans[0].tuned.items()}
     searches = searches_of(plans)
     by_key: dict[tuple[str, str, str], list[tuple[MethodSearch, pd.DataFrame]]] = {}
-    (folder / "tuning").mkdir(exist_ok=True)
+    costs = []
     for n, one in enumerate(searches, 1):
+        began = time.monotonic()
         trials = one.run(splits, folder)
+        costs.append(_cost(one, trials, (time.monotonic() - began) / 60))
         key = (one.dataset.items, one.dataset.assignment, one.method)
         by_key.setdefault(key, []).append((one, trials))
         if show_progress:
             print(f"[{n}/{len(searches)}] search: {one.method} on {one.dataset} by {one.metric}", file=sys.stderr)
-    costs = [_cost(one, trials) for done in by_key.values() for one, trials in done]
     for (items, assignment, method), done in by_key.items():
         best = _best_settings([pair[1] for pair in done], list(done[0][0].space()[0]))
         if best:
@@ -116,24 +121,25 @@ def searches_of(plans: Iterable[Plan]) -> list[MethodSearch]:
 def _best_settings(trials: list[pd.DataFrame], names: list[str]) -> dict[str, dict[str, Any]]:
     """For each metric the settings of the best finished trial."""
     every = pd.concat(trials, ignore_index=True)
+    every = every[every["state"] == "finished"]
     best = {}
     for metric in TUNED_METRICS:
         values = every[metric].dropna()
         if len(values):
-            row = every.loc[values.idxmax() if parse(metric).larger_is_better else values.idxmin()]
+            row = every.loc[[values.idxmax() if parse(metric).larger_is_better else values.idxmin()]].iloc[0]
             best[metric] = {name: row[name].item() if hasattr(row[name], "item") else row[name] for name in names}
     return best
 
 
-def _cost(one: MethodSearch, trials: pd.DataFrame) -> dict[str, Any]:
-    """A search as a row of ``search.csv``; ``core_minutes`` adds up all trials."""
+def _cost(one: MethodSearch, trials: pd.DataFrame, minutes: float) -> dict[str, Any]:
+    """A search as a row of ``search.csv``; ``minutes`` are those of this start, by the clock."""
     values = trials[one.metric].dropna()
     best = _best_settings([trials], list(one.space()[0])).get(one.metric)
     larger = parse(one.metric).larger_is_better
     return {
         "items": one.dataset.items, "setting": one.dataset.assignment, "method": one.method,
         "objective": one.metric, "trials": len(trials), "pruned": int((trials["state"] != "finished").sum()),
-        "updates": one.updates, "core_minutes": round(trials["seconds"].sum() / 60, 2),
+        "updates": one.updates, "minutes": round(minutes, 2),
         "validation": None if best is None else float(values.max() if larger else values.min()),
         "settings": json.dumps(best),
     }  # fmt: skip

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 import taurank as tr
-from taurank_paper.plan import Dataset, Preset
+from taurank_paper.plan import Dataset, Items, Preset
 
 PARTS = {"train": 0, "validation": 1, "test": 2, "fit": 3, "propensity": 4}
 
@@ -36,7 +36,7 @@ class Split:
     @cached_property
     def train(self) -> tr.Log:
         """The log to learn from, with the propensities that the learner sees."""
-        log = self._sample("train", self.dataset.times.train).log
+        log: tr.Log = self._sample("train", self.dataset.times.train).log
         if self.dataset.propensity == "estimated":
             return tr.propensity.estimate(log, fit_seed(self.dataset, "propensity"), model="additive")
         return log
@@ -44,7 +44,8 @@ class Split:
     @cached_property
     def validation(self) -> tr.Gains:
         """Truth of the validation weeks, used for model selection."""
-        return self._sample("validation", self.dataset.times.validation).truth
+        truth: tr.Gains = self._sample("validation", self.dataset.times.validation).truth
+        return truth
 
     @cached_property
     def _tested(self) -> tuple[tr.Gains, tr.Gains]:
@@ -74,17 +75,17 @@ class Splits:
 
     def __init__(self, preset: Preset, source: str | os.PathLike[str] | None, threads: int | None) -> None:
         self.preset, self.source, self.threads = preset, source, threads
-        self._worlds: dict[str, tr.World] = {}
-        self._fingerprints: dict[str, str] = {}
+        self._worlds: dict[Items, tr.World] = {}
+        self._fingerprints: dict[Items, str] = {}
         self._last: Split | None = None
 
-    def world(self, items: str) -> tr.World:
+    def world(self, items: Items) -> tr.World:
         """The world with the original assignment."""
         if items not in self._worlds:
             self._worlds[items] = self._make(items)
         return self._worlds[items]
 
-    def fingerprint(self, items: str) -> str:
+    def fingerprint(self, items: Items) -> str:
         """A hash of the world's numbers: other source files, or another loader, are another world."""
         if items not in self._fingerprints:
             digest = hashlib.blake2b(digest_size=16)
@@ -106,9 +107,9 @@ class Splits:
             self._last = Split(dataset, world, self.threads)
         return self._last
 
-    def _make(self, items: str) -> tr.World:
+    def _make(self, items: Items) -> tr.World:
         if self.preset.sizes is None:
-            return tr.dunnhumby.world(items, self.source)  # type: ignore[arg-type]
+            return tr.dunnhumby.world(items, self.source)
         users, n_items = self.preset.sizes[items]
         seed = np.random.SeedSequence(0, spawn_key=(n_items,))
         return tr.World.synthetic(users, n_items, seed, purchase_rate=0.03)

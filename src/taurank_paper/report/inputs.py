@@ -21,10 +21,12 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from pydantic import ConfigDict
+from pydantic.dataclasses import dataclass as checked
 
 from taurank.errors import InputError, first_line
 from taurank_paper.claims import CLAIMS
-from taurank_paper.plan import KINDS, checked, read_toml, validated
+from taurank_paper.plan import KINDS, read_toml, validated
 
 _SCORES = "items setting method metric mean std"
 COLUMNS: Mapping[str, str] = {
@@ -40,13 +42,13 @@ COLUMNS: Mapping[str, str] = {
     "unevenness": "items beta method metric mean std",
     "misspecification": f"{_SCORES} propensity xi",
     "losses": "items setting loss factors metric mean std",
-    "search": "items setting method objective trials pruned updates core_minutes validation settings",
+    "search": "items setting method objective trials pruned updates minutes validation settings",
 }
 SUFFIXES = ("", "_brier", "_density", "_targets", "_curves")  # of the tables that one experiment may write
 _TEXT = ("items", "setting", "method", "metric", "objective", "quantity", "propensity", "loss", "settings", "weeks")
 
 
-@checked(frozen=True, config={"extra": "forbid"})
+@checked(frozen=True, config=ConfigDict(extra="forbid"))
 class Findings:
     """Prose about one run, written by people."""
 

@@ -253,13 +253,13 @@ def search(frame: pd.DataFrame) -> page.Block:
             _parameters(row["settings"]),
             "–" if pd.isna(row["validation"]) else format_score(row["objective"], row["validation"]),
             f"{row['trials']:.0f}, {row['pruned']:.0f} pruned",
-            f"{row['core_minutes']:.1f} min",
+            f"{row['minutes']:.1f} min",
         )
         for row in frame.to_dict("records")
     ]
-    trials, pruned, minutes = (frame[column].sum() for column in ("trials", "pruned", "core_minutes"))
+    trials, pruned, minutes = (frame[column].sum() for column in ("trials", "pruned", "minutes"))
     rows.append(("all", "", "", f"{trials:.0f}, {pruned:.0f} pruned", f"{minutes:.0f} min"))
-    columns = ["", "best hyper-parameters", "on the validation week", "trials", "time on one core"]
+    columns = ["", "best hyper-parameters", "on the validation week", "trials", "time"]
     size = _millions(frame["updates"].max())
     caption = f"Hyper-parameter search, trials of at most {size} updates"
     return page.table(pd.DataFrame(rows, columns=columns), caption, columns[1:])
