@@ -76,12 +76,12 @@ class Shelved:
 
     def recommend(self, k: int, candidates: Any = None, threads: int | None = None) -> pd.DataFrame:
         """As ``Learner.recommend``; a user may get fewer than ``k`` items."""
-        frame = Request(self, k, candidates, None, "raise", "raise", threads).frame(None)
+        frame = Request(self, k, candidates, threads=threads).frame(None)
         return frame[frame["score"] > LAST]
 
     def write_recommendations(self, path: Any, *, k: int, candidates: Any = None, threads: int | None = None) -> int:
         """``recommend`` straight into a file, block by block; returns the number of rows."""
-        request = Request(self, k, candidates, None, "raise", "raise", threads)
+        request = Request(self, k, candidates, threads=threads)
         shown = [batch.filter(pc.greater(batch["score"], float(LAST))) for batch in request.batches(None)]
         write_batches(path, request.schema(), shown)
         return sum(batch.num_rows for batch in shown)
