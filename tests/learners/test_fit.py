@@ -14,7 +14,6 @@ import pytest
 
 import taurank as tr
 from taurank import Gains, Log, World
-from taurank._threads import one_blas_thread
 from taurank.errors import Diverged, InputError
 from taurank.evaluation.evaluate import evaluate
 from taurank.learners import (

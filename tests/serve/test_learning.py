@@ -115,7 +115,8 @@ def test_an_update_learns_what_a_fit_would(sqlite_store: Store) -> None:
     fresh = plan.fitted(export(made, made.surfaces.get("home")).log)
     assert learner.users.values.equals(fresh.users.values)
     assert learner.popularity_.tolist() == fresh.popularity_.tolist()
-    np.testing.assert_array_equal(*(each.score_block(np.array([5], np.int32)) for each in (learner, fresh)))
+    user = np.array([5], np.int32)
+    np.testing.assert_array_equal(learner.score_block(user), fresh.score_block(user))
     before = made.models.get(first.version or "").learner
     assert before.popularity_.sum() < learner.popularity_.sum()  # the incumbent in memory stayed as it was
     assert "the incumbent is a CountingBayes" in retrain(made, "home", RetrainConfig("popular", update=True)).words

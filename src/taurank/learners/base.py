@@ -349,8 +349,9 @@ class Learner(Parameters, ABC):
         nothing helps gets nothing; the learner's scores must be effects (EmpiricalBayes, CountingBayes, CUBN).
         """
         request = Request(
-            self._serving(history, features), k, candidates, exclude, unknown_users, unknown_items, threads, min_effect
-        )
+            self._serving(history, features), k, candidates, exclude, unknown_users, unknown_items, threads,
+            min_effect,
+        )  # fmt: skip
         return request.frame(users if history is None or users is not None else history.users.values)
 
     def write_recommendations(
@@ -373,8 +374,9 @@ class Learner(Parameters, ABC):
         Connected to a cluster, a path without such an ending is a folder, into which all workers write Parquet.
         """
         request = Request(
-            self._serving(history, features), k, candidates, exclude, unknown_users, unknown_items, threads, min_effect
-        )
+            self._serving(history, features), k, candidates, exclude, unknown_users, unknown_items, threads,
+            min_effect,
+        )  # fmt: skip
         wanted = users if history is None or users is not None else history.users.values
         machines = engine()
         if machines is not None and known_kind(Path(path)) is None:

@@ -82,11 +82,11 @@ class Limits:
         return values if len(self.items) == self.of_catalog else np.take(values, self.items, axis=axis)
 
     def hiding(self, users: pa.Array) -> Callable[[int, Floats32], None]:
-        """A function that puts what is not for each of these users at −∞, in scores of the items from ``first`` on."""
+        """A function that puts what is not for these users at −∞, in scores of the items from ``first`` on."""
         lists = [
-            (hide, users_lists.owners.encode(users), users_lists)
-            for hide, users_lists in ((_hide_others, self.own), (_hide_listed, self.excluded))
-            if users_lists is not None
+            (hide, each.owners.encode(users), each)
+            for hide, each in ((_hide_others, self.own), (_hide_listed, self.excluded))
+            if each is not None
         ]
 
         def hide_all(first: int, scores: Floats32) -> None:

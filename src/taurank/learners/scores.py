@@ -68,14 +68,14 @@ class ProductSearch:
             rough = buffer[: len(users) * len(tile)].reshape(len(users), len(tile))
             np.matmul(users, tile.T, out=rough)
             hide(first, rough)
-            _add_scores(rough, rough_slack, first, exact, tile, slack, *running.top())
+            _add_scores(rough, rough_slack, first, exact, tile, slack, running.top())
         return running.top()
 
 
 def _norms(rows: Floats32) -> Floats:
     squares = np.empty(len(rows))
     _add_squares(rows, squares)
-    return np.sqrt(squares)
+    return np.asarray(np.sqrt(squares))
 
 
 def _order_slack(users: Floats32, items: Floats32, largest: float | None = None) -> Floats:
@@ -111,10 +111,9 @@ def _round_sums(sums: Any, users: Any, items: Any, slack: Any, scores: Any) -> N
 
 
 @compiled
-def _add_scores(
-    rough: Any, rough_slack: Any, first: Any, users: Any, items: Any, slack: Any, columns: Any, values: Any, count: Any
-) -> None:
-    """Insert the scores that may be among the best; the arrays of the best are those of ``topk.RunningTop``."""
+def _add_scores(rough: Any, rough_slack: Any, first: Any, users: Any, items: Any, slack: Any, best: Any) -> None:
+    """Insert the scores that may be among the best so far."""
+    columns, values, count = best
     k = values.shape[1]
     for row in range(len(users)):
         least = np.float32(values[row, k - 1] - rough_slack[row])

@@ -50,7 +50,7 @@ class ServedModel:
         code = self.user_code.get(user)
         if code is None:
             return np.asarray(self.learner.popularity_, dtype=np.float32)
-        return self.learner.score_block(np.array([code], np.int32))[0]
+        return np.asarray(self.learner.score_block(np.array([code], np.int32))[0])
 
 
 class Registry:
