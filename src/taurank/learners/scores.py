@@ -75,7 +75,8 @@ class ProductSearch:
 def _norms(rows: Floats32) -> Floats:
     squares = np.empty(len(rows))
     _add_squares(rows, squares)
-    return np.asarray(np.sqrt(squares))
+    norms: Floats = np.sqrt(squares)
+    return norms
 
 
 def _order_slack(users: Floats32, items: Floats32, largest: float | None = None) -> Floats:
