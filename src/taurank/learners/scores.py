@@ -82,7 +82,8 @@ def _norms(rows: Floats32) -> Floats:
 def _order_slack(users: Floats32, items: Floats32, largest: float | None = None) -> Floats:
     """How far two sums of the same products in float64 can be apart, for each user."""
     largest = float(_norms(items).max(initial=0)) if largest is None else largest
-    return 2 * (users.shape[1] + 2) * ROUNDING_64 * _norms(users) * largest
+    slack: Floats = 2 * (users.shape[1] + 2) * ROUNDING_64 * largest * _norms(users)
+    return slack
 
 
 @compiled
