@@ -234,7 +234,9 @@ def test_side_tables_may_be_semicolon_csvs(tables: Path, tmp_path: Path) -> None
     frame = pd.read_parquet(tables / "today.parquet")
     frame.to_csv(tmp_path / "today.csv", sep=";", decimal=",", index=False)
     read = read_table(tmp_path / "today.csv", plan, IDS, ("score",))
-    pd.testing.assert_frame_equal(read, read_table(tables / "today.parquet", plan, IDS, ("score",)), check_dtype=False)
+    pd.testing.assert_frame_equal(
+        read, read_table(tables / "today.parquet", plan, IDS, ("score",)), check_dtype=False
+    )
 
 
 def test_read_plan_keeps_paths_relative_to_the_file(tables: Path) -> None:
