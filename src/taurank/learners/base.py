@@ -401,10 +401,11 @@ class Learner(Parameters, ABC):
         from taurank import __version__
 
         self._fitted("users_")
-        names = [name for name, array in self.stored.items() if not array.optional or f"{name}_" in self.__dict__]
-        arrays = {name: getattr(self, f"{name}_") for name in ("popularity", *names)}
+        state, facts = self._state()
+        arrays = {"popularity": self.popularity_, **state}
         arrays["ids"] = np.frombuffer(ids_to_bytes(self.users, self.items), np.uint8)
         metadata = {
+            **facts,
             "learner": learner_name(type(self)),
             "taurank": __version__,
             "hyper_parameters": self.storable_parameters(),
@@ -412,13 +413,24 @@ class Learner(Parameters, ABC):
         }
         if any(isinstance(array, ShardedArray) for array in arrays.values()):
             sharded.save(path, metadata, arrays)
-            self.__dict__.update(
-                {f"{name}_": array for name, array in sharded.load(path)[1].items() if name != "ids"}
-            )
+            stored = sharded.load(path)[1]
+            self.popularity_ = stored.pop("popularity")
+            del stored["ids"]
+            self._set_state(stored, facts)
         else:
             archive.write(path, "model", metadata, arrays)
         if leftover := self.__dict__.pop("_leftover", None):
             leftover.remove()
+
+    def _state(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """What ``save`` stores of the fit: the arrays that ``stored`` declares, and metadata for JSON."""
+        names = [name for name, array in self.stored.items() if not array.optional or f"{name}_" in self.__dict__]
+        return {name: getattr(self, f"{name}_") for name in names}, {}
+
+    def _set_state(self, arrays: Mapping[str, Any], metadata: Mapping[str, Any]) -> None:
+        """The inverse: the arrays and the metadata of a file."""
+        for name, array in arrays.items():
+            setattr(self, f"{name}_", array)
 
     def _set_leftover(self, path: str | os.PathLike[str]) -> None:
         self._leftover = Leftover.of(path)
