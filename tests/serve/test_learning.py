@@ -14,7 +14,7 @@ from sqlalchemy import select
 from support.shop import NOON, SetClock, decider, fitted, open_shop, small_world, visit
 from taurank.data.log import Log
 from taurank.errors import InputError
-from taurank.piloting.run import pilot
+from taurank.pilot import run as run_pilot
 from taurank.serve import tables
 from taurank.serve.deciding import Decider
 from taurank.serve.export import export
@@ -147,7 +147,7 @@ def test_a_pilot_reads_the_export(sqlite_store: Store, tmp_path: Path) -> None:
     assert log.cells == len(exported.visits) * log.n_items < log.n_users * log.n_items * log.n_times
     plan = '[tables]\nlog = "log.parquet"\n[pilot]\nlearners = ["popular", "countingbayes"]\ntrials = 1\nk = 4\n'
     (tmp_path / "plan.toml").write_text(plan)
-    result = pilot(tmp_path / "plan.toml", tmp_path / "out", threads=1, show_progress=False)
+    result = run_pilot(tmp_path / "plan.toml", tmp_path / "out", threads=1, show_progress=False)
     assert (tmp_path / "out" / "report.html").exists()
     assert set(result.rankings) == {"popular", "countingbayes"}
 
