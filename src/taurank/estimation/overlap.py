@@ -24,7 +24,7 @@ from taurank._validation import check_instance
 from taurank.data import sources
 from taurank.data.columns import PROPENSITY
 from taurank.data.log import Log
-from taurank.data.reader import cell_index, read_cells
+from taurank.data.reader import read_cells
 from taurank.errors import InputError, plural
 from taurank.estimation.estimators import NEAR, almost_always, almost_never, lacks_overlap
 from taurank.estimation.propensities.calibration import ENOUGH, PairCalibration, PairStratum, pair_strata
@@ -381,10 +381,10 @@ def _known_cells(log: Log, propensity: Floats, cells: Any) -> tuple[Floats, Bits
     source = sources.from_files(cells) if isinstance(cells, (str, os.PathLike)) else sources.from_frame(cells)
     ids = (log.users.values, log.items.values, log.times.values)
     given = read_cells(source, ids, [replace(PROPENSITY, required=True)])
-    key = cell_index(log.catalog, given.user, given.item, given.time)
+    key = log.catalog.cell_index(given.user, given.item, given.time)
     order = np.argsort(key)
     key, p, treated = key[order], given.numbers["propensity"][order], np.zeros(len(key), np.int8)
-    own = cell_index(log.catalog, log.user, log.item, log.time)
+    own = log.catalog.cell_index(log.user, log.item, log.time)
     at = np.minimum(np.searchsorted(key, own), len(key) - 1)
     both = key[at] == own
     treated[at[both]] = log.treated[both]
