@@ -11,10 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from taurank.cluster.connection import Cluster, current
-from taurank.cluster.pieces import Part, Piece, Summary, find_pieces
+from taurank.cluster.pieces import Part, Piece, Summary, find_pieces, merge, summarize
 from taurank.data.columns import ID_COLUMNS, WrongRows
-from taurank.data.id_column import IdColumn, catalog_of
-from taurank.data.ids import Catalog, Ids
+from taurank.data.ids import Catalog, IdColumn, Ids
 from taurank.data.reader import recorded_ids
 from taurank.data.remote import RemoteLog
 from taurank.errors import InputError
@@ -34,7 +33,7 @@ def read_log(path: str | os.PathLike[str], users: Any = None, items: Any = None,
     """
     cluster = current()
     pieces, source = find_pieces(path)
-    summary = _merged(cluster, cluster.pool.map("summarize", [(piece,) for piece in pieces]))
+    summary = _merged(cluster, cluster.pool.map(summarize, [(piece,) for piece in pieces]))
     lists = _catalog(summary, (users, items, times), recorded_ids(source))
     catalog = Catalog(*lists)
     bought = np.zeros(catalog.n_items, np.int64)
@@ -106,7 +105,7 @@ def _merged(cluster: Cluster, summaries: list[Summary]) -> Summary:
     """One summary, merged a few at a time, in the order of the pieces."""
     while True:
         groups = [summaries[n : n + MERGED_AT_ONCE] for n in range(0, len(summaries), MERGED_AT_ONCE)]
-        summaries = cluster.pool.map("merge", [tuple(group) for group in groups])
+        summaries = cluster.pool.map(merge, [tuple(group) for group in groups])
         if len(summaries) == 1:
             return summaries[0]
 
@@ -121,7 +120,7 @@ def _catalog(summary: Summary, given: tuple[Any, Any, Any], recorded: Sequence[A
             continue
         reader = IdColumn(column, WrongRows())
         reader.add(values)
-        ids, at = catalog_of(reader, column, own, known, False, None)
+        ids, at = reader.catalog(column, own, known)
         if (at < 0).any():
             raise ids.unknown(int(np.count_nonzero(at < 0)), values[int(np.flatnonzero(at < 0)[0])])
         lists.append(ids)
