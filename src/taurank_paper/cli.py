@@ -47,6 +47,9 @@ def paper(
 
     The report has every table and figure of the paper, and a verdict on every claim.
     """
+    from taurank import report
+
+    report.require()  # before any import of what this extra installs, pydantic among it
     from taurank_paper.runner import run
 
     import_from_here()  # an experiment may name a learner of one's own
