@@ -12,10 +12,10 @@ from starlette.testclient import TestClient
 
 from support.shop import NOON, SECRET, SetClock, fitted, open_shop
 from taurank.serve import tables
-from taurank.serve.api import create_app
-from taurank.serve.auth import create_token
+from taurank.serve.api import Service
 from taurank.serve.models import model_bytes
-from taurank.serve.service import Service
+from taurank.serve.security import create_token
+from taurank.serve.server import create_app
 from taurank.serve.store import Store
 
 DAY = 86400.0

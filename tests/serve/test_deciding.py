@@ -10,12 +10,11 @@ import pytest
 
 from support.shop import NOON, SECRET, SetClock, decider, fitted, open_shop
 from taurank.errors import InputError
-from taurank.serve.deciding import Decider, NoModel
+from taurank.serve.decisions import Decider, NoModel
 from taurank.serve.models import add_model, check_model, model_bytes
-from taurank.serve.promotion import demote, promote, roll_back, start_challenger, switch
-from taurank.serve.recording import Recorder
+from taurank.serve.recorder import Recorder
 from taurank.serve.store import NotFound, Store
-from taurank.serve.surfaces import put_surface
+from taurank.serve.surfaces import demote, promote, put_surface, roll_back, start_challenger, switch
 
 DAY = 86400.0
 

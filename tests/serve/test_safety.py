@@ -24,9 +24,9 @@ from starlette.testclient import TestClient
 
 from support.shop import SECRET, SetClock, open_shop
 from taurank.serve import tables
-from taurank.serve.api import create_app
-from taurank.serve.auth import create_token
-from taurank.serve.service import Service
+from taurank.serve.api import Service
+from taurank.serve.security import create_token
+from taurank.serve.server import create_app
 from taurank.serve.store import Store
 
 KILLS = 10
@@ -41,7 +41,7 @@ def free_port() -> int:
 @contextmanager
 def server(address: str, port: int) -> Iterator[subprocess.Popen[bytes]]:
     """A server process of its own; uvicorn without the keeper, to start fast."""
-    command = [sys.executable, "-m", "uvicorn", "taurank.serve.api:from_environment", "--factory"]
+    command = [sys.executable, "-m", "uvicorn", "taurank.serve.server:from_environment", "--factory"]
     command += ["--port", str(port), "--log-level", "error", "--no-access-log"]
     settings = {**os.environ, "TAURANK_STORE": address, "TAURANK_SECRET": SECRET.hex()}
     process = subprocess.Popen(command, env=settings)

@@ -67,7 +67,7 @@ def test_coverage_of_values(spread: float) -> None:
     random, runs, covered = np.random.default_rng(5), 200, 0
     for _ in range(runs):
         small, large = (_valued(random, users, spread) for users in (1000, 4000))
-        sequence = difference(small, large, fewest_active=MIN_VALUED)
+        sequence = difference(small, large, min_active=MIN_VALUED)
         covered += bool(((sequence.low <= 0) & (sequence.high >= 0)).all())
         assert np.isfinite(sequence.high[-1])
     assert covered / runs >= 0.95

@@ -10,7 +10,7 @@ import pytest
 from closed_loop.over_http import simulate
 from closed_loop.simulate import Scenario, simulate_directly
 from taurank.serve.policy import Policy
-from taurank.serve.retraining import RetrainConfig
+from taurank.serve.retrain import RetrainConfig
 from taurank.worlds.world import World
 
 SMALL = Policy(k=4, floor=0.04, ceiling=0.8, temperature=0.4)

@@ -18,7 +18,7 @@ from taurank.cli.terminal import say
 from taurank.errors import InputError, MissingExtra
 
 if TYPE_CHECKING:
-    from taurank.serve.deciding import Decider
+    from taurank.serve.decisions import Decider
     from taurank.serve.store import Store
 
 StoreAddress = Annotated[
@@ -81,7 +81,7 @@ def jobs(context: typer.Context) -> None:
 
     The server does so by itself every few seconds.
     """
-    from taurank.serve.server import run_jobs
+    from taurank.serve.lift import run_jobs
 
     with _decider(context) as decider:
         for name, text in run_jobs(decider).items():
@@ -97,7 +97,7 @@ def settle(
     """Settle a period again, to count outcomes that arrived late."""
     from datetime import UTC, datetime
 
-    from taurank.serve.settling import settle_again
+    from taurank.serve.settlement import settle_again
 
     try:
         when = datetime.fromisoformat(date)
@@ -146,9 +146,9 @@ def retrain(
 ) -> None:
     """Fit a model to the settled periods as the challenger."""
     from taurank.cli.arguments import read_pairs
-    from taurank.serve.promotion import DEFAULT_SHARE
-    from taurank.serve.retraining import RetrainConfig
-    from taurank.serve.retraining import retrain as apply
+    from taurank.serve.retrain import RetrainConfig
+    from taurank.serve.retrain import retrain as apply
+    from taurank.serve.surfaces import DEFAULT_SHARE
 
     hyper_parameters = {"random_state": seed, **read_pairs(settings)}
     config = RetrainConfig(learner, hyper_parameters, DEFAULT_SHARE if share is None else share, last, update)
@@ -221,7 +221,7 @@ def switch(
     reason: Reason = "by hand",
 ) -> None:
     """Turn the recommendations of a surface off or on."""
-    from taurank.serve.promotion import switch as apply
+    from taurank.serve.surfaces import switch as apply
 
     if state not in ("on", "off"):
         raise InputError(f"the switch must be on or off, got '{state}'.")
@@ -257,7 +257,7 @@ def model_list(context: typer.Context) -> None:
 @model_group.command("promote")
 def promote(context: typer.Context, model: Version, surface: Surface = "home", reason: Reason = "by hand") -> None:
     """Make a model the incumbent of a surface."""
-    from taurank.serve.promotion import promote as apply
+    from taurank.serve.surfaces import promote as apply
 
     with _store(context) as store:
         apply(store, surface, model, reason, time.time())
@@ -275,7 +275,7 @@ def challenge(
     reason: Reason = "by hand",
 ) -> None:
     """Try a model on a share of the users."""
-    from taurank.serve.promotion import DEFAULT_SHARE, start_challenger
+    from taurank.serve.surfaces import DEFAULT_SHARE, start_challenger
 
     with _store(context) as store:
         start_challenger(store, surface, model, DEFAULT_SHARE if share is None else share, reason, time.time())
@@ -285,7 +285,7 @@ def challenge(
 @model_group.command("demote")
 def demote(context: typer.Context, surface: Surface = "home", reason: Reason = "by hand") -> None:
     """End the trial of the challenger."""
-    from taurank.serve.promotion import demote as apply
+    from taurank.serve.surfaces import demote as apply
 
     with _store(context) as store:
         apply(store, surface, reason, time.time())
@@ -295,7 +295,7 @@ def demote(context: typer.Context, surface: Surface = "home", reason: Reason = "
 @model_group.command("rollback")
 def rollback(context: typer.Context, surface: Surface = "home", reason: Reason = "by hand") -> None:
     """Restore the previous incumbent."""
-    from taurank.serve.promotion import roll_back
+    from taurank.serve.surfaces import roll_back
 
     with _store(context) as store:
         say(f"{roll_back(store, surface, reason, time.time())} is the incumbent of {surface}.")
@@ -308,7 +308,7 @@ def token_create(
     label: Annotated[str, typer.Option(metavar="TEXT", help="Owner of the token.")] = "",
 ) -> None:
     """Create a token and show it, once."""
-    from taurank.serve.auth import create_token
+    from taurank.serve.security import create_token
 
     with _store(context) as store:
         key, secret = create_token(store, role, label)
@@ -318,7 +318,7 @@ def token_create(
 @token_group.command("list")
 def token_list(context: typer.Context) -> None:
     """List the tokens, without the tokens themselves."""
-    from taurank.serve.auth import list_tokens
+    from taurank.serve.security import list_tokens
 
     with _store(context) as store:
         for row in list_tokens(store):
@@ -331,7 +331,7 @@ def token_revoke(
     context: typer.Context, key: Annotated[str, typer.Argument(metavar="ID", help="Id of the token.")]
 ) -> None:
     """Revoke a token; servers notice within seconds."""
-    from taurank.serve.auth import revoke_token
+    from taurank.serve.security import revoke_token
 
     with _store(context) as store:
         revoke_token(store, key)
@@ -355,8 +355,8 @@ def _store(context: typer.Context) -> Iterator[Store]:
 @contextmanager
 def _decider(context: typer.Context) -> Iterator[Decider]:
     with _store(context) as store:
-        from taurank.serve.deciding import Decider as Made
-        from taurank.serve.service import secret_for
+        from taurank.serve.decisions import Decider as Made
+        from taurank.serve.randomness import secret_for
 
         yield Made(store, secret_for(context.obj), time.time)
 
