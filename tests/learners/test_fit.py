@@ -265,6 +265,7 @@ class TestCheckpoint:
         with pytest.raises(InputError, match="a checkpoint needs random_state"):
             learner.fit(log, checkpoint=tmp_path / "state")
 
+    @pytest.mark.integration
     def test_killed_and_resumed_is_bit_identical(self, tmp_path: Path) -> None:
         """kill -9 in the middle of a fit; the same call afterwards ends with the same factors."""
         script = (

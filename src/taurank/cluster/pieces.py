@@ -20,8 +20,7 @@ import pyarrow.parquet
 from taurank.data.columns import OUTCOME_VALUE, WrongRows
 from taurank.data.files import find_files, kind_of
 from taurank.data.fingerprint import fingerprint
-from taurank.data.id_column import IdColumn
-from taurank.data.ids import Catalog, Codes, Ids
+from taurank.data.ids import Catalog, Codes, IdColumn, Ids
 from taurank.data.log import RULES, Log
 from taurank.data.metadata import ELIGIBILITY_KEY
 from taurank.data.reader import read_cells

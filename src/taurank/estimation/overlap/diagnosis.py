@@ -19,7 +19,7 @@ from taurank._validation import check_instance
 from taurank.data import sources
 from taurank.data.columns import PROPENSITY
 from taurank.data.log import Log
-from taurank.data.reader import cell_index, read_cells
+from taurank.data.reader import read_cells
 from taurank.errors import InputError, plural
 from taurank.estimation.overlap import text
 from taurank.estimation.overlap.figures import (
@@ -246,14 +246,14 @@ def _given_cells(log: Log, propensity: Floats, cells: Any) -> tuple[Floats, npt.
     source = sources.from_files(cells) if is_path else sources.from_frame(cells)
     ids = (log.users.values, log.items.values, log.times.values)
     given = read_cells(source, ids, [replace(PROPENSITY, required=True)])
-    key = cell_index(log.catalog, given.user, given.item, given.time)
+    key = log.catalog.cell_index(given.user, given.item, given.time)
     order = np.argsort(key)
     key, p = key[order], given.numbers["propensity"][order]
     treated = np.zeros(len(key), np.int8)
     different = 0
     for start in range(0, len(log), BLOCK_ROWS):
         rows = slice(start, start + BLOCK_ROWS)
-        own = cell_index(log.catalog, log.user[rows], log.item[rows], log.time[rows])
+        own = log.catalog.cell_index(log.user[rows], log.item[rows], log.time[rows])
         nearest = np.minimum(np.searchsorted(key, own), len(key) - 1)
         given_too = key[nearest] == own
         treated[nearest[given_too]] = log.treated[rows][given_too]
