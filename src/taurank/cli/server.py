@@ -15,7 +15,7 @@ import typer
 
 from taurank.cli.options import FOLDER, READS, Group, Seed, Settings
 from taurank.cli.terminal import say
-from taurank.errors import InputError, MissingExtra
+from taurank.errors import InputError
 
 if TYPE_CHECKING:
     from taurank.serve.decisions import Decider
@@ -47,13 +47,15 @@ def serve(
     port: Annotated[int, typer.Option(metavar="PORT", help="Port to listen on.", min=1, max=65535)] = 8000,
     workers: Annotated[int, typer.Option(metavar="N", help="Server processes.", min=1, max=64)] = 1,
     rate: Annotated[float, typer.Option(metavar="N", help="Requests per second and token.", min=1)] = 5000.0,
+    proxy: Annotated[
+        str | None, typer.Option(metavar="IP", help="Reverse proxy whose X-Forwarded-For is believed.")
+    ] = None,
 ) -> None:
     """Start the service. `taurank server init` creates its store."""
-    _need_extra()
     from taurank.serve.server import run
 
     with _answering():
-        run(store, host, port, workers, rate, say)
+        run(store, host, port, workers, rate, proxy, say)
 
 
 @group.callback()
@@ -64,15 +66,13 @@ def choose_store(context: typer.Context, store: StoreAddress = DEFAULT_STORE) ->
 @group.command("init")
 def init(context: typer.Context, surface: Surface = "home") -> None:
     """Create the store, a surface, and an admin token, shown once."""
-    _need_extra()
     from taurank.serve.server import init as create
+    from taurank.serve.store import show_address
 
-    address: str = context.obj
-    if "://" not in address and (Path(address) / "taurank.db").exists():
-        raise InputError(f"there is a store in '{address}' already.")
     with _answering():
-        token = create(address, surface)
-    say(f"Created the store {address} with the surface {surface}.\nadmin token, shown once: {token}")
+        token = create(context.obj, surface)
+    say(f"Created the store {show_address(context.obj)} with the surface {surface}.")
+    say(f"admin token, shown once: {token}")
 
 
 @group.command("jobs")
@@ -103,11 +103,9 @@ def settle(
         when = datetime.fromisoformat(date)
     except ValueError as error:
         raise InputError(f"'{date}' is not a valid date, such as 2026-11-16.") from error
+    seconds = (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
     with _decider(context) as decider:
-        chosen = decider.surfaces.get(surface)
-        number = chosen.period.number((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp())
-        settle_again(decider, chosen, number, time.time())
-        say(f"Settled {chosen.period.name(number)} of {surface} again.")
+        say(f"Settled {settle_again(decider, surface, seconds, time.time())} of {surface} again.")
 
 
 @group.command("export")
@@ -155,10 +153,23 @@ def retrain(
     while True:
         with _decider(context) as decider:
             result = apply(decider, surface, config)
-        say(f"{result.version or 'not retrained'}: {result.words}")
+        say(f"{result.version or 'not retrained'}: {result.reason}")
         if every is None:
             return
         time.sleep(every * 3600)
+
+
+@group.command("decision")
+def decision(
+    context: typer.Context,
+    key: Annotated[str, typer.Argument(metavar="ID", help="The decision_id of an answer.")],
+    item: Annotated[list[str] | None, typer.Option(metavar="ITEM", help="Show its propensity. Repeatable.")] = None,
+) -> None:
+    """Show a stored decision, and the propensity of any item, shown or not."""
+    from taurank.cli.terminal import to_json
+
+    with _decider(context) as decider:
+        say(to_json(decider.describe(key, item or [])))
 
 
 @group.command("history")
@@ -340,8 +351,7 @@ def token_revoke(
 
 @contextmanager
 def _store(context: typer.Context) -> Iterator[Store]:
-    """The store of the group's option; a database that does not answer is one sentence."""
-    _need_extra()
+    """The store of the group's option."""
     from taurank.serve.store import Store as Opened
 
     with _answering():
@@ -363,21 +373,13 @@ def _decider(context: typer.Context) -> Iterator[Decider]:
 
 @contextmanager
 def _answering() -> Iterator[None]:
+    """A database that does not answer is one sentence."""
     from taurank.serve.store import Unavailable
 
     try:
         yield
     except Unavailable as error:
         raise InputError(f"the database does not answer: {error}.") from error
-
-
-def _need_extra() -> None:
-    try:
-        import fastapi  # noqa: F401
-        import sqlalchemy  # noqa: F401
-        import uvicorn  # noqa: F401
-    except ImportError as error:
-        raise MissingExtra("the service needs its extra: pip install 'taurank[serve]'.") from error
 
 
 def _date(seconds: float) -> str:

@@ -15,7 +15,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from taurank import __version__
-from taurank.serve.api import ROUTERS, Service
+from taurank.serve.api import ROUTERS, HotRoute, Service, hot
 from taurank.serve.decisions import Decider
 from taurank.serve.lift import run_jobs
 from taurank.serve.middleware import OuterMiddleware, add_error_handlers
@@ -95,8 +95,13 @@ def create_app(service: Service) -> FastAPI:
     add_error_handlers(app)
     for router in ROUTERS:
         app.include_router(router)
-    limits = {"body_limit": service.body_limit, "upload_limit": service.upload_limit}
-    app.add_middleware(OuterMiddleware, metrics=service.metrics, **limits)  # type: ignore[arg-type]
+    app.add_middleware(
+        OuterMiddleware,  # type: ignore[arg-type]
+        metrics=service.metrics,
+        hot={route.path: route for route in hot.routes if isinstance(route, HotRoute)},
+        body_limit=service.body_limit,
+        upload_limit=service.upload_limit,
+    )
     return app
 
 

@@ -39,20 +39,20 @@ def shop_for_days(store: Store, days: int, copies: int = 1, seed: int = 0) -> tu
     return made, clock
 
 
-def test_the_exported_log_is_what_happened(store: Store, tmp_path: Path) -> None:
-    made, _ = shop_for_days(store, 3)
+def test_the_exported_log_is_what_happened(sqlite_store: Store, tmp_path: Path) -> None:
+    made, _ = shop_for_days(sqlite_store, 3)
     paths = export(made, made.surfaces.get("home")).write(tmp_path / "out")
     log, visits = Log.read(paths[0]), pd.read_parquet(paths[1])
     frame = log.to_frame().set_index(["user_id", "item_id", "time"])
     period = made.surfaces.get("home").period
-    decisions = store.rows(select(tables.decisions))
+    decisions = sqlite_store.rows(select(tables.decisions))
     drawn = [row for row in decisions if row["shown"] != "[]"]
     assert set(zip(visits["user_id"], visits["time"], strict=True)) == {
         (row["user_id"], period.name(row["period"])) for row in drawn
     }
     bought = {
         (r["user_id"], r["item_id"], period.name(period.number(r["time"])))
-        for r in store.rows(select(tables.outcomes))
+        for r in sqlite_store.rows(select(tables.outcomes))
     }
     rows = 0
     for decision in drawn:
