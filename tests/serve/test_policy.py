@@ -86,6 +86,7 @@ def _counts(pi: Any, slots: Any, keys: Any, single: Any, pairs: Any) -> None:
                 pairs[shown[b], shown[a]] += 1
 
 
+@pytest.mark.statistical
 def test_a_million_replayed_decisions_have_the_promised_frequencies() -> None:
     chosen = Policy(k=4, floor=0.02, ceiling=0.95, temperature=0.4)
     pi = chosen.probabilities(np.random.default_rng(1).standard_normal(14))
@@ -105,7 +106,7 @@ def test_a_million_replayed_decisions_have_the_promised_frequencies() -> None:
     assert np.array_equal(single, again)
 
 
-def test_randomness_do_not_collide() -> None:
+def test_streams_do_not_collide() -> None:
     keys = {
         int(randomness.stream_key(secret, surface, user, period))
         for secret in (SECRET, SECRET[::-1])

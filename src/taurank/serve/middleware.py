@@ -15,6 +15,7 @@ from fastapi.routing import APIRoute
 from prometheus_client.multiprocess import MultiProcessCollector
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
+from starlette.routing import compile_path
 
 from taurank.errors import InputError
 from taurank.serve.store import Conflict, NotFound, Unavailable
@@ -151,8 +152,12 @@ def add_error_handlers(app: FastAPI) -> None:
         app.add_exception_handler(kind, _problem)
 
 
-def _problem(_: Request, error: Exception) -> Response:
+def _problem(request: Request, error: Exception) -> Response:
     if isinstance(error, HTTPException):
+        if error.status_code == 405:  # Starlette would name the methods of one route; a path can have several
+            paths = request.app.openapi()["paths"].items()
+            here = [operations for path, operations in paths if compile_path(path)[0].match(request.url.path)]
+            error.headers = {"Allow": ", ".join(sorted({method.upper() for each in here for method in each}))}
         return JSONResponse({"detail": error.detail}, error.status_code, error.headers)
     if isinstance(error, RequestValidationError):
         return _invalid((item["loc"][1:], item["msg"]) for item in error.errors()[:_MOST_REASONS])
