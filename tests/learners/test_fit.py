@@ -247,7 +247,7 @@ class TestCheckpoint:
             (tr.DLTO(random_state=0, epochs=9, factors=4), log, truth, options),
             (DLCE(random_state=0, epochs=9, factors=4), flat, truth, options),
             (DLCE(random_state=0, epochs=9, factors=4), log, None, options),
-            (DLCE(random_state=0, epochs=9, factors=4), log, truth.only(lambda value: value > 0), options),
+            (DLCE(random_state=0, epochs=9, factors=4), log, truth.where(lambda value: value > 0), options),
             (DLCE(random_state=0, epochs=9, factors=4), log, truth, {**options, "metric": ["CDCG", "CAR"]}),
             (DLCE(random_state=0, epochs=9, factors=4), log, truth, {**options, "validate_every": 2}),
         ]

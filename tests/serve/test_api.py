@@ -141,7 +141,8 @@ def test_every_route_is_declared_once_and_described(shop: Shop) -> None:
 def test_committed_decisions_are_remembered_and_no_others(sqlite_store: Store, clock: SetClock) -> None:
     open_shop(sqlite_store)
     token = {"Authorization": f"Bearer {create_token(sqlite_store, 'app')[1]}"}
-    body, written = {"user_id": "1", "surface": "home"}, []
+    body = {"user_id": "1", "surface": "home"}
+    written: list[str] = []
 
     @event.listens_for(sqlite_store.engine, "before_cursor_execute")
     def see(_: Any, __: Any, statement: str, *rest: Any) -> None:
