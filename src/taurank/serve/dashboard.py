@@ -63,7 +63,7 @@ class Figures:
     @property
     def extra(self) -> tuple[float, ...]:
         """Purchases caused so far: estimate, low, high."""
-        return tuple(end * np.count_nonzero(self.drawn) for end in self.lift.last)
+        return tuple(end * int(np.count_nonzero(self.drawn)) for end in self.lift.last)
 
     @property
     def alerts(self) -> list[str]:
