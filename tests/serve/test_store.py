@@ -211,6 +211,16 @@ def test_an_address_guesses_slowly(sqlite_store: Store) -> None:
     assert refused(access, "Bearer x", address="5.6.7.8") == 401
 
 
+def test_the_first_requests_of_a_new_client_are_no_guesses(sqlite_store: Store) -> None:
+    """They arrive together, before the first one has looked the token up."""
+    access, token = Access(sqlite_store, 1e6), create_token(sqlite_store, "app")[1]
+
+    async def burst() -> None:
+        await asyncio.gather(*(access.check(asking(f"Bearer {token}"), "app") for _ in range(60)))
+
+    asyncio.run(burst())
+
+
 def test_a_later_schema_is_refused(store: Store) -> None:
     with store.write() as connection:
         connection.execute(tables.settings.update().where(tables.settings.c.name == "schema").values(value="99"))

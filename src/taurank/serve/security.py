@@ -66,13 +66,14 @@ class RateLimit:
         self._rate, self._burst = rate, burst
         self._buckets: dict[str, tuple[float, float]] = {}
 
-    def allow(self, caller: str) -> bool:
+    def allow(self, caller: str, cost: int = 1) -> bool:
+        """Whether there is room for a request, which then takes ``cost`` from the bucket."""
         now = time.monotonic()
         filled, at = self._buckets.get(caller, (self._burst, now))
         filled = min(self._burst, filled + (now - at) * self._rate)
         if len(self._buckets) > _CACHE_SIZE:
             self._buckets.clear()
-        self._buckets[caller] = (filled - 1 if filled >= 1 else filled, now)
+        self._buckets[caller] = (filled - cost if filled >= 1 else filled, now)
         return filled >= 1
 
 
@@ -105,12 +106,15 @@ class Access:
             return cached[1]
         if cached is not None:  # this request looks it up again, the others go on meanwhile
             self._cache[digest] = (now + 1.0, cached[1])
-        if (cached is None or cached[1] is None) and not self._guesses.allow(address):
+        # only wrong tokens count: a new client sends many requests before its token is known
+        if (cached is None or cached[1] is None) and not self._guesses.allow(address, 0):
             raise HTTPException(429, "too many unknown tokens; try again in a second.", {"Retry-After": "1"})
         valid = (tables.tokens.c.digest == digest) & tables.tokens.c.revoked.is_(None)
         query = select(tables.tokens.c.id, tables.tokens.c.role).where(valid)
         rows = await asyncio.to_thread(self._store.rows, query)
         known = (rows[0]["id"], rows[0]["role"]) if rows else None
+        if known is None:
+            self._guesses.allow(address)
         if len(self._cache) >= _CACHE_SIZE:
             self._cache.clear()
         self._cache[digest] = (time.monotonic() + CACHE_SECONDS, known)
