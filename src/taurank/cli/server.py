@@ -165,7 +165,7 @@ def decision(
     key: Annotated[str, typer.Argument(metavar="ID", help="The decision_id of an answer.")],
     item: Annotated[list[str] | None, typer.Option(metavar="ITEM", help="Show its propensity. Repeatable.")] = None,
 ) -> None:
-    """Show a stored decision, and the propensity of any item, shown or not."""
+    """Show a stored decision, and propensities of items."""
     from taurank.cli.terminal import to_json
 
     with _decider(context) as decider:
