@@ -13,7 +13,7 @@ import pytest
 import taurank as tr
 from taurank.errors import InputError
 from taurank.learners import LEARNERS, Learner
-from taurank.learners.factorization import FactorLearner
+from taurank.learners.factors import FactorLearner
 
 TRAINED = [name for name, learner in LEARNERS.items() if issubclass(learner, FactorLearner)]
 COUNTING = ["popular", "countingbayes"]

@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taurank.errors import Diverged, InputError
+from taurank.errors import DivergedError, InputError
 from taurank.tuning import SearchSpec, best_trial, run_searches, search
 from taurank.tuning.proposals import grid_size, walk
 from taurank.tuning.search import Report, falls_behind
@@ -37,7 +37,7 @@ class Hill:
     def __call__(self, settings: dict[str, Any], report: Report) -> Mapping[str, float]:
         height = -float((settings["x"] - 6) ** 2 + (settings["y"] - 2) ** 2)
         if settings["x"] == self.fails_at:
-            raise Diverged("too steep")
+            raise DivergedError("too steep")
         for check in range(1, 4):
             report({"height": height * 4 / check})
         return {"height": height, "depth": -height}

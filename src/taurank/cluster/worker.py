@@ -67,8 +67,8 @@ class Worker:
     def start(self) -> None:
         self._home.start()
 
-    def restore(self, folder: Path, average: Path | None) -> None:
-        self._home.restore(folder, average)
+    def restore(self, folder: Path) -> None:
+        self._home.restore(folder)
 
     def plan(self, epoch: int) -> None:
         self._home.plan(epoch)
@@ -82,17 +82,14 @@ class Worker:
     def end(self) -> Any:
         return self._home.end()
 
-    def add_to_average(self, count: int, *blocks: Any) -> None:
-        self._home.add_to_average(count, *blocks)
-
-    def slices(self, averaged: bool, edges: list[int]) -> Any:
-        return self._home.slices(averaged, edges)
+    def slices(self, edges: list[int]) -> Any:
+        return self._home.slices(edges)
 
     def write_users(self, folder: Path, number: int, low: int, high: int, *slices: Any) -> Any:
         return routing.write_users(folder, number, low, high, *slices)
 
-    def write_items(self, folder: Path, averaged: bool, *blocks: Any) -> Any:
-        return self._home.write_items(folder, averaged, *blocks)
+    def write_items(self, folder: Path, *blocks: Any) -> Any:
+        return self._home.write_items(folder, *blocks)
 
     # other learners, evaluation, recommendations
 

@@ -15,12 +15,13 @@ import numpy as np
 import numpy.typing as npt
 from scipy.sparse import coo_array
 
+from taurank._types import Floats32
 from taurank._validation import check_number
 from taurank.data.ids import Codes
 from taurank.data.log import Log
 from taurank.data.schema import Array
 from taurank.errors import InputError
-from taurank.learners.base import Float32s, Learner
+from taurank.learners.base import Learner
 from taurank.learners.empirical_bayes.counts import cells_of, chances_of
 
 Floats = npt.NDArray[np.float64]
@@ -92,11 +93,11 @@ class CountingBayes(Learner):
         self.times_ = np.array([n_times], np.int64)
         store_chances(self, had)
 
-    def unseen_scores(self, means: ItemMeans, chances: Floats | float) -> Float32s:
+    def unseen_scores(self, means: ItemMeans, chances: Floats | float) -> Floats32:
         """The score of each item for users without a row of it, who had so many chances."""
         return (means.treated - _smoothed(0.0, chances, means.control, self.weight)).astype(np.float32)
 
-    def pair_scores(self, pairs: Pairs, means: ItemMeans, chances: npt.NDArray[Any] | int) -> Float32s:
+    def pair_scores(self, pairs: Pairs, means: ItemMeans, chances: npt.NDArray[Any] | int) -> Floats32:
         """The score of each pair that has rows."""
         treated = _smoothed(pairs.treated_positives, pairs.treated, means.treated[pairs.item], self.weight)
         untreated = chances - pairs.treated
@@ -113,7 +114,7 @@ class CountingBayes(Learner):
         counts = (np.asarray(getattr(self, f"{name}_"), np.float64) for name in COUNTS)
         return Pairs(self.pair_start_, np.asarray(self.pair_item_), *counts)
 
-    def score_block(self, user_codes: Codes) -> Float32s:
+    def score_block(self, user_codes: Codes) -> Floats32:
         first, last = self._fitted("pair_start_")[user_codes], self.pair_start_[user_codes + 1]
         row = np.repeat(np.arange(len(user_codes)), last - first)
         within = np.arange(len(row)) - np.repeat(np.cumsum(last - first) - last, last - first)

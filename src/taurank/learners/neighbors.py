@@ -10,11 +10,12 @@ import numpy as np
 import numpy.typing as npt
 from scipy.sparse import csr_array, diags_array
 
+from taurank._types import Floats32
 from taurank._validation import check_choice, check_number
 from taurank.data.ids import Codes
 from taurank.data.log import Log
 from taurank.data.schema import Array
-from taurank.learners.base import Float32s, Learner
+from taurank.learners.base import Learner
 from taurank.learners.counting import (
     CHANCES,
     Chances,
@@ -145,7 +146,7 @@ class CUBN(Learner):
         shape = (len(self.pair_start_) - 1, len(self.items))
         return csr_array((values.astype(np.float64), self.pair_item_, self.pair_start_), shape)
 
-    def score_block(self, user_codes: Codes) -> Float32s:
+    def score_block(self, user_codes: Codes) -> Floats32:
         pairs, w = self._pairs(), self.weight
         closeness = self.closeness_[user_codes].astype(np.float64)
         start = np.arange(len(user_codes) + 1) * self.neighbors

@@ -12,7 +12,7 @@ import numpy as np
 
 from taurank.data.files import atomic_path
 from taurank.data.log import Log
-from taurank.errors import Diverged, OverlapWarning
+from taurank.errors import DivergedError, OverlapWarning
 from taurank.estimation import gains
 from taurank.evaluation.evaluate import evaluate
 from taurank.learners import LEARNERS, Learner, load
@@ -106,7 +106,7 @@ def _value(
 ) -> float:  # fmt: skip
     try:
         model = _fit(name, settings, early, threads)
-    except Diverged:
+    except DivergedError:
         return -1e9
     with warnings.catch_warnings():  # the estimates of the test weeks say it, for the model that is used
         warnings.simplefilter("ignore", OverlapWarning)

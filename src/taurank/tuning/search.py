@@ -19,7 +19,7 @@ from statistics import median
 from typing import Any
 
 from taurank._progress import Progress
-from taurank.errors import Diverged
+from taurank.errors import DivergedError
 from taurank.tuning.journal import Journal, Trial
 from taurank.tuning.proposals import Settings, Space, grid_size, propose
 from taurank.tuning.workers import run_tasks
@@ -196,7 +196,7 @@ def _measure(
         metrics, state = spec.objective(dict(settings), report), "finished"
     except _Pruned:
         state = "pruned"
-    except Diverged:
+    except DivergedError:
         metrics, state = {}, "diverged"
     values = {name: float(value) for name, value in metrics.items()}
     if state == "finished" and not math.isfinite(values[spec.metric]):
