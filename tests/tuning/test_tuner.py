@@ -43,7 +43,7 @@ def test_finds_the_best_setting_and_its_value(data: tuple[Log, Gains], tmp_path:
     finished = tuning.trials.query("state == 'finished'")
     assert tuning.value == finished["CP@10"].max()
     again = tuning.learner().fit(log, truth, metric="CP@10")
-    assert evaluate(again, truth, metric="CP@10")["CP@10"].mean == pytest.approx(tuning.value)
+    assert evaluate(again, truth, "CP@10")["CP@10"].mean == pytest.approx(tuning.value)
     assert "best CP@10" in str(tuning)
     assert re.fullmatch(r"Tuning\(\d+ trials, best CP@10 0\.\d+ with [^\n]+\)", repr(tuning))
     tuning.write_html(tmp_path / "page.html")
@@ -146,7 +146,7 @@ def test_best_settings_are_written_whole(data: tuple[Log, Gains], tmp_path: Path
     assert written["metric"] == "CP@10"
     assert {**FIXED, **tuning.best, "random_state": 0}.items() <= written["settings"].items()
     again = DLCE(**written["settings"]).fit(log, truth, metric="CP@10")
-    assert evaluate(again, truth, metric="CP@10")["CP@10"].mean == written["value"]
+    assert evaluate(again, truth, "CP@10")["CP@10"].mean == written["value"]
     assert "threads" not in tune("dlce", log, truth, trials=1, space=SPACE, fixed=FIXED, jobs=2).settings
 
 

@@ -57,7 +57,8 @@ def fit(learner: Any, log: Any, options: FitOptions) -> list[Record]:
         learner.learn(log)
     else:
         raise InputError(_refusal(learner))
-    return learner._checked_once(options)
+    records: list[Record] = learner._checked_once(options)
+    return records
 
 
 def _train(learner: Any, log: Any, options: FitOptions) -> list[Record]:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
-from taurank._choices import OnUnknown, OnUnknownItem
+from taurank._choices import UnknownItems, UnknownUsers
 from taurank._threads import one_blas_thread
 from taurank._types import Codes, Floats32
 from taurank._validation import check_instance
@@ -76,10 +76,6 @@ class Learner(ABC):
     def score_block(self, user_codes: Codes) -> Floats32:
         """A fresh array (len(user_codes), n_items) with the scores of all items, in catalog order."""
 
-    def score_user(self, user_code: int) -> Floats32:
-        """The scores of all items for one user; they may round differently from those of ``score_block``."""
-        return np.asarray(self.score_block(np.array([user_code], np.int32))[0])
-
     def updates_per_epoch(self, log: Log) -> int:
         """How many updates an epoch makes on this log; 0 for a learner that fits in one pass."""
         return 0
@@ -129,9 +125,7 @@ class Learner(ABC):
         self._check_features(options.features)
         rows = NewRows.of(self, log, options.past)
         with self._restored_on_error():
-            self.users_, self.items_, self.log_fingerprint_ = rows.log.users, rows.log.items, rows.fingerprint
-            self.popularity_ = rows.popularity(self.popularity_)
-            self._forget_this_process()
+            self._set_catalog(rows.log.users, rows.log.items, rows.popularity(self.popularity_), rows.fingerprint)
             options.warn_of_training_log(self.log_fingerprint_)
             self.history_ = history_frame(self._update(rows, options), options.metrics)
         return self
@@ -167,7 +161,7 @@ class Learner(ABC):
         """Replace what was learned about users by what the rows of these users say; the items stay as they are."""
         raise InputError(
             f"{type(self).__name__} cannot fold in new users; update it with their rows, "
-            "or recommend with on_unknown='popular'."
+            "or recommend with unknown_users='popular'."
         )
 
     def fold_featured(self, log: Log, known: Ids, features: Features) -> None:
@@ -190,12 +184,12 @@ class Learner(ABC):
         return self._checked_once(options)
 
     def _checked_once(self, options: TrainingOptions) -> list[Record]:
-        if not options.is_measured and options.callback is None:
+        if options.gains is None and options.callback is None:
             return []
         record = Record(1, float("nan"), 0, options.measure(self))
         if options.callback:
             options.callback(self, record)
-        return [record] if options.is_measured else []
+        return [] if options.gains is None else [record]
 
     def _check_features(self, features: Features | None) -> None:
         if features is not None and not self.uses_features:
@@ -216,12 +210,14 @@ class Learner(ABC):
             raise
 
     def _set_log(self, log: Log | RemoteLog) -> None:
-        """What every fitted learner stores: the catalog, how much of each item was bought, and which log it was."""
-        self.users_, self.items_ = log.users, log.items
         if isinstance(log, RemoteLog):
-            self.popularity_, self.log_fingerprint_ = log.popularity, log.fingerprint
+            self._set_catalog(log.users, log.items, log.popularity, log.fingerprint)
         else:
-            self.popularity_, self.log_fingerprint_ = bought_by_item(log), fingerprint(log)
+            self._set_catalog(log.users, log.items, bought_by_item(log), fingerprint(log))
+
+    def _set_catalog(self, users: Ids, items: Ids, popularity: Any, mark: str | None) -> None:
+        """What every fitted learner stores: the catalog, how much of each item was bought, and which log it was."""
+        self.users_, self.items_, self.popularity_, self.log_fingerprint_ = users, items, popularity, mark
         self._forget_this_process()
 
     def _forget_this_process(self) -> None:
@@ -302,11 +298,11 @@ class Learner(ABC):
         k: int = 10,
         candidates: Any = None,
         exclude: Any = None,
-        on_unknown: OnUnknown = "raise",
+        unknown_users: UnknownUsers = "raise",
         threads: int | None = None,
         *,
-        on_unknown_item: OnUnknownItem = "raise",
-        rows: Log | None = None,
+        unknown_items: UnknownItems = "raise",
+        history: Log | None = None,
         features: Features | None = None,
         min_effect: float | None = None,
     ) -> pd.DataFrame:
@@ -319,16 +315,17 @@ class Learner(ABC):
         (out of stock); what is excluded is never returned, so a user may get fewer than ``k``
         rows. A user that was not in the log is an error ("raise"), is left out with a warning ("warn"), or
         gets the most popular items ("popular"). A candidate that was not in the log is an error ("raise"),
-        is left out with a warning ("warn"), or without one ("drop"). ``rows`` is a log with what is known
+        is left out with a warning ("warn"), or without one ("drop"). ``history`` is a log with what is known
         about users that appeared after the fit, ``features`` their tables (see ``fold_in``); without ``users``, all
-        users of these rows.
+        users of this log.
         With ``min_effect`` an item is recommended only where its score is at least that, so a user for whom
-        nothing helps gets nothing; the learner's scores must be effects (CountingBayes, EmpiricalBayes).
+        nothing helps gets nothing; the learner's scores must be effects (EmpiricalBayes, CountingBayes, CUBN).
         """
         request = Request(
-            self._serving(rows, features), k, candidates, exclude, on_unknown, on_unknown_item, threads, min_effect
-        )
-        return request.frame(users if rows is None or users is not None else rows.users.values)
+            self._serving(history, features), k, candidates, exclude, unknown_users, unknown_items, threads,
+            min_effect,
+        )  # fmt: skip
+        return request.frame(users if history is None or users is not None else history.users.values)
 
     def write_recommendations(
         self,
@@ -337,11 +334,11 @@ class Learner(ABC):
         k: int = 10,
         candidates: Any = None,
         exclude: Any = None,
-        on_unknown: OnUnknown = "raise",
+        unknown_users: UnknownUsers = "raise",
         threads: int | None = None,
         *,
-        on_unknown_item: OnUnknownItem = "raise",
-        rows: Log | None = None,
+        unknown_items: UnknownItems = "raise",
+        history: Log | None = None,
         features: Features | None = None,
         min_effect: float | None = None,
     ) -> int:
@@ -350,21 +347,22 @@ class Learner(ABC):
         Connected to a cluster, a path without such an ending is a folder, into which all workers write Parquet.
         """
         request = Request(
-            self._serving(rows, features), k, candidates, exclude, on_unknown, on_unknown_item, threads, min_effect
-        )
-        wanted = users if rows is None or users is not None else rows.users.values
+            self._serving(history, features), k, candidates, exclude, unknown_users, unknown_items, threads,
+            min_effect,
+        )  # fmt: skip
+        wanted = users if history is None or users is not None else history.users.values
         machines = engine()
         if machines is not None and known_kind(Path(path)) is None:
             return machines.write_recommendations(request, path, wanted)
         return request.write(path, wanted)
 
-    def _serving(self, rows: Log | None, features: Features | None) -> Fitted:
-        """The learner, with the users of these rows."""
-        if features is not None and rows is None:
-            raise InputError("features are those of new users; give rows= as well, a log with these users.")
-        if rows is None or not has_new_users(self.users, rows):
+    def _serving(self, history: Log | None, features: Features | None) -> Fitted:
+        """The learner, with the users of this log."""
+        if features is not None and history is None:
+            raise InputError("features are those of new users; give history= as well, a log with these users.")
+        if history is None or not has_new_users(self.users, history):
             return self
-        return WithNewUsers(self, self.fold_in(rows, features=features))
+        return WithNewUsers(self, self.fold_in(history, features=features))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Store the fitted learner in exactly one file at ``path``; ``taurank.load`` brings it back.
@@ -374,10 +372,11 @@ class Learner(ABC):
         from taurank import __version__
 
         self._fitted("users_")
-        names = [name for name, array in self.stored.items() if not array.optional or f"{name}_" in self.__dict__]
-        arrays = {name: getattr(self, f"{name}_") for name in ("popularity", *names)}
+        state, facts = self._state()
+        arrays = {"popularity": self.popularity_, **state}
         arrays["ids"] = np.frombuffer(ids_to_bytes(self.users, self.items), np.uint8)
         metadata = {
+            **facts,
             "learner": learner_name(type(self)),
             "taurank": __version__,
             "hyper_parameters": self.hyper_parameters(),
@@ -385,13 +384,24 @@ class Learner(ABC):
         }
         if any(isinstance(array, ShardedArray) for array in arrays.values()):
             sharded.save(path, metadata, arrays)
-            self.__dict__.update(
-                {f"{name}_": array for name, array in sharded.load(path)[1].items() if name != "ids"}
-            )
+            stored = sharded.load(path)[1]
+            self.popularity_ = stored.pop("popularity")
+            del stored["ids"]
+            self._set_state(stored, facts)
         else:
             archive.write(path, "model", metadata, arrays)
         if checkpoint := self.__dict__.pop("_checkpoint", None):
             checkpoint.remove()
+
+    def _state(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """What ``save`` stores of the fit: the arrays that ``stored`` declares, and metadata for JSON."""
+        names = [name for name, array in self.stored.items() if not array.optional or f"{name}_" in self.__dict__]
+        return {name: getattr(self, f"{name}_") for name in names}, {}
+
+    def _set_state(self, arrays: Mapping[str, Any], metadata: Mapping[str, Any]) -> None:
+        """The inverse: the arrays and the metadata of a file."""
+        for name, array in arrays.items():
+            setattr(self, f"{name}_", array)
 
     def _fitted(self, name: str) -> Any:
         try:

@@ -26,8 +26,8 @@ from taurank.learners import holdout
 from taurank.learners.base import Learner
 from taurank.learners.features import pulled
 from taurank.learners.options import Record, TrainingOptions, UpdateOptions, history_frame
-from taurank.learners.products import product_tiles, products, tile_items
 from taurank.learners.recommend import MAX_THREADS
+from taurank.learners.scores import dot_products
 from taurank.learners.training import Checkpoint, Epoch, Schedule, State, Training, aligned, identity_of
 from taurank.learners.update import NewRows, rows_of_new_users
 from taurank.sgd.folding import fold_drawn
@@ -208,7 +208,7 @@ class FactorLearner(Learner):
         if epoch and not epoch.fold:
             raise InputError(
                 f"{type(self).__name__} cannot fold in new users: its epoch has no fold; give update the log of the "
-                "fit (past=log), or recommend with on_unknown='popular'."
+                "fit (past=log), or recommend with unknown_users='popular'."
             )
         self.user_factors_ = self._folded(log, epoch)
 
@@ -235,22 +235,12 @@ class FactorLearner(Learner):
     # scores
 
     def score_block(self, user_codes: Codes) -> Floats32:
-        return products(self._fitted("user_factors_")[user_codes], self.item_factors_)
+        return dot_products(self._fitted("user_factors_")[user_codes], self.item_factors_)
 
     @property
-    def scores_in_tiles(self) -> bool:
-        """Whether ``score_tiles`` may stand for ``score_block``: not in a subclass that scores in its own way."""
-        usual = getattr(self.score_block, "__func__", None) is FactorLearner.score_block
-        return usual and len(self.items) >= 2 * tile_items(self.factors)
-
-    def score_tiles(self, user_codes: Codes) -> Iterator[tuple[int, Floats32]]:
-        """The scores of ``score_block``, some items at a time: the first item, and scores that the next overwrite."""
-        return product_tiles(self._fitted("user_factors_")[user_codes], self.item_factors_)
-
-    def score_user(self, user_code: int) -> Floats32:
-        if type(self).score_block is not FactorLearner.score_block:  # a subclass that scores in its own way
-            return super().score_user(user_code)
-        return np.asarray(self.item_factors_ @ self._fitted("user_factors_")[user_code])  # no tile to fill
+    def scores_are_products(self) -> bool:
+        """Whether ``recommend`` may search the factors for the best: not if a subclass scores in its own way."""
+        return getattr(self.score_block, "__func__", None) is FactorLearner.score_block
 
 
 def normal_rows(rng: np.random.Generator, count: int, factors: int) -> Iterator[tuple[int, Floats32]]:

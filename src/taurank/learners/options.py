@@ -92,28 +92,28 @@ class TrainingOptions:
         return metrics
 
     @property
-    def is_measured(self) -> bool:
-        """Whether a check measures something."""
-        return isinstance(self.validation, (Gains, RemoteGains))
+    def gains(self) -> Gains | RemoteGains | None:
+        """What a check measures, if anything."""
+        return None if isinstance(self.validation, str) else self.validation
 
     @cached_property
     def sample(self) -> Codes | None:
         """The users whose mean a check is; None: all."""
-        if isinstance(self.validation, RemoteGains):
-            chosen: Codes | None = getattr(self.validation, "chosen", None)
+        if isinstance(self.gains, RemoteGains):
+            chosen: Codes | None = getattr(self.gains, "chosen", None)
             return chosen
-        if not isinstance(self.validation, Gains) or self.validation_users is None:
+        if self.gains is None or self.validation_users is None:
             return None
-        users = np.unique(self.validation.user)
+        users = np.unique(self.gains.user)
         return choose_users(users, self.validation_users, seed=0) if len(users) > self.validation_users else None
 
     @cached_property
-    def _gains(self) -> Any:
+    def _sampled_gains(self) -> Any:
         """The validation, without the rows of users that are not sampled where nothing else needs them.
 
         An estimate that also counts cells without a row is made from its whole log.
         """
-        gains = self.validation
+        gains = self.gains
         if not isinstance(gains, Gains) or self.sample is None or (gains.estimator and gains.estimator.is_dense):
             return gains
         rows = np.isin(gains.user, self.sample)
@@ -122,12 +122,12 @@ class TrainingOptions:
 
     def measure(self, learner: Ranker, threads: int | None = None) -> dict[str, float]:
         """The validation metrics by name; empty without validation."""
-        if not self.is_measured:
+        if self.gains is None:
             return {}
         with warnings.catch_warnings():
             for known in (OverlapWarning, TrainingLogWarning):  # noise once per check; see warn_of_training_log
                 warnings.simplefilter("ignore", known)
-            result = evaluate(learner, self._gains, list(self.metrics), threads=threads)
+            result = evaluate(learner, self._sampled_gains, list(self.metrics), threads=threads)
         if self.sample is None:
             return {metric.name: float(result[metric.name].mean) for metric in self.metrics}
         return {one.name: float(np.nanmean(result[one.name].per_user[self.sample])) for one in self.metrics}
@@ -143,8 +143,7 @@ class TrainingOptions:
 
     def warn_of_training_log(self, fingerprint: str | None) -> None:
         """Early stopping by the training log itself notices no overfitting."""
-        gains = self.validation
-        if isinstance(gains, (Gains, RemoteGains)) and gains.log_fingerprint == fingerprint is not None:
+        if self.gains is not None and self.gains.log_fingerprint == fingerprint is not None:
             warnings.warn(
                 "the validation gains come from the training log, so overfitting goes unnoticed; use another log.",
                 TrainingLogWarning,
@@ -203,7 +202,7 @@ def takes(
         own = list(inspect.signature(method).parameters.values())[:2]
         shown = inspect.Signature([*own, *inspect.signature(options).parameters.values()])
         call.__signature__ = shown  # type: ignore[attr-defined]
-        return call
+        return call  # type: ignore[return-value]  # log has a name
 
     return decorate
 

@@ -20,7 +20,7 @@ from taurank.data.schema import Array
 from taurank.errors import TooLittleData
 from taurank.learners.eligible import arm_sampler, cells_of, class_sampler
 from taurank.learners.factors import REGULARIZATION_GRID, DrawnLearner, FactorLearner
-from taurank.learners.products import products
+from taurank.learners.scores import dot_products
 from taurank.learners.training import aligned
 from taurank.sgd import samplers
 from taurank.sgd.samples import POINT
@@ -120,12 +120,5 @@ class CausE(DrawnLearner):
 
     def score_block(self, user_codes: Codes) -> Floats32:
         users = self._fitted("user_factors_")[user_codes]
-        return np.asarray(
-            expit(products(users, self.item_factors_)) - expit(products(users, self.control_item_factors_))
-        )
-
-    def score_user(self, user_code: int) -> Floats32:
-        if type(self).score_block is not CausE.score_block:
-            return super().score_user(user_code)
-        user = self._fitted("user_factors_")[user_code]
-        return np.asarray(expit(self.item_factors_ @ user) - expit(self.control_item_factors_ @ user))
+        treated, control = (dot_products(users, items) for items in (self.item_factors_, self.control_item_factors_))
+        return np.asarray(expit(treated) - expit(control))

@@ -41,7 +41,7 @@ class Schedule:
         """Eq. (rate): first · decay^(epoch / (epochs − 1)), for epochs counted from 0."""
         if self.decay == 1 or self.epochs == 1:
             return self.first
-        return self.first * self.decay ** (epoch / (self.epochs - 1))
+        return float(self.first * self.decay ** (epoch / (self.epochs - 1)))
 
     @property
     def sum_of_rates(self) -> float:
@@ -136,7 +136,7 @@ class Training:
         if stats.diverged:
             raise _diverged(self.learner, state.epoch)
         is_due = state.epoch in self.checks
-        metrics = self._check(state) if is_due and self.options.is_measured else {}
+        metrics = self._check(state) if is_due and self.options.gains is not None else {}
         state.history.append(Record(state.epoch, float(stats.loss), int(stats.updates), metrics))
         speed = stats.updates / max(seconds, 1e-9) / 1e6
         bar.step(f"loss {stats.loss:.4g}, {speed:.1f} M updates/s{self._best(state)}")
@@ -215,7 +215,7 @@ def identity_of(learner: Any, options: TrainingOptions, schedule: Schedule, rand
     features = options.features and options.features.fingerprint
     how = (names, options.patience, options.holds_out, options.validate_every, options.validation_users, features)
     kind = (type(learner).__module__, type(learner).__qualname__)
-    data = fingerprint(log, options.validation) if options.is_measured else fingerprint(log)
+    data = fingerprint(log) if options.gains is None else fingerprint(log, options.gains)
     what = (kind, sorted(hyper.items()), schedule, how, data)
     return hashlib.blake2b(repr(what).encode(), digest_size=16).hexdigest()
 

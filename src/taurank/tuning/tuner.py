@@ -176,7 +176,7 @@ class _LearnerObjective:
         if self.threads is not None and "threads" not in self.fixed and hasattr(learner, "threads"):
             learner.threads = self.threads
         learner.fit(
-            self.log, self.validation, self.metrics, show_progress=False,
+            self.log, self.validation, metric=self.metrics, show_progress=False,
             callback=lambda _, record: report(record.metrics),
         )  # fmt: skip
         result = evaluate(learner, self.validation, list(self.metrics), threads=self.threads)  # type: ignore[arg-type]
