@@ -177,6 +177,8 @@ class Residence:
         """The rows of this worker's range of items, in catalog order."""
         low, high = self.item_range
         table = factor_table(high - low, self.job.factors)
+        if not blocks:  # restored, and no epoch was left to run
+            table[:, : self.job.factors] = self._source[np.arange(low, high)]
         for b, rows in enumerate(blocks):
             ids = self.residents.block_items(b)
             here = np.flatnonzero((ids >= low) & (ids < high))

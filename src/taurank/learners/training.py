@@ -105,7 +105,7 @@ class Training:
 
     def run(self, state: State, checkpoint: Any = None) -> Any:
         """Train to the last epoch, or until ``patience`` checks brought no improvement."""
-        options, written = self.options, time.monotonic()
+        options, written, before = self.options, time.monotonic(), state.epoch
         with Progress(options.show_progress) as bar:
             bar.begin(self.title, self.schedule.epochs, state.epoch)
             while state.epoch < self.schedule.epochs and not self._is_stopped(state):
@@ -119,7 +119,7 @@ class Training:
             is_short = state.epoch < self.schedule.epochs
             end = "stopped early" if is_short else f"loss {state.history[-1].loss:.4g}"
             bar.end(f"{end}{self._best(state)}")
-        if checkpoint:
+        if checkpoint and state.epoch > before:
             checkpoint.write(state)  # the finished training, until its model is saved
         return state
 
