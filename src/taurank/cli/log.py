@@ -10,7 +10,7 @@ import typer
 from taurank._choices import Combine, Incomplete, Nulls
 from taurank.cli.arguments import read_period
 from taurank.cli.options import READS, WRITES, Group, LogPath, OutFile
-from taurank.cli.terminal import say
+from taurank.cli.terminal import note, say
 from taurank.errors import InputError
 
 group = Group("Build and check logs.")
@@ -56,7 +56,7 @@ def build(
     )  # fmt: skip
     built.write(out)
     say(str(built.summary))
-    say(f"Wrote {built!r} to {out}.")
+    note(f"Wrote {built!r} to {out}.")
 
 
 def _read_columns(columns: list[str] | None) -> dict[str, str]:
@@ -91,7 +91,7 @@ def split(
     parts = Log.read(path).split(times=times, share=share)
     write_together([(out, part.stream()) for part, out in zip(parts, (train, test), strict=True)])
     for part, out in zip(parts, (train, test), strict=True):
-        say(f"Wrote {part!r} to {out}.")
+        note(f"Wrote {part!r} to {out}.")
 
 
 def _figure(value: Any) -> str:

@@ -13,10 +13,10 @@ import numpy as np
 
 from taurank._validation import generator
 from taurank.cluster import counting
-from taurank.cluster.fleet import Fleet
+from taurank.cluster.distributed_fit import DistributedFit
 from taurank.cluster.holdout import hold_out
 from taurank.cluster.pool import Lost
-from taurank.cluster.residence import read_snapshot
+from taurank.cluster.worker_fit import read_snapshot
 from taurank.data.shards import link_shard
 from taurank.errors import InputError, TooLittleData
 from taurank.learners import CountingBayes, FactorLearner, GainsPass, Popular, Random, Record
@@ -70,7 +70,7 @@ def _train(learner: Any, log: Any, options: FitOptions) -> list[Record]:
     stored = checkpoint.stored() if checkpoint else None
     held_out = [Record(**one) for one in stored["held_out"]] if stored else _hold_out_run(learner, log, options)
     seed = stored["seed"] if stored else int(generator(learner.random_state).integers(2**63))
-    full, fleet = schedule, Fleet(log.cluster.pool, log, learner, seed)
+    full, fleet = schedule, DistributedFit(log.cluster.pool, log, learner, seed)
     if held_out:
         schedule = policy.refit_schedule(full, held_out, options.best_epoch(held_out), _load(fleet))
     state = _run(learner, fleet, schedule, options, held_out, checkpoint)
@@ -90,7 +90,7 @@ def _hold_out_run(learner: Any, log: Any, options: FitOptions) -> list[Record]:
     held = hold_out(log, not learner.estimates_effects)
     if held is None:
         return []
-    fleet = Fleet(log.cluster.pool, held.rest, learner, int(generator(learner.random_state).integers(2**63)))
+    fleet = DistributedFit(log.cluster.pool, held.rest, learner, int(generator(learner.random_state).integers(2**63)))
     try:
         updates = _load(fleet)
     except TooLittleData:  # without the rows that are held out, the method lacks something it needs
@@ -105,7 +105,7 @@ def _hold_out_run(learner: Any, log: Any, options: FitOptions) -> list[Record]:
 
 
 def _run(
-    learner: Any, fleet: Fleet, schedule: Schedule, options: FitOptions, held_out: list[Record],
+    learner: Any, fleet: DistributedFit, schedule: Schedule, options: FitOptions, held_out: list[Record],
     checkpoint: FolderCheckpoint | None, checks: Container[int] | None = None, title: str = "",
 ) -> ClusterState:  # fmt: skip
     """Train to the end, however many workers are lost on the way: each takes it back to the last checkpoint."""
@@ -127,7 +127,7 @@ def _run(
             fleet.log.forget_shared()
 
 
-def _load(fleet: Fleet) -> int:
+def _load(fleet: DistributedFit) -> int:
     """Bring the positives to their owners; how many there are."""
     while True:
         try:

@@ -170,6 +170,7 @@ class FitOptions(TrainingOptions):
     """The arguments of ``fit`` after the log."""
 
     validation: Gains | RemoteGains | Literal["auto"] | None = "auto"
+    metric: Metrics = "CDCG"
 
 
 @dataclass(frozen=True)
