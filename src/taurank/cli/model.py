@@ -76,7 +76,7 @@ def fit(
         int | None, typer.Option(help="Measure this many random users at each check.", min=1)
     ] = None,
     hold_out: Annotated[
-        bool, typer.Option(help="Without validation data, hold out a tenth of the log to stop in time.")
+        bool, typer.Option(help="Without validation data, hold out 10% of the log for early stopping.")
     ] = True,
     checkpoint: Annotated[
         Path | None, typer.Option(help="Checkpoint, from which a killed fit resumes."), CHECKPOINT
@@ -208,7 +208,7 @@ def recommend(
     ] = None,
     candidates: Annotated[
         Path | None,
-        typer.Option(help="Table with item_id[, user_id], or a log: what its last time had (default: all items)."),
+        typer.Option(help="Table with item_id[, user_id], or a log, whose last period counts (default: all items)."),
         READS,
     ] = None,
     exclude: Annotated[
