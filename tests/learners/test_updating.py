@@ -254,13 +254,6 @@ class TestCountingFold:
             expected -= (bought + w * means[1]) / (2 - len(shown) + w)
             assert scores(model.fold_in(news), [3], [item])[0, 0] == pytest.approx(expected, abs=1e-6)
 
-    def test_a_file_without_counts_is_refused(self, models: Any, news: tr.Log) -> None:
-        old = copy.copy(models["countingbayes"])
-        for name in ("times_", "pair_treated_", "pair_treated_positives_", "pair_control_positives_"):
-            del old.__dict__[name]
-        with pytest.raises(InputError, match="did not store its counts"):
-            old.update(news)
-
 
 class TestJoined:
     def test_is_the_log_of_all_rows(self, frame: pd.DataFrame, past: tr.Log, news: tr.Log) -> None:
