@@ -284,11 +284,11 @@ def _fit(spec: FitSpec, learner: tr.Learner, rhythm: Rhythm, cache: ResultCache)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", tr.UnfinishedWarning)  # the report has the curves
                 learner.fit(
-                    split.train, split.validation, names, patience=None, validate_every=rhythm.every or None,
+                    split.train, split.validation, metric=names, patience=None, validate_every=rhythm.every or None,
                     show_progress=False, callback=check,
                 )  # fmt: skip
             break
-        except tr.Diverged:
+        except tr.DivergedError:
             if not left:
                 raise
             learner.set_params(learning_rate=learner.get_params()["learning_rate"] / 3)
@@ -322,7 +322,7 @@ def _fit_to_snapshots(spec: FitSpec, learner: tr.Learner, rhythm: Rhythm, cache:
     checkpoint = cache.path(spec, ".checkpoint")
     for _ in range(2):  # the second time from the start, where a checkpoint is later than what was measured
         learner.fit(
-            split.train, split.validation, _validated(spec), patience=None, validate_every=rhythm.every,
+            split.train, split.validation, metric=_validated(spec), patience=None, validate_every=rhythm.every,
             show_progress=False, checkpoint=checkpoint, callback=check,
         )  # fmt: skip
         checkpoint.unlink(missing_ok=True)

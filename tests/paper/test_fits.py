@@ -13,7 +13,7 @@ import pytest
 import taurank as tr
 from support.experiments import result_cache, small, write
 from taurank.learners import Learner
-from taurank.learners.fitting import Training
+from taurank.learners.training import Training
 from taurank_paper import plan as plans
 from taurank_paper import rows
 from taurank_paper.fits import FitSpec, Rhythm, weeks_of

@@ -18,7 +18,7 @@ import pytest
 
 import taurank as tr
 from support.experiments import result_cache, small, write
-from taurank.errors import Diverged, InputError
+from taurank.errors import DivergedError, InputError
 from taurank_paper import plan as plans
 from taurank_paper import rows, runner, splits
 from taurank_paper.fits import FitSpec
@@ -226,7 +226,7 @@ def test_a_fit_that_diverges_is_made_with_a_smaller_learning_rate(tmp_path: Path
         return FitSpec.of(Dataset("category"), "dlce", {"factors": 4, "learning_rate": rate}, 3000, 3)
 
     assert result_cache(tmp_path).result(fit(2.0)).settings["learning_rate"] < 2
-    with pytest.raises(Diverged):
+    with pytest.raises(DivergedError):
         result_cache(tmp_path).result(fit(1e9))
 
 
