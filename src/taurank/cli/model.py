@@ -26,6 +26,7 @@ from taurank.cli.arguments import (
     trusted,
 )
 from taurank.cli.options import (
+    CHECKPOINT,
     READS,
     WRITES,
     Cap,
@@ -78,7 +79,7 @@ def fit(
         bool, typer.Option(help="Without validation data, hold out a tenth of the log to stop in time.")
     ] = True,
     checkpoint: Annotated[
-        Path | None, typer.Option(help="Checkpoint file, from which a killed fit resumes."), WRITES
+        Path | None, typer.Option(help="Checkpoint, from which a killed fit resumes."), CHECKPOINT
     ] = None,
     checkpoint_minutes: CheckpointMinutes = 5.0,
     seed: Annotated[int | None, typer.Option(help="Random seed (default: that of --settings, or 0).", min=0)] = None,
@@ -114,7 +115,7 @@ def update(
     ] = None,
     epochs: Annotated[int | None, typer.Option(help="Epochs (default: a tenth of those of the fit).", min=1)] = None,
     checkpoint: Annotated[
-        Path | None, typer.Option(help="Checkpoint file, from which a killed update resumes."), WRITES
+        Path | None, typer.Option(help="Checkpoint, from which a killed update resumes."), CHECKPOINT
     ] = None,
     checkpoint_minutes: CheckpointMinutes = 5.0,
     trust: Trust = None,
