@@ -250,7 +250,6 @@ def _checked_weight(items: Items, weight: float | str | None) -> float | Literal
         return PAPER_WEIGHTS[items]
     if weight == "tune":
         return "tune"
-    valid = isinstance(weight, (int, float, np.number)) and not isinstance(weight, bool)
-    if not valid or not 0 < weight < np.inf:
+    if isinstance(weight, (str, bool)) or not 0 < weight < np.inf:
         raise InputError(f"prior_weight must be a number above 0, 'tune' or None, got {weight!r}.")
     return float(weight)
