@@ -12,6 +12,7 @@ from sqlalchemy import func, select, update
 
 from support.shop import NOON, SetClock, decider, fitted, open_shop, small_world, visit
 from taurank.errors import InputError
+from taurank.learners.pairs import Pairs
 from taurank.serve import tables
 from taurank.serve.export import export
 from taurank.serve.lift import against_holdout, arm_lift, compare_challenger, read_visits
@@ -175,10 +176,13 @@ def _by_effect(scores: np.ndarray) -> Any:
     """A model with given scores: CountingBayes holds one score per pair."""
     learner = fitted("counting")
     users, items = scores.shape
-    for counts in ("pair_treated", "pair_treated_positives", "pair_control_positives", "times"):
-        learner.__dict__.pop(f"{counts}_", None)  # the scores alone
-    learner.pair_start_ = np.arange(users + 1, dtype=np.int64) * items  # type: ignore[attr-defined]
-    learner.pair_item_ = np.tile(np.arange(items, dtype=np.int32), users)  # type: ignore[attr-defined]
+    nothing = np.zeros(scores.size, np.int32)
+    cells = {"item_cells": np.full(items, float(users)), "user_cells": np.full(users, float(items))}
+    learner.counts_ = Pairs(  # type: ignore[attr-defined]
+        start=np.arange(users + 1, dtype=np.int64) * items, item=np.tile(np.arange(items, dtype=np.int32), users),
+        rows=nothing, treated=nothing, treated_positives=nothing, control_positives=nothing, chances=nothing + 1,
+        times=1, limited=False, **cells,
+    )  # fmt: skip
     learner.pair_score_ = scores.astype(np.float32).ravel()  # type: ignore[attr-defined]
     learner.unseen_ = scores.mean(axis=0).astype(np.float32)  # type: ignore[attr-defined]
     mean = scores.mean(axis=0)
