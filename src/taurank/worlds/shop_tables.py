@@ -177,7 +177,10 @@ class _Block:
         """Every logged cell, slates first in their order, with its true propensity and effect."""
         slots, extra = self.slates.shape[1], ~self.shown
         visit = np.r_[np.repeat(np.arange(len(self.user)), slots), self.visit_of[extra]]
-        user, item = self.user[visit].astype(np.int32), np.r_[self.slates.ravel(), self.bought[extra]].astype(np.int32)
+        user, item = (
+            self.user[visit].astype(np.int32),
+            np.r_[self.slates.ravel(), self.bought[extra]].astype(np.int32),
+        )
         control, treated = shop_draws.rates_of_pairs(shop.parameters, user, item)
         return pd.DataFrame({
             "user_id": names("c", user), "item_id": names("p", item), "week": self.week[visit],
