@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 
 import taurank as tr
+from taurank.errors import DivergedError, UnfinishedWarning
 from taurank.evaluation.metrics import parse
 from taurank.learners import Record, learner_class
 from taurank_paper import limits
@@ -282,13 +283,13 @@ def _fit(spec: FitSpec, learner: tr.Learner, rhythm: Rhythm, cache: ResultCache)
 
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", tr.UnfinishedWarning)  # the report has the curves
+                warnings.simplefilter("ignore", UnfinishedWarning)  # the report has the curves
                 learner.fit(
                     split.train, split.validation, metric=names, patience=None, validate_every=rhythm.every or None,
                     show_progress=False, callback=check,
                 )  # fmt: skip
             break
-        except tr.DivergedError:
+        except DivergedError:
             if not left:
                 raise
             learner.set_params(learning_rate=learner.get_params()["learning_rate"] / 3)
