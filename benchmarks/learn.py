@@ -425,7 +425,7 @@ def holdout(quick: bool) -> bool:
 
 
 def cost_of_holdout(log: Log, method: str, epochs: int) -> float:
-    kind: Any = tr.LEARNERS[method]
+    kind: Any = tr.learners.LEARNERS[method]
     spent = [0.0]
 
     class Timed(kind):  # type: ignore[misc, valid-type]
