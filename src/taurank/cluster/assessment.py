@@ -9,19 +9,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 
-from taurank.cluster.evaluating import Rows, group_log
-from taurank.cluster.grouping import send_rows
-from taurank.data.ids import Catalog, Codes
+from taurank._types import Codes
+from taurank.cluster.groups import by_group
+from taurank.cluster.rows import ClusterRows
+from taurank.data.log import Log
 from taurank.errors import InputError
 from taurank.estimation.estimators import Estimator
 from taurank.evaluation.assessment import Assessment
 from taurank.evaluation.events import EventSums
 from taurank.evaluation.metrics import Metric
-from taurank.evaluation.rankers import ranking_of
+from taurank.evaluation.rankers import Ranker, ranking_of
 from taurank.evaluation.reach import rows_within
 from taurank.evaluation.tallies import IPS, SNIPS, TalliedEvidence, Tally, added, events_of, tally
 from taurank.evaluation.uncertainty import Uncertainty
@@ -29,57 +30,32 @@ from taurank.evaluation.verdicts import Case
 
 ROWS_PER_GROUP = 1 << 20
 MIN_GROUPS = 8
-
-
-class AssessTask(NamedTuple):
-    """A group of users whose rows to tally."""
-
-    users: Codes  # positions in the catalog, in order
-    timed: bool
-    share: float
-    formulas: list[Metric]
-    estimator: Estimator
-    n: int  # users × times of the whole log
-
-
-def tally_group(task: AssessTask, catalog: Catalog, rankers: tuple[Any], *rows: Rows) -> list[Tally]:
-    """A tally of each metric."""
-    log = group_log(task.users, catalog, task.timed, task.share, rows)
-    within = rows_within(ranking_of(rankers[0], log.users, log.items), log, task.formulas, 1)
-    return [tally(log, *reach, task.estimator, task.n) for reach in within]
-
-
-def pair_sums(task: AssessTask, catalog: Catalog, rankers: tuple[Any, Any], *rows: Rows) -> EventSums:
-    """The sums over the events of the paired difference of two rankings, by the first metric."""
-    log = group_log(task.users, catalog, task.timed, task.share, rows)
-    first, second = (
-        events_of(log, *rows_within(ranking_of(one, log.users, log.items), log, task.formulas, 1)[0],
-                  task.estimator, task.n)
-        for one in rankers
-    )  # fmt: skip
-    return EventSums.of(first.minus(second))
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
 class ClusterAssessment(Assessment):
-    """``Assessment`` by gains of a ``ClusterLog``, which ``log`` is; ``ranking`` is the ranker."""
+    """``Assessment`` by gains of a cluster's log, which ``log`` is; ``ranking`` is the ranker."""
+
+    log: Any
+    ranking: Any
 
     @classmethod
-    def of(cls, log: Any, ranker: Any, formulas: list[Metric], estimator: Estimator, trained: bool) -> Self:
+    def of(
+        cls, log: ClusterRows, ranker: Ranker, formulas: list[Metric], estimator: Estimator, trained: bool
+    ) -> Self:
         return cls(ranker, log, formulas, estimator, trained)
 
     @cached_property
     def evidence(self) -> dict[str, TalliedEvidence]:
-        log: Any = self.log
-        groups = self._groups()
-        by_group = self._each(tally_group, groups, (self.ranking,), self.formulas)
-        by_metric = zip(self.formulas, zip(*by_group, strict=True), strict=True)
+        groups, catalog = self._groups(), self.log.catalog
+        by_metric = zip(*self._each(groups, _tallies, (self.ranking,), self.formulas), strict=True)
         return {
             formula.name: TalliedEvidence(
-                added(list(zip(groups, tallies, strict=True)), log.catalog), formula, log.catalog,
-                float(log.summary.positives),
+                added(list(zip(groups, tallies, strict=True)), catalog), formula, catalog,
+                float(self.log.summary.positives),
             )
-            for formula, tallies in by_metric
+            for formula, tallies in zip(self.formulas, by_metric, strict=True)
         }  # fmt: skip
 
     def answer(self, metric: str, estimator: Estimator | None = None, users: Any = None) -> Uncertainty:
@@ -99,30 +75,44 @@ class ClusterAssessment(Assessment):
     def difference_sums(self, other: Assessment, metric: str) -> EventSums:
         """Of the paired difference of two rankings."""
         formulas = [formula for formula in self.formulas if formula.name == metric]
-        return EventSums.added(self._each(pair_sums, self._groups(), (self.ranking, other.ranking), formulas))
+        return EventSums.added(self._each(self._groups(), _difference, (self.ranking, other.ranking), formulas))
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "log": None}
 
     def _groups(self) -> list[Codes]:
-        log: Any = self.log
+        log = self.log
         if log is None or not log.cluster.open:
             raise InputError(
                 "the connection this log was read with is closed; ask for intervals and verdicts inside "
                 "`with connect(…)`."
             )
-        users = np.arange(log.n_users, dtype=np.int32)
         count = min(max(MIN_GROUPS, -(-len(log) // ROWS_PER_GROUP)), max(1, log.n_users))
-        return list(np.array_split(users, count))
+        return list(np.array_split(np.arange(log.n_users, dtype=np.int32), count))
 
     def _each(
-        self, function: Callable[..., Any], groups: list[Codes], rankers: tuple[Any, ...], formulas: list[Metric]
-    ) -> list[Any]:
-        log: Any = self.log
-        n = max(log.n_users * log.n_times, 1)
-        facts = (log.summary.timed, log.treated_share, formulas, self.estimator, n)
-        shared = log.cluster.pool.put(rankers)
-        return send_rows(log, groups, function, [(AssessTask(users, *facts), log.shared, shared) for users in groups])
+        self, groups: list[Codes], function: Callable[..., T], rankers: tuple[Ranker, ...], formulas: list[Metric]
+    ) -> list[T]:
+        log: ClusterRows = self.log
+        arguments = (log.cluster.pool.put(rankers), formulas, self.estimator, max(log.n_users * log.n_times, 1))
+        return by_group(log, groups, function, [arguments] * len(groups))
+
+
+def _tallies(
+    log: Log, rankers: tuple[Ranker], formulas: list[Metric], estimator: Estimator, n: int
+) -> list[Tally]:
+    """A tally of each metric; ``n`` is users × times of the whole log."""
+    within = rows_within(ranking_of(rankers[0], log.users, log.items), log, formulas, 1)
+    return [tally(log, *reach, estimator, n) for reach in within]
+
+
+def _difference(
+    log: Log, rankers: tuple[Ranker, Ranker], formulas: list[Metric], estimator: Estimator, n: int
+) -> EventSums:
+    """The sums over the events of the paired difference of two rankings, by the first metric."""
+    reaches = (rows_within(ranking_of(one, log.users, log.items), log, formulas, 1)[0] for one in rankers)
+    first, second = (events_of(log, *reach, estimator, n) for reach in reaches)
+    return EventSums.of(first.minus(second))
 
 
 @dataclass(frozen=True, eq=False)
