@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import pickle
 import shutil
@@ -26,6 +25,7 @@ import pytest
 import taurank as tr
 from taurank.cli.arguments import read_ranker
 from taurank.cluster import connection, fleet, pieces
+from taurank.data import storage
 from taurank.sgd.visits import visits
 
 PLAIN: dict[str, Any] = {"factors": 12, "epochs": 3, "random_state": 3}
@@ -258,8 +258,9 @@ def test_early_stopping_is_the_same(data: tuple[Any, Any], local: tuple[tr.Log, 
 def test_a_model_folder_is_complete_checked_and_recommends_the_same(models: tuple[Any, Any], tmp_path: Path) -> None:
     one, many = models
     many.save(tmp_path / "model")
-    manifest = json.loads((tmp_path / "model" / "manifest.json").read_text())
-    assert {"user_factors", "item_factors", "ids", "popularity"} <= manifest["arrays"].keys()
+    metadata, arrays = storage.read(tmp_path / "model" / "index.safetensors", "model")
+    assert {"user_factors", "item_factors"} == metadata["shards"].keys()
+    assert {"user_id.0", "item_id.0", "popularity"} == arrays.keys()
     loaded = tr.load(tmp_path / "model")
     assert isinstance(loaded.user_factors_.parts[0].base, np.memmap)  # type: ignore[attr-defined]
     assert sha(loaded) == sha(one)
@@ -272,12 +273,15 @@ def test_a_model_folder_is_complete_checked_and_recommends_the_same(models: tupl
     with pytest.raises(tr.InputError, match="has other files in it"):
         loaded.write_recommendations(tmp_path / "lists", k=5)
     shutil.copytree(tmp_path / "model", tmp_path / "damaged")
-    shard = next((tmp_path / "damaged").glob("user_factors-*.npy"))
+    shard = next((tmp_path / "damaged").glob("user_factors-*"))
     content = bytearray(shard.read_bytes())
     content[-1] ^= 1
     shard.write_bytes(content)
     with pytest.raises(tr.InputError, match="is corrupt"):
         tr.load(tmp_path / "damaged")
+    with pytest.raises(tr.InputError, match=r"one.npz' is the name of a file, but this model is sharded"):
+        many.save(tmp_path / "one.npz")
+    assert not (tmp_path / "one.npz").exists()
 
 
 def test_a_scorer_needs_no_engine_and_recommends_the_same(models: tuple[Any, Any], tmp_path: Path) -> None:

@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from taurank import BPR, DLCE, ULBPR, CausE, Log, World, load
+from taurank import BPR, DLCE, ULBPR, CausE, Log, World
 from taurank.learners.factorization import FactorLearner
 from taurank.sgd.rates import decayed
 from taurank.sgd.scheduler import Factors
 
-SAVED = Path(__file__).parents[1] / "support" / "saved"
 EPOCHS = 6
 KINDS = [BPR, DLCE, ULBPR, CausE]
 
@@ -96,9 +95,3 @@ def test_early_stopping_measures_the_average(small: Log) -> None:
     learner.fit(small, truth, validate_every=1, patience=None, callback=lambda now, _: seen.append(now.user_factors_))
     best = int(np.argmax(learner.history_["CDCG"]))
     assert np.array_equal(learner.user_factors_, seen[best])
-
-
-@pytest.mark.parametrize("name", ["bpr", "cause", "dlce", "ulbpr"])
-def test_models_of_older_versions_had_a_constant_rate(name: str) -> None:
-    params = load(SAVED / f"{name}.taurank").get_params()
-    assert (params["rate_decay"], params["averaging"]) == (1.0, 0.0)

@@ -17,7 +17,7 @@ from taurank._validation import check_integer
 from taurank.cluster.pool import Pool, require_ray
 from taurank.cluster.worker import Worker
 from taurank.data import remote
-from taurank.data.temporary import temporary_folder
+from taurank.data.files import temporary_folder
 from taurank.errors import InputError, first_line
 
 

@@ -20,7 +20,7 @@ from taurank.cluster.holdout import hold_out
 from taurank.cluster.pool import Lost
 from taurank.cluster.residence import read_snapshot
 from taurank.data.fingerprint import fingerprint
-from taurank.data.shards import link_shard
+from taurank.data.shards import link_file
 from taurank.errors import InputError, first_line
 from taurank.learners import CountingBayes, FactorLearner, GainsPass, Popular, Random, Record
 from taurank.learners.checkpoints import State
@@ -244,7 +244,7 @@ class FolderCheckpoint:
         if state.best_folder is not None:
             (folder / "best").mkdir()
             for file in state.best_folder.iterdir():
-                link_shard(file, folder / "best" / file.name)
+                link_file(file, folder / "best" / file.name)
         content = {
             "identity": self.identity, "folder": name, "seed": state.seed, "epoch": state.epoch,
             "best": state.best if math.isfinite(state.best) else None, "best_epoch": state.best_epoch,
@@ -283,7 +283,7 @@ class FolderCheckpoint:
             state.best_folder = self.training.cluster.new_folder("fit") / "best"
             state.best_folder.mkdir()
             for file in (folder / "best").iterdir():
-                link_shard(file, state.best_folder / file.name)
+                link_file(file, state.best_folder / file.name)
         return state
 
 

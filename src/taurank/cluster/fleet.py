@@ -8,7 +8,7 @@ from typing import Any
 
 from taurank.cluster.pool import Pool
 from taurank.cluster.residence import SNAPSHOT, EpochReport, Job
-from taurank.data.shards import write_manifest
+from taurank.data.shards import write_index
 from taurank.errors import InputError
 from taurank.sgd.losses import SURROGATES
 from taurank.sgd.scheduler import Pairwise, Stats
@@ -126,5 +126,5 @@ class Fleet:
         blocks: Sequence[Any] = () if averaged else self.blocks
         items = [pool.call(n, "write_items", folder, averaged, *blocks) for n in numbers]
         shards = {"user_factors": pool.get(users), "item_factors": pool.get(items)}
-        write_manifest(folder, SNAPSHOT, {}, shards)
+        write_index(folder, SNAPSHOT, {}, {}, shards)
         return folder

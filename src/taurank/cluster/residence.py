@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from taurank.data.shards import Shard, ShardedArray, open_arrays, read_manifest, write_shard
+from taurank.data.shards import Shard, ShardedArray, read_folder, write_shard
 from taurank.learners.factorization import normal_rows
 from taurank.learners.pairwise import baskets_of
 from taurank.sgd.planning import by_user
@@ -225,8 +225,7 @@ def release_memory() -> None:
 
 def read_snapshot(folder: Path) -> dict[str, ShardedArray]:
     """The arrays of a snapshot, memory-mapped."""
-    _, shards = read_manifest(folder, SNAPSHOT, check=False)
-    return open_arrays(folder, shards)
+    return read_folder(folder, SNAPSHOT, check=False)[1]
 
 
 def _joined(pieces: list[Any], column: int) -> npt.NDArray[Any]:

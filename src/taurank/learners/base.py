@@ -21,17 +21,16 @@ import numpy.typing as npt
 from taurank._choices import OnUnknown, OnUnknownItem
 from taurank._threads import one_blas_thread
 from taurank._validation import check_instance, check_integer
-from taurank.data import archive
+from taurank.data import shards, storage
 from taurank.data.features import Features
 from taurank.data.files import known_kind
 from taurank.data.fingerprint import fingerprint
-from taurank.data.ids import Codes, Ids, ids_to_bytes
+from taurank.data.ids import Codes, Ids, ids_to_arrays
 from taurank.data.log import Log
 from taurank.data.remote import RemoteGains, RemoteLog, engine
-from taurank.data.schema import Array
 from taurank.data.shards import ShardedArray
+from taurank.data.storage import Array
 from taurank.errors import InputError
-from taurank.learners import sharded
 from taurank.learners.checkpoints import Leftover, Record
 from taurank.learners.fitting import FitOptions, Metrics, history_frame
 from taurank.learners.folding import WithNewUsers, has_new_users, rows_of_new_users
@@ -64,7 +63,6 @@ class Learner(Parameters, ABC):
 
     stored: ClassVar[Mapping[str, Array]] = {}  # the fitted arrays, without their underscore
     space: ClassVar[Mapping[str, Sequence[Any]]] = {}  # hyper-parameters to tune, and the values to try
-    before: ClassVar[Mapping[str, Any]] = {}  # hyper-parameters that older files lack, and what those learners did
     needs_propensity: ClassVar[bool] = False
     uses_features: ClassVar[bool] = False
     scores_are_effects: ClassVar[bool] = False  # whether a score is an effect in purchases per recommendation
@@ -394,31 +392,35 @@ class Learner(Parameters, ABC):
         return WithNewUsers(self, self.fold_in(rows, features=features))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Store the fitted learner in exactly one file at ``path``; ``taurank.load`` brings it back.
+        """Store the fitted learner as a file; ``taurank.load`` brings it back.
 
-        The checkpoint of its fit, if there was one, is removed after the file is written.
+        A model that a cluster has fitted in shards becomes a folder, whose name has no ending. The checkpoint of its
+        fit, if there was one, is removed after the model is written.
         """
+        metadata, arrays = self.state()
+        if any(isinstance(array, ShardedArray) for array in arrays.values()):
+            stored = shards.write_folder(path, "model", metadata, arrays)
+            self.__dict__.update({f"{name}_": stored[name] for name in self.stored if name in stored})
+        else:
+            storage.write(path, "model", metadata, arrays)
+        if leftover := self.__dict__.pop("_leftover", None):
+            leftover.remove()
+
+    def state(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """What a file stores of a fitted learner: metadata and arrays."""
         from taurank import __version__
 
-        self._fitted("users_")
+        types, ids = ids_to_arrays(self.users, self.items)
         names = [name for name, array in self.stored.items() if not array.optional or f"{name}_" in self.__dict__]
         arrays = {name: getattr(self, f"{name}_") for name in ("popularity", *names)}
-        arrays["ids"] = np.frombuffer(ids_to_bytes(self.users, self.items), np.uint8)
         metadata = {
             "learner": learner_name(type(self)),
             "taurank": __version__,
             "hyper_parameters": self.storable_parameters(),
             "log_fingerprint": self.log_fingerprint_,
+            "ids": types,
         }
-        if any(isinstance(array, ShardedArray) for array in arrays.values()):
-            sharded.save(path, metadata, arrays)
-            self.__dict__.update(
-                {f"{name}_": array for name, array in sharded.load(path)[1].items() if name != "ids"}
-            )
-        else:
-            archive.write(path, "model", metadata, arrays)
-        if leftover := self.__dict__.pop("_leftover", None):
-            leftover.remove()
+        return metadata, {**ids, **arrays}
 
     def _set_leftover(self, path: str | os.PathLike[str]) -> None:
         self._leftover = Leftover.of(path)

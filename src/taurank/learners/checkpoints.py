@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from taurank.data import archive
+from taurank.data import storage
 from taurank.data.files import check_target
 from taurank.data.fingerprint import fingerprint
-from taurank.data.schema import Array, check_arrays
+from taurank.data.storage import Array, check_arrays
 from taurank.errors import InputError, first_line, show
 from taurank.sgd.scheduler import Factors, factor_table
 
@@ -98,18 +98,18 @@ class Checkpoint:
             "best_epoch": state.best_epoch, "worse": state.worse, "history": [asdict(r) for r in state.history],
             "averaged": state.averaged, "pilot": [asdict(r) for r in state.pilot],
         }  # fmt: skip
-        archive.write(self.path, "checkpoint", metadata, arrays)
+        storage.write(self.path, "checkpoint", metadata, arrays)
 
     @staticmethod
     def pilot(path: str | os.PathLike[str], names: Sequence[str]) -> list[Record]:
         """The pilot of the fit whose state is in this file."""
-        metadata, _ = archive.read(path, "checkpoint")
+        metadata, _ = storage.read(path, "checkpoint")
         with _consistent(os.fspath(path)):
             return _pilot(metadata, names)
 
     def read(self, start: State, epochs: int, names: Sequence[str], seeded: bool) -> State:
         """The state in the file, of a fit that began with ``start`` (by the same seed if it was ``seeded``)."""
-        metadata, arrays = archive.read(self.path, "checkpoint")
+        metadata, arrays = storage.read(self.path, "checkpoint")
         with _consistent(os.fspath(self.path)):
             if metadata["mark"] != self.fingerprint:
                 raise InputError(
@@ -155,7 +155,7 @@ def _identity(path: Path) -> tuple[int, int, int]:
     return status.st_ino, status.st_mtime_ns, status.st_size
 
 
-def _state(metadata: Mapping[str, Any], arrays: archive.Arrays, like: Factors, metrics: Sequence[str]) -> State:
+def _state(metadata: Mapping[str, Any], arrays: storage.Arrays, like: Factors, metrics: Sequence[str]) -> State:
     seed, epoch, best_epoch, worse = (_count(metadata[name]) for name in ("seed", "epoch", "best_epoch", "worse"))
     history = [_record(entry, metrics) for entry in metadata["history"]]
     if [record.epoch for record in history] != list(range(1, epoch + 1)):

@@ -18,7 +18,7 @@ from scipy.sparse import coo_array
 from taurank._validation import check_number
 from taurank.data.ids import Codes
 from taurank.data.log import Log
-from taurank.data.schema import Array
+from taurank.data.storage import Array
 from taurank.errors import InputError
 from taurank.learners.base import Float32s, Learner
 from taurank.learners.empirical_bayes.counts import cells_of, chances_of

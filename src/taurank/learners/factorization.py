@@ -20,7 +20,7 @@ from taurank._threads import worker_count
 from taurank._validation import check_instance, check_number, generator
 from taurank.data.ids import Codes, Ids
 from taurank.data.log import Log
-from taurank.data.schema import Array
+from taurank.data.storage import Array
 from taurank.errors import InputError, TooLittleData
 from taurank.learners.base import Float32s, Learner
 from taurank.learners.checkpoints import Checkpoint, Record
@@ -76,7 +76,6 @@ class FactorLearner(Learner):
     uses_features: ClassVar[bool] = True
     estimates_effects: ClassVar[bool] = True  # else held-out outcomes measure it where there are no propensities
     space: ClassVar[Mapping[str, Sequence[Any]]] = {"regularization": REGULARIZATION_GRID}
-    before: ClassVar[Mapping[str, Any]] = {"rate_decay": 1.0, "averaging": 0.0}
 
     def __post_init__(self) -> None:
         check_number("factors", self.factors, 1, MAX_FACTORS, integer=True)

@@ -13,7 +13,7 @@ from scipy.sparse import csr_array, diags_array
 from taurank._validation import check_choice, check_number
 from taurank.data.ids import Codes
 from taurank.data.log import Log
-from taurank.data.schema import Array
+from taurank.data.storage import Array
 from taurank.learners.base import Float32s, Learner
 from taurank.learners.counting import (
     CHANCES,

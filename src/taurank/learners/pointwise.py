@@ -16,7 +16,7 @@ from scipy.special import expit
 from taurank._validation import check_number
 from taurank.data.ids import Codes
 from taurank.data.log import Log
-from taurank.data.schema import Array
+from taurank.data.storage import Array
 from taurank.errors import TooLittleData
 from taurank.learners.base import Float32s
 from taurank.learners.drawn import DrawnLearner

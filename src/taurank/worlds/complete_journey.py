@@ -21,8 +21,7 @@ import duckdb
 import numpy as np
 import numpy.typing as npt
 
-from taurank.data.files import reason
-from taurank.data.temporary import temporary_folder
+from taurank.data.files import reason, temporary_folder
 from taurank.errors import InputError, first_line, missing_extra
 
 MIN_WEEKS = 10

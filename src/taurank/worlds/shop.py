@@ -23,10 +23,10 @@ import pyarrow as pa
 
 from taurank._threads import map_blocks
 from taurank._validation import check_integer
-from taurank.data import archive
+from taurank.data import storage
 from taurank.data.ids import Codes, Ids
 from taurank.data.log import Log
-from taurank.data.schema import Array, check_arrays
+from taurank.data.storage import Array, check_arrays
 from taurank.errors import InputError
 from taurank.estimation.gains import Gains
 from taurank.worlds import shop_draws
@@ -184,12 +184,12 @@ class Shop:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the shop's parameters, which are its truth, to one file with a checksum."""
         arrays = {name: getattr(self.parameters, name) for name in _STORED if name != "price"}
-        archive.write(path, "shop", {"weeks": self.weeks, "seed": self.seed}, {**arrays, "price": self.price})
+        storage.write(path, "shop", {"weeks": self.weeks, "seed": self.seed}, {**arrays, "price": self.price})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Shop:
         """Read a shop that ``save`` wrote."""
-        facts, arrays = archive.read(path, "shop")
+        facts, arrays = storage.read(path, "shop")
         try:
             check_arrays(arrays, _STORED, {"segments": len(SEGMENTS)})
             weeks, seed = (check_integer(name, facts.get(name), 0, 2**63 - 1) for name in ("weeks", "seed"))

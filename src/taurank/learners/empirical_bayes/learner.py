@@ -16,7 +16,7 @@ from taurank._validation import check_choice, check_integer, check_number
 from taurank.data.features import Features
 from taurank.data.ids import Codes, Ids
 from taurank.data.log import Log
-from taurank.data.schema import Array
+from taurank.data.storage import Array
 from taurank.errors import InputError
 from taurank.learners.base import Float32s, Learner
 from taurank.learners.checkpoints import Record
