@@ -162,6 +162,7 @@ def test_files_that_cannot_be_opened_are_refused(tmp_path: Path, monkeypatch: py
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr("builtins.open", refuse)
+    monkeypatch.setattr("taurank.data.storage.safe_open", refuse)
     monkeypatch.setattr("pyarrow.input_stream", refuse)
     for act in (lambda: tr.Log.read(tmp_path / "log.csv"), lambda: tr.World.load(tmp_path / "a.world")):
         with pytest.raises(InputError, match="Permission denied"):

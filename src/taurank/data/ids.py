@@ -228,9 +228,8 @@ def ids_to_arrays(*lists: Ids) -> tuple[dict[str, Any], dict[str, npt.NDArray[An
 def ids_from_arrays(types: Any, arrays: dict[str, npt.NDArray[Any]], *columns: str) -> list[Ids]:
     """The id lists of these columns, taken out of the arrays of a file."""
     if not isinstance(types, dict) or list(types) != list(columns):
-        raise InputError(
-            f"the lists of ids are {', '.join(types or ()) or 'missing'}, expected {', '.join(columns)}."
-        )
+        found = ", ".join(types) if isinstance(types, dict) else "missing"
+        raise InputError(f"the lists of ids are {found}, expected {', '.join(columns)}.")
     lists = []
     try:
         for column, (name, length) in types.items():

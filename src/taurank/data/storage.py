@@ -1,8 +1,8 @@
 """Models, worlds and checkpoints on disk: safetensors files with JSON metadata and a checksum.
 
-A file has arrays, and in its header the kind of thing it holds, what the arrays mean (as JSON), and a SHA-256 of all of
-it. A file with a valid checksum is still not trusted: every kind of file declares its arrays (``Array``), so that one
-whose parts do not fit together is refused instead of read out of bounds. Nothing is pickled.
+A file has arrays, and in its header the kind of thing it holds, what the arrays mean (as JSON), and a SHA-256 of all
+of it. A file with a valid checksum is still not trusted: every kind of file declares its arrays (``Array``), so that
+one whose parts do not fit together is refused instead of read out of bounds. Nothing is pickled.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Arrays = dict[str, Values]
 
 
 def write(path: str | os.PathLike[str], kind: str, metadata: Mapping[str, Any], arrays: Mapping[str, Values]) -> str:
-    """Store ``arrays`` and the JSON-able ``metadata`` as a file of this ``kind``, atomically; returns the checksum."""
+    """Store ``arrays`` and the JSON-able ``metadata`` as a file of this ``kind``, atomically; return its checksum."""
     header, plain = _described(kind, metadata, arrays)
     with atomic_path(path) as temporary:
         try:

@@ -31,6 +31,7 @@ from taurank_paper.plan.toml_table import TomlTable, is_integer, is_label, is_nu
 DECIDED = ("random_state", "threads", "epochs")  # hyper-parameters that a run decides, not a plan
 MAX_LENGTH = 100  # times the updates of a preset
 MAX_WEEKS = 10_000
+CONSTANT = {"rate_decay": 1.0, "averaging": 0.0}
 RATES = {  # where a plan sets none: the constant rates of the searches before the learners' own rates decayed
     "BPR": {"learning_rate": 0.01},
     "ULBPR": {"learning_rate": 0.03},
@@ -84,7 +85,9 @@ def hyper_parameters(name: str) -> dict[str, Any]:
     if name in LIMITS:
         return {}
     kind = learner_class(name)
-    defaults = {**kind().get_params(), **kind.before, **RATES.get(kind.__name__, {})}
+    params = kind().get_params()
+    constant = {key: value for key, value in CONSTANT.items() if key in params}
+    defaults = {**params, **constant, **RATES.get(kind.__name__, {})}
     settable = {key: value for key, value in defaults.items() if key not in DECIDED}
     return {**settable, "updates": None} if "epochs" in defaults else settable
 
