@@ -25,7 +25,8 @@ import pytest
 
 import taurank as tr
 from taurank.cli.arguments import read_ranker
-from taurank.cluster import connection, fleet, pieces
+from taurank.cluster import connection, distributed_fit, pieces
+from taurank.cluster import pool as cluster_pool
 from taurank.data import storage
 from taurank.sgd.visits import visits
 
@@ -260,8 +261,8 @@ def test_a_model_folder_is_complete_checked_and_recommends_the_same(models: tupl
     one, many = models
     many.save(tmp_path / "model")
     metadata, arrays = storage.read(tmp_path / "model" / "index.safetensors", "model")
-    assert {"user_factors", "item_factors"} == metadata["shards"].keys()
-    assert {"user_id.0", "item_id.0", "popularity"} == arrays.keys()
+    assert {"user_factors"} == metadata["shards"].keys()
+    assert {"user_id.0", "item_id.0", "item_factors", "popularity"} == arrays.keys()
     loaded = tr.load(tmp_path / "model")
     assert isinstance(loaded.user_factors_.parts[0].base, np.memmap)  # type: ignore[attr-defined]
     assert sha(loaded) == sha(one)
@@ -313,7 +314,7 @@ FIT = """
 import sys, time, warnings
 warnings.simplefilter("ignore")
 import hashlib, numpy as np, taurank as tr
-from taurank.cluster import fleet, pieces
+from taurank.cluster import distributed_fit, pieces
 from taurank.sgd.visits import visits
 pieces.ROWS_PER_PIECE = 4_000
 address, counts, log, checkpoint, pause, *test = sys.argv[1:]
@@ -396,7 +397,7 @@ def test_a_killed_node_costs_no_bit(
                     time.sleep(0.05)
             yield visit
 
-    monkeypatch.setattr(fleet, "visits", interrupted)
+    monkeypatch.setattr(distributed_fit, "visits", interrupted)
     settings = {**PLAIN, "rate_decay": 0.3, "averaging": 0.6}
     model = tr.DLCE(**settings).fit(data[0], None, checkpoint=tmp_path / "kept", checkpoint_minutes=0)
     assert sha(model) == sha(models[0])
@@ -418,7 +419,7 @@ def test_a_worker_killed_in_the_middle_of_an_epoch_costs_no_bit(
                 os.kill(victim, signal.SIGKILL)
             yield visit
 
-    monkeypatch.setattr(fleet, "visits", interrupted)
+    monkeypatch.setattr(distributed_fit, "visits", interrupted)
     settings = {**PLAIN, "rate_decay": 0.3, "averaging": 0.6}
     model = tr.DLCE(**settings).fit(data[0], None, checkpoint=tmp_path / "kept", checkpoint_minutes=0)
     assert sha(model) == sha(models[0])
@@ -460,6 +461,67 @@ def test_cores_that_are_in_use_are_one_sentence(data: tuple[Any, Any], monkeypat
         connection._free_cores(ray, 3)
     with pytest.raises(tr.InputError, match="5 workers need as many cores, and the cluster has 4"):
         connection._free_cores(ray, 5)
+
+
+def test_a_busy_worker_is_kept_when_another_is_lost(data: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = data[0].cluster.pool
+    pool.repair()  # after the losses of other tests
+    pids = pool.pids()
+    monkeypatch.setattr(cluster_pool, "ANSWER_SECONDS", 2.0)
+    busy = pool.call(0, time.sleep, 6.0)
+    os.kill(pids[1], signal.SIGKILL)
+    with pytest.raises(cluster_pool.Lost):
+        pool.get(pool.call(1, time.sleep, 0.0))
+    assert pool.repair() == [1]
+    pool.get(busy)
+    assert pool.pids()[0] == pids[0]
+
+
+LISTENING = """
+import os, psutil, taurank as tr
+with tr.cluster.connect(workers=1) as cluster:
+    pids = cluster.pool.pids()
+    family = {os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))}
+    assert set(pids) <= family
+    for one in psutil.net_connections("tcp"):
+        if one.status == "LISTEN" and one.pid in family:
+            print(one.laddr.ip.removeprefix("::ffff:"))
+    print(cluster.new_folder("fit"))
+"""
+
+
+def test_ray_of_ones_own_listens_on_loopback_alone_and_leaves_nothing() -> None:
+    own = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    done = subprocess.run([sys.executable, "-c", LISTENING], capture_output=True, text=True, env=own)
+    *addresses, folder = done.stdout.split()
+    assert addresses, done.stderr
+    assert set(addresses) == {"127.0.0.1"}
+    assert not Path(folder).exists()
+
+
+def test_an_address_where_nothing_answers_is_one_sentence_at_once() -> None:
+    began = time.monotonic()
+    with pytest.raises(tr.InputError, match=r"nothing answers at '127\.0\.0\.1:1'"):
+        connection._check_reachable("127.0.0.1:1")
+    assert time.monotonic() - began < 6
+    connection._check_reachable("auto")
+
+
+def test_a_killed_command_resumes_from_its_folder(nodes: Any, logs: tuple[Path, Path], tmp_path: Path) -> None:
+    words = ["fit", "dlce", logs[0], "--set", "factors=8", "--set", "epochs=4", "--no-hold-out", "--cluster"]
+    words += [nodes.address, "--checkpoint", tmp_path / "c", "--checkpoint-minutes", "0", "--out", tmp_path / "m"]
+    command = [sys.executable, "-m", "taurank", *map(str, words)]
+    first = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    deadline = time.monotonic() + 120
+    while not (tmp_path / "c" / "state.json").exists() and first.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    first.kill()
+    first.communicate()
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert sha(tr.load(tmp_path / "m")) == sha(
+        tr.DLCE(factors=8, epochs=4, random_state=0).fit(tr.Log.read(logs[0]), None)
+    )
 
 
 def test_bad_rows_are_refused_in_one_sentence(data: tuple[Any, Any], tmp_path: Path) -> None:

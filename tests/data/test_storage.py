@@ -35,6 +35,7 @@ def test_what_is_written_comes_back_and_others_can_read_it(tmp_path: Path) -> No
     storage.write(tmp_path / "a", "test", {"x": [1, None]}, ARRAYS)
     data = storage.to_bytes("test", {"x": [1, None]}, ARRAYS)
     assert storage.is_stored(tmp_path / "a")
+    assert all(storage.to_bytes("test", {"x": [1, None]}, ARRAYS) == data for _ in range(20))  # equal files
     for metadata, arrays in (storage.read(tmp_path / "a", "test"), storage.from_bytes("it", data, "test")):
         assert metadata == {"x": [1, None]}
         for name, array in ARRAYS.items():
@@ -52,9 +53,12 @@ def test_a_changed_or_shortened_file_is_refused(tmp_path: Path, at: int, flip: i
     data[at % len(data)] ^= flip
     del data[len(data) - cut % 3 :]
     path.write_bytes(bytes(data))
-    for read in (lambda: storage.read(path, "test"), lambda: storage.from_bytes("it", bytes(data), "test")):
+    for in_memory in (False, True):
         try:
-            metadata, arrays = read()
+            if in_memory:
+                metadata, arrays = storage.from_bytes("it", bytes(data), "test")
+            else:
+                metadata, arrays = storage.read(path, "test")
         except InputError:
             continue
         assert metadata == {"x": 1}  # such as another kind of white space in the header

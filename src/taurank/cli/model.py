@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from taurank._choices import OnUnknown, OnUnknownItem
+from taurank._choices import UnknownItems, UnknownUsers
 from taurank.cli.arguments import (
     make_learner,
     read_column,
@@ -26,6 +26,7 @@ from taurank.cli.arguments import (
     trusted,
 )
 from taurank.cli.options import (
+    CHECKPOINT,
     READS,
     WRITES,
     Cap,
@@ -78,7 +79,7 @@ def fit(
         bool, typer.Option(help="Without validation data, hold out a tenth of the log to stop in time.")
     ] = True,
     checkpoint: Annotated[
-        Path | None, typer.Option(help="Checkpoint file, from which a killed fit resumes."), WRITES
+        Path | None, typer.Option(help="Checkpoint, from which a killed fit resumes."), CHECKPOINT
     ] = None,
     checkpoint_minutes: CheckpointMinutes = 5.0,
     seed: Annotated[int | None, typer.Option(help="Random seed (default: that of --settings, or 0).", min=0)] = None,
@@ -114,7 +115,7 @@ def update(
     ] = None,
     epochs: Annotated[int | None, typer.Option(help="Epochs (default: a tenth of those of the fit).", min=1)] = None,
     checkpoint: Annotated[
-        Path | None, typer.Option(help="Checkpoint file, from which a killed update resumes."), WRITES
+        Path | None, typer.Option(help="Checkpoint, from which a killed update resumes."), CHECKPOINT
     ] = None,
     checkpoint_minutes: CheckpointMinutes = 5.0,
     trust: Trust = None,
@@ -201,7 +202,7 @@ def recommend(
     out: OutFile,
     k: Annotated[int, typer.Option(help="Items per user.", min=1)] = 10,
     users: Annotated[Path | None, typer.Option(help="Table with user_id (default: all users)."), READS] = None,
-    rows: Annotated[
+    history: Annotated[
         Path | None, typer.Option(help="Log with the rows of users that appeared after the fit."), READS
     ] = None,
     candidates: Annotated[
@@ -214,9 +215,9 @@ def recommend(
         typer.Option(help="Log (excludes what was bought), or a table with item_id[, user_id]."),
         READS,
     ] = None,
-    on_unknown: Annotated[OnUnknown, typer.Option(help="Behavior for unknown users.")] = "raise",
-    on_unknown_items: Annotated[
-        OnUnknownItem, typer.Option(help="Behavior for unknown items in --candidates.")
+    unknown_users: Annotated[UnknownUsers, typer.Option(help="Behavior for unknown users.")] = "raise",
+    unknown_items: Annotated[
+        UnknownItems, typer.Option(help="Behavior for unknown items in --candidates.")
     ] = "raise",
     trust: Trust = None,
     threads: Threads = None,
@@ -234,7 +235,7 @@ def recommend(
     with reader(cluster, out):
         written = load(model, trust=trusted(trust)).write_recommendations(
             out, read_column(users, "user_id"), k, read_items(candidates, of_one_time=True), read_items(exclude),
-            on_unknown, threads, on_unknown_item=on_unknown_items, rows=read_log(rows),
+            unknown_users, threads, unknown_items=unknown_items, history=read_log(history),
             min_effect=min_effect,
         )  # fmt: skip
     say(f"Wrote {written:,} recommendations to {out}.")

@@ -20,9 +20,10 @@ class Use(Enum):
     READS = "reads"
     WRITES = "writes"
     FOLDER = "writes into this folder"
+    CHECKPOINT = "resumes from it: a file, or a folder on a cluster"
 
 
-READS, WRITES, FOLDER = Use
+READS, WRITES, FOLDER, CHECKPOINT = Use
 
 # the keys of taurank.LEARNERS, here too so that completion need not import them
 LEARNERS = (
@@ -73,12 +74,12 @@ def _paths(arguments: dict[str, Any], uses: dict[str, Use], use: Use) -> list[Pa
     return [Path(part) for part in every if part is not None]
 
 
-def check_paths(reads: list[Path], writes: list[Path], folder: list[Path]) -> None:
+def check_paths(reads: list[Path], writes: list[Path], folder: list[Path], checkpoint: list[Path]) -> None:
     """Refuse, before any work, an output that is an input, that is named twice, or that cannot be written."""
     from taurank.data.files import check_target
 
     targets: list[Path] = []
-    for path in writes:
+    for path in [*writes, *(path for path in checkpoint if not path.is_dir())]:
         target = check_target(path)
         if target in targets:
             raise InputError(f"'{path}' is named for two outputs; name two files.")

@@ -6,6 +6,7 @@ Users are cut into groups by the size of the log alone, so that the numbers do n
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, Self
@@ -71,7 +72,7 @@ class ClusterAssessment(Assessment):
     def evidence(self) -> dict[str, TalliedEvidence]:
         log: Any = self.log
         groups = self._groups()
-        by_group = self._each("tally", groups, (self.ranking,), self.formulas)
+        by_group = self._each(tally_group, groups, (self.ranking,), self.formulas)
         by_metric = zip(self.formulas, zip(*by_group, strict=True), strict=True)
         return {
             formula.name: TalliedEvidence(
@@ -98,7 +99,7 @@ class ClusterAssessment(Assessment):
     def difference_sums(self, other: Assessment, metric: str) -> EventSums:
         """Of the paired difference of two rankings."""
         formulas = [formula for formula in self.formulas if formula.name == metric]
-        return EventSums.added(self._each("event_sums", self._groups(), (self.ranking, other.ranking), formulas))
+        return EventSums.added(self._each(pair_sums, self._groups(), (self.ranking, other.ranking), formulas))
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "log": None}
@@ -114,12 +115,14 @@ class ClusterAssessment(Assessment):
         count = min(max(MIN_GROUPS, -(-len(log) // ROWS_PER_GROUP)), max(1, log.n_users))
         return list(np.array_split(users, count))
 
-    def _each(self, method: str, groups: list[Codes], rankers: tuple[Any, ...], formulas: list[Metric]) -> list[Any]:
+    def _each(
+        self, function: Callable[..., Any], groups: list[Codes], rankers: tuple[Any, ...], formulas: list[Metric]
+    ) -> list[Any]:
         log: Any = self.log
         n = max(log.n_users * log.n_times, 1)
         facts = (log.summary.timed, log.treated_share, formulas, self.estimator, n)
         shared = log.cluster.pool.put(rankers)
-        return send_rows(log, groups, method, [(AssessTask(users, *facts), log.shared, shared) for users in groups])
+        return send_rows(log, groups, function, [(AssessTask(users, *facts), log.shared, shared) for users in groups])
 
 
 @dataclass(frozen=True, eq=False)

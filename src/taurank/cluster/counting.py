@@ -38,15 +38,15 @@ class ScoreTask(NamedTuple):
 def fit(learner: Any, log: Any) -> None:
     """The arrays of ``CountingBayes.learn``; those of the pairs stay in files."""
     folder = log.cluster.new_folder("fit")
-    count = max(log.cluster.workers, -(-len(log) // ROWS_PER_GROUP))
-    edges = [log.n_users * n // count for n in range(count + 1)]
+    number = max(log.cluster.workers, -(-len(log) // ROWS_PER_GROUP))
+    edges = [log.n_users * n // number for n in range(number + 1)]
     groups = [np.arange(low, high, dtype=np.int32) for low, high in pairwise(edges)]
     tasks = [(CountTask(folder, n, users, log.summary.timed), log.shared) for n, users in enumerate(groups)]
-    sums = sum(send_rows(log, groups, "count_pairs", tasks))
+    sums = sum(send_rows(log, groups, count, tasks))
     means = item_means(sums, float(log.n_users * log.n_times))
     plain = type(learner)(**learner.get_params())
-    scoring = [(ScoreTask(folder, n, plain, means, log.n_times),) for n in range(count)]
-    lengths, shards = zip(*log.cluster.pool.map("smooth_pairs", scoring), strict=True)
+    scoring = [(ScoreTask(folder, n, plain, means, log.n_times),) for n in range(number)]
+    lengths, shards = zip(*log.cluster.pool.map(score, scoring), strict=True)
     learner.unseen_ = learner.unseen_scores(means, log.n_times)
     learner.pair_start_ = np.concatenate(([0], np.cumsum(np.concatenate(lengths)))).astype(np.int64)
     for name in shards[0]:

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from taurank.cluster.assessing import ClusterAssessment
-from taurank.cluster.evaluating import Estimate, MeasureTask
+from taurank.cluster.evaluating import Estimate, MeasureTask, measure_group, needed_users
 from taurank.cluster.grouping import send_rows
 from taurank.data.ids import Codes
 from taurank.data.log import Log
@@ -64,7 +64,7 @@ class ClusterGains(RemoteGains):
         """Which users have gains, or any row."""
         log, has = self.log, np.zeros(self.log.n_users, np.bool_)
         tasks = [(piece, log.shared, log.treated_share, self.estimate, rows) for piece in log.pieces]
-        for users in log.cluster.pool.map("needed", tasks):
+        for users in log.cluster.pool.map(needed_users, tasks):
             has[users] = True
         return has
 
@@ -137,7 +137,7 @@ class ClusterMeasurement:
             facts = (log.summary.timed, log.treated_share, self.gains.estimate, log.summary.lacks_overlap)
             return MeasureTask(users, *facts, metrics, self.whole.unlisted)
 
-        return send_rows(log, groups, "measure", [(task(users), log.shared, shared) for users in groups])
+        return send_rows(log, groups, measure_group, [(task(users), log.shared, shared) for users in groups])
 
 
 def _empty(log: Any, estimate: Estimate) -> Gains:

@@ -26,7 +26,7 @@ from taurank.data.metadata import ELIGIBILITY_KEY
 from taurank.data.reader import read_cells
 from taurank.data.sources import BATCH_ROWS, Source, from_files
 from taurank.errors import InputError
-from taurank.estimation.thresholds import lacks_overlap
+from taurank.estimation.estimators import lacks_overlap
 from taurank.learners.holdout import some_pairs
 
 ROWS_PER_PIECE = 1 << 21

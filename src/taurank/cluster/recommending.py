@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from taurank.data import writer
 from taurank.data.files import atomic_folder
 from taurank.learners.recommend import Request
 
@@ -36,7 +35,7 @@ def write_recommendations(cluster: Any, request: Request, folder: str | os.PathL
             high = min(low + USERS_PER_FILE, len(codes))
             part = (None, None) if users is None else (codes[low:high], ids.slice(low, high - low))
             tasks.append((RecommendTask(temporary / f"part-{number:05d}.parquet", low, high, *part), shared))
-        return int(sum(cluster.pool.map("recommend", tasks)))
+        return int(sum(cluster.pool.map(write_part, tasks)))
 
 
 def write_part(task: RecommendTask, request: Request) -> int:
@@ -46,13 +45,4 @@ def write_part(task: RecommendTask, request: Request) -> int:
         ids = request.learner.users.values.slice(task.low, task.high - task.low)
     else:
         codes, ids = np.array(task.codes), task.ids
-    rows = 0
-
-    def batches() -> Any:
-        nonlocal rows
-        for batch in request.batches_of(codes, ids):
-            rows += batch.num_rows
-            yield batch
-
-    writer.write_batches(task.path, request.schema(), batches())
-    return rows
+    return request.write_batches(task.path, request.batches_of(codes, ids))

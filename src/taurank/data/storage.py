@@ -23,19 +23,20 @@ from safetensors import SafetensorError, safe_open
 from taurank.data.files import atomic_path, reason
 from taurank.errors import InputError, first_line
 
+ENTRY = "taurank"  # of the header
 Values = npt.NDArray[Any]
 Arrays = dict[str, Values]
 
 
 def write(path: str | os.PathLike[str], kind: str, metadata: Mapping[str, Any], arrays: Mapping[str, Values]) -> str:
     """Store ``arrays`` and the JSON-able ``metadata`` as a file of this ``kind``, atomically; return its checksum."""
-    header, plain = _described(kind, metadata, arrays)
+    digest, header, plain = _described(kind, metadata, arrays)
     with atomic_path(path) as temporary:
         try:
             safetensors.numpy.save_file(plain, temporary, header)
         except SafetensorError as error:  # such as a full disk
             raise InputError(f"'{path}' cannot be written: {first_line(error)}.") from error
-    return header["sha256"]
+    return digest
 
 
 def read(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Any], Arrays]:
@@ -57,7 +58,7 @@ def read(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Any], Array
 
 def to_bytes(kind: str, metadata: Mapping[str, Any], arrays: Mapping[str, Values]) -> bytes:
     """What ``write`` would store, for a place within another file."""
-    header, plain = _described(kind, metadata, arrays)
+    _, header, plain = _described(kind, metadata, arrays)
     return safetensors.numpy.save(plain, header)
 
 
@@ -81,14 +82,18 @@ def is_stored(path: str | os.PathLike[str]) -> bool:
     return start[8:] == b"{" and int.from_bytes(start[:8], "little") < 1 << 30
 
 
-def _described(kind: str, metadata: Mapping[str, Any], arrays: Mapping[str, Values]) -> tuple[dict[str, str], Arrays]:
-    """The header of a file, and its arrays as one block of memory each."""
+def _described(
+    kind: str, metadata: Mapping[str, Any], arrays: Mapping[str, Values]
+) -> tuple[str, dict[str, str], Arrays]:
+    """The checksum and the header of a file, and its arrays as one block of memory each."""
     try:
         text = json.dumps(dict(metadata))
     except (TypeError, ValueError, RecursionError) as error:
         raise InputError(f"the description of this {kind} cannot be stored as JSON: {first_line(error)}.") from error
     plain = {name: np.require(array, requirements="C") for name, array in arrays.items()}
-    return {"kind": kind, "metadata": text, "sha256": checksum(kind, text, plain)}, plain
+    digest = checksum(kind, text, plain)
+    # one entry: safetensors writes several in any order, and equal models shall be equal files
+    return digest, {ENTRY: json.dumps({"kind": kind, "metadata": text, "sha256": digest})}, plain
 
 
 def checksum(kind: str, metadata: str, arrays: Mapping[str, Values]) -> str:
@@ -103,15 +108,18 @@ def checksum(kind: str, metadata: str, arrays: Mapping[str, Values]) -> str:
 
 def _checked(name: str, kind: str, header: Any, arrays: Arrays) -> dict[str, Any]:
     """The metadata of a file, if it is whole and of this kind."""
-    if not isinstance(header, dict) or not {"kind", "metadata", "sha256"} <= header.keys():
-        raise InputError(f"{name} is not a taurank file.")
-    if checksum(header["kind"], header["metadata"], arrays) != header["sha256"]:
-        raise InputError(f"{name} is corrupt (checksum mismatch); save it again.")
-    if header["kind"] != kind:
-        raise InputError(f"{name} contains a {header['kind']}, expected a {kind}.")
     try:
-        metadata = json.loads(header["metadata"])
-    except (ValueError, RecursionError):
+        header = json.loads(header[ENTRY])
+        kind_found, text, digest = (header[key] for key in ("kind", "metadata", "sha256"))
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise InputError(f"{name} is not a taurank file.") from error
+    if checksum(kind_found, text, arrays) != digest:
+        raise InputError(f"{name} is corrupt (checksum mismatch); save it again.")
+    if kind_found != kind:
+        raise InputError(f"{name} contains a {kind_found}, expected a {kind}.")
+    try:
+        metadata = json.loads(text)
+    except (ValueError, TypeError, RecursionError):
         metadata = None
     if not isinstance(metadata, dict):
         raise InputError(f"{name} is not a valid taurank file: its metadata are inconsistent; save it again.")

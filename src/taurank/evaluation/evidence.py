@@ -9,9 +9,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import stdtrit
 
-from taurank.estimation.caps import Caps
-from taurank.estimation.estimators import Estimator
-from taurank.estimation.thresholds import almost_always, almost_never, lacks_overlap
+from taurank.estimation.estimators import Caps, Estimator, almost_always, almost_never, lacks_overlap
 from taurank.estimation.variate import outcomes_of
 from taurank.evaluation.events import Events
 from taurank.evaluation.metrics import Metric

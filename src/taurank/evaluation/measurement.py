@@ -22,8 +22,8 @@ from taurank._validation import check_choice, check_instance
 from taurank.data.ids import Ids
 from taurank.data.log import Log
 from taurank.errors import InputError, plural, show
+from taurank.estimation.estimators import LoggedPairs, Pairs
 from taurank.estimation.gains import Gains, recommended
-from taurank.estimation.logged_pairs import LoggedPairs, Pairs
 from taurank.evaluation.assessment import Assessment
 from taurank.evaluation.evidence import Evidence
 from taurank.evaluation.list_weights import Cells, assortments, has_candidates, rank_weights, weigh

@@ -18,8 +18,7 @@ import numpy.typing as npt
 from taurank.data.eligibility import Eligibility
 from taurank.data.ids import Catalog, Codes
 from taurank.data.log import Log
-from taurank.estimation.estimators import Estimator
-from taurank.estimation.thresholds import almost_always, almost_never, lacks_overlap
+from taurank.estimation.estimators import Estimator, almost_always, almost_never, lacks_overlap
 from taurank.evaluation.events import Events, EventSums
 from taurank.evaluation.evidence import effective_purchases, exposure_of, list_limits, worst_limits
 from taurank.evaluation.metrics import Metric

@@ -18,7 +18,7 @@ from taurank.data.ids import Codes
 from taurank.errors import InputError
 from taurank.evaluation import topk
 from taurank.learners.base import Learner
-from taurank.learners.registry import from_state
+from taurank.learners.registry import from_contents
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -90,7 +90,7 @@ class BestChannel:
         self._first()
         metadata, arrays = {}, {}
         for number, (channel, learner) in enumerate(self.learners.items()):
-            metadata[channel], own = learner.state()
+            metadata[channel], own = learner.contents()
             arrays.update({f"{number}/{name}": array for name, array in own.items()})
         storage.write(path, KIND, {"channels": metadata}, arrays)
 
@@ -102,7 +102,7 @@ class BestChannel:
         for number, (channel, own) in enumerate(metadata["channels"].items()):
             start = f"{number}/"
             parts = {name.removeprefix(start): array for name, array in arrays.items() if name.startswith(start)}
-            learners[channel] = from_state(os.fspath(path), own, parts, trust)
+            learners[channel] = from_contents(os.fspath(path), own, parts, trust)
         return cls(learners)
 
     def _first(self) -> Learner:

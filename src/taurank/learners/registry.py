@@ -77,11 +77,11 @@ def load(path: str | os.PathLike[str], trust: Iterable[str] = ()) -> Learner:
     may be imported in ``trust``. A class that this process has already imported needs no trust.
     """
     metadata, arrays = shards.read_folder(path, "model") if is_folder(path) else storage.read(path, "model")
-    return from_state(os.fspath(path), metadata, arrays, trust)
+    return from_contents(os.fspath(path), metadata, arrays, trust)
 
 
-def from_state(path: str, metadata: Mapping[str, Any], arrays: dict[str, Any], trust: Iterable[str]) -> Learner:
-    """The learner whose ``state`` was stored; ``path`` is where, for messages."""
+def from_contents(path: str, metadata: Mapping[str, Any], arrays: dict[str, Any], trust: Iterable[str]) -> Learner:
+    """The learner whose ``contents`` were stored; ``path`` is where, for messages."""
     name = metadata.get("learner")
     if not isinstance(name, str):
         raise InputError(f"'{path}' does not say which learner it contains; save the model again.")
@@ -121,8 +121,8 @@ def _restored(kind: type[Learner], metadata: Mapping[str, Any], arrays: dict[str
     schema = {"popularity": Array(popularity, ("items",), minimum=0.0), **kind.stored}
     check_arrays(arrays, schema, {**learner.get_params(), "users": len(users), "items": len(items)})
     learner.users_, learner.items_ = users, items
-    for name, array in arrays.items():
-        setattr(learner, f"{name}_", array)
+    learner.popularity_ = arrays.pop("popularity")
+    learner._set_state(arrays, metadata)
     trained_on = metadata.get("log_fingerprint")
     learner.log_fingerprint_ = trained_on if isinstance(trained_on, str) else None
     return learner

@@ -1,4 +1,4 @@
-"""Shelves: lists of items that a user can be shown at all, where a shop shows each user some categories only.
+"""Categories that a user can be shown, where a shop shows each user some categories only.
 
 Outside a user's categories the log shows nothing, so it cannot tell what showing would do there; a list that ranks
 such items is not to be believed, and could not be shown either. A model is asked for the best items of the user's own
@@ -27,8 +27,8 @@ LAST = np.float32(-1e30)  # the score of an item that the user cannot be shown
 
 
 @dataclass(frozen=True)
-class Shelves:
-    """The categories of each user and of each item, by id; items without a category are on nobody's shelf."""
+class Categories:
+    """The categories of each user and of each item, by id; items without a category are shown to nobody."""
 
     of_user: pd.DataFrame  # user_id, category
     of_item: pd.DataFrame  # item_id, category
@@ -48,14 +48,14 @@ class Shelves:
         return Features(items=items, categories=self.of_user[columns])
 
 
-class Shelved:
-    """A fitted learner whose lists stay on each user's shelves; a ranker like the learner itself."""
+class WithinCategories:
+    """A fitted learner whose lists stay within each user's categories; a ranker like the learner itself."""
 
-    def __init__(self, learner: Learner, shelves: Shelves) -> None:
+    def __init__(self, learner: Learner, categories: Categories) -> None:
         self.learner = learner
         self.popularity_ = learner.popularity_
         self.scores_are_effects = learner.scores_are_effects
-        self.own, self.category = shelves.mask(learner.users, learner.items)
+        self.own, self.category = categories.mask(learner.users, learner.items)
 
     @property
     def users(self) -> Ids:
@@ -76,12 +76,12 @@ class Shelved:
 
     def recommend(self, k: int, candidates: Any = None, threads: int | None = None) -> pd.DataFrame:
         """As ``Learner.recommend``; a user may get fewer than ``k`` items."""
-        frame = Request(self, k, candidates, None, "raise", "raise", threads).frame(None)
+        frame = Request(self, k, candidates, threads=threads).frame(None)
         return frame[frame["score"] > LAST]
 
     def write_recommendations(self, path: Any, *, k: int, candidates: Any = None, threads: int | None = None) -> int:
         """``recommend`` straight into a file, block by block; returns the number of rows."""
-        request = Request(self, k, candidates, None, "raise", "raise", threads)
+        request = Request(self, k, candidates, threads=threads)
         shown = [batch.filter(pc.greater(batch["score"], float(LAST))) for batch in request.batches(None)]
         write_batches(path, request.schema(), shown)
         return sum(batch.num_rows for batch in shown)

@@ -33,7 +33,7 @@ def _detected(plan: Any, weeks: int, experiments: int, random: np.random.Generat
 
 @pytest.mark.parametrize("randomized", [0.3, 1.0])
 def test_the_planned_experiment_detects_its_effect_as_often_as_planned(randomized: float) -> None:
-    plan = tr.power(effect=0.5, users=1, randomized=randomized, **SHOP)
+    plan = tr.pilot.power(effect=0.5, users=1, randomized=randomized, **SHOP)
     share = _detected(plan, int(np.ceil(plan.weeks)), 600, np.random.default_rng(4))
     assert abs(share - 0.8) < 4 * np.sqrt(0.8 * 0.2 / 600) + 0.02  # the interval is a normal approximation
     half = _detected(plan, int(plan.weeks / 2), 300, np.random.default_rng(5))
@@ -44,15 +44,15 @@ def test_the_planned_experiment_detects_its_effect_as_often_as_planned(randomize
 def test_any_of_the_four_sizes_follows_from_the_others(unknown: str) -> None:
     sizes: dict[str, Any] = {"effect": 0.1, "users": 3000.0, "weeks": 4.0, "randomized": 0.2}
     sizes.pop(unknown)
-    plan = tr.power(**sizes, **SHOP, visits=0.5)
+    plan = tr.pilot.power(**sizes, **SHOP, visits=0.5)
     assert plan.needed == pytest.approx(plan.users * plan.weeks * 0.5, rel=1e-6)
 
 
 def test_more_users_or_more_randomized_slots_need_fewer_weeks() -> None:
-    plan = tr.power(effect=0.1, users=1000, randomized=0.1, **SHOP)
+    plan = tr.pilot.power(effect=0.1, users=1000, randomized=0.1, **SHOP)
     table = plan.table()
     assert (np.diff(table["weeks"]) < 0).all()
-    assert tr.power(effect=0.1, users=2000, randomized=0.1, **SHOP).weeks == pytest.approx(plan.weeks / 2)
+    assert tr.pilot.power(effect=0.1, users=2000, randomized=0.1, **SHOP).weeks == pytest.approx(plan.weeks / 2)
     assert str(plan) == (
         f"1,000 users in {int(np.ceil(plan.weeks)):,} weeks, with 10% of the slots randomized over 60 items, detect "
         "an effect of 0.1 extra purchases per user and week with a probability of 80% (interval at 95%)."
@@ -61,12 +61,12 @@ def test_more_users_or_more_randomized_slots_need_fewer_weeks() -> None:
 
 def test_impossible_and_odd_sizes_are_refused() -> None:
     with pytest.raises(tr.InputError, match="give three of effect, users, weeks and randomized"):
-        tr.power(effect=0.1, users=10, **SHOP)
+        tr.pilot.power(effect=0.1, users=10, **SHOP)
     with pytest.raises(tr.InputError, match="no share of randomized slots is enough"):
-        tr.power(effect=1e-6, users=10, weeks=1, **SHOP)
+        tr.pilot.power(effect=1e-6, users=10, weeks=1, **SHOP)
     with pytest.raises(tr.InputError, match="no effect is large enough"):
-        tr.power(users=1, weeks=1, randomized=0.01, **SHOP)
+        tr.pilot.power(users=1, weeks=1, randomized=0.01, **SHOP)
     with pytest.raises(tr.InputError, match="effect is at most 5"):
-        tr.power(effect=7, users=1, weeks=1, **SHOP)
+        tr.pilot.power(effect=7, users=1, weeks=1, **SHOP)
     with pytest.raises(tr.InputError, match="chance must be between 0 and 1"):
-        tr.power(effect=0.1, users=1, weeks=1, chance=1.0, **SHOP)
+        tr.pilot.power(effect=0.1, users=1, weeks=1, chance=1.0, **SHOP)

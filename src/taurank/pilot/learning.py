@@ -16,9 +16,9 @@ from taurank.errors import Diverged, OverlapWarning
 from taurank.estimation import gains
 from taurank.evaluation.evaluate import evaluate
 from taurank.learners import LEARNERS, Learner, load
-from taurank.piloting.plan import Plan
-from taurank.piloting.shelves import Shelved, Shelves
-from taurank.piloting.stages import Stages, key_of
+from taurank.pilot.categories import Categories, WithinCategories
+from taurank.pilot.config import Options
+from taurank.pilot.stages import Stages, key_of
 
 # The settings of each learner in the order in which they are tried, as changes of the first. It has few factors and a
 # cap near the mean propensity of what is shown: little variance.
@@ -39,25 +39,25 @@ SETTINGS: Mapping[str, tuple[Mapping[str, Any], ...]] = {
 VALIDATION_SHARE = 0.3  # of the training weeks, the last ones
 VALIDATION_USERS = 20_000  # enough to tell settings apart
 
-Ranking = Learner | Shelved
+Ranking = Learner | WithinCategories
 
 
-def shelved(model: Learner, shelves: Shelves | None) -> Ranking:
-    return model if shelves is None else Shelved(model, shelves)
+def within(model: Learner, categories: Categories | None) -> Ranking:
+    return model if categories is None else WithinCategories(model, categories)
 
 
 def learner_of(ranking: Ranking) -> Learner:
-    return ranking.learner if isinstance(ranking, Shelved) else ranking
+    return ranking.learner if isinstance(ranking, WithinCategories) else ranking
 
 
 def fit_learners(
-    plan: Plan, train: Log, shelves: Shelves | None, key: str, stages: Stages, threads: int | None
+    options: Options, train: Log, categories: Categories | None, key: str, stages: Stages, threads: int | None
 ) -> dict[str, Learner]:
-    """Each learner of the plan, fitted to the training weeks with the best of its settings."""
-    return {name: _fitted(name, plan, train, shelves, key, stages, threads) for name in plan.learners}
+    """Each learner of the options, fitted to the training weeks with the best of its settings."""
+    return {name: _fitted(name, options, train, categories, key, stages, threads) for name in options.learners}
 
 
-def refit(plan: Plan, name: str, model: Learner, log: Log, key: str, stages: Stages, threads: int | None) -> Learner:
+def refit(name: str, model: Learner, log: Log, key: str, stages: Stages, threads: int | None) -> Learner:
     """The chosen learner with its settings, fitted to the whole log."""
     settings = {key: value for key, value in model.get_params().items() if key != "threads"}
     key = key_of(key, name, settings, "refit")
@@ -67,42 +67,48 @@ def refit(plan: Plan, name: str, model: Learner, log: Log, key: str, stages: Sta
 
 
 def _fitted(
-    name: str, plan: Plan, train: Log, shelves: Shelves | None, key: str, stages: Stages, threads: int | None
+    name: str,
+    options: Options,
+    train: Log,
+    categories: Categories | None,
+    key: str,
+    stages: Stages,
+    threads: int | None,
 ) -> Learner:
-    tried = _settings(name, plan)
-    key = key_of(key, name, tried, plan.k)
+    tried = _settings(name, options)
+    key = key_of(key, name, tried, options.k)
     best = stages.run(
         f"search-{name}", key, ".json",
-        lambda path: _search(name, tried, plan, train, shelves, path, threads),
+        lambda path: _search(name, tried, options, train, categories, path, threads),
         lambda path: json.loads(path.read_text())["best"],
     )  # fmt: skip
     return stages.run(f"model-{name}", key, ".model", lambda path: _fit(name, best, train, threads).save(path), load)
 
 
-def _settings(name: str, plan: Plan) -> list[dict[str, Any]]:
+def _settings(name: str, options: Options) -> list[dict[str, Any]]:
     first, *others = SETTINGS.get(name, ({},))
-    changes = [{}, *others][: plan.trials]
-    epochs = {} if plan.epochs is None or "epochs" not in first else {"epochs": plan.epochs}
-    return [{**first, **change, **epochs, "random_state": plan.seed} for change in changes]
+    changes = [{}, *others][: options.trials]
+    epochs = {} if options.epochs is None or "epochs" not in first else {"epochs": options.epochs}
+    return [{**first, **change, **epochs, "random_state": options.seed} for change in changes]
 
 
 def _search(
-    name: str, tried: list[dict[str, Any]], plan: Plan, train: Log, shelves: Shelves | None, path: Path,
+    name: str, tried: list[dict[str, Any]], options: Options, train: Log, categories: Categories | None, path: Path,
     threads: int | None,
 ) -> None:  # fmt: skip
     """Write the settings that are best by the recommended estimate on the last training weeks, as JSON."""
     values = [0.0]
     if len(tried) > 1 and train.n_times > 1:
         early, late = train.split(share=VALIDATION_SHARE)
-        measure = gains.recommended(_some_users(late, plan.seed))
-        values = [_value(name, one, plan, early, shelves, measure, threads) for one in tried]
+        measure = gains.recommended(_some_users(late, options.seed))
+        values = [_value(name, one, options, early, categories, measure, threads) for one in tried]
     with atomic_path(path) as temporary:
         temporary.write_text(json.dumps({"best": tried[int(np.argmax(values))], "tried": tried, "values": values}))
 
 
 def _value(
-    name: str, settings: Mapping[str, Any], plan: Plan, early: Log, shelves: Shelves | None, measure: gains.Gains,
-    threads: int | None,
+    name: str, settings: Mapping[str, Any], options: Options, early: Log, categories: Categories | None,
+    measure: gains.Gains, threads: int | None,
 ) -> float:  # fmt: skip
     try:
         model = _fit(name, settings, early, threads)
@@ -110,7 +116,7 @@ def _value(
         return -1e9
     with warnings.catch_warnings():  # the estimates of the test weeks say it, for the model that is used
         warnings.simplefilter("ignore", OverlapWarning)
-        return evaluate(shelved(model, shelves), measure, [plan.metric], threads=threads)[plan.metric].mean
+        return evaluate(within(model, categories), measure, [options.metric], threads=threads)[options.metric].mean
 
 
 def _some_users(log: Log, seed: int) -> Log:

@@ -1,4 +1,4 @@
-"""The small tables of a pilot: today's ranking, segments of users, and shelves; read and checked before any work."""
+"""The small tables of a pilot, read and checked before any work: today's ranking, segments, categories of users."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from taurank.data.sources import Source, from_files
 from taurank.errors import InputError, first_line, plural, show
 from taurank.evaluation.ranking_tables import TableRanker
 from taurank.evaluation.segments import segments_of
-from taurank.piloting.plan import Plan
-from taurank.piloting.shelves import Shelves
+from taurank.pilot.categories import Categories
+from taurank.pilot.config import PilotConfig
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,21 +25,28 @@ NUMBERS = ("score", "rank")
 
 
 @dataclass(frozen=True, eq=False)
-class SideTables:
-    """``today`` ranks, ``segments`` has user_id and the plan's segment, ``shelves`` what each user can be shown."""
+class SmallTables:
+    """``today`` ranks, ``segments`` has user_id and a label, ``categories`` what each user can be shown."""
 
     today: TableRanker | None
     segments: pd.DataFrame | None
-    shelves: Shelves | None
+    categories: Categories | None
 
     @classmethod
-    def read(cls, plan: Plan) -> SideTables:
-        """A flaw of any of them is said before hours of training, not after."""
-        today = _today(plan) if "today" in plan.tables else None
-        segments = None if plan.segment is None else _segments(plan, plan.segment)
-        return cls(today, segments, _shelves(plan) if "shelves" in plan.tables else None)
+    def read(cls, config: PilotConfig) -> SmallTables:
+        """Read the tables; problems are reported before hours of training, not after."""
+        tables, segment = config.tables, config.pilot.segment
+        today = None if tables.today is None else _read_today(tables.today, config)
+        segments = None
+        if segment is not None and tables.users is not None:
+            segments = _read_segments(tables.users, segment, config)
+        categories = None
+        if tables.categories is not None and tables.candidates is not None:
+            of_user = read_table(tables.categories, config, ("user_id", "category"), ("score",))
+            categories = Categories(of_user, read_table(tables.candidates, config, ("item_id", "category")))
+        return cls(today, segments, categories)
 
-    def check(self, log: Log, plan: Plan) -> None:
+    def check(self, log: Log, config: PilotConfig) -> None:
         """They must be about the users and items of the log."""
         if self.segments is not None:
             segments_of(self.segments, log.users)
@@ -48,15 +55,19 @@ class SideTables:
         for own, known in ((self.today.users, log.users), (self.today.items, log.items)):
             if not (known.encode(own.values) >= 0).any():
                 raise InputError(
-                    f"'{plan.tables['today']}' has no {own.column} of the log, for example {own.name(0)} there and "
+                    f"'{config.tables.today}' has no {own.column} of the log, for example {own.name(0)} there and "
                     f"{known.name(0)} in the log; use the same ids in all tables."
                 )
 
 
-def read_table(path: Path, plan: Plan, needed: tuple[str, ...], optional: tuple[str, ...] = ()) -> pd.DataFrame:
-    """These columns of a small table, by our names."""
+def read_table(
+    path: Path, config: PilotConfig, needed: tuple[str, ...], optional: tuple[str, ...] = ()
+) -> pd.DataFrame:
+    """These columns of a small table, by our names; ``[columns]`` has theirs where the table lacks ours."""
     source = from_files(path)
-    names = {name: _theirs(name, plan, source) for name in (*needed, *optional)}
+    names = {
+        name: name if name in source.columns else config.columns.get(name, name) for name in (*needed, *optional)
+    }
     missing = [name for name in needed if names[name] not in source.columns]
     if missing:
         raise InputError(
@@ -67,11 +78,6 @@ def read_table(path: Path, plan: Plan, needed: tuple[str, ...], optional: tuple[
         {name: _column(source, name, theirs) for name, theirs in present.items()}
     ).to_pandas()
     return frame
-
-
-def _theirs(name: str, plan: Plan, source: Source) -> str:
-    """Their name of a column: ours if the table has it."""
-    return name if name in source.columns else plan.columns.get(name, name)
 
 
 def _column(source: Source, name: str, theirs: str) -> pa.Array | pa.ChunkedArray:
@@ -86,24 +92,19 @@ def _column(source: Source, name: str, theirs: str) -> pa.Array | pa.ChunkedArra
         raise InputError(f"column '{theirs}' of {source.name} must be numbers: {first_line(error)}.") from error
 
 
-def _today(plan: Plan) -> TableRanker:
-    frame = read_table(plan.tables["today"], plan, IDS, NUMBERS)
+def _read_today(path: Path, config: PilotConfig) -> TableRanker:
+    frame = read_table(path, config, IDS, NUMBERS)
     if not set(NUMBERS) & set(frame):
-        raise InputError(f"'{plan.tables['today']}' has neither a column 'score' nor 'rank'; a ranking needs one.")
+        raise InputError(f"'{path}' has neither a column 'score' nor 'rank'; a ranking needs one.")
     return TableRanker(frame)
 
 
-def _segments(plan: Plan, segment: str) -> pd.DataFrame:
-    frame = read_table(plan.tables["users"], plan, ("user_id", segment))
-    twice = frame["user_id"][frame["user_id"].duplicated()]
-    if len(twice):
+def _read_segments(path: Path, segment: str, config: PilotConfig) -> pd.DataFrame:
+    frame = read_table(path, config, ("user_id", segment))
+    repeated = frame["user_id"][frame["user_id"].duplicated()]
+    if len(repeated):
         raise InputError(
-            f"'{plan.tables['users']}' repeats a user_id in {plural(len(twice), 'row')}, for example "
-            f"{show(twice.iloc[0])}; keep one row per user."
+            f"'{path}' repeats a user_id in {plural(len(repeated), 'row')}, for example "
+            f"{show(repeated.iloc[0])}; keep one row per user."
         )
     return frame
-
-
-def _shelves(plan: Plan) -> Shelves:
-    of_user = read_table(plan.tables["shelves"], plan, ("user_id", "category"), ("score",))
-    return Shelves(of_user, read_table(plan.tables["candidates"], plan, ("item_id", "category")))

@@ -32,8 +32,8 @@ def power(
     visits: float = 1.0,
     level: float = 0.95,
     chance: float = 0.8,
-) -> Plan:
-    """Plan an experiment with randomized slots; the one of its four sizes that is None is computed.
+) -> ExperimentDesign:
+    """Design an experiment with randomized slots; the one of its four sizes that is None is computed.
 
     ``effect`` is what is to be detected: extra purchases of a user in a week with a visit, if a ranking's first
     ``slots`` items are shown. ``users`` visit in a share ``visits`` of ``weeks`` weeks. Each slot is randomized with
@@ -59,15 +59,15 @@ def power(
         if share in (0.0, 1.0) and (name, share) != ("visits", 1.0):
             raise InputError(f"{name} must be between 0 and 1, got {share}.")
     known = {name: 1.0 if value is None else float(value) for name, value in sizes.items()}
-    plan = Plan(
+    design = ExperimentDesign(
         **known, items=items, bought_anyway=bought_anyway, slots=slots, visits=visits, level=level, chance=chance
     )
-    solved: dict[str, Any] = {unknown[0]: _SOLVERS[unknown[0]](plan)}
-    return replace(plan, **solved)
+    solved: dict[str, Any] = {unknown[0]: _SOLVERS[unknown[0]](design)}
+    return replace(design, **solved)
 
 
 @dataclass(frozen=True)
-class Plan:
+class ExperimentDesign:
     """An experiment: its sizes, and what it detects. ``print`` says it in a sentence."""
 
     effect: float
@@ -103,8 +103,8 @@ class Plan:
         """The weeks that these users need, for several shares of randomized slots."""
         import pandas as pd
 
-        plans = [replace(self, randomized=share) for share in randomized]
-        rows = [{"randomized": p.randomized, "users": p.users, "weeks": _weeks(p)} for p in plans]
+        designs = [replace(self, randomized=share) for share in randomized]
+        rows = [{"randomized": p.randomized, "users": p.users, "weeks": _weeks(p)} for p in designs]
         return pd.DataFrame(rows)
 
     def __str__(self) -> str:
@@ -133,42 +133,42 @@ def _check_sizes(sizes: dict[str, Any], items: int, slots: int) -> None:
         raise InputError(f"effect is at most {slots}, one purchase for each slot, got {effect}.")
 
 
-def _weeks(plan: Plan) -> float:
-    return plan.needed / (plan.users * plan.visits)
+def _weeks(design: ExperimentDesign) -> float:
+    return design.needed / (design.users * design.visits)
 
 
-def _users(plan: Plan) -> float:
-    return plan.needed / (plan.weeks * plan.visits)
+def _users(design: ExperimentDesign) -> float:
+    return design.needed / (design.weeks * design.visits)
 
 
-def _randomized(plan: Plan) -> float:
+def _randomized(design: ExperimentDesign) -> float:
     """The smallest share that is enough. The need falls as the share grows, until nothing is left to compare with."""
     shares = np.linspace(0.0, 1.0, 1001)[1:]
-    enough = next((share for share in shares if _enough(plan, randomized=share) <= 0.0), None)
+    enough = next((share for share in shares if _enough(design, randomized=share) <= 0.0), None)
     if enough is None:
         raise InputError("no share of randomized slots is enough; take more users or weeks, or a larger effect.")
-    return _root(plan, "randomized", 1e-9, float(enough))
+    return _root(design, "randomized", 1e-9, float(enough))
 
 
-def _effect(plan: Plan) -> float:
+def _effect(design: ExperimentDesign) -> float:
     """The smallest effect that is detected."""
-    if _enough(plan, effect=float(plan.slots)) > 0.0:
+    if _enough(design, effect=float(design.slots)) > 0.0:
         raise InputError("no effect is large enough for an experiment of this size; take more users, weeks or slots.")
-    return _root(plan, "effect", 1e-9, float(plan.slots))
+    return _root(design, "effect", 1e-9, float(design.slots))
 
 
-def _enough(plan: Plan, **sizes: Any) -> float:
+def _enough(design: ExperimentDesign, **sizes: Any) -> float:
     """log(needed / given): at most 0 if the experiment is large enough."""
-    plan = replace(plan, **sizes)
-    return float(np.log(plan.needed / (plan.users * plan.weeks * plan.visits)))
+    design = replace(design, **sizes)
+    return float(np.log(design.needed / (design.users * design.weeks * design.visits)))
 
 
-def _root(plan: Plan, name: str, low: float, high: float) -> float:
-    if _enough(plan, **{name: low}) <= 0.0:
+def _root(design: ExperimentDesign, name: str, low: float, high: float) -> float:
+    if _enough(design, **{name: low}) <= 0.0:
         return low
-    return float(brentq(lambda value: _enough(plan, **{name: value}), low, high, xtol=1e-12))
+    return float(brentq(lambda value: _enough(design, **{name: value}), low, high, xtol=1e-12))
 
 
-_SOLVERS: dict[str, Callable[[Plan], float]] = {
+_SOLVERS: dict[str, Callable[[ExperimentDesign], float]] = {
     "effect": _effect, "users": _users, "weeks": _weeks, "randomized": _randomized,
 }  # fmt: skip

@@ -8,13 +8,14 @@ import numpy as np
 import pandas as pd
 
 from taurank import __version__
-from taurank.piloting.answer import KINDS, name_of
-from taurank.piloting.gate import visits_of
-from taurank.piloting.learning import learner_of
-from taurank.piloting.result import Pilot, estimates, number, of_segment, span
+from taurank.pilot.answer import KINDS, Pilot, name_of, number, span
+from taurank.pilot.gate import visits_of
+from taurank.pilot.learning import learner_of
 
 if TYPE_CHECKING:
     import altair as alt
+
+    from taurank.evaluation.estimates import Estimate
 
 LABELS = {"show": "Show it", "keep": "Keep it", "unknown": "Not known"}
 _UNIT = "extra purchases per {per}, of the first {k} items"
@@ -27,7 +28,7 @@ _SECOND = """\
 Estimators differ in what they trust: IPS the propensities alone, caps trade variance for bias, SNIPS normalizes its
 weights. Where they disagree beyond their intervals, do not believe any of them."""
 _EXPERIMENT = """\
-{plan} Randomize the slots, record with which probability, and run the pilot again. `tr.power` computes other \
+{plan} Randomize the slots, record with which probability, and run the pilot again. `tr.pilot.power` computes other \
 sizes."""
 
 
@@ -47,35 +48,59 @@ def _blocks(result: Pilot, plan: str) -> list[Any]:
         todo.append(_EXPERIMENT.format(plan=answer.experiment))
     if result.model is not None:
         todo.append("The model, fitted to all weeks, is in 'model', its lists are in 'recommendations.parquet'.")
-    drawing = page.chart(chart(result), _UNIT.format(k=result.plan.k, per=result.plan.per))
+    steps = [page.heading("What to do now"), page.steps(todo)]
     return [
-        page.verdict(
-            KINDS[answer.decision], LABELS[answer.decision], " ".join([answer.sentence, *result.estimate.cautions])
-        ),
-        page.lead([drawing], [page.heading("What to do now"), page.steps(todo)]),
-        page.heading("The rankings"),
-        page.table(estimates(result), right=["purchases", f"minus {result.estimate.baseline}"]),
-        page.text(_MEANING.format(level=result.plan.level)),
-        *_reasons(result),
-        *_segments(result),
+        page.verdict(KINDS[answer.decision], LABELS[answer.decision], " ".join([answer.sentence, *result.cautions])),
+        *(steps if result.estimate is None else _estimates(result, result.estimate, steps)),
         page.heading("Propensities and overlap"),
         page.verdict(result.gate.level, result.gate.level.capitalize(), result.gate.sentence),
         *_experiment(result),
         page.heading("What was used"),
         page.table(_facts(result)),
-        page.fold("Second opinions", [page.table(_opinions(result)), page.text(_SECOND)]),
-        page.fold("Learners and their settings", [page.table(_settings(result))]),
+        *([] if result.estimate is None else _details(result, result.estimate)),
         *([page.fold("The plan", [page.text(plan)])] if plan else []),
     ]
 
 
-def chart(result: Pilot) -> alt.LayerChart:
+def _estimates(result: Pilot, estimate: Estimate, steps: list[Any]) -> list[Any]:
+    from taurank.report import page
+
+    options = result.config.pilot
+    drawing = page.chart(chart(result, estimate), _UNIT.format(k=options.k, per=result.config.per))
+    reasons = [
+        f"{name_of(name)}: {verdict}" for (name, metric), verdict in estimate.verdicts.items()
+        if metric == options.metric
+    ]  # fmt: skip
+    blocks = [
+        page.lead([drawing], steps),
+        page.heading("The rankings"),
+        page.table(result.table(), right=["purchases", f"minus {estimate.baseline}"]),
+        page.text(_MEANING.format(level=options.level)),
+        page.fold("Why each number is to be believed or not", [page.listed(reasons)]),
+    ]
+    if "segment" in estimate.table:
+        labels = [label for label in estimate.table["segment"].unique() if label != "all"]
+        tables = [page.table(result.table(label), caption=str(label)) for label in labels]
+        blocks += [page.heading(f"By {options.segment}"), page.tables(tables)]
+    return blocks
+
+
+def _details(result: Pilot, estimate: Estimate) -> list[Any]:
+    from taurank.report import page
+
+    return [
+        page.fold("Second opinions", [page.table(_opinions(result, estimate)), page.text(_SECOND)]),
+        page.fold("Learners and their settings", [page.table(_settings(result))]),
+    ]
+
+
+def chart(result: Pilot, estimate: Estimate) -> alt.LayerChart:
     """The recommended estimates with their intervals; those that are not to be believed are pale."""
     import altair as alt
 
-    rows = of_segment(result.estimate.table, "all", result)
+    rows = result.of_segment(estimate.table)
     rows = rows[rows["recommended"]]
-    k = result.plan.k
+    k = result.config.pilot.k
     frame = pd.DataFrame({
         "ranking": rows["ranker"], "estimate": k * rows["estimate"], "low": k * rows["low"], "high": k * rows["high"],
         "believe": np.where(rows["believe"], 1.0, 0.35),
@@ -85,45 +110,25 @@ def chart(result: Pilot) -> alt.LayerChart:
         y=alt.Y("ranking:N", sort=None, title=None), opacity=opacity
     )
     ends = base.mark_rule(strokeWidth=2).encode(
-        x=alt.X("low:Q", title=f"extra purchases per {result.plan.per}"), x2="high:Q"
+        x=alt.X("low:Q", title=f"extra purchases per {result.config.per}"), x2="high:Q"
     )
     zero = alt.Chart(pd.DataFrame({"x": [0.0]})).mark_rule(strokeDash=[3, 3], opacity=0.6).encode(x="x:Q")
     return zero + ends + base.mark_point(filled=True, size=90).encode(x="estimate:Q")
 
 
-def _reasons(result: Pilot) -> list[Any]:
-    from taurank.report import page
-
-    lines = [
-        f"{name_of(name)}: {verdict}" for (name, metric), verdict in result.estimate.verdicts.items()
-        if metric == result.plan.metric
-    ]  # fmt: skip
-    return [page.fold("Why each number is to be believed or not", [page.listed(lines)])]
-
-
-def _segments(result: Pilot) -> list[Any]:
-    from taurank.report import page
-
-    if "segment" not in result.estimate.table:
-        return []
-    labels = [label for label in result.estimate.table["segment"].unique() if label != "all"]
-    tables = [page.table(estimates(result, label), caption=str(label)) for label in labels]
-    return [page.heading(f"By {result.plan.segment}"), page.tables(tables)]
-
-
 def _experiment(result: Pilot) -> list[Any]:
     from taurank.report import page
 
-    plan = result.answer.experiment
-    if plan is None:
+    design = result.answer.experiment
+    if design is None:
         return []
-    table = plan.table()
+    table = design.table()
     table["weeks"] = [f"{np.ceil(weeks):,.0f}" for weeks in table["weeks"]]
     table["users"] = [f"{users:,.0f}" for users in table["users"]]
     table["randomized"] = [f"{share:.0%}" for share in table["randomized"]]
     return [
-        page.heading("An experiment that would tell"),
-        page.table(table, caption=f"To detect {plan.effect:.3g} extra purchases per {result.plan.per}"),
+        page.heading("Suggested experiment"),
+        page.table(table, caption=f"To detect {design.effect:.3g} extra purchases per {result.config.per}"),
     ]
 
 
@@ -133,13 +138,13 @@ def _facts(result: Pilot) -> pd.DataFrame:
         "users": f"{log.n_users:,}", "items": f"{log.n_items:,}", "periods": f"{log.n_times:,}",
         "periods that measure": f"{test.n_times:,}", "rows": f"{len(log):,}",
         "purchases per user and period": f"{np.count_nonzero(log.outcome) / visits_of(log):.3g}",
-        "seed": str(result.plan.seed), "taurank": __version__,
+        "seed": str(result.config.pilot.seed), "taurank": __version__,
     }  # fmt: skip
     return pd.DataFrame({"what": list(facts), "how much": list(facts.values())})
 
 
-def _opinions(result: Pilot) -> pd.DataFrame:
-    rows, k = of_segment(result.estimate.table, "all", result), result.plan.k
+def _opinions(result: Pilot, estimate: Estimate) -> pd.DataFrame:
+    rows, k = result.of_segment(estimate.table), result.config.pilot.k
     return pd.DataFrame({
         "ranking": rows["ranker"], "estimator": rows["estimator"],
         "purchases": [number(k * value) for value in rows["estimate"]],

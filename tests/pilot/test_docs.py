@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from support.command_line import Command
-from taurank.piloting.plan import plan_of
+from taurank.pilot.config import PilotConfig
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "afternoon.md").read_text(encoding="utf-8")
@@ -49,4 +49,4 @@ def test_the_plan_of_the_page_is_valid(tmp_path: Path) -> None:
     table = tomllib.loads(_blocks("toml")[0])
     for path in table["tables"].values():
         (tmp_path / path).touch()
-    assert plan_of(table, tmp_path).segment == "segment"
+    assert PilotConfig.from_sections(table, tmp_path).pilot.segment == "segment"

@@ -1,8 +1,8 @@
 """The gate before any estimate: do the propensities fit what was shown?
 
 If they do, the sum of 1/P over the treated cells is, up to chance, the number of cells that could have been shown.
-Where a shop shows each user some shelves only, those are the cells on the user's shelves; otherwise all eligible
-ones, which ``taurank.propensity.diagnose`` checks.
+Where a shop shows each user some categories only, those are the cells within the user's categories; otherwise all
+eligible ones, which ``taurank.propensity.diagnose`` checks.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from taurank.data.log import Log
-from taurank.estimation.overlap.diagnosis import diagnose
-from taurank.piloting.shelves import Shelves
+from taurank.estimation.overlap import diagnose
+from taurank.pilot.categories import Categories
 
 TOLERANCE = 0.1  # a sum may be off by this share
 ERRORS = 4.0  # and by this many standard errors
@@ -31,18 +31,18 @@ class Gate:
         return self.level == "poor"
 
 
-def check_gate(log: Log, shelves: Shelves | None) -> Gate:
-    """The diagnosis' verdict, or, with shelves, that of the cells on them."""
-    if shelves is None:
+def check_gate(log: Log, categories: Categories | None) -> Gate:
+    """The diagnosis' verdict, or, with categories, that of the cells within them."""
+    if categories is None:
         diagnosis = diagnose(log)
         return Gate(diagnosis.level, diagnosis.verdict)
-    own, category = shelves.mask(log.users, log.items)
+    own, category = categories.mask(log.users, log.items)
     rows = np.flatnonzero((log.treated == 1) & own[log.user, category[log.item]])
     weight = 1.0 / log.recorded_propensity("a pilot")[rows]
     size = own.astype(np.int64) @ np.bincount(category, _eligible(log), own.shape[1])
     cells = float((visits_by_user(log) * size).sum())
     ratio, error = weight.sum() / cells, np.sqrt((weight * (weight - 1.0)).sum()) / cells
-    figures = f"the sum of 1/P over what was shown is {ratio:.3g} times the cells on the users' shelves"
+    figures = f"the sum of 1/P over what was shown is {ratio:.3g} times the cells in the users' categories"
     if abs(ratio - 1.0) > TOLERANCE + ERRORS * error:
         return Gate("poor", f"the propensities do not fit: {figures}, and should be 1 (± {2 * error:.2g})")
     return Gate("good", f"The propensities fit: {figures} (± {2 * error:.2g}).")
