@@ -303,7 +303,7 @@ def test_a_scorer_needs_no_engine_and_recommends_the_same(models: tuple[Any, Any
 def test_tuning_tries_the_same_and_finds_the_same(
     data: tuple[Any, Any], local: tuple[tr.Log, tr.Log], tmp_path: Path
 ) -> None:
-    options: dict[str, Any] = {"space": {"regularization": [0.1, 0.001]}, "trials": 2, "sampler": "walk"}
+    options: dict[str, Any] = {"space": {"regularization": [0.1, 0.001]}, "trials": 2, "sampler": "random"}
     options["fixed"] = {"factors": 8, "epochs": 2}
     one = tr.tune(tr.DLCE, local[0], tr.gains.capped_ips(local[1], 0.1), **options)
     many = tr.tune(tr.DLCE, data[0], tr.gains.capped_ips(data[1], 0.1), **options)

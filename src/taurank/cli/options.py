@@ -148,8 +148,8 @@ class Estimator(StrEnum):
 
 Seed = Annotated[int, typer.Option(help="Random seed.", min=0)]
 Threads = Annotated[int | None, typer.Option(help="Number of threads; does not change the result.", min=1)]
-OutFolder = Annotated[Path, typer.Option("--out", help="Output folder."), FOLDER]
-OutFile = Annotated[Path, typer.Option("--out", help="Output file, .parquet or .csv."), WRITES]
+OutFolder = Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Output folder."), FOLDER]
+OutFile = Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="Output file, .parquet or .csv."), WRITES]
 LogPath = Annotated[
     Path, typer.Argument(metavar="LOG", help="The log: a Parquet or CSV file, a glob or a folder."), READS
 ]
@@ -168,7 +168,7 @@ LearnerName = Annotated[
 ]
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", help="Set a hyper-parameter, for example --set cap=0.01. Repeatable."),
+    typer.Option("--set", metavar="NAME=VALUE", help="Set a hyper-parameter, such as cap=0.01. Repeatable."),
 ]
 TruthPath = Annotated[
     Path | None, typer.Option("--truth", help="True effects: user_id, item_id[, time], value."), READS
