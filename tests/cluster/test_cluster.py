@@ -262,7 +262,7 @@ def test_a_model_folder_is_complete_checked_and_recommends_the_same(models: tupl
     many.save(tmp_path / "model")
     metadata, arrays = storage.read(tmp_path / "model" / "index.safetensors", "model")
     assert {"user_factors"} == metadata["shards"].keys()
-    assert {"user_id.0", "item_id.0", "item_factors", "popularity"} == arrays.keys()
+    assert {"user_id.0", "item_id.0", "item_factors", "popularity"} <= arrays.keys()
     loaded = tr.load(tmp_path / "model")
     assert isinstance(loaded.user_factors_.parts[0].base, np.memmap)  # type: ignore[attr-defined]
     assert sha(loaded) == sha(one)
