@@ -31,7 +31,6 @@ from taurank_paper.plan.toml_table import TomlTable, is_integer, is_label, is_nu
 DECIDED = ("random_state", "threads", "epochs")  # hyper-parameters that a run decides, not a plan
 MAX_LENGTH = 100  # times the updates of a preset
 MAX_WEEKS = 10_000
-CONSTANT = {"rate_decay": 1.0, "averaging": 0.0}
 RATES = {  # where a plan sets none: the constant rates of the searches before the learners' own rates decayed
     "BPR": {"learning_rate": 0.01},
     "ULBPR": {"learning_rate": 0.03},
@@ -80,14 +79,14 @@ def load_tuned(path: Path | None = None, packaged: str = "tuned.toml") -> Tuned:
 def hyper_parameters(name: str) -> dict[str, Any]:
     """What a plan can set of a method, with the defaults; ``updates`` is the length of a fit with epochs.
 
-    Unless a plan says otherwise the rate is constant and nothing is averaged, as in the paper.
+    Unless a plan says otherwise the rate is constant, as in the paper.
     """
     if name in LIMITS:
         return {}
     kind = learner_class(name)
-    params = kind().get_params()
-    constant = {key: value for key, value in CONSTANT.items() if key in params}
-    defaults = {**params, **constant, **RATES.get(kind.__name__, {})}
+    defaults = {**kind().get_params(), **RATES.get(kind.__name__, {})}
+    if "rate_decay" in defaults:
+        defaults["rate_decay"] = 1.0
     settable = {key: value for key, value in defaults.items() if key not in DECIDED}
     return {**settable, "updates": None} if "epochs" in defaults else settable
 
