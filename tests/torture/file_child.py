@@ -104,10 +104,10 @@ def archives(folder: Path) -> tuple[Callable[[np.random.Generator], Path], Read]
     world = tr.World.synthetic(30, 20, random_state=0)
     log = world.sample(3, random_state=1).log
     world.save(folder / "world")
-    for name, learner in tr.LEARNERS.items():
+    for name, learner in tr.learners.LEARNERS.items():
         factors = {"factors": 4, "epochs": 2} if hasattr(learner, "factors") else {}
         learner(random_state=0, **factors).fit(log).save(folder / name)
-    kinds = {"world": "world", **dict.fromkeys(tr.LEARNERS, "model")}
+    kinds = {"world": "world", **dict.fromkeys(tr.learners.LEARNERS, "model")}
     whole = {name: storage.read(folder / name, kind) for name, kind in kinds.items()}
 
     def make(rng: np.random.Generator) -> Path:
