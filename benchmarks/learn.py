@@ -286,7 +286,7 @@ def topk(quick: bool) -> bool:
     )
 
 
-def race(learner: tr.Learner, data: str, wanted: float, quick: bool) -> bool:
+def race(learner: Any, data: str, wanted: float, quick: bool) -> bool:
     """Our lists of all users against implicit's."""
     from implicit.cpu.bpr import BayesianPersonalizedRanking
 
