@@ -21,9 +21,6 @@ _PUBLIC = {
     ],
     "taurank.estimation": ["gains", "propensity"],
     "taurank.estimation.gains": ["Gains"],
-    "taurank.evaluation": ["bounds"],
-    "taurank.evaluation.estimate": ["estimate"],
-    "taurank.evaluation.estimates": ["Estimate"],
     "taurank.evaluation.evaluate": ["compare", "evaluate"],
     "taurank.evaluation.metrics": ["Metric"],
     "taurank.evaluation.results": ["Result"],
@@ -35,7 +32,7 @@ _PUBLIC = {
     "taurank.piloting.power": ["power"],
     "taurank.piloting.run": ["pilot"],
     "taurank.tuning": ["tune"],
-    "taurank.worlds": ["dunnhumby", "shop"],
+    "taurank.worlds": ["bounds", "dunnhumby", "shop"],
     "taurank.worlds.world": ["World"],
 }  # fmt: skip
 
@@ -53,9 +50,6 @@ if TYPE_CHECKING:  # isort: off
     from taurank.errors import UnfinishedWarning as UnfinishedWarning
     from taurank.estimation import gains as gains, propensity as propensity
     from taurank.estimation.gains import Gains as Gains
-    from taurank.evaluation import bounds as bounds
-    from taurank.evaluation.estimate import estimate as estimate
-    from taurank.evaluation.estimates import Estimate as Estimate
     from taurank.evaluation.evaluate import compare as compare, evaluate as evaluate
     from taurank.evaluation.metrics import Metric as Metric
     from taurank.evaluation.results import Result as Result
@@ -69,7 +63,7 @@ if TYPE_CHECKING:  # isort: off
     from taurank.piloting.power import power as power
     from taurank.piloting.run import pilot as pilot
     from taurank.tuning import tune as tune
-    from taurank.worlds import dunnhumby as dunnhumby, shop as shop
+    from taurank.worlds import bounds as bounds, dunnhumby as dunnhumby, shop as shop
     from taurank.worlds.world import World as World
 # isort: on
 
