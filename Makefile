@@ -1,20 +1,24 @@
-# make demo    the main job on shopping data      make test    the tests
-# make lint    style, types and import order      make smoke   the paper's experiments on tiny synthetic data
-# make bounds  the lowest allowed dependencies    make torture damaged files, kills, full disks (60 s)
-# make serve-demo a world shops at the service  make clean   remove the environments
+# make demo       the main job on shopping data        make test      the tests that need no server and no minutes
+# make lint       style, types and import order        make test-all  the others: servers, simulations, slow ones
+# make smoke      the paper on tiny synthetic data     make torture   damaged files, kills, full disks (60 s)
+# make bounds     the lowest allowed dependencies      make clean     remove the environments
+# make serve-demo a world shops at the service
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
 PIP := -m pip install --quiet --disable-pip-version-check
 CORE := tests/data/test_log.py tests/estimation tests/evaluation/test_evaluate.py tests/learners/test_learners.py tests/cli/test_help.py tests/cli/test_commands.py tests/serve/test_api.py tests/serve/test_store.py tests/serve/test_direct.py
 
-.PHONY: demo test lint smoke bounds torture serve-demo clean
+.PHONY: demo test test-all lint smoke bounds torture serve-demo clean
 
 demo: $(READY)
 	@$(BIN)/taurank demo
 
 test: $(READY)
-	@$(BIN)/python -m pytest -n 2 --dist loadfile
+	@$(BIN)/python -m pytest -n 2 --dist loadfile -m "not (integration or slow or statistical)"
+
+test-all: $(READY)
+	@$(BIN)/python -m pytest -n 2 --dist loadfile -m "integration or slow or statistical"
 
 lint: $(READY)
 	@$(BIN)/ruff check .

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import taurank as tr
-from taurank.piloting.result import Pilot
-from taurank.piloting.side_tables import IDS, read_table
+from taurank.pilot import Pilot
+from taurank.pilot.tables import IDS, read_table
 from taurank.worlds.shop import Shop, first_of_each
 from taurank.worlds.shop_tables import write_tables
 
@@ -38,7 +38,7 @@ def main() -> None:
             )
             print(f"tables written in {time.perf_counter() - start:.0f} s")
             start = time.perf_counter()
-            result = tr.pilot(folder / "pilot.toml", folder / "out", threads=options.threads)
+            result = tr.pilot.run(folder / "pilot.toml", folder / "out", threads=options.threads)
             print(f"pilot in {time.perf_counter() - start:.0f} s, peak memory {_peak():.2f} GB")
             print(result)
             if not options.time_only:
@@ -49,10 +49,12 @@ def main() -> None:
 def _check(result: Pilot, shop: Shop, threads: int | None) -> None:
     """Estimates against the truth of the same weeks, in the same unit: purchases per visit."""
     truth = {name: _truth(shop, result, name) for name in _rankers(result)}
-    rows = result.estimate.table
-    rows = rows[rows["recommended"] & (rows["metric"] == result.plan.metric)]
-    rows = rows[rows["segment"] == "all"] if "segment" in rows else rows
-    k = result.plan.k
+    if result.estimate is None:
+        print("  refused before any training")
+        return
+    rows = result.of_segment(result.estimate.table)
+    rows = rows[rows["recommended"]]
+    k = result.config.pilot.k
     covered = 0
     for row in rows.to_dict("records"):
         low, high, true = k * row["low"], k * row["high"], truth[row["ranker"]]
@@ -68,18 +70,18 @@ def _check(result: Pilot, shop: Shop, threads: int | None) -> None:
 
 
 def _rankers(result: Pilot) -> dict[str, Any]:
-    today = read_table(result.plan.tables["today"], result.plan, IDS, ("score",))
+    today = read_table(result.config.tables.named()["today"], result.config, IDS, ("score",))
     return {"today": today, **result.rankings}
 
 
 def _truth(shop: Shop, result: Pilot, name: str) -> float:
     """The mean over all visits of the log's users in the measured weeks."""
     ranker = _rankers(result)[name]
-    lists = ranker if name == "today" else ranker.recommend(k=result.plan.k)
+    lists = ranker if name == "today" else ranker.recommend(k=result.config.pilot.k)
     test, first = result.test, result.log.n_times - result.test.n_times
     lists = lists[lists["item_id"].isin(shop.items.values.to_pylist())]
     lists = lists[lists["user_id"].isin(test.users.values.to_pylist())]
-    pairs = first_of_each(lists, result.plan.k)
+    pairs = first_of_each(lists, result.config.pilot.k)
     visits = shop.visited[:, first:].sum(1)[shop.users.encode_known(pairs["user_id"].array)]
     effect = shop.effect(pairs["user_id"].array, pairs["item_id"].array)
     everyone = shop.visited[:, first:].sum(1)[shop.users.encode_known(test.users.values.to_pandas().array)]
@@ -92,9 +94,9 @@ def _order(result: Pilot, truth: dict[str, float], threads: int | None) -> tuple
     right = clear = 0
     for first, second in combinations(truth, 2):
         pair = tr.compare(
-            rankers[first], rankers[second], gains, result.plan.metric, unlisted="last", threads=threads
+            rankers[first], rankers[second], gains, result.config.pilot.metric, unlisted="last", threads=threads
         )
-        winner = pair.winner(result.plan.level)
+        winner = pair.winner(result.config.pilot.level)
         if winner is not None:
             clear += 1
             right += (winner == "first") == (truth[first] > truth[second])
@@ -108,7 +110,7 @@ def _without_propensities(shop: Shop, folder: Path, threads: int | None) -> None
     plan = (other / "pilot.toml").read_text().replace('propensity = "chance"\n', "")
     for model in ("additive", "exposure"):
         (other / f"{model}.toml").write_text(plan + f'propensity = "{model}"\n')
-        result = tr.pilot(other / f"{model}.toml", other / model, threads=threads)
+        result = tr.pilot.run(other / f"{model}.toml", other / model, threads=threads)
         print(f"  nothing recorded, {model} model: {result.answer.decision}. {result.answer.sentence}")
         if result.answer.decision != "unknown":
             _check(result, shop, threads)

@@ -10,7 +10,7 @@ import pytest
 
 from support.command_line import Command, Finished
 
-LONG = ("test_equations.py", "test_search.py", "test_safety.py", "test_simulate.py")  # files of a minute or so
+LONG = ("test_cluster.py", "test_search.py", "test_safety.py", "test_simulate.py", "test_pilot.py", "test_report.py")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

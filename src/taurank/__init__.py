@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 __version__ = "0.1.0"
 
 _PUBLIC = {
-    "taurank": ["cluster"],
+    "taurank": ["cluster", "pilot"],
     "taurank.data.features": ["Features"],
     "taurank.data.channels": ["Channels"],
     "taurank.data.log": ["Log"],
@@ -29,8 +29,6 @@ _PUBLIC = {
         "EmpiricalBayes", "Learner", "Popular", "Random", "load", "scorer",
     ],
     "taurank.learners.channels": ["BestChannel"],
-    "taurank.piloting.power": ["power"],
-    "taurank.piloting.run": ["pilot"],
     "taurank.tuning": ["tune"],
     "taurank.worlds": ["bounds", "dunnhumby", "shop"],
     "taurank.worlds.world": ["World"],
@@ -40,7 +38,7 @@ _HOMES = {name: home for home, names in _PUBLIC.items() for name in names}
 __all__ = sorted(_HOMES)
 
 if TYPE_CHECKING:  # isort: off
-    from taurank import cluster as cluster
+    from taurank import cluster as cluster, pilot as pilot
     from taurank.data.features import Features as Features
     from taurank.data.channels import Channels as Channels
     from taurank.data.log import Log as Log
@@ -60,8 +58,6 @@ if TYPE_CHECKING:  # isort: off
     from taurank.learners import Learner as Learner, Popular as Popular, Random as Random, load as load
     from taurank.learners import scorer as scorer
     from taurank.learners.channels import BestChannel as BestChannel
-    from taurank.piloting.power import power as power
-    from taurank.piloting.run import pilot as pilot
     from taurank.tuning import tune as tune
     from taurank.worlds import bounds as bounds, dunnhumby as dunnhumby, shop as shop
     from taurank.worlds.world import World as World

@@ -13,5 +13,5 @@ Incomplete = Literal["drop", "keep"]  # a first or last period that the tables c
 PropensityKind = Literal["exposure", "additive"]
 SlatePolicy = Literal["softmax", "epsilon-greedy-slots", "epsilon-greedy-slates"]
 Recorded = Literal["propensity", "slots", "nothing"]  # of a made-up shop's draws
-OnUnknown = Literal["raise", "warn", "popular"]
-OnUnknownItem = Literal["raise", "warn", "drop"]
+UnknownUsers = Literal["raise", "warn", "popular"]
+UnknownItems = Literal["raise", "warn", "drop"]

@@ -18,6 +18,9 @@ MISSING = (
 )  # fmt: skip
 
 
+pytestmark = pytest.mark.slow  # an interpreter for each case
+
+
 def plain(folder: Path, *arguments: object) -> subprocess.CompletedProcess[str]:
     """A command where no extra can be imported."""
     words = ["taurank", *map(str, arguments)]

@@ -271,10 +271,10 @@ class TestRecommend:
         (folder / "users.csv").write_text("user_id\n5\n999\n")
         arguments = ("recommend", folder / "model.tau", "--users", folder / "users.csv", "--k", 2, "--out")
         assert taurank(*arguments, folder / "none.csv").refused_with(
-            "999; leave them out, or set on_unknown (--on-unknown)"
+            "999; leave them out, or set unknown_users (--unknown-users)"
         )
         assert not (folder / "none.csv").exists()
-        assert taurank(*arguments, folder / "all.csv", "--on-unknown", "popular").code == 0
+        assert taurank(*arguments, folder / "all.csv", "--unknown-users", "popular").code == 0
         assert pd.read_csv(folder / "all.csv")["user_id"].tolist() == [5, 5, 999, 999]
 
     @pytest.mark.filterwarnings("default")
@@ -282,10 +282,10 @@ class TestRecommend:
         (folder / "stock.csv").write_text("item_id\n1\n999\n4\n")
         arguments = ("recommend", folder / "model.tau", "--candidates", folder / "stock.csv", "--out")
         refused = taurank(*arguments, folder / "none.csv")
-        assert refused.refused_with("999; leave them out, or set on_unknown_item (--on-unknown-items)")
+        assert refused.refused_with("999; leave them out, or set unknown_items (--unknown-items)")
         assert not (folder / "none.csv").exists()
         for behavior, warned in (("warn", True), ("drop", False)):
-            finished = taurank(*arguments, folder / f"{behavior}.csv", "--on-unknown-items", behavior)
+            finished = taurank(*arguments, folder / f"{behavior}.csv", "--unknown-items", behavior)
             assert finished.code == 0
             assert ("taurank: warning: " in finished.err) is warned
             assert set(pd.read_csv(folder / f"{behavior}.csv")["item_id"]) == {1, 4}

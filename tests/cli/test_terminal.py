@@ -30,6 +30,7 @@ def start(*arguments: object, **options: object) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options)  # type: ignore[call-overload,no-any-return]
 
 
+@pytest.mark.integration
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_a_fit_quietly(number: int, code: int, shop: Path, tmp_path: Path) -> None:
     fit = start(
@@ -85,6 +86,7 @@ def limit_files_to_2000_bytes() -> None:
 
 
 @needs_linux
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -1,4 +1,4 @@
-"""``taurank update`` and ``taurank recommend --rows``, as a person meets them."""
+"""``taurank update`` and ``taurank recommend --history``, as a person meets them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_update_writes_the_model_that_python_would(taurank: Command, folder: Pat
 
 
 def test_recommend_serves_new_users_from_their_rows(taurank: Command, folder: Path) -> None:
-    options = ("--rows", folder / "new.parquet", "--k", 3, "--out", folder / "best.csv")
+    options = ("--history", folder / "new.parquet", "--k", 3, "--out", folder / "best.csv")
     finished = taurank("recommend", folder / "model.tau", *options)
     assert finished.code == 0, finished.err
     lists = pd.read_csv(folder / "best.csv")

@@ -31,6 +31,8 @@ from taurank.sgd.visits import visits
 PLAIN: dict[str, Any] = {"factors": 12, "epochs": 3, "random_state": 3}
 METRICS = ["CDCG", "CP@10", "CAR"]
 
+pytestmark = pytest.mark.integration
+
 
 def sha(model: Any) -> str:
     arrays = (np.asarray(model.user_factors_), np.asarray(model.item_factors_))

@@ -18,6 +18,7 @@ from taurank.data import files, temporary
 from taurank.data.files import atomic_path, check_target
 from taurank.data.temporary import temporary_file, temporary_folder
 from taurank.errors import InputError
+from taurank.report.overlap import overlap_page
 
 KILLED = """
 import sys, time
@@ -100,7 +101,7 @@ def writers(folder: Path) -> dict[str, Any]:
         "log.parquet": lambda: log.write(folder / "log.parquet"),
         "log.csv": lambda: log.write(folder / "log.csv"),
         "a.world": lambda: tr.World.synthetic(3, 3, random_state=0).save(folder / "a.world"),
-        "page.html": lambda: tr.propensity.diagnose(log).write_html(folder / "page.html"),
+        "page.html": lambda: overlap_page(tr.propensity.diagnose(log), folder / "page.html"),
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import time
 from datetime import date, timedelta
 from decimal import Decimal
@@ -11,16 +12,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taurank import Log
-from taurank.data import id_column
+from taurank.data import ids as ids_module
 from taurank.data.columns import WrongRows
-from taurank.data.id_column import IdColumn
-from taurank.data.ids import Ids, normalize
+from taurank.data.ids import IdColumn, Ids, normalize
 from taurank.errors import InputError
 
 BIG = 2**63
@@ -50,7 +51,7 @@ def test_batches_are_encoded_like_the_slow_twin(batches: list[list[int | None]],
     twin: dict[int | None, int] = {}
     expected = [twin.setdefault(value, len(twin)) for batch in batches for value in batch]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(id_column, "MERGE_AT", merge)
+        patch.setattr(ids_module, "MERGE_AT", merge)
         column, wrong = IdColumn("user_id", wrong_rows := WrongRows()), wrong_rows
         arrays = [pa.array(batch, pa.int64()) for batch in batches]
         codes = [column.add(array.dictionary_encode() if encoded else array) for array in arrays]
@@ -81,6 +82,29 @@ def test_a_few_ids_are_found_where_many_are(values: Any) -> None:
         Ids([1], "item_id").encode_known([1, 3, 4])
     with pytest.raises(InputError, match=r"^1 row has an item_id that is not in items= \(1 id\), for example 1"):
         Log.from_frame(table([5, 6]), items=[0])
+
+
+TEXTS = st.lists(st.text(max_size=3), unique=True, max_size=30)
+INTEGERS = st.lists(st.integers(-20, 20) | st.integers(-(2**63), 2**63 - 1), unique=True, max_size=30)
+
+
+@given(data=st.data(), kind=st.sampled_from([(TEXTS, pa.string()), (INTEGERS, pa.int64())]))
+def test_the_index_of_few_ids_agrees_with_hashing(data: st.DataObject, kind: Any) -> None:
+    values, of_type = kind
+    ids = Ids(pa.array(data.draw(values), of_type), "user_id")
+    asked = pa.array([*data.draw(values), *data.draw(st.permutations(ids.values.to_pylist()))], of_type)
+    hashed = ids.encode(asked)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ids_module, "FEW", len(ids) - 1)
+        assert ids.encode(asked[: len(ids) - 1]).tolist() == hashed[: len(ids) - 1].tolist()
+
+
+def test_a_few_ids_are_found_without_hashing_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = Ids(np.arange(5000)[::-1], "user_id")
+    again = pickle.loads(pickle.dumps(ids))
+    monkeypatch.setattr(pc, "index_in", None)
+    assert ids.encode([4999, 7, 5000]).tolist() == [0, 4992, -1]
+    assert again.encode([1]).tolist() == [4998]
 
 
 class TestNulls:

@@ -12,8 +12,8 @@ import pytest
 
 from taurank import Gains, Log, World, gains
 from taurank.errors import InputError
-from taurank.estimation.caps import Caps
-from taurank.estimation.overlap.diagnosis import diagnose
+from taurank.estimation.estimators import Caps
+from taurank.estimation.overlap import diagnose
 
 ROWS = pd.DataFrame(
     {
@@ -148,7 +148,6 @@ def test_where_selects_cells_by_value(log: Log) -> None:
     kept = made.where(lambda value: value > 0)
     assert as_dict(kept) == {pair: value for pair, value in as_dict(made).items() if value > 0}
     assert (kept.name, kept.kind, kept.log) == (made.name, made.kind, log)
-    assert as_dict(made.only(lambda value: value > 0)) == as_dict(kept)  # the earlier name
     wrong: list[Any] = [lambda value: value, lambda value: True, lambda value: value[:1] > 0]
     for odd in wrong:
         with pytest.raises(InputError, match="returns True or False for each"):
@@ -233,3 +232,10 @@ def test_a_name_and_a_kind_can_be_declared(tmp_path: Any) -> None:
     assert (plain.name, plain.kind) == ("gain", None)
     again = Gains.read(tmp_path / "gains.parquet", name="bought", kind="outcome")
     assert (again.name, again.kind) == ("bought", "outcome")
+
+
+@pytest.mark.parametrize("estimate", [gains.outcome, gains.naive, gains.ips, gains.snips, gains.doubly_robust])
+def test_outcomes_that_are_worth_seven_have_seven_times_the_gain(estimate: Any) -> None:
+    log = World.synthetic(40, 20, 1).sample(3, random_state=2).log
+    worth = replace(log, value=np.full(len(log), 7.0))
+    np.testing.assert_allclose(estimate(worth).value, 7.0 * estimate(log).value, rtol=1e-9)

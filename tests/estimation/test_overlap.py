@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,9 +16,8 @@ from hypothesis import strategies as st
 
 import taurank as tr
 from support.builders import cells_frame, purchases_log, sparse_log
-from taurank.errors import InputError, MissingExtra
-from taurank.estimation.overlap import diagnosis, findings
-from taurank.estimation.overlap.diagnosis import diagnose
+from taurank.errors import InputError
+from taurank.estimation.overlap import CHANCE_FAR, N_BINS, diagnose
 
 N_USERS, N_ITEMS, N_TIMES = 60, 40, 3
 
@@ -52,19 +50,6 @@ def test_the_sums_are_the_formulas() -> None:
     bought = frame[frame["outcome"] == 1]
     assert d.treated.purchases == (bought["treated"] == 1).sum() == sum(d.treated.histogram)
     assert d.control.purchases == (bought["treated"] == 0).sum() == sum(d.control.histogram)
-
-
-def test_blocks_do_not_change_the_sums(monkeypatch: pytest.MonkeyPatch) -> None:
-    frame = cells_frame()
-    whole = diagnose(sparse_log(frame), cells=frame).to_dict()
-    monkeypatch.setattr(diagnosis, "BLOCK_ROWS", 101)
-    parts = diagnose(sparse_log(frame), cells=frame).to_dict()
-    assert parts["users"] == whole["users"]
-    assert parts["items"] == whole["items"]
-    for name in ("treated_total", "control_total"):
-        assert parts[name] == pytest.approx(whole[name], rel=1e-9)
-    for part, same in zip(parts["bins"], whole["bins"], strict=True):
-        assert part == pytest.approx(same, rel=1e-9)
 
 
 def test_the_ratio_is_1_on_average_and_its_error_is_its_spread() -> None:
@@ -106,7 +91,7 @@ def test_the_bins_cover_all_cells_and_count_what_was_treated() -> None:
     frame = cells_frame()
     bins = diagnose(tr.Log.from_frame(frame)).bins
     assert bins is not None
-    assert len(bins) == diagnosis.N_BINS
+    assert len(bins) == N_BINS
     assert sum(b.cells for b in bins) == len(frame)
     last = bins[-1].high
     for b in bins:
@@ -152,12 +137,12 @@ def test_cells_that_do_not_belong_to_the_log_are_refused() -> None:
         diagnose(tr.Log.from_frame(frame.drop(columns="propensity")))
 
 
-def test_a_quarter_always_shown_is_said_in_words() -> None:
+def test_a_quarter_always_shown_is_poor() -> None:
     log = purchases_log([0.9999] * 100 + [0.5] * 300, [1] * 100 + [1, 0] * 150)
     d = diagnose(log)
     assert d.always_share == 0.25
     assert d.level == "poor"
-    sentence = "A quarter of the purchases were of items this user is always shown (propensity 0.999 or more)"
+    sentence = "25% of the purchases were of items this user is always shown (propensity 0.999 or more)"
     assert sentence in d.verdict
     assert "effects there cannot be estimated from this log" in d.verdict
 
@@ -177,7 +162,7 @@ def test_good_overlap_and_right_propensities_are_called_good() -> None:
     world = tr.World.synthetic(200, 150, random_state=0)
     d = diagnose(world.sample(times=5, random_state=1).log)
     assert d.level == "good"
-    assert d.verdict.startswith("Overlap is good: 100 % of the purchases")
+    assert d.verdict.startswith("Overlap is good: 100% of the purchases")
 
 
 def test_personalized_recommendations_are_called_poor() -> None:
@@ -232,10 +217,10 @@ def test_small_propensities_that_are_right_raise_few_alarms() -> None:
     trials, propensity = 20_000, 0.002 / figures.n_cells
     seen = rng.binomial(figures.n_cells, propensity, trials) > 0
     reported = [
-        any("was treated; among" in finding.sentence for finding in findings.find(part))
-        for part in (replace(figures, smallest_treated=propensity if some else 1.0) for some in seen)
+        any("was treated; among" in finding.sentence for finding in one.findings)
+        for one in (replace(figures, smallest_treated=propensity if some else 1.0) for some in seen)
     ]
-    assert 0.0005 < np.mean(reported) <= findings.CHANCE_FAR + 3 * math.sqrt(findings.CHANCE_FAR / trials)
+    assert 0.0005 < np.mean(reported) <= CHANCE_FAR + 3 * math.sqrt(CHANCE_FAR / trials)
 
 
 def test_no_line_is_wider_than_the_terminal_and_no_word_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -296,36 +281,6 @@ def test_frame_and_dict_say_the_same() -> None:
     assert plain["treated"]["effective"] == d.treated.effective
     assert plain["bins"] is None
     assert plain["verdict"] == d.verdict
-
-
-def test_the_page_begins_with_the_verdict_the_telling_chart_and_what_to_do(tmp_path: Path) -> None:
-    frame = cells_frame()
-    sparse, known = tmp_path / "sparse.html", tmp_path / "known.html"
-    d = diagnose(sparse_log(frame))
-    d.write_html(sparse)
-    diagnose(sparse_log(frame), cells=frame).write_html(known)
-    text = sparse.read_text(encoding="utf-8")
-    order = [
-        "Overlap is good",
-        "<svg",
-        "What to do now",
-        d.findings[0].advice,
-        "<table",
-        "Not identifiable from this log",
-    ]
-    offsets = [text.index(part) for part in order]
-    assert offsets == sorted(offsets)
-    assert text.count("<svg") == 2
-    assert known.read_text(encoding="utf-8").count("<svg") == 3
-
-
-def test_a_page_without_the_extra_names_the_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setitem(sys.modules, "altair", None)  # as if it were not installed
-    for module in [name for name in sys.modules if name.startswith("taurank.estimation.overlap.")]:
-        if module.endswith((".page", ".charts")):
-            monkeypatch.delitem(sys.modules, module)
-    with pytest.raises(MissingExtra, match=r"altair.*taurank\[report\]"):
-        diagnose(sparse_log(cells_frame())).write_html(tmp_path / "page.html")
 
 
 @pytest.mark.parametrize("log", [None, pd.DataFrame(), "log.parquet"])

@@ -319,6 +319,7 @@ def coverage(drawn: Drawn, values: Gains, metric: str, wanted: int = 2000) -> fl
     return float(np.mean(covered))
 
 
+@pytest.mark.statistical
 class TestInterval:
     """Does the 95 % bootstrap interval cover the expected metric 95 % of the time?
 

@@ -223,6 +223,7 @@ def events(
     return Uncertainty(value.sum((1, 2)) / times, value.sum((0, 1)) / users, rows, 0.1 / n, (-1.0, 1.0))
 
 
+@pytest.mark.statistical
 class TestCoverage:
     """A small version of ``benchmarks/coverage.py``: the bootstrap covers 12 to 85 % of the rare cases."""
 

@@ -479,4 +479,4 @@ def test_min_effect_needs_effects(log: Log) -> None:
     with pytest.raises(InputError, match="those of Popular only order the items"):
         Popular().fit(log).recommend(min_effect=0.01)
     with pytest.raises(InputError, match="popularity is not an effect"):
-        fixed("item").fit(log).recommend(["nobody"], on_unknown="popular", min_effect=0.01)
+        fixed("item").fit(log).recommend(["nobody"], unknown_users="popular", min_effect=0.01)

@@ -220,7 +220,7 @@ def test_new_users_are_folded_in_with_their_features(
     assert mine == pytest.approx(theirs, abs=0.03)  # the map is one step further than that of the fit
     best = np.take_along_axis(effect[silent], mine.argmax(1)[:, None], 1).mean()
     assert best > 2 * effect[silent].mean()
-    lists = model.recommend(silent, 1, rows=named, features=world[1])
+    lists = model.recommend(silent, 1, history=named, features=world[1])
     assert lists["item_id"].tolist() == mine.argmax(1).tolist()
 
 
@@ -242,7 +242,7 @@ def test_what_cannot_be_done_with_features_is_said_in_one_sentence(world: Any, l
         model.fold_in(later, features=Features(items=features.items))
     with pytest.raises(InputError, match="fitted without features of users"):
         learner("item").fit(Log.from_frame(frame[frame["time"] < 3])).fold_in(later, features=features)
-    with pytest.raises(InputError, match="give rows="):
+    with pytest.raises(InputError, match="give history="):
         model.recommend([1], features=features)
     with pytest.raises(InputError, match="does not use the features of new users"):
         Popular().fit(Log.from_frame(frame)).fold_in(log, features=features)

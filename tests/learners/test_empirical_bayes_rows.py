@@ -183,7 +183,7 @@ def test_a_user_folded_in_scores_as_one_with_the_same_counts(log: Log, prior: st
     codes = np.arange(2, dtype=np.int32)
     own = model.deviation_block(np.array([3, 7], np.int32))
     assert folded.deviation_block(codes) == pytest.approx(own, abs=1e-4)
-    assert len(model.recommend(rows=twins, k=3)) == 6
+    assert len(model.recommend(history=twins, k=3)) == 6
 
 
 def test_what_new_rows_must_have_is_said_in_one_sentence(world: World, log: Log) -> None:

@@ -14,7 +14,6 @@ import pytest
 
 import taurank as tr
 from taurank import Gains, Log, World
-from taurank._threads import one_blas_thread
 from taurank.errors import Diverged, InputError
 from taurank.evaluation.evaluate import evaluate
 from taurank.learners import (
@@ -30,7 +29,6 @@ from taurank.learners import (
     Random,
     Record,
 )
-from taurank.learners.products import product_tiles, products, tile_items
 from taurank.sgd.scheduler import Stats
 
 FACTORS = [kind for kind in LEARNERS.values() if issubclass(kind, FactorLearner)]
@@ -249,7 +247,7 @@ class TestCheckpoint:
             (tr.DLTO(random_state=0, epochs=9, factors=4), log, truth, options),
             (DLCE(random_state=0, epochs=9, factors=4), flat, truth, options),
             (DLCE(random_state=0, epochs=9, factors=4), log, None, options),
-            (DLCE(random_state=0, epochs=9, factors=4), log, truth.only(lambda value: value > 0), options),
+            (DLCE(random_state=0, epochs=9, factors=4), log, truth.where(lambda value: value > 0), options),
             (DLCE(random_state=0, epochs=9, factors=4), log, truth, {**options, "metric": ["CDCG", "CAR"]}),
             (DLCE(random_state=0, epochs=9, factors=4), log, truth, {**options, "validate_every": 2}),
         ]
@@ -265,6 +263,7 @@ class TestCheckpoint:
         with pytest.raises(InputError, match="a checkpoint needs random_state"):
             learner.fit(log, checkpoint=tmp_path / "state")
 
+    @pytest.mark.integration
     def test_killed_and_resumed_is_bit_identical(self, tmp_path: Path) -> None:
         """kill -9 in the middle of a fit; the same call afterwards ends with the same factors."""
         script = (
@@ -379,41 +378,6 @@ def test_too_many_threads(threads: Any, log: Log) -> None:
 def test_odd_arguments_of_fit(kind: Any, arguments: Any, sentence: str, log: Log) -> None:
     with pytest.raises(InputError, match=sentence):
         kind().fit(log, **arguments)
-
-
-def test_products_have_the_same_bits_in_any_company() -> None:
-    """Shapes on both sides of every threshold; a plain product in float64 is the twin."""
-    rng = np.random.default_rng(0)
-    with one_blas_thread():
-        for factors in (1, 5, 16, 64, 200, 401):
-            for n_items in (1, 2, 7, 60, 333, 655, 656, 1400):
-                users = rng.standard_normal((300, factors), np.float32)
-                items = rng.standard_normal((n_items, factors), np.float32)
-                whole = products(users, items)
-                np.testing.assert_allclose(whole, users.astype(np.float64) @ items.T, atol=1e-3)
-                for size in (1, 2, 15, 16, 17, 100, 256):
-                    some = rng.choice(300, size, replace=False)
-                    assert np.array_equal(products(users[some], items), whole[some]), (factors, n_items, size)
-    assert products(np.empty((0, 3), np.float32), np.ones((4, 3), np.float32)).shape == (0, 4)
-
-
-def test_tiles_of_products_have_the_bits_of_the_whole() -> None:
-    """Any users together, also few; items up to a tile, just beyond, and with a rest at the end."""
-    rng = np.random.default_rng(1)
-    with one_blas_thread():
-        for factors in (1, 7, 32, 201):
-            size = tile_items(factors)
-            for n_items in (2 * size - 1, 2 * size, 2 * size + 17, 4 * size - 3):
-                users = rng.standard_normal((260, factors), np.float32)
-                items = rng.standard_normal((n_items, factors), np.float32)
-                whole = products(users, items)
-                for count in (1, 16, 33, 256):
-                    some = rng.choice(260, count, replace=False)
-                    tiles = [(first, scores.copy()) for first, scores in product_tiles(users[some], items)]
-                    assert len(tiles) == max(1, n_items // size if n_items >= 2 * size else 1)
-                    assert [first for first, _ in tiles] == [n * size for n in range(len(tiles))]
-                    joined = np.concatenate([scores for _, scores in tiles], axis=1)
-                    assert np.array_equal(joined, whole[some]), (factors, n_items, count)
 
 
 REFUSED: list[tuple[Any, dict[str, Any], str]] = [

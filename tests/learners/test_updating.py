@@ -185,7 +185,7 @@ class TestFoldIn:
     @pytest.mark.parametrize("name", LEARNERS)
     def test_serves_old_and_new_users_in_one_call(self, name: str, models: Any, news: tr.Log) -> None:
         model = models[name]
-        frame = model.recommend([141, 0, 3], k=4, rows=news)
+        frame = model.recommend([141, 0, 3], k=4, history=news)
         assert frame["user_id"].tolist() == [141] * 4 + [0] * 4 + [3] * 4
         alone = model.recommend([0], k=4)
         assert np.array_equal(frame["score"][4:8], alone["score"])
@@ -235,7 +235,7 @@ class TestFoldIn:
     def test_words_for_what_cannot_be_done(self, models: Any, past: tr.Log) -> None:
         with pytest.raises(InputError, match="knows all users of this log"):
             models["dlce"].fold_in(past)
-        assert len(models["dlce"].recommend(rows=past, k=1)) == past.n_users
+        assert len(models["dlce"].recommend(history=past, k=1)) == past.n_users
 
 
 class TestCountingFold:

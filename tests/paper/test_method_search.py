@@ -15,10 +15,10 @@ import taurank as tr
 from support.experiments import small, write
 from taurank._progress import Progress
 from taurank.errors import InputError
-from taurank.paper.plan import reading
-from taurank.paper.plan.plans import Plan
-from taurank.paper.plan.toml_table import parse_toml
-from taurank.paper.runs import search
+from taurank_paper.plan import reading
+from taurank_paper.plan.plans import Plan
+from taurank_paper.plan.toml_table import parse_toml
+from taurank_paper.runs import search
 
 GOOD = 'kind = "comparison"\nmetrics = ["CDCG"]\ndata = [{items = "category"}]\nmethods = [{name = "dlce"}]\n'
 BUDGET = {"trials": 3, "updates": 2000, "validations": 2, "objectives": ["CDCG", "CAR"], "learning_rate": [0.1]}

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
+import taurank_paper as paper
 from support.experiments import small, write
-from taurank import paper
 from taurank.errors import InputError
-from taurank.paper.plan import names, reading
-from taurank.paper.runs import tables
+from taurank_paper.plan import names, reading
+from taurank_paper.runs import tables
 
+EXAMPLES = Path(__file__).parents[2] / "experiments"
 GOOD = 'kind = "comparison"\nmetrics = ["CDCG"]\ndata = [{items = "category"}]\nmethods = [{name = "dlce"}]\n'
 
 
@@ -24,9 +25,13 @@ def test_all_plans_of_all_presets_can_be_read(name: str, preset: str) -> None:
     assert bool(tables.fits_of(plan)) == (name != "statistics")
 
 
-@pytest.mark.parametrize("path", sorted(Path("experiments").glob("*.toml")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.toml")), ids=lambda path: path.stem)
 def test_the_examples_can_be_read(path: Path) -> None:
     assert tables.fits_of(reading.load(str(path), reading.load_preset("full")))
+
+
+def test_there_are_examples() -> None:
+    assert list(EXAMPLES.glob("*.toml"))
 
 
 def test_quick_shares_fits_between_experiments() -> None:

@@ -13,9 +13,9 @@ import taurank
 from support import paper_tables as made_up
 from support.html_reader import Reader, assert_links_resolve, assert_self_contained
 from taurank.errors import InputError
-from taurank.paper.report import charts, claim_list, inputs, page, sections, styles, tables
-from taurank.paper.report.inputs import Inputs
-from taurank.paper.verdicts import claims, paper_tables
+from taurank_paper.report import charts, claim_list, inputs, page, sections, styles, tables
+from taurank_paper.report.inputs import Inputs
+from taurank_paper.verdicts import claims, paper_tables
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 NASTY = "<script>alert('x')</script>&|_*"

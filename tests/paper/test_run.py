@@ -17,14 +17,14 @@ import pandas as pd
 import pytest
 
 import taurank as tr
+import taurank_paper as paper
 from support.experiments import result_cache, small, write
-from taurank import paper
 from taurank._progress import Progress
 from taurank.errors import Diverged, InputError, MissingExtra
-from taurank.paper.plan import reading
-from taurank.paper.plan.plans import Dataset, Times
-from taurank.paper.runs import runner, search, splits, tables
-from taurank.paper.runs.fits import FitSpec
+from taurank_paper.plan import reading
+from taurank_paper.plan.plans import Dataset, Times
+from taurank_paper.runs import runner, search, splits, tables
+from taurank_paper.runs.fits import FitSpec
 
 TINY = {
     "comparison": """
@@ -380,7 +380,7 @@ def test_a_folder_that_cannot_be_written_is_refused_before_any_fit(
 
 FULL_DISK = """
 import resource, sys
-from taurank import paper
+import taurank_paper as paper
 from taurank.errors import InputError
 resource.setrlimit(resource.RLIMIT_FSIZE, (900, 900))  # smaller than any result
 try:

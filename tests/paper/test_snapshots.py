@@ -11,16 +11,16 @@ import pandas as pd
 import pytest
 
 import taurank as tr
+import taurank_paper as paper
 from support.experiments import result_cache, small, write
-from taurank import paper
 from taurank.learners import Learner
 from taurank.learners.fitting import Training
-from taurank.paper.plan import reading
-from taurank.paper.plan.plans import Dataset, Plan, Times
-from taurank.paper.runs import tables
-from taurank.paper.runs.fits import FitSpec, weeks_of
-from taurank.paper.runs.snapshots import Rhythm
-from taurank.paper.runs.splits import fit_seed
+from taurank_paper.plan import reading
+from taurank_paper.plan.plans import Dataset, Plan, Times
+from taurank_paper.runs import tables
+from taurank_paper.runs.fits import FitSpec, weeks_of
+from taurank_paper.runs.snapshots import Rhythm
+from taurank_paper.runs.splits import fit_seed
 
 DATASET = Dataset("category", times=Times(4, 1, 3))
 

@@ -11,8 +11,8 @@ import pytest
 from scipy import stats
 
 from support import paper_tables as made_up
-from taurank.paper.verdicts import claims, comparison, criteria, paper_tables
-from taurank.paper.verdicts.comparison import Score
+from taurank_paper.verdicts import claims, comparison, criteria, paper_tables
+from taurank_paper.verdicts.comparison import Score
 
 Frames = dict[str, pd.DataFrame]
 Change = Callable[[Frames], None]

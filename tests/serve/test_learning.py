@@ -14,7 +14,7 @@ from sqlalchemy import select
 from support.shop import NOON, SetClock, decider, fitted, open_shop, small_world, visit
 from taurank.data.log import Log
 from taurank.errors import InputError
-from taurank.piloting.run import pilot
+from taurank.pilot import run as run_pilot
 from taurank.serve import tables
 from taurank.serve.deciding import Decider
 from taurank.serve.export import export
@@ -115,7 +115,8 @@ def test_an_update_learns_what_a_fit_would(sqlite_store: Store) -> None:
     fresh = plan.fitted(export(made, made.surfaces.get("home")).log)
     assert learner.users.values.equals(fresh.users.values)
     assert learner.popularity_.tolist() == fresh.popularity_.tolist()
-    np.testing.assert_array_equal(learner.score_user(5), fresh.score_user(5))
+    user = np.array([5], np.int32)
+    np.testing.assert_array_equal(learner.score_block(user), fresh.score_block(user))
     before = made.models.get(first.version or "").learner
     assert before.popularity_.sum() < learner.popularity_.sum()  # the incumbent in memory stayed as it was
     assert "the incumbent is a CountingBayes" in retrain(made, "home", RetrainConfig("popular", update=True)).words
@@ -146,7 +147,7 @@ def test_a_pilot_reads_the_export(sqlite_store: Store, tmp_path: Path) -> None:
     assert log.cells == len(exported.visits) * log.n_items < log.n_users * log.n_items * log.n_times
     plan = '[tables]\nlog = "log.parquet"\n[pilot]\nlearners = ["popular", "countingbayes"]\ntrials = 1\nk = 4\n'
     (tmp_path / "plan.toml").write_text(plan)
-    result = pilot(tmp_path / "plan.toml", tmp_path / "out", threads=1, show_progress=False)
+    result = run_pilot(tmp_path / "plan.toml", tmp_path / "out", threads=1, show_progress=False)
     assert (tmp_path / "out" / "report.html").exists()
     assert set(result.rankings) == {"popular", "countingbayes"}
 

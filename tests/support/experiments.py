@@ -6,9 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from taurank.paper.plan.plans import Preset
-from taurank.paper.runs.cache import ResultCache
-from taurank.paper.runs.splits import Splits
+from taurank_paper.plan.plans import Preset
+from taurank_paper.runs.cache import ResultCache
+from taurank_paper.runs.splits import Splits
 
 
 def small(**changes: Any) -> Preset:

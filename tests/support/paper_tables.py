@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from taurank.paper.plan.names import ASSIGNMENTS, ITEMS
-from taurank.paper.verdicts import paper_tables
+from taurank_paper.plan.names import ASSIGNMENTS, ITEMS
+from taurank_paper.verdicts import paper_tables
 
 CAPS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 0.5, 0.7)
 BEST_CAP = {"original": 0.01, "personalized": 0.3}

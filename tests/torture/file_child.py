@@ -134,7 +134,7 @@ def archives(folder: Path) -> tuple[Callable[[np.random.Generator], Path], Read]
             tr.World.load(path).sample(1, random_state=0)
             return
         model = tr.load(path)
-        frame = model.recommend(k=3, exclude=log, on_unknown="warn")
+        frame = model.recommend(k=3, exclude=log, unknown_users="warn")
         assert np.isfinite(frame["score"]).all(), "a score is not finite"
         assert len(frame), "nothing is recommended"
 

@@ -5,12 +5,13 @@ Nothing heavy is imported before a command runs, so that ``--help`` answers at o
 
 from __future__ import annotations
 
+from importlib.metadata import entry_points
 from typing import Annotated
 
 import typer
 
 from taurank import __version__
-from taurank.cli import data, log, model, paper, pilot, propensity, server
+from taurank.cli import data, log, model, pilot, propensity, server
 from taurank.cli.options import Group, Seed, Threads
 from taurank.cli.terminal import say
 
@@ -28,9 +29,10 @@ app.command("evaluate")(model.evaluate)
 app.command("recommend")(model.recommend)
 app.command("tune")(model.tune)
 app.command("pilot")(pilot.pilot)
-app.command("paper")(paper.paper)
 app.command("serve")(server.serve)
 app.add_typer(server.group, name="server")
+for plugin in sorted(entry_points(group="taurank.commands")):
+    app.command(plugin.name)(plugin.load())  # of an application on top of the library, such as taurank_paper
 
 
 @app.command("demo")

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from taurank._choices import OnUnknown, OnUnknownItem
+from taurank._choices import UnknownItems, UnknownUsers
 from taurank.cli.arguments import (
     make_learner,
     read_column,
@@ -201,7 +201,7 @@ def recommend(
     out: OutFile,
     k: Annotated[int, typer.Option(help="Items per user.", min=1)] = 10,
     users: Annotated[Path | None, typer.Option(help="Table with user_id (default: all users)."), READS] = None,
-    rows: Annotated[
+    history: Annotated[
         Path | None, typer.Option(help="Log with the rows of users that appeared after the fit."), READS
     ] = None,
     candidates: Annotated[
@@ -214,9 +214,9 @@ def recommend(
         typer.Option(help="Log (excludes what was bought), or a table with item_id[, user_id]."),
         READS,
     ] = None,
-    on_unknown: Annotated[OnUnknown, typer.Option(help="Behavior for unknown users.")] = "raise",
-    on_unknown_items: Annotated[
-        OnUnknownItem, typer.Option(help="Behavior for unknown items in --candidates.")
+    unknown_users: Annotated[UnknownUsers, typer.Option(help="Behavior for unknown users.")] = "raise",
+    unknown_items: Annotated[
+        UnknownItems, typer.Option(help="Behavior for unknown items in --candidates.")
     ] = "raise",
     trust: Trust = None,
     threads: Threads = None,
@@ -234,7 +234,7 @@ def recommend(
     with reader(cluster, out):
         written = load(model, trust=trusted(trust)).write_recommendations(
             out, read_column(users, "user_id"), k, read_items(candidates, of_one_time=True), read_items(exclude),
-            on_unknown, threads, on_unknown_item=on_unknown_items, rows=read_log(rows),
+            unknown_users, threads, unknown_items=unknown_items, history=read_log(history),
             min_effect=min_effect,
         )  # fmt: skip
     say(f"Wrote {written:,} recommendations to {out}.")

@@ -23,9 +23,9 @@ def pilot(
     command continues an interrupted run.
     """
     from taurank import report
-    from taurank.piloting.run import pilot
+    from taurank.pilot import run
 
     report.require()
-    result = pilot(plan, out, threads=threads, show_progress=True)
+    result = run(plan, out, threads=threads, show_progress=True)
     say(str(result))
     say(f"Wrote {out / 'report.html'}.")

@@ -89,5 +89,7 @@ def diagnose(
 
     diagnosis = diagnose(Log.read(path), cells=cells)
     if html is not None:
-        diagnosis.write_html(html)
+        from taurank.report.overlap import overlap_page
+
+        overlap_page(diagnosis, html)
     say(to_json(diagnosis.to_dict()) if format is Format.json else str(diagnosis))

@@ -12,8 +12,8 @@ from taurank.cluster.pieces import PartOfLog
 from taurank.data.ids import Catalog, Codes, Ids
 from taurank.data.log import Log
 from taurank.estimation import gains as estimators
+from taurank.estimation.estimators import LoggedPairs
 from taurank.estimation.gains import Gains
-from taurank.estimation.logged_pairs import LoggedPairs
 from taurank.evaluation.measurement import Measurement
 from taurank.evaluation.rankers import ranking_of
 

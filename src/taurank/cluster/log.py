@@ -13,8 +13,7 @@ import numpy.typing as npt
 from taurank.cluster.connection import Cluster, current
 from taurank.cluster.pieces import Part, Piece, Summary, find_pieces
 from taurank.data.columns import ID_COLUMNS, WrongRows
-from taurank.data.id_column import IdColumn, catalog_of
-from taurank.data.ids import Catalog, Ids
+from taurank.data.ids import Catalog, IdColumn, Ids
 from taurank.data.reader import recorded_ids
 from taurank.data.remote import RemoteLog
 from taurank.errors import InputError
@@ -121,7 +120,7 @@ def _catalog(summary: Summary, given: tuple[Any, Any, Any], recorded: Sequence[A
             continue
         reader = IdColumn(column, WrongRows())
         reader.add(values)
-        ids, at = catalog_of(reader, column, own, known, False, None)
+        ids, at = reader.catalog(column, own, known)
         if (at < 0).any():
             raise ids.unknown(int(np.count_nonzero(at < 0)), values[int(np.flatnonzero(at < 0)[0])])
         lists.append(ids)

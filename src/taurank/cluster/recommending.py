@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from taurank.data import writer
 from taurank.data.shards import whole_folder
 from taurank.learners.recommend import Request
 
@@ -46,13 +45,4 @@ def write_part(task: RecommendTask, request: Request) -> int:
         ids = request.learner.users.values.slice(task.low, task.high - task.low)
     else:
         codes, ids = np.array(task.codes), task.ids
-    rows = 0
-
-    def batches() -> Any:
-        nonlocal rows
-        for batch in request.batches_of(codes, ids):
-            rows += batch.num_rows
-            yield batch
-
-    writer.write_batches(task.path, request.schema(), batches())
-    return rows
+    return request.write_batches(task.path, request.batches_of(codes, ids))

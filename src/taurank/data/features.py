@@ -21,8 +21,7 @@ from scipy.sparse import csr_array, hstack
 from taurank._types import Codes, Floats, Longs, Mask
 from taurank._validation import check_number
 from taurank.data import sources
-from taurank.data.id_column import typed_ids
-from taurank.data.ids import Ids, to_ids
+from taurank.data.ids import Ids, to_ids, typed_ids
 from taurank.errors import InputError, first_line, plural, show
 
 MAX_COLUMNS = 5000  # of the matrix; the map from features to factors solves a system of this size

@@ -1,4 +1,4 @@
-"""The catalog: every user, item and time that counts, in order, whether or not it has rows.
+"""Ids and the catalog: every user, item and time that counts, in order, whether or not it has rows.
 
 Inside taurank a user is a dense integer; outside it is whatever the caller calls it. ``Ids`` is the one
 place where the two meet. Integer ids are stored as int64 and text as Arrow strings, so that pandas, Polars
@@ -8,7 +8,9 @@ and PyArrow frames of the same ids have the same catalog.
 from __future__ import annotations
 
 import base64
+from bisect import bisect_left
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -16,24 +18,19 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from taurank._types import Codes as Codes
+from taurank._types import Longs
+from taurank.data.columns import WrongRows
 from taurank.data.packing import pack, unpack
 from taurank.errors import InputError, first_line, plural, show
 
-Codes = npt.NDArray[np.int32]
-
+FEW = 1000  # ids to look up in a sorted index; more than that are looked up by hashing the catalog
+MERGE_AT = 1 << 16  # ids of batches that wait to be merged, at least
 
 _PLAIN_KINDS = (
-    pa.types.is_boolean,
-    pa.types.is_integer,
-    pa.types.is_floating,
-    pa.types.is_decimal,
-    pa.types.is_date,
-    pa.types.is_time,
-    pa.types.is_timestamp,
-    pa.types.is_duration,
-    pa.types.is_string,
-    pa.types.is_binary,
-)
+    pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal, pa.types.is_temporal,
+    pa.types.is_string, pa.types.is_binary,
+)  # fmt: skip
 
 
 class Ids:
@@ -64,11 +61,36 @@ class Ids:
     def __repr__(self) -> str:
         return f"Ids({self.column}: {len(self):,} of {self.values.type})"
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {"column": self.column, "values": self.values}  # the index is built again where it is needed
+
     def encode(self, ids: Any) -> Codes:
         """Positions of ``ids`` in the catalog; −1 where an id is not in it."""
         array = match_type(to_ids(ids, self.column), self)
+        indexed = pa.types.is_string(array.type) or array.type == pa.int64()
+        if indexed and len(array) <= FEW < len(self) and not array.null_count:
+            return self._encode_few(array)
         codes = pc.index_in(array, value_set=self.values).fill_null(-1)
         return np.asarray(codes, dtype=np.int32)
+
+    def _encode_few(self, array: pa.Array) -> Codes:
+        """``encode`` by bisection, in microseconds once the index is there."""
+        order = self._order
+        if array.type == pa.int64():
+            place: Any = np.searchsorted(self.values.to_numpy(), array.to_numpy(), sorter=order)
+        else:  # Arrow and Python order text alike, by code point
+            place = [
+                bisect_left(range(len(order)), text, key=lambda n: self.values[int(order[n])].as_py())
+                for text in array.to_pylist()
+            ]
+        position = order[np.minimum(np.asarray(place, np.int64), len(order) - 1)]
+        same = np.asarray(pc.equal(self.values.take(pa.array(position)), array))
+        return np.where(same, position, -1).astype(np.int32)
+
+    @cached_property
+    def _order(self) -> Longs:
+        """The positions in the order of the ids."""
+        return np.asarray(pc.array_sort_indices(self.values)).astype(np.int64)
 
     def encode_known(self, ids: Any) -> Codes:
         """Like ``encode``, but an id outside the catalog is an error that names it."""
@@ -82,12 +104,13 @@ class Ids:
             )
         return codes
 
-    def unknown(self, rows: int, example: Any) -> InputError:
-        """The error that says how many rows name something outside the catalog."""
+    def unknown(self, rows: int, example: Any, of: str = "") -> InputError:
+        """The error that says how many rows (``of`` a table) name something outside the catalog."""
         source = {"user_id": "users=", "item_id": "items=", "time": "times="}.get(self.column, "the catalog")
+        article = "an" if self.column[:1] in "aeio" else "a"
         return InputError(
-            f"{plural(rows, 'row')} {'has' if rows == 1 else 'have'} {_article(self.column)} that is not in {source} "
-            f"({plural(len(self), 'id')}), for example {show(example)}; add it there or drop these rows."
+            f"{plural(rows, 'row')}{of} {'has' if rows == 1 else 'have'} {article} {self.column} that is not in "
+            f"{source} ({plural(len(self), 'id')}), for example {show(example)}; add it there or drop these rows."
         )
 
     def decode(self, codes: npt.NDArray[Any]) -> pa.Array:
@@ -112,10 +135,6 @@ class Ids:
         return show(self.values[int(code)])
 
 
-def _article(noun: str) -> str:
-    return f"an {noun}" if noun[:1] in "aeio" else f"a {noun}"
-
-
 @dataclass(frozen=True)
 class Catalog:
     """All users, items and times of a log, in order."""
@@ -137,18 +156,18 @@ class Catalog:
         return len(self.times)
 
     @property
-    def lists(self) -> tuple[Ids, Ids, Ids]:
-        return self.users, self.items, self.times
-
-    def positions_in(self, other: Catalog) -> list[npt.NDArray[np.int32]]:
-        """The position of each user, item and time in another catalog; −1 where it is not in it."""
-        both = zip(self.lists, other.lists, strict=True)
-        return [np.arange(len(old), dtype=np.int32) if old is new else new.encode(old.values) for old, new in both]
-
-    @property
     def n_cells(self) -> int:
         """users · items · times: every cell at which something could have been recommended."""
         return self.n_users * self.n_items * self.n_times
+
+    @property
+    def lists(self) -> tuple[Ids, Ids, Ids]:
+        return self.users, self.items, self.times
+
+    def positions_in(self, other: Catalog) -> list[Codes]:
+        """The position of each user, item and time in another catalog; −1 where it is not in it."""
+        both = zip(self.lists, other.lists, strict=True)
+        return [np.arange(len(old), dtype=np.int32) if old is new else new.encode(old.values) for old, new in both]
 
     def to_text(self) -> str:
         """The catalog as text for the metadata of a Parquet file."""
@@ -163,9 +182,18 @@ class Catalog:
             raise InputError("the lists of ids are corrupt; save the file again.") from error
         return cls(*ids_from_bytes(data, ("user_id", "item_id", "time")))
 
+    def cell_index(self, user: Codes, item: Codes, time: Codes) -> Longs:
+        """The number of each cell, counted by time, then user, then item."""
+        index = time.astype(np.int64)
+        index *= self.n_users
+        index += user
+        index *= self.n_items
+        index += item
+        return index
+
 
 class WithCatalog:
-    """What has a catalog has its lists and sizes."""
+    """Shortcuts to the lists and sizes of a catalog."""
 
     catalog: Catalog
 
@@ -207,6 +235,100 @@ def ids_from_bytes(data: bytes, columns: tuple[str, ...] = ("user_id", "item_id"
     return [Ids(values, column) for column, values in lists.items()]
 
 
+class IdColumn:
+    """A column of ids, read batch by batch in time proportional to its rows; ``label`` is its name in messages.
+
+    Every row gets a provisional code; codes are global across batches. The distinct ids of the batches are merged
+    when they have doubled, so that each is hashed a bounded number of times and memory stays that of the ids.
+    """
+
+    def __init__(self, label: str, wrong_rows: WrongRows) -> None:
+        self.label, self.wrong_rows = label, wrong_rows
+        self.n_rows = 0
+        self._ids: Any = None  # merged so far, an Arrow array from the first batch on
+        self._waiting: list[pa.Array] = []
+        self._merged: list[Codes] = []  # position in _ids of each provisional code
+        self._n_codes = 0
+
+    def add(self, array: pa.Array) -> Codes:
+        """The provisional codes of one batch; rows with a null, which are counted, have code 0."""
+        ids, codes = _distinct(array, self.label)
+        null = np.asarray(ids.is_null(), dtype=bool)
+        if null.any():
+            self.wrong_rows.add_nulls(self.label, pa.array(codes, mask=null[codes]), self.n_rows)
+            codes = np.where(null[codes], 0, codes)
+        self.n_rows += len(array)
+        self._waiting.append(ids)
+        first, self._n_codes = self._n_codes, self._n_codes + len(ids)
+        if sum(map(len, self._waiting)) >= max(MERGE_AT, 0 if self._ids is None else len(self._ids)):
+            self._merge()
+        return (codes + first).astype(np.int32)
+
+    def finish(self) -> tuple[pa.Array, Codes]:
+        """All distinct ids, and the position among them of every provisional code."""
+        if self._waiting:
+            self._merge()
+        return narrow_integers(self._ids), np.concatenate(self._merged)
+
+    def _merge(self) -> None:
+        known = [] if self._ids is None else [self._ids]
+        try:
+            parts = _of_one_type([*known, *self._waiting], self.label)
+            fresh = pa.concat_arrays(parts[len(known) :])
+            self._ids = pc.unique(pa.concat_arrays(parts))
+        except pa.ArrowException as error:
+            raise InputError(f"column '{self.label}' has more than 2 GiB of text; use shorter ids.") from error
+        self._merged.append(np.asarray(pc.index_in(fresh, value_set=self._ids), dtype=np.int32))
+        self._waiting = []
+
+    def catalog(
+        self, name: str, given: Any = None, recorded: pa.Array | None = None, text: bool = False, id_type: Any = None
+    ) -> tuple[Ids, Codes]:
+        """The catalog of the column, and the position in it of every provisional code (−1: not in it).
+
+        ``given`` is the caller's own list, and complete. ``recorded`` is what the files carry; ids that occur
+        beyond it follow it. Without either: the ids that occur, sorted. ``text`` says that the ids come from a CSV
+        and have no type yet; ``id_type`` is the one the caller asks for.
+        """
+        values, merged = self.finish()
+        known = given if given is not None else recorded
+        if known is None:
+            values = typed_ids(values, id_type, name) if text or id_type else values
+            ids = Ids(sorted_ids(pc.unique(values)), name)
+        else:
+            ids = Ids(known, name)
+            values = typed_ids(values, ids.values.type, name) if text else match_type(values, ids)
+            if given is None:
+                fresh = values.filter(pa.array(ids.encode(values) < 0))
+                ids = ids.extended(Ids(sorted_ids(fresh), name)) if len(fresh) else ids
+        return ids, ids.encode(values)[merged]
+
+
+def _distinct(array: pa.Array, label: str) -> tuple[pa.Array, Longs]:
+    """The distinct ids of a batch, a null among them if there is one, and the position of each row's."""
+    if not pa.types.is_dictionary(array.type):
+        encoded = normalize(array, label).dictionary_encode("encode")
+        return encoded.dictionary, np.asarray(encoded.indices, dtype=np.int64)
+    size = len(array.dictionary)
+    indices = np.asarray(array.indices.cast(pa.int64()).fill_null(size))
+    used, codes = np.unique(indices, return_inverse=True)  # a dictionary may list ids that no row has
+    return normalize(array.dictionary.take(pa.array(used, mask=used == size)), label), codes.astype(np.int64)
+
+
+def _of_one_type(parts: list[pa.Array], label: str) -> list[pa.Array]:
+    """Parts of a column in one type; int64 and uint64 are both integers, anything else must be the same."""
+    kinds = list(dict.fromkeys(part.type for part in parts if len(part)))
+    if len(kinds) <= 1:
+        return [part.cast(kinds[0]) if kinds and part.type != kinds[0] else part for part in parts]
+    if all(pa.types.is_integer(kind) for kind in kinds):
+        for kind in (pa.int64(), pa.uint64()):
+            try:
+                return [part.cast(kind) for part in parts]
+            except pa.ArrowInvalid:
+                pass
+    raise InputError(f"column '{label}' has type {kinds[0]} in one file and {kinds[1]} in another; give it one type.")
+
+
 def to_ids(values: Any, column: str) -> pa.Array:
     """Anything list-like as ids in the one type of their kind."""
     return narrow_integers(normalize(to_array(values, column), column))
@@ -214,17 +336,15 @@ def to_ids(values: Any, column: str) -> pa.Array:
 
 def to_array(values: Any, column: str) -> pa.Array:
     """Anything list-like (list, range, numpy, pandas, Polars, Arrow) as one Arrow array."""
+    if isinstance(values, (str, bytes, int, float)) or values is None:
+        raise InputError(f"'{column}' must be a list of ids, got {values!r}.")
     try:
-        if isinstance(values, (str, bytes, int, float)) or values is None:
-            raise InputError(f"'{column}' must be a list of ids, got {values!r}.")
         array = _to_array(values)
         array.validate(full=True)
         return array
     except pa.ArrowInvalid as error:
         raise InputError(f"column '{column}' has ids that cannot be read ({first_line(error)}).") from error
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        if isinstance(error, InputError):
-            raise
         raise InputError(
             f"column '{column}' mixes incompatible id types ({first_line(error)}); make all of them integers, "
             "or all of them strings."
@@ -258,7 +378,7 @@ def normalize(array: pa.Array, column: str) -> pa.Array:
     if pa.types.is_integer(kind):
         return array if kind == pa.uint64() else array.cast(pa.int64())
     if pa.types.is_float16(kind):
-        return normalize(array.cast(pa.float32()), column)
+        array = array.cast(pa.float32())
     if pa.types.is_decimal(kind):
         return array.cast(pa.decimal128(38, kind.scale)) if kind.bit_width < 128 else array
     if isinstance(kind, pa.BaseExtensionType) or not any(is_kind(kind) for is_kind in _PLAIN_KINDS):
@@ -266,20 +386,20 @@ def normalize(array: pa.Array, column: str) -> pa.Array:
     if pa.types.is_floating(kind) and pc.any(pc.is_nan(array.cast(pa.float64()))).as_py():
         raise InputError(f"column '{column}' has NaN ids; drop these rows or give them an id.")
     if pa.types.is_temporal(kind):
-        _refuse_out_of_range(array, column)
+        _check_dates(array, column)
     return array
 
 
-def _refuse_out_of_range(array: pa.Array, column: str) -> None:
+def _check_dates(array: pa.Array, column: str) -> None:
     """Dates and times that Python cannot represent would fail when they leave taurank."""
     whole = pa.int32() if array.type.bit_width == 32 else pa.int64()
     ends = pc.min_max(array.view(whole)).as_py()
     if ends["min"] is None:
         return
     try:
-        ends = pa.array(list(ends.values()), whole).view(array.type)
-        ends.to_pylist()
-        ends.to_pandas()
+        first_and_last = pa.array(list(ends.values()), whole).view(array.type)
+        first_and_last.to_pylist()
+        first_and_last.to_pandas()
     except (ValueError, OverflowError, pa.ArrowException) as error:
         raise InputError(
             f"column '{column}' has a {array.type} out of range ({first_line(error)}); use dates from year 1 to 9999."
@@ -301,8 +421,10 @@ def match_type(array: pa.Array, ids: Ids) -> pa.Array:
     """Cast ids to the catalog's type where that loses nothing, else say that the types differ."""
     if array.type == ids.values.type:
         return array
-    if not len(ids) or not len(array):
-        return array.slice(0, 0).cast(ids.values.type) if not len(array) else array
+    if not len(array):
+        return array.cast(ids.values.type)
+    if not len(ids):
+        return array
     alike = (pa.types.is_string, pa.types.is_boolean, pa.types.is_temporal)
     if all(is_kind(array.type) == is_kind(ids.values.type) for is_kind in alike):
         try:
@@ -313,3 +435,24 @@ def match_type(array: pa.Array, ids: Ids) -> pa.Array:
         f"column '{ids.column}' has {array.type} ids such as {show(array[0])}, but the catalog has "
         f"{ids.values.type} ids such as {show(ids.values[0])}; give both the same type."
     )
+
+
+def sorted_ids(values: pa.Array) -> pa.Array:
+    return values.take(pc.array_sort_indices(values))
+
+
+def typed_ids(values: pa.Array, id_type: Any, column: str) -> pa.Array:
+    """Ids of a CSV in the type asked for; by default int64 if every id is written as one."""
+    if id_type is None:
+        try:
+            whole = values.cast(pa.int64())
+        except pa.ArrowInvalid:
+            return values
+        return whole if whole.cast(values.type).equals(values) else values
+    try:
+        target = pa.type_for_alias(id_type) if isinstance(id_type, str) else id_type
+        return narrow_integers(normalize(values.cast(target), column))
+    except (pa.ArrowException, ValueError, TypeError) as error:
+        raise InputError(
+            f"column '{column}' cannot be read as {id_type}: its ids look like {show(values[0])}."
+        ) from error

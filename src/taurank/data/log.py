@@ -24,7 +24,7 @@ from taurank.data.columns import ANY_PROPENSITY, OUTCOME, OUTCOME_VALUE, PROPENS
 from taurank.data.eligibility import Eligibility
 from taurank.data.events.summary import EventSummary
 from taurank.data.ids import Catalog, Codes, Ids
-from taurank.data.reader import cell_index, eligible_rows, read_cells, recorded_eligibility
+from taurank.data.reader import eligible_rows, read_cells, recorded_eligibility
 from taurank.errors import InputError, plural, show
 
 if TYPE_CHECKING:
@@ -383,7 +383,7 @@ def _chosen(ids: Ids, chosen: Any) -> Ids:
 
 def _check_new(past: Log, log: Log) -> None:
     """A cell has one row: what was learned from must not come again."""
-    old, new = (cell_index(part.catalog, part.user, part.item, part.time) for part in (past, log))
+    old, new = (part.catalog.cell_index(part.user, part.item, part.time) for part in (past, log))
     again = np.flatnonzero(np.isin(new, old[np.isin(past.time, np.unique(log.time))]))
     if len(again):
         row = again[0]

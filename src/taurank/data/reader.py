@@ -16,11 +16,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from taurank._types import Codes, Longs
+from taurank._types import Codes
 from taurank.data.columns import ID_COLUMNS, PROPENSITY, RESEARCH_NAMES, ColumnRule, Numbers, WrongRows
 from taurank.data.eligibility import Eligibility
-from taurank.data.id_column import IdColumn, catalog_of
-from taurank.data.ids import Catalog, Ids
+from taurank.data.ids import Catalog, IdColumn, Ids
 from taurank.data.metadata import CATALOG_KEY, ELIGIBILITY_KEY, eligibility_from_metadata, from_metadata
 from taurank.data.sources import Source, open_table
 from taurank.errors import InputError, first_line, plural, show
@@ -141,7 +140,7 @@ class _Walked:
 
     def encode(self, column: str, given: Any, known: Any, id_type: Any, where: str = "") -> tuple[Ids, Codes]:
         """The catalog of a column and the position of every row in it; an id outside the catalog is refused."""
-        ids, positions = catalog_of(self.ids[column], column, given, known, self.source.text, id_type)
+        ids, positions = self.ids[column].catalog(column, given, known, self.source.text, id_type)
         rows = positions[self.codes.pop(column)]
         if (rows < 0).any():
             values, merged = self.ids[column].finish()
@@ -235,7 +234,7 @@ def _single_time(times: Any, recorded: pa.Array | None) -> Ids:
 
 def _check_repeated(catalog: Catalog, user: Codes, item: Codes, time: Codes, timed: bool) -> None:
     """One cell, one row: the same user, item and time twice is an error."""
-    key = cell_index(catalog, user, item, time)
+    key = catalog.cell_index(user, item, time)
     key.sort()
     again = key[1:] == key[:-1]
     if not again.any():
@@ -250,13 +249,3 @@ def _check_repeated(catalog: Catalog, user: Codes, item: Codes, time: Codes, tim
         f"{plural(count, 'row')} {'repeats' if count == 1 else 'repeat'} an earlier ({', '.join(named)}), "
         f"for example ({', '.join(named.values())}); keep one of each."
     )
-
-
-def cell_index(catalog: Catalog, user: Codes, item: Codes, time: Codes) -> Longs:
-    """The number of each cell, counted by time, then user, then item."""
-    index = time.astype(np.int64)
-    index *= catalog.n_users
-    index += user
-    index *= catalog.n_items
-    index += item
-    return index

@@ -3,23 +3,50 @@
     τ̃ = Z·Y / D^T − (1−Z)·Y / D^C + c·(1 − Z / D^T),    D^T = max(P, χ^T), D^C = max(1 − P, χ^C)
 
 IPS has c = 0, the doubly robust estimator a cross-fitted c, and SNIPS the one constant that the treated rows within a
-metric's reach have themselves as their weighted mean. An absent row has Z = Y = 0 and adds c alone.
+metric's reach have themselves as their weighted mean. An absent row has Z = Y = 0 and adds c alone. Where P is within
+NEAR of 0 or 1 one arm is hardly observed: such rows and their pairs lack overlap.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from taurank._arrays import group
+from taurank._jit import compiled
+from taurank._types import Codes, Floats, Longs, Mask
+from taurank._validation import check_number
 from taurank.data.log import Log
 from taurank.errors import InputError
-from taurank.estimation.caps import Caps
 from taurank.estimation.variate import Variate, outcomes_of
 
-Floats = npt.NDArray[np.float64]
-Rows = npt.NDArray[np.intp]
+NEAR = 1e-3  # a propensity within this of 0 or 1, the limits included, lacks overlap
+
+
+@dataclass(frozen=True)
+class Caps:
+    """χ^T and χ^C: capped IPS divides by D^T = max(P, χ^T) and D^C = max(1 − P, χ^C). 0 does not cap."""
+
+    treated: float = 0.0
+    control: float = 0.0
+
+    @classmethod
+    def of(cls, cap: float | None, cap_treated: float | None = None, cap_control: float | None = None) -> Caps:
+        """``cap`` applies to both arms; ``cap_treated`` and ``cap_control`` override it for their own."""
+        for name, value in (("cap", cap), ("cap_treated", cap_treated), ("cap_control", cap_control)):
+            if value is not None:
+                check_number(name, value, 0, maximum=1)
+        both = cap or 0.0
+        return cls(
+            float(both if cap_treated is None else cap_treated), float(both if cap_control is None else cap_control)
+        )
+
+    def denominators(self, propensity: npt.NDArray[Any]) -> tuple[Floats, Floats]:
+        """max(P, χ^T) and max(1 − P, χ^C)."""
+        return np.maximum(propensity, self.treated), np.maximum(1.0 - propensity, self.control)
 
 
 _NO_CAPS = Caps()
@@ -39,18 +66,16 @@ class Estimator:
         """Whether cells without a row count."""
         return self.variate is not None or self.normalized
 
-    def weights(self, log: Log, rows: Rows) -> Floats:
+    def weights(self, log: Log, rows: Longs) -> Floats:
         """Z / D^T − (1−Z) / D^C: what an outcome in each row counts."""
-        propensity = log.recorded_propensity(self.name)[rows]
-        treated = log.treated[rows] == 1
-        floor, control = np.maximum(propensity, self.caps.treated), np.maximum(1.0 - propensity, self.caps.control)
+        treated, control = self.caps.denominators(log.recorded_propensity(self.name)[rows])
         with np.errstate(over="ignore", divide="ignore"):
-            weight = np.where(treated, 1.0 / floor, -1.0 / control)
+            weight = np.where(log.treated[rows] == 1, 1.0 / treated, -1.0 / control)
         if not np.isfinite(weight).all():
             raise InputError("a propensity is too small to be inverted; give a cap, such as cap=0.01.")
         return weight
 
-    def values(self, log: Log, rows: Rows) -> Floats:
+    def values(self, log: Log, rows: Longs) -> Floats:
         """τ̃ of each row without the c that every cell adds; SNIPS is normalized later, within a metric's reach."""
         weight = self.weights(log, rows)
         gain = weight * outcomes_of(log, rows)
@@ -58,3 +83,69 @@ class Estimator:
             return gain
         expected = self.variate.at(log.user[rows], log.item[rows], log.time[rows])
         return gain - expected * np.where(log.treated[rows] == 1, weight, 0.0)
+
+
+def almost_never(propensity: npt.NDArray[Any]) -> Mask:
+    """P ≤ 0.001: the recommendation is practically never made, so its outcome is hardly observed."""
+    return np.asarray(propensity <= NEAR)
+
+
+def almost_always(propensity: npt.NDArray[Any]) -> Mask:
+    """P ≥ 0.999: the recommendation is practically always made, so its absence is hardly observed."""
+    return np.asarray(propensity >= 1.0 - NEAR)
+
+
+def lacks_overlap(propensity: npt.NDArray[Any]) -> Mask:
+    """One of the two arms is hardly observed."""
+    return almost_never(propensity) | almost_always(propensity)
+
+
+class Pairs(NamedTuple):
+    """Distinct pairs by user: the items of user u are ``item[start[u] : start[u + 1]]``."""
+
+    start: Longs
+    item: Codes
+
+
+class LoggedPairs(NamedTuple):
+    """The pairs of a log in two: those with overlap, and those with an extreme propensity at any time."""
+
+    inside: Pairs
+    extreme: Pairs
+
+    @classmethod
+    def of(cls, user: Codes, item: Codes, extreme: Mask, n_users: int, n_items: int) -> LoggedPairs:
+        """From rows of a log and whether the propensity of each is extreme."""
+        start, (items, flags) = group(user, n_users, item, extreme)
+        starts, first, second = _split_pairs(start, items, flags, n_items)
+        return cls(Pairs(starts[0], first), Pairs(starts[1], second))
+
+    @classmethod
+    def none(cls, n_users: int) -> LoggedPairs:
+        nothing = Pairs(np.zeros(n_users + 1, np.int64), np.empty(0, np.int32))
+        return cls(nothing, nothing)
+
+
+@compiled
+def _split_pairs(start: Any, item: Any, flag: Any, n_items: Any) -> Any:
+    """The distinct pairs among rows grouped by user, in two: where no row has the flag, and where one has it.
+
+    Returns ``starts`` (2 × users + 1) and two arrays of items.
+    """
+    starts, items = np.zeros((2, len(start)), np.int64), np.empty((2, len(item)), np.int32)
+    slot, seen, flagged = np.full(n_items, -1, np.int32), np.empty(n_items, np.int32), np.empty(n_items, np.int8)
+    for user in range(len(start) - 1):
+        n = 0
+        for row in range(start[user], start[user + 1]):
+            i = item[row]
+            if slot[i] < 0:
+                slot[i], seen[n], flagged[n] = n, i, 0
+                n += 1
+            flagged[slot[i]] |= flag[row]
+        starts[:, user + 1] = starts[:, user]
+        for a in range(n):
+            half = flagged[a]
+            items[half, starts[half, user + 1]] = seen[a]
+            starts[half, user + 1] += 1
+            slot[seen[a]] = -1
+    return starts, items[0, : starts[0, -1]].copy(), items[1, : starts[1, -1]].copy()

@@ -16,26 +16,22 @@ from inspect import signature
 from typing import Any, Literal, ParamSpec
 
 import numpy as np
-import numpy.typing as npt
 
+from taurank._types import Codes, Floats, Longs, Mask
 from taurank._validation import check_choice, check_instance
 from taurank.data import sources
 from taurank.data.cell_table import CellTable
 from taurank.data.columns import VALUE, Numbers
 from taurank.data.eligibility import Eligibility
 from taurank.data.fingerprint import fingerprint
-from taurank.data.ids import Catalog, Codes, Ids
+from taurank.data.ids import Catalog, Ids
 from taurank.data.log import Log
 from taurank.data.reader import read_cells
 from taurank.data.remote import RemoteLog
 from taurank.errors import InputError, first_line, plural
-from taurank.estimation.caps import Caps
-from taurank.estimation.estimators import Estimator
-from taurank.estimation.logged_pairs import LoggedPairs
-from taurank.estimation.thresholds import lacks_overlap
-from taurank.estimation.variate import fit_variate
+from taurank.estimation.estimators import Caps, Estimator, LoggedPairs, lacks_overlap
+from taurank.estimation.variate import fit_variate, outcomes_of
 
-Floats = npt.NDArray[np.float64]
 Kind = Literal["effect", "outcome"]
 P = ParamSpec("P")
 
@@ -59,7 +55,7 @@ def outcome(log: Log) -> Gains:
     """The outcome itself: gain = Y. It makes P@k, DCG, AR and AUC of a metric."""
     _check_log(log)
     bought = np.flatnonzero(log.outcome)
-    return _of_rows(log, bought, np.ones(len(bought)), "outcome", "outcome")
+    return _of_rows(log, bought, outcomes_of(log, bought), "outcome", kind="outcome")
 
 
 @_also_remote
@@ -67,13 +63,13 @@ def naive(log: Log) -> Gains:
     """As if all cells had the mean propensity: Z·Y / mean(Z) − (1−Z)·Y / mean(1−Z), Eq. (tau_naive).
 
     The means are over all eligible cells (users · items · times), absent rows counted as untreated. Biased where
-    recommendations follow taste.
+    recommendations follow what users like.
     """
     _check_log(log)
     mean = log.treated_share
     bought = np.flatnonzero(log.outcome)
     value = np.where(log.treated[bought], mean, mean - 1.0)  # never 0: a row of that arm exists
-    return _of_rows(log, bought, 1.0 / value, "naive")
+    return _of_rows(log, bought, outcomes_of(log, bought) / value, "naive")
 
 
 @_also_remote
@@ -82,8 +78,7 @@ def ips(log: Log) -> Gains:
 
     Unbiased if P is right and strictly between 0 and 1 wherever something can happen.
     """
-    _check_log(log)
-    return _weighted(log, log.recorded_propensity("IPS"), Caps(), "ips")
+    return _estimated(log, "ips", Estimator("IPS"))
 
 
 @_also_remote
@@ -99,11 +94,9 @@ def capped_ips(
     ``cap`` applies to both arms; ``cap_treated`` (χ^T) and ``cap_control`` (χ^C) override it. An arm without
     any cap is not capped. Less variance than ``ips``, for a bias that ``taurank.bounds.bias`` computes.
     """
-    _check_log(log)
     if cap is None and cap_treated is None and cap_control is None:
         raise InputError("capped IPS needs a cap: give cap, or cap_treated and cap_control.")
-    caps = Caps.of(cap, cap_treated, cap_control)
-    return _weighted(log, log.recorded_propensity("capped IPS"), caps, "capped_ips")
+    return _estimated(log, "capped_ips", Estimator("capped IPS", Caps.of(cap, cap_treated, cap_control)))
 
 
 @_also_remote
@@ -112,8 +105,7 @@ def snips(log: Log) -> Gains:
 
     The gains hold the values of ``ips``; ``evaluate`` normalizes them within the reach of each metric.
     """
-    _check_log(log)
-    return replace(ips(log), name="snips", estimator=Estimator("SNIPS", normalized=True))
+    return _estimated(log, "snips", Estimator("SNIPS", normalized=True))
 
 
 @_also_remote
@@ -126,10 +118,7 @@ def doubly_robust(log: Log, *, cap: float | None = None, folds: int = 5) -> Gain
     """
     _check_log(log)
     log.recorded_propensity("the doubly robust estimator")
-    estimator = Estimator("doubly robust", Caps.of(cap), fit_variate(log, folds))
-    rows = np.flatnonzero(log.treated | log.outcome)
-    gains = _of_rows(log, rows, estimator.values(log, rows), "doubly_robust")
-    return replace(gains, estimator=estimator)
+    return _estimated(log, "doubly_robust", Estimator("doubly robust", Caps.of(cap), fit_variate(log, folds)))
 
 
 @_also_remote
@@ -233,7 +222,7 @@ class Gains(CellTable):
         )
 
     @property
-    def extreme(self) -> npt.NDArray[np.bool_] | None:
+    def extreme(self) -> Mask | None:
         """Which rows of ``log`` lack overlap (P within 1e-3 of 0 or 1); None if that is not in question."""
         if self.log is None or self.log.propensity is None or self.kind == "outcome":
             return None
@@ -255,7 +244,7 @@ class Gains(CellTable):
         """The fingerprint of ``log``, computed when first asked for; None without a log."""
         return None if self.log is None else fingerprint(self.log)
 
-    def where(self, keep: Callable[[Floats], npt.NDArray[np.bool_]]) -> Gains:
+    def where(self, keep: Callable[[Floats], Mask]) -> Gains:
         """The cells for whose values ``keep`` is true: ``gains.where(lambda value: value > 0)``."""
         try:
             mask = np.asarray(keep(self.value))
@@ -264,8 +253,6 @@ class Gains(CellTable):
         if mask.dtype != np.bool_ or mask.shape != self.value.shape:
             raise InputError("where needs a function of the values that returns True or False for each of them.")
         return self._at(np.flatnonzero(mask))
-
-    only = where  # the earlier name
 
     def within(self, log: Log) -> Gains:
         """The gains of the cells that are eligible in a log, measured over its visits; for a truth beside it."""
@@ -279,8 +266,8 @@ class Gains(CellTable):
         rows = np.flatnonzero(log.eligibility.contains(self.user, self.item, self.time))
         return replace(self._at(rows), eligibility=log.eligibility)
 
-    def _at(self, rows: npt.NDArray[np.intp]) -> Gains:
-        """Some of the cells; they are not those that an estimator would take."""
+    def _at(self, rows: Longs) -> Gains:
+        """Some of the cells; without the estimator, whose sample they no longer are."""
         cells = {column: getattr(self, column)[rows] for column in ("user", "item", "time", "value")}
         return replace(self, **cells, estimator=None)
 
@@ -292,29 +279,18 @@ def _check_log(log: Any) -> None:
     check_instance("log", log, Log, "Log.from_frame(frame) or Log.read(path)")
 
 
-def _weighted(log: Log, propensity: Floats, caps: Caps, name: str) -> Gains:
-    """1 / max(P, χ^T) where treated and bought, −1 / max(1−P, χ^C) where untreated and bought."""
-    bought = np.flatnonzero(log.outcome)
-    control, value = log.treated[bought] == 0, propensity[bought]
-    np.subtract(1.0, value, out=value, where=control)  # in place: a log may hold most of the memory
-    np.maximum(value, caps.treated, out=value, where=~control)
-    np.maximum(value, caps.control, out=value, where=control)
-    with np.errstate(over="ignore"):
-        np.divide(1.0, value, out=value)
-    if not np.isfinite(value).all():
-        raise InputError("a propensity is too small to be inverted; give a cap, such as capped_ips(log, cap=0.01).")
-    np.negative(value, out=value, where=control)
-    return replace(
-        _of_rows(log, bought, value, name),
-        estimator=Estimator(name.replace("_ips", " IPS").replace("ips", "IPS"), caps),
-    )
+def _estimated(log: Log, name: str, estimator: Estimator) -> Gains:
+    """The rows that an estimator gives a value: with a control variate the treated ones, too."""
+    _check_log(log)
+    rows = np.flatnonzero(log.outcome if estimator.variate is None else log.treated | log.outcome)
+    return _of_rows(log, rows, estimator.values(log, rows), name, estimator)
 
 
-def _of_rows(log: Log, rows: npt.NDArray[np.intp], value: Floats, name: str, kind: Kind = "effect") -> Gains:
-    """The gains of outcomes, each times what the outcome is worth, if the log says so."""
+def _of_rows(
+    log: Log, rows: Longs, value: Floats, name: str, estimator: Estimator | None = None, kind: Kind = "effect"
+) -> Gains:
     codes = (log.user[rows], log.item[rows], log.time[rows])
-    worth = value if log.value is None else value * log.value[rows]
-    return Gains(log.catalog, *codes, worth, name, log.timed, kind, log, eligibility=log.eligibility)
+    return Gains(log.catalog, *codes, value, name, log.timed, kind, log, estimator, log.eligibility)
 
 
 def _checked_codes(codes: Any, ids: Ids) -> Codes:

@@ -16,7 +16,7 @@ from taurank._validation import check_choice
 from taurank.data.features import Features
 from taurank.data.log import Log
 from taurank.errors import InputError
-from taurank.estimation.overlap.diagnosis import Diagnosis, diagnose
+from taurank.estimation.overlap import Diagnosis, diagnose
 from taurank.estimation.propensities.additive import AdditiveModel, fit_additive
 from taurank.estimation.propensities.calibration import (
     PairCalibration,

@@ -17,9 +17,7 @@ from scipy.special import stdtrit
 
 from taurank._types import Floats, Longs, Mask
 from taurank.data.log import Log
-from taurank.estimation.caps import Caps
-from taurank.estimation.estimators import Estimator
-from taurank.estimation.thresholds import almost_always, almost_never, lacks_overlap
+from taurank.estimation.estimators import Caps, Estimator, almost_always, almost_never, lacks_overlap
 from taurank.estimation.variate import outcomes_of
 from taurank.evaluation.events import Events, EventSums
 from taurank.evaluation.intervals import Estimate, Visits

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from taurank._jit import compiled
 from taurank.evaluation.rank_kernels import descending
 
-_STRETCH = 128
+STRETCH = 128
 _SORT_PAYS = 256  # deeper lists than this: insertions cost more than sorting the row
 
 
@@ -82,18 +82,18 @@ def _best(scores: Any, offset: Any, columns: Any, values: Any, count: Any) -> No
 @compiled
 def _best_of_row(scores: Any, offset: Any, columns: Any, values: Any, count: Any) -> Any:
     k = len(values)
-    for first in range(0, len(scores), _STRETCH):
-        stretch = scores[first : first + _STRETCH]
-        if _any_above(stretch, values[k - 1]):
+    for first in range(0, len(scores), STRETCH):
+        stretch = scores[first : first + STRETCH]
+        if any_above(stretch, values[k - 1]):
             for j in range(len(stretch)):
                 if stretch[j] > values[k - 1]:
                     count = min(count + 1, k)
-                    _insert(stretch[j], offset + first + j, columns, values, count)
+                    insert(stretch[j], offset + first + j, columns, values, count)
     return count
 
 
 @compiled
-def _any_above(stretch: Any, threshold: Any) -> Any:
+def any_above(stretch: Any, threshold: Any) -> Any:
     """A flag as wide as most scores lets the compiler compare many at once; uncast, it would have 64 bits."""
     above = np.int32(0)
     for j in range(len(stretch)):
@@ -102,7 +102,7 @@ def _any_above(stretch: Any, threshold: Any) -> Any:
 
 
 @compiled
-def _insert(score: Any, column: Any, columns: Any, values: Any, count: Any) -> None:
+def insert(score: Any, column: Any, columns: Any, values: Any, count: Any) -> None:
     """Put a score behind all that are at least as high."""
     slot = count - 1
     while slot > 0 and values[slot - 1] < score:

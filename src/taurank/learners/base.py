@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 import numpy as np
 import numpy.typing as npt
 
-from taurank._choices import OnUnknown, OnUnknownItem
+from taurank._choices import UnknownItems, UnknownUsers
 from taurank._threads import one_blas_thread
 from taurank._validation import check_instance, check_integer
 from taurank.data import archive
@@ -81,10 +81,6 @@ class Learner(Parameters, ABC):
     @abstractmethod
     def score_block(self, user_codes: Codes) -> Float32s:
         """A fresh array (len(user_codes), n_items) with the scores of all items, in catalog order."""
-
-    def score_user(self, user_code: int) -> Float32s:
-        """The scores of all items for one user; they may round differently from those of ``score_block``."""
-        return np.asarray(self.score_block(np.array([user_code], np.int32))[0])
 
     def updates_per_epoch(self, log: Log) -> int:
         """How many updates an epoch makes on this log; 0 for a learner that fits in one pass."""
@@ -192,7 +188,7 @@ class Learner(Parameters, ABC):
         """A copy of this learner for the users of ``log`` that appeared after the fit, learned from their rows.
 
         The items stay as they are, and rows about items that are not in the model are left out. A user without
-        rows gets what the model expects of a user it knows nothing about. ``recommend(rows=log)`` does it in one
+        rows gets what the model expects of a user it knows nothing about. ``recommend(history=log)`` does it in one
         call; ``update(log)`` makes such users part of the model. ``features`` has the tables of known and new users
         (EmpiricalBayes alone): a user without rows then gets what the features say.
         """
@@ -231,7 +227,7 @@ class Learner(Parameters, ABC):
         """Replace what was learned about users by what the rows of these users say; the items stay as they are."""
         raise InputError(
             f"{type(self).__name__} cannot fold in new users; update it with their rows, "
-            "or recommend with on_unknown='popular'."
+            "or recommend with unknown_users='popular'."
         )
 
     def fold_featured(self, log: Log, known: Ids, features: Features) -> None:
@@ -329,11 +325,11 @@ class Learner(Parameters, ABC):
         k: int = 10,
         candidates: Any = None,
         exclude: Any = None,
-        on_unknown: OnUnknown = "raise",
+        unknown_users: UnknownUsers = "raise",
         threads: int | None = None,
         *,
-        on_unknown_item: OnUnknownItem = "raise",
-        rows: Log | None = None,
+        unknown_items: UnknownItems = "raise",
+        history: Log | None = None,
         features: Features | None = None,
         min_effect: float | None = None,
     ) -> pd.DataFrame:
@@ -346,16 +342,17 @@ class Learner(Parameters, ABC):
         (out of stock); what is excluded is never returned, so a user may get fewer than ``k``
         rows. A user that was not in the log is an error ("raise"), is left out with a warning ("warn"), or
         gets the most popular items ("popular"). A candidate that was not in the log is an error ("raise"),
-        is left out with a warning ("warn"), or without one ("drop"). ``rows`` is a log with what is known
+        is left out with a warning ("warn"), or without one ("drop"). ``history`` is a log with what is known
         about users that appeared after the fit, ``features`` their tables (see ``fold_in``); without ``users``, all
-        users of these rows.
+        users of this log.
         With ``min_effect`` an item is recommended only where its score is at least that, so a user for whom
-        nothing helps gets nothing; the learner's scores must be effects (CountingBayes, EmpiricalBayes).
+        nothing helps gets nothing; the learner's scores must be effects (EmpiricalBayes, CountingBayes, CUBN).
         """
         request = Request(
-            self._serving(rows, features), k, candidates, exclude, on_unknown, on_unknown_item, threads, min_effect
-        )
-        return request.frame(users if rows is None or users is not None else rows.users.values)
+            self._serving(history, features), k, candidates, exclude, unknown_users, unknown_items, threads,
+            min_effect,
+        )  # fmt: skip
+        return request.frame(users if history is None or users is not None else history.users.values)
 
     def write_recommendations(
         self,
@@ -364,11 +361,11 @@ class Learner(Parameters, ABC):
         k: int = 10,
         candidates: Any = None,
         exclude: Any = None,
-        on_unknown: OnUnknown = "raise",
+        unknown_users: UnknownUsers = "raise",
         threads: int | None = None,
         *,
-        on_unknown_item: OnUnknownItem = "raise",
-        rows: Log | None = None,
+        unknown_items: UnknownItems = "raise",
+        history: Log | None = None,
         features: Features | None = None,
         min_effect: float | None = None,
     ) -> int:
@@ -377,21 +374,22 @@ class Learner(Parameters, ABC):
         Connected to a cluster, a path without such an ending is a folder, into which all workers write Parquet.
         """
         request = Request(
-            self._serving(rows, features), k, candidates, exclude, on_unknown, on_unknown_item, threads, min_effect
-        )
-        wanted = users if rows is None or users is not None else rows.users.values
+            self._serving(history, features), k, candidates, exclude, unknown_users, unknown_items, threads,
+            min_effect,
+        )  # fmt: skip
+        wanted = users if history is None or users is not None else history.users.values
         machines = engine()
         if machines is not None and known_kind(Path(path)) is None:
             return machines.write_recommendations(request, path, wanted)
         return request.write(path, wanted)
 
-    def _serving(self, rows: Log | None, features: Features | None) -> Fitted:
-        """The learner, with the users of these rows."""
-        if features is not None and rows is None:
-            raise InputError("features are those of new users; give rows= as well, a log with these users.")
-        if rows is None or not has_new_users(self.users, rows):
+    def _serving(self, history: Log | None, features: Features | None) -> Fitted:
+        """The learner, with the users of this log."""
+        if features is not None and history is None:
+            raise InputError("features are those of new users; give history= as well, a log with these users.")
+        if history is None or not has_new_users(self.users, history):
             return self
-        return WithNewUsers(self, self.fold_in(rows, features=features))
+        return WithNewUsers(self, self.fold_in(history, features=features))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Store the fitted learner in exactly one file at ``path``; ``taurank.load`` brings it back.
@@ -401,10 +399,11 @@ class Learner(Parameters, ABC):
         from taurank import __version__
 
         self._fitted("users_")
-        names = [name for name, array in self.stored.items() if not array.optional or f"{name}_" in self.__dict__]
-        arrays = {name: getattr(self, f"{name}_") for name in ("popularity", *names)}
+        state, facts = self._state()
+        arrays = {"popularity": self.popularity_, **state}
         arrays["ids"] = np.frombuffer(ids_to_bytes(self.users, self.items), np.uint8)
         metadata = {
+            **facts,
             "learner": learner_name(type(self)),
             "taurank": __version__,
             "hyper_parameters": self.storable_parameters(),
@@ -412,13 +411,24 @@ class Learner(Parameters, ABC):
         }
         if any(isinstance(array, ShardedArray) for array in arrays.values()):
             sharded.save(path, metadata, arrays)
-            self.__dict__.update(
-                {f"{name}_": array for name, array in sharded.load(path)[1].items() if name != "ids"}
-            )
+            stored = sharded.load(path)[1]
+            self.popularity_ = stored.pop("popularity")
+            del stored["ids"]
+            self._set_state(stored, facts)
         else:
             archive.write(path, "model", metadata, arrays)
         if leftover := self.__dict__.pop("_leftover", None):
             leftover.remove()
+
+    def _state(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """What ``save`` stores of the fit: the arrays that ``stored`` declares, and metadata for JSON."""
+        names = [name for name, array in self.stored.items() if not array.optional or f"{name}_" in self.__dict__]
+        return {name: getattr(self, f"{name}_") for name in names}, {}
+
+    def _set_state(self, arrays: Mapping[str, Any], metadata: Mapping[str, Any]) -> None:
+        """The inverse: the arrays and the metadata of a file."""
+        for name, array in arrays.items():
+            setattr(self, f"{name}_", array)
 
     def _set_leftover(self, path: str | os.PathLike[str]) -> None:
         self._leftover = Leftover.of(path)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from taurank._choices import OnUnknown
+from taurank._choices import UnknownUsers
 from taurank._validation import check_integer
 from taurank.data.sources import to_arrow
 from taurank.errors import InputError
@@ -21,22 +21,22 @@ from taurank.learners.recommend import Request
 from taurank.learners.registry import load
 
 
-def scorer(model: Learner | str | os.PathLike[str], k: int = 10, on_unknown: OnUnknown = "raise") -> Scorer:
+def scorer(model: Learner | str | os.PathLike[str], k: int = 10, unknown_users: UnknownUsers = "raise") -> Scorer:
     """A function from batches with ``user_id`` to batches with ``user_id, item_id, score, rank``.
 
     ``model`` is a fitted learner, or the path of a saved one: a path is opened by each process that scores, which
-    costs nothing to send. ``on_unknown`` is that of ``recommend``.
+    costs nothing to send. ``unknown_users`` is that of ``recommend``.
     """
     check_integer("k", k)
-    return Scorer(model, k, on_unknown)
+    return Scorer(model, k, unknown_users)
 
 
 class Scorer:
     """``scorer(batches)``; it can be pickled, and caches the model it opens."""
 
-    def __init__(self, model: Learner | str | os.PathLike[str], k: int, on_unknown: OnUnknown) -> None:
+    def __init__(self, model: Learner | str | os.PathLike[str], k: int, unknown_users: UnknownUsers) -> None:
         self.model = model if isinstance(model, Learner) else Path(model).resolve()
-        self.k, self.on_unknown = k, on_unknown
+        self.k, self.unknown_users = k, unknown_users
         self._request: Request | None = None
 
     @property
@@ -48,7 +48,7 @@ class Scorer:
     def request(self) -> Request:
         if self._request is None:
             learner: Any = self.model if isinstance(self.model, Learner) else load(self.model)
-            self._request = Request(learner, self.k, None, None, self.on_unknown, "raise", 1)
+            self._request = Request(learner, self.k, unknown_users=self.unknown_users, threads=1)
         return self._request
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

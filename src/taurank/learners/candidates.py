@@ -1,22 +1,23 @@
-"""What a list may hold: the same items for everybody, items of a user's own, or what a log says could be shown."""
+"""What a list may hold: items for everybody, items of a user's own, or what a log says could be shown; less what is
+excluded."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from taurank import _arrays
-from taurank._choices import OnUnknownItem
+from taurank._choices import UnknownItems
 from taurank._jit import compiled
+from taurank._types import Codes, Floats32, Longs
 from taurank.data import sources
-from taurank.data.ids import Codes, Ids, to_array
+from taurank.data.ids import Ids, to_array
 from taurank.data.log import Log
 from taurank.errors import InputError, plural, show
 from taurank.evaluation.ranking_tables import is_table
@@ -25,37 +26,74 @@ _BY_TIME = ("time", "timestamp")
 
 
 @dataclass(frozen=True)
-class Candidates:
-    """The only items to choose from: ``for_all``, or those of each user in ``owners``; None means no limit."""
+class Lists:
+    """Items of some users: those of ``owners[n]`` are ``item[start[n] : start[n + 1]]``."""
 
-    for_all: Codes | None = None
-    owners: Ids | None = None
-    start: npt.NDArray[np.int64] | None = None
-    item: Codes | None = None
+    owners: Ids
+    start: Longs
+    item: Codes
 
     @classmethod
-    def of(cls, candidates: Any, items: Ids, on_unknown: OnUnknownItem) -> Candidates:
-        """From a log, a table with item_id[, user_id], or ids of items."""
-        if candidates is None:
-            return cls()
-        users, ids = _columns(candidates)
-        code = items.encode(ids)
-        _check_known(ids, code, on_unknown)
-        known = code >= 0
-        if users is None:
-            return cls(np.unique(code[known]))
-        owners = Ids(pc.unique(users), "user_id")
-        start, (own,) = _arrays.group(owners.encode(users)[known], len(owners), code[known])
-        return cls(None, owners, start, own)
+    def of(cls, users: pa.Array, item: Codes) -> Lists:
+        """From pairs; −1 stands for an item that is left out."""
+        owners, known = Ids(pc.unique(users), "user_id"), item >= 0
+        start, (items,) = _arrays.group(owners.encode(users)[known], len(owners), item[known])
+        return cls(owners, start, items)
 
-    def lists_of(self, users: pa.Array) -> Codes:
-        """The number of each user's own list, −1 without one."""
-        return np.full(len(users), -1, np.int32) if self.owners is None else self.owners.encode(users)
 
-    def keep(self, scores: npt.NDArray[Any], lists: Codes) -> None:
-        """Put what is not on each row's own list at −∞, in place."""
-        if self.owners is not None:
-            _keep_own(scores, lists, self.start, self.item)
+@dataclass(frozen=True)
+class Limits:
+    """The items that can be listed for anybody, in catalog order, and of them the only ones or the excluded ones of
+    some users."""
+
+    items: Codes
+    of_catalog: int
+    own: Lists | None
+    excluded: Lists | None
+
+    @classmethod
+    def of(cls, candidates: Any, exclude: Any, items: Ids, unknown_items: UnknownItems) -> Limits:
+        """Candidates and exclusions are logs or tables with ``item_id`` and perhaps ``user_id``; candidates may also
+        be ids of items. An unknown item excludes nothing."""
+        allowed = np.ones(len(items), np.bool_)
+        own = excluded = None
+        if candidates is not None:
+            users, ids = _columns(candidates)
+            item = items.encode(ids)
+            _check_known(ids, item, unknown_items)
+            if users is None:
+                allowed[:] = False
+                allowed[item[item >= 0]] = True
+            else:
+                own = (users, item)
+        if exclude is not None:
+            users, item = _excluded(exclude, items)
+            if users is None:
+                allowed[item[item >= 0]] = False
+            else:
+                excluded = (users, item)
+        position = np.where(allowed, np.cumsum(allowed) - 1, -1).astype(np.int32)
+        position = np.append(position, np.int32(-1))  # of an unknown item
+        lists = (None if pairs is None else Lists.of(pairs[0], position[pairs[1]]) for pairs in (own, excluded))
+        return cls(np.flatnonzero(allowed).astype(np.int32), len(items), *lists)
+
+    def narrow(self, values: Any, axis: int = 0) -> Any:
+        """The values of the items that can be listed."""
+        return values if len(self.items) == self.of_catalog else np.take(values, self.items, axis=axis)
+
+    def hiding(self, users: pa.Array) -> Callable[[int, Floats32], None]:
+        """A function that puts what is not for these users at −∞, in scores of the items from ``first`` on."""
+        lists = [
+            (hide, each.owners.encode(users), each)
+            for hide, each in ((_hide_others, self.own), (_hide_listed, self.excluded))
+            if each is not None
+        ]
+
+        def hide_all(first: int, scores: Floats32) -> None:
+            for hide, number, each in lists:
+                hide(scores, first, number, each.start, each.item)
+
+        return hide_all
 
 
 def _columns(candidates: Any) -> tuple[pa.Array | None, pa.Array]:
@@ -95,12 +133,24 @@ def _of_log(log: Log) -> tuple[pa.Array | None, pa.Array]:
     return log.users.decode(user), log.items.decode(item)
 
 
-def _check_known(ids: pa.Array, codes: Codes, on_unknown: OnUnknownItem) -> None:
-    if on_unknown == "drop" or not (codes < 0).any():
+def _excluded(exclude: Any, items: Ids) -> tuple[pa.Array | None, Codes]:
+    """User ids, or None if nobody may get the items, and positions of items."""
+    if isinstance(exclude, Log):
+        bought = np.flatnonzero(exclude.outcome == 1)
+        return exclude.users.decode(exclude.user[bought]), items.encode(exclude.items.values)[exclude.item[bought]]
+    table = sources.to_arrow(exclude)
+    if "item_id" not in table.column_names:
+        raise InputError("exclude needs a column 'item_id', and 'user_id' if it differs between users.")
+    users = to_array(table["user_id"], "user_id") if "user_id" in table.column_names else None
+    return users, items.encode(table["item_id"])
+
+
+def _check_known(ids: pa.Array, codes: Codes, unknown_items: UnknownItems) -> None:
+    if unknown_items == "drop" or not (codes < 0).any():
         return
     text = unknown_ids("candidate", pc.unique(ids.filter(pa.array(codes < 0))))
-    if on_unknown == "raise":
-        choice = "set on_unknown_item (--on-unknown-items) to 'warn' or 'drop'"
+    if unknown_items == "raise":
+        choice = "set unknown_items (--unknown-items) to 'warn' or 'drop'"
         raise InputError(f"{text}; leave them out, or {choice}.")
     warnings.warn(f"{text}; they are never recommended.", stacklevel=7)
 
@@ -113,15 +163,24 @@ def unknown_ids(noun: str, missing: pa.Array) -> str:
 
 
 @compiled
-def _keep_own(scores: Any, lists: Any, start: Any, item: Any) -> None:
-    for row in range(scores.shape[0]):
-        one = scores[row]
-        first, last = 0, 0
-        if lists[row] >= 0:
-            first, last = start[lists[row]], start[lists[row] + 1]
-        own = np.empty(last - first, scores.dtype)
-        for j in range(last - first):
-            own[j] = one[item[first + j]]
-        one[:] = -np.inf
-        for j in range(last - first):
-            one[item[first + j]] = own[j]
+def _hide_listed(scores: Any, first: Any, number: Any, start: Any, item: Any) -> None:
+    """Put the items of each row's list at −∞; ``number`` is −1 for a row without one."""
+    for row in range(len(scores)):
+        if number[row] >= 0:
+            for n in range(start[number[row]], start[number[row] + 1]):
+                if first <= item[n] < first + scores.shape[1]:
+                    scores[row, item[n] - first] = -np.inf
+
+
+@compiled
+def _hide_others(scores: Any, first: Any, number: Any, start: Any, item: Any) -> None:
+    """Put what is not on each row's list at −∞; a row without one has nothing."""
+    for row in range(len(scores)):
+        listed = np.zeros(scores.shape[1], np.bool_)
+        if number[row] >= 0:
+            for n in range(start[number[row]], start[number[row] + 1]):
+                if first <= item[n] < first + scores.shape[1]:
+                    listed[item[n] - first] = True
+        for j in range(scores.shape[1]):
+            if not listed[j]:
+                scores[row, j] = -np.inf

@@ -34,8 +34,8 @@ from taurank.learners.holdout import (
     pilot_epochs,
     refit_epochs,
 )
-from taurank.learners.products import product_tiles, products, tile_items
 from taurank.learners.recommend import MAX_THREADS
+from taurank.learners.scores import dot_products
 from taurank.learners.starting import factors_of
 from taurank.learners.updating import SHARE, News, extended
 from taurank.sgd.rates import decayed
@@ -221,7 +221,7 @@ class FactorLearner(Learner):
         """Like ``prepare``, but the epoch moves user rows alone, and a log without usable rows moves none."""
         raise InputError(
             f"{type(self).__name__} cannot fold in new users: it does not implement prepare_fold(log); "
-            "give update the log of the fit (past=log), or recommend with on_unknown='popular'."
+            "give update the log of the fit (past=log), or recommend with unknown_users='popular'."
         )
 
     def tables(self, n_users: int, n_items: int) -> Factors:
@@ -245,22 +245,12 @@ class FactorLearner(Learner):
         return self
 
     def score_block(self, user_codes: Codes) -> Float32s:
-        return products(self._fitted("user_factors_")[user_codes], self.item_factors_)
+        return dot_products(self._fitted("user_factors_")[user_codes], self.item_factors_)
 
     @property
-    def scores_in_tiles(self) -> bool:
-        """Whether ``score_tiles`` may stand for ``score_block``: not in a subclass that scores in its own way."""
-        usual = getattr(self.score_block, "__func__", None) is FactorLearner.score_block
-        return usual and len(self.items) >= 2 * tile_items(self.factors)
-
-    def score_tiles(self, user_codes: Codes) -> Iterator[tuple[int, Float32s]]:
-        """The scores of ``score_block``, some items at a time: the first item, and scores that the next overwrite."""
-        return product_tiles(self._fitted("user_factors_")[user_codes], self.item_factors_)
-
-    def score_user(self, user_code: int) -> Float32s:
-        if type(self).score_block is not FactorLearner.score_block:  # a subclass that scores in its own way
-            return super().score_user(user_code)
-        return np.asarray(self.item_factors_ @ self._fitted("user_factors_")[user_code])  # no tile to fill
+    def scores_are_products(self) -> bool:
+        """Whether ``recommend`` may search the factors for the best: not if a subclass scores in its own way."""
+        return getattr(self.score_block, "__func__", None) is FactorLearner.score_block
 
 
 def normal_rows(rng: np.random.Generator, count: int, factors: int) -> Iterator[tuple[int, Float32s]]:

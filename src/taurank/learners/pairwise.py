@@ -19,7 +19,7 @@ from taurank.data.ids import Codes
 from taurank.data.log import Log
 from taurank.errors import InputError, TooLittleData
 from taurank.estimation import gains
-from taurank.estimation.caps import Caps
+from taurank.estimation.estimators import Caps
 from taurank.estimation.gains import Gains
 from taurank.learners.drawn import DrawnLearner
 from taurank.learners.eligible import cells_of, pair_sampler
@@ -149,7 +149,7 @@ class DLCE(GainsPass):
         log.recorded_propensity(type(self).__name__)
         cells = gains.capped_ips(log, self.cap, cap_treated=self.cap_treated, cap_control=self.cap_control)
         if self.control_weight == 0:
-            return cells.only(lambda value: value > 0)
+            return cells.where(lambda value: value > 0)
         return replace(cells, value=np.where(cells.value < 0, self.control_weight * cells.value, cells.value))
 
 

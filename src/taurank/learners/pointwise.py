@@ -22,7 +22,7 @@ from taurank.learners.base import Float32s
 from taurank.learners.drawn import DrawnLearner
 from taurank.learners.eligible import arm_sampler, cells_of, class_sampler
 from taurank.learners.factorization import REGULARIZATION_GRID, FactorLearner
-from taurank.learners.products import products
+from taurank.learners.scores import dot_products
 from taurank.learners.updating import extended
 from taurank.sgd import samplers
 from taurank.sgd.samples import POINT
@@ -123,12 +123,5 @@ class CausE(DrawnLearner):
 
     def score_block(self, user_codes: Codes) -> Float32s:
         users = self._fitted("user_factors_")[user_codes]
-        return np.asarray(
-            expit(products(users, self.item_factors_)) - expit(products(users, self.control_item_factors_))
-        )
-
-    def score_user(self, user_code: int) -> Float32s:
-        if type(self).score_block is not CausE.score_block:
-            return super().score_user(user_code)
-        user = self._fitted("user_factors_")[user_code]
-        return np.asarray(expit(self.item_factors_ @ user) - expit(self.control_item_factors_ @ user))
+        treated, control = (dot_products(users, items) for items in (self.item_factors_, self.control_item_factors_))
+        return np.asarray(expit(treated) - expit(control))

@@ -117,8 +117,8 @@ def _restored(kind: type[Learner], metadata: Mapping[str, Any], arrays: archive.
     schema = {"popularity": Array(popularity, ("items",), minimum=0.0), **kind.stored}
     check_arrays(arrays, schema, {**learner.get_params(), "users": len(users), "items": len(items)})
     learner.users_, learner.items_ = users, items
-    for name, array in arrays.items():
-        setattr(learner, f"{name}_", array)
+    learner.popularity_ = arrays.pop("popularity")
+    learner._set_state(arrays, metadata)
     trained_on = metadata.get("log_fingerprint")
     learner.log_fingerprint_ = trained_on if isinstance(trained_on, str) else None
     return learner

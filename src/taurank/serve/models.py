@@ -28,11 +28,7 @@ _LOADED_AT_ONCE = 4
 
 @dataclass(frozen=True)
 class ServedModel:
-    """A fitted learner that scores one user at a time, by text ids.
-
-    Every score of a decision comes from ``score_user``: a product for several users may round differently, and
-    then a replay would not repeat the bits.
-    """
+    """A fitted learner that scores one user at a time, by text ids."""
 
     version: str
     learner: Learner
@@ -54,7 +50,7 @@ class ServedModel:
         code = self.user_code.get(user)
         if code is None:
             return np.asarray(self.learner.popularity_, dtype=np.float32)
-        return self.learner.score_user(code)
+        return np.asarray(self.learner.score_block(np.array([code], np.int32))[0])
 
 
 class Registry:

@@ -17,7 +17,7 @@ import numpy as np
 
 from taurank.data.log import Log
 from taurank.errors import InputError
-from taurank.estimation.overlap.diagnosis import diagnose
+from taurank.estimation.overlap import diagnose
 from taurank.learners import LEARNERS, Learner
 from taurank.serve.deciding import Decider
 from taurank.serve.export import drawn_decisions, export, settled_periods

@@ -47,7 +47,7 @@ purchases = "purchases.parquet"
 visits = "visits.parquet"
 candidates = "items.parquet"
 users = "users.parquet"
-shelves = "tastes.parquet"
+categories = "tastes.parquet"
 today = "today.parquet"
 
 [log]

@@ -27,8 +27,7 @@ from taurank.data.columns import (
     without_dictionary,
 )  # fmt: skip
 from taurank.data.events.periods import Periods, from_local_time, read_instants, wrong_text
-from taurank.data.id_column import IdColumn, sorted_ids, typed_ids
-from taurank.data.ids import Ids
+from taurank.data.ids import IdColumn, Ids, sorted_ids, typed_ids
 from taurank.data.sources import open_table
 from taurank.errors import InputError, plural, show, together
 

@@ -1,1 +1,0 @@
-"""What the propensities of a log allow one to estimate."""

@@ -1,0 +1,161 @@
+"""Scores that are products of factors, and the best of them.
+
+The score of a user and an item is the float64 dot product of their rows, summed in column order and rounded to
+float32. It depends on nothing but the two rows: not on BLAS, threads, the kind of CPU, or what is scored together.
+
+Summing in order is slow, so sums in any other order come first, with a bound on what the order can change. If both
+ends of the bound round to the same float32, that is the score; else the sum is made in order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from taurank._jit import compiled, inlined, vectorized
+from taurank._types import Floats, Floats32
+from taurank.evaluation import topk
+
+ROUNDING_32 = 6e-8  # a little more than 2⁻²⁴: covers the terms of second order for up to 65,536 columns
+ROUNDING_64 = 1.2e-16  # a little more than 2⁻⁵³
+TINY_32 = 1.2e-38  # a float32 product that underflows loses at most this
+HUGE_32 = 1e37  # products of longer rows may overflow in float32
+TILE = 512  # items whose scores fit into the near caches, for 256 users
+FEW_USERS = 32  # for so few, converting items for BLAS does not pay
+
+
+def dot_products(users: Floats32, items: Floats32) -> Floats32:
+    """Scores, users × items."""
+    scores = np.empty((len(users), len(items)), np.float32)
+    exact, slack = users.astype(np.float64), _order_slack(users, items)
+    if len(users) < FEW_USERS:
+        _score_rows(exact, items, slack, scores)
+        return scores
+    for first in range(0, len(items), TILE):
+        tile = items[first : first + TILE]
+        sums = exact @ tile.T.astype(np.float64)
+        _round_sums(sums, exact, tile, slack, scores[:, first : first + TILE])
+    return scores
+
+
+class ProductSearch:
+    """The best of a list of items for blocks of users.
+
+    Float32 products of a tile of items filter: an item is scored only if its product exceeds the score of the k-th
+    best so far, less what float32 can round away: |fl(p·q) − p·q| ≤ d · 2⁻²⁴ · ‖p‖ · ‖q‖ in any order of summation
+    (Higham 2002, section 3.1).
+    """
+
+    def __init__(self, items: Floats32) -> None:
+        self.items, self.largest = items, float(_norms(items).max(initial=0))
+
+    def best(self, users: Floats32, k: int, hide: Callable[[int, Floats32], None]) -> topk.Top:
+        """The ``k`` best items of each user; ``hide(first, scores)`` puts what is left out at −∞, tile by tile."""
+        bound = _norms(users) * self.largest
+        if not bound.max(initial=0) < HUGE_32:
+            scores = dot_products(users, self.items)
+            hide(0, scores)
+            return topk.best(scores, k)
+        running, exact = topk.RunningTop(len(users), k), users.astype(np.float64)
+        d = users.shape[1]
+        rough_slack = (d + 4) * ROUNDING_32 * bound + d * TINY_32  # + 4: the score and the comparison are rounded too
+        slack = _order_slack(users, self.items, self.largest)
+        buffer = np.empty(len(users) * TILE, np.float32)
+        for first in range(0, len(self.items), TILE):
+            tile = self.items[first : first + TILE]
+            rough = buffer[: len(users) * len(tile)].reshape(len(users), len(tile))
+            np.matmul(users, tile.T, out=rough)
+            hide(first, rough)
+            _add_scores(rough, rough_slack, first, exact, tile, slack, running.top())
+        return running.top()
+
+
+def _norms(rows: Floats32) -> Floats:
+    squares = np.empty(len(rows))
+    _add_squares(rows, squares)
+    norms: Floats = np.sqrt(squares)
+    return norms
+
+
+def _order_slack(users: Floats32, items: Floats32, largest: float | None = None) -> Floats:
+    """How far two sums of the same products in float64 can be apart, for each user."""
+    largest = float(_norms(items).max(initial=0)) if largest is None else largest
+    slack: Floats = 2 * (users.shape[1] + 2) * ROUNDING_64 * largest * _norms(users)
+    return slack
+
+
+@compiled
+def _add_squares(rows: Any, squares: Any) -> None:
+    for row in range(len(rows)):
+        squares[row] = _sum_in_any_order(rows[row], rows[row])
+
+
+@compiled
+def _score_rows(users: Any, items: Any, slack: Any, scores: Any) -> None:
+    for i in range(len(items)):
+        for row in range(len(users)):
+            scores[row, i] = _score(users[row], items[i], slack[row])
+
+
+@compiled
+def _round_sums(sums: Any, users: Any, items: Any, slack: Any, scores: Any) -> None:
+    for row in range(len(users)):
+        unclear = np.int32(0)  # as wide as a score: the compiler compares many at once
+        for i in range(len(items)):
+            low, high = np.float32(sums[row, i] - slack[row]), np.float32(sums[row, i] + slack[row])
+            scores[row, i] = low + np.float32(0)  # never −0
+            unclear = np.int32(unclear | np.int32(low != high))
+        if unclear:
+            for i in range(len(items)):
+                scores[row, i] = _rounded(sums[row, i], slack[row], users[row], items[i])
+
+
+@compiled
+def _add_scores(rough: Any, rough_slack: Any, first: Any, users: Any, items: Any, slack: Any, best: Any) -> None:
+    """Insert the scores that may be among the best so far."""
+    columns, values, count = best
+    k = values.shape[1]
+    for row in range(len(users)):
+        least = np.float32(values[row, k - 1] - rough_slack[row])
+        for begin in range(0, len(items), topk.STRETCH):
+            stretch = rough[row, begin : begin + topk.STRETCH]
+            if topk.any_above(stretch, least):
+                for j in range(len(stretch)):
+                    if stretch[j] > least:
+                        score = _score(users[row], items[begin + j], slack[row])
+                        if score > values[row, k - 1]:
+                            count[row] = min(count[row] + 1, k)
+                            topk.insert(score, first + begin + j, columns[row], values[row], count[row])
+                            least = np.float32(values[row, k - 1] - rough_slack[row])
+
+
+@inlined
+def _score(user: Any, item: Any, slack: Any) -> Any:
+    return _rounded(_sum_in_any_order(user, item), slack, user, item)
+
+
+@inlined
+def _rounded(near: Any, slack: Any, user: Any, item: Any) -> Any:
+    """The score, from a sum that is within ``slack`` of the sum in order."""
+    low, high = np.float32(near - slack), np.float32(near + slack)
+    if low != high:
+        low = np.float32(_sum_in_order(user, item))
+    return low + np.float32(0)  # never −0
+
+
+@vectorized
+def _sum_in_any_order(user: Any, item: Any) -> Any:
+    total = 0.0
+    for j in range(len(user)):
+        total += user[j] * np.float64(item[j])
+    return total
+
+
+@inlined
+def _sum_in_order(user: Any, item: Any) -> Any:
+    total = 0.0
+    for j in range(len(user)):
+        total += user[j] * np.float64(item[j])
+    return total

@@ -1,0 +1,170 @@
+"""The answer of a pilot in one sentence: what to show, or why the log cannot tell and which experiment would."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+
+from taurank.data.log import Log
+from taurank.errors import InputError
+from taurank.evaluation.estimates import Estimate
+from taurank.pilot.config import PilotConfig
+from taurank.pilot.gate import Gate, candidates_of, visits_of
+from taurank.pilot.learning import Ranking
+from taurank.pilot.power import SHARES, ExperimentDesign, power
+
+TODAY = "today"
+SHARE_TO_DETECT = 0.1  # of the log's purchases: the effect to detect, if the plan names none
+MAX_WEEKS = 8.0  # that a proposed experiment should take
+
+Decision = Literal["show", "keep", "unknown"]
+KINDS: dict[Decision, str] = {"show": "good", "keep": "caution", "unknown": "poor"}
+
+
+@dataclass(frozen=True)
+class Answer:
+    """``decision`` is "show" (another ranking), "keep" (the baseline) or "unknown"; ``choice`` is the ranker."""
+
+    decision: Decision
+    choice: str | None
+    sentence: str
+    next_step: str
+    experiment: ExperimentDesign | None = None
+
+    def __str__(self) -> str:
+        return self.sentence
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Pilot:
+    """The result of a pilot; ``print`` leads with the answer.
+
+    ``estimate`` compares the rankings on the last periods, ``test``; it is None if the gate refused the log, and then
+    nothing was trained. ``rankings`` were fitted to the periods before. If a learner was chosen, ``model`` is fitted
+    to all of them. ``folder`` has ``report.html``, the plan and the stages, and with a model also ``model`` and
+    ``recommendations.parquet``.
+    """
+
+    answer: Answer
+    estimate: Estimate | None
+    gate: Gate
+    rankings: Mapping[str, Ranking]
+    model: Ranking | None
+    config: PilotConfig
+    log: Log
+    test: Log
+    folder: Path
+
+    @property
+    def cautions(self) -> list[str]:
+        return [] if self.estimate is None else self.estimate.cautions
+
+    def table(self, segment: str = "all") -> pd.DataFrame:
+        """The recommended estimate of every ranking and its difference from the baseline, in purchases."""
+        k, compared = self.config.pilot.k, self.estimate
+        if compared is None:
+            return pd.DataFrame()
+        own = self.of_segment(compared.table, segment)
+        own = own[own["recommended"]].set_index("ranker")
+        other = self.of_segment(compared.differences, segment).set_index("ranker")
+        rows = []
+        for name in own.index:
+            row: Any = own.loc[name]
+            apart: Any = other.loc[name] if name in other.index else None
+            rows.append({
+                "ranking": name, "purchases": number(k * row["estimate"]),
+                "interval": span(k * row["low"], k * row["high"]), f"minus {compared.baseline}":
+                "" if apart is None else number(k * apart["difference"]),
+                "paired interval": "" if apart is None else span(k * apart["low"], k * apart["high"]),
+                "believe": "yes" if row["believe"] else "no",
+            })  # fmt: skip
+        return pd.DataFrame(rows)
+
+    def of_segment(self, frame: pd.DataFrame, segment: str = "all") -> pd.DataFrame:
+        """The rows of a frame of the estimate about the pilot's metric and a segment of users."""
+        frame = frame[frame["metric"] == self.config.pilot.metric]
+        return frame[frame["segment"] == segment] if "segment" in frame else frame
+
+    def __repr__(self) -> str:
+        return f"Pilot({self.answer.sentence!r})"
+
+    def __str__(self) -> str:
+        lines = [self.answer.sentence, f"Next: {self.answer.next_step}."]
+        if self.answer.experiment is not None:
+            lines.append(f"To find out: {self.answer.experiment}")
+        lines += self.cautions
+        table = [] if self.estimate is None else ["", self.table().to_string(index=False)]
+        return "\n".join([*lines, *table, ""])
+
+
+def decide(config: PilotConfig, estimate: Estimate, log: Log, bought_anyway: Callable[[], float]) -> Answer:
+    """The estimate's choice; ``bought_anyway`` is asked for only where an experiment has to be designed."""
+    if estimate.choice is None:
+        verdict = estimate.verdict
+        return unknown(config, verdict.reason, verdict.next_step, log, bought_anyway())
+    rows = estimate.differences
+    if "segment" in rows:
+        rows = rows[rows["segment"] == "all"]
+    rows = rows[rows["metric"] == config.pilot.metric].set_index("ranker")
+    baseline = name_of(estimate.baseline)
+    if estimate.choice != estimate.baseline:
+        sentence = f"Show {estimate.choice}: {_difference(config, rows.loc[estimate.choice])} than {baseline}."
+        return Answer("show", estimate.choice, sentence, estimate.verdict.next_step)
+    sentence = f"Keep {baseline}: no other ranking was compared."
+    if len(rows):
+        best: Any = rows["difference"].idxmax()
+        sentence = f"Keep {baseline}: of the others {best} comes closest, and {_difference(config, rows.loc[best])}."
+    return Answer("keep", estimate.choice, sentence, estimate.verdict.next_step)
+
+
+def unknown(config: PilotConfig, reason: str, next_step: str, log: Log, bought_anyway: float) -> Answer:
+    """Why the log cannot tell, and the experiment that would."""
+    sentence = f"The log cannot tell which ranking is best: {reason.rstrip('.')}."
+    return Answer("unknown", None, sentence, next_step, _experiment(config, log, bought_anyway))
+
+
+def name_of(ranker: str) -> str:
+    return "today's ranking" if ranker == TODAY else ranker
+
+
+def number(value: float) -> str:
+    return "" if not np.isfinite(value) else f"{value:.3f}"
+
+
+def span(low: float, high: float) -> str:
+    return f"{low:.3f} to {high:.3f}"
+
+
+def _difference(config: PilotConfig, row: Any) -> str:
+    """CP@k is a mean over k items; a shop counts purchases."""
+    k = config.pilot.k
+    low, middle, high = (k * float(row[end]) for end in ("low", "difference", "high"))
+    word = "more" if middle >= 0 else "fewer"
+    low, high = (low, high) if middle >= 0 else (-high, -low)
+    return (
+        f"its first {k} items cause {abs(middle):.3g} {word} purchases per {config.per} "
+        f"({config.pilot.level:.0%} interval {low:.3g} to {high:.3g})"
+    )
+
+
+def _experiment(config: PilotConfig, log: Log, bought_anyway: float) -> ExperimentDesign | None:
+    """The smallest share of randomized slots that detects the effect in a few weeks; all slots if none does."""
+    options, visits, items = config.pilot, visits_of(log), candidates_of(log)
+    effect = options.effect or SHARE_TO_DETECT * np.count_nonzero(log.outcome) / visits
+    if items < options.k or not effect:
+        return None
+    sizes: dict[str, Any] = {
+        "effect": min(effect, float(options.k)), "users": log.n_users, "items": items, "slots": options.k,
+        "visits": min(1.0, visits / (log.n_users * log.n_times)),
+        "bought_anyway": min(bought_anyway, options.k - effect),
+    }  # fmt: skip
+    try:
+        designs = [power(**sizes, randomized=share) for share in SHARES if share * options.k < items]
+    except InputError:
+        return None
+    return next((one for one in designs if one.weeks <= MAX_WEEKS), designs[-1])

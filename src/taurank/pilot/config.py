@@ -1,0 +1,162 @@
+"""What a pilot runs on: one TOML file that names a shop's tables, or a log, and a few choices with safe defaults."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from taurank._choices import PropensityKind
+from taurank._validation import check_choice
+from taurank.data.files import find_files
+from taurank.errors import InputError, show
+from taurank.learners import LEARNERS
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Tables(_Section):
+    """``impressions`` and ``purchases`` (optionally ``visits`` and ``candidates``), or a ``log``.
+
+    ``users`` have a column named by ``segment``; ``today`` is the ranking that is shown now; ``categories`` are those
+    that a user can be shown (user_id, category), if ``candidates`` have a category.
+    """
+
+    impressions: Path | None = None
+    purchases: Path | None = None
+    log: Path | None = None
+    visits: Path | None = None
+    candidates: Path | None = None
+    users: Path | None = None
+    categories: Path | None = None
+    today: Path | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        pair = [self.impressions, self.purchases]
+        if (self.log is not None) == any(pair) or (any(pair) and not all(pair)):
+            raise InputError("[tables] must name either impressions and purchases, or a log.")
+        if self.categories is not None and self.candidates is None:
+            raise InputError("categories (user_id, category) need candidates (item_id, category).")
+        return self
+
+    def named(self) -> dict[str, Path]:
+        """The tables that are given, by name."""
+        return {name: path for name, path in self if path is not None}
+
+
+class LogOptions(_Section):
+    """Options of ``Log.from_events``."""
+
+    period: str | int | float = "week"
+    window: str | int | float | None = None
+    combine: str | None = None
+    nulls: str = "drop"
+    timezone: str | None = None
+    incomplete: str | None = None
+    memory_limit: str | None = None
+
+
+class Options(_Section):
+    """``test_share`` of the periods, the last ones, measures; ``trials`` settings of each learner are tried.
+
+    ``effect`` is what an experiment would have to detect, in extra purchases per user and period.
+    """
+
+    learners: tuple[str, ...] = ("popular", "bpr", "dlto", "dlce")
+    propensity: str = "exposure"
+    segment: str | None = None
+    k: int = Field(default=10, ge=1)
+    test_share: float = Field(default=0.4, ge=0.01, le=0.99)
+    trials: int = Field(default=4, ge=1)
+    epochs: int | None = Field(default=None, ge=1)
+    effect: float | None = Field(default=None, ge=0.0)
+    level: float = Field(default=0.95, ge=0.01, le=0.99)
+    seed: int = Field(default=0, ge=0)
+
+    @field_validator("learners")
+    @classmethod
+    def _known_learners(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        if not names:
+            raise InputError("learners is empty; name at least one, such as 'dlce'.")
+        for name in names:
+            check_choice("learners", name, LEARNERS)
+        return names
+
+    @field_validator("propensity")
+    @classmethod
+    def _known_model(cls, name: str) -> str:
+        return check_choice("propensity", name, get_args(PropensityKind))
+
+    @property
+    def metric(self) -> str:
+        return f"CP@{self.k}"
+
+
+class PilotConfig(_Section):
+    """The sections of the TOML file; ``columns`` are those of ``Log.from_events``."""
+
+    tables: Tables
+    columns: Mapping[str, str] = {}
+    log: LogOptions = LogOptions()
+    pilot: Options = Options()
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        segment = self.pilot.segment
+        if segment is not None and self.tables.users is None:
+            raise InputError(f"segment = {show(segment)} needs a table of users that has this column.")
+        for path in self.tables.named().values():
+            find_files(path)
+        return self
+
+    @property
+    def per(self) -> str:
+        """What an effect is a mean over: with a table of visits, users count in the periods in which they came."""
+        return "user and week" if self.tables.visits is None else "visiting user and week"
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str]) -> tuple[PilotConfig, bytes]:
+        """The configuration in a TOML file, and the file's content; tables are relative to the file's folder."""
+        try:
+            content = Path(path).read_bytes()
+            sections = tomllib.loads(content.decode())
+        except OSError as error:
+            raise InputError(f"'{os.fspath(path)}' cannot be read: {error.strerror}.") from error
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise InputError(f"'{os.fspath(path)}' is not valid TOML: {error}.") from error
+        return cls.from_sections(sections, Path(path).parent, f"'{os.fspath(path)}': "), content
+
+    @classmethod
+    def from_sections(cls, sections: Mapping[str, Any], folder: Path = Path(), where: str = "") -> PilotConfig:
+        """Check the sections ``[tables]``, ``[columns]``, ``[log]`` and ``[pilot]``."""
+        tables = sections.get("tables")
+        if isinstance(tables, Mapping):
+            paths = {name: folder / one if isinstance(one, (str, Path)) else one for name, one in tables.items()}
+            sections = {**sections, "tables": paths}
+        try:
+            return cls.model_validate(sections)
+        except ValidationError as error:
+            raise InputError(where + _sentence(error)) from error
+
+
+def _sentence(error: ValidationError) -> str:
+    """The first problem: which key, what it must be, what it is."""
+    problem = error.errors(include_url=False)[0]
+    *sections, key = problem["loc"] or ("the plan",)
+    name = f"'{key}'" + (f" in [{sections[0]}]" if sections else "")
+    if problem["type"] == "extra_forbidden":
+        known = PilotConfig if not sections else PilotConfig.model_fields[str(sections[0])].annotation
+        return f"there is no {name}; known are {', '.join(getattr(known, 'model_fields', {}))}."
+    if problem["type"] == "missing":
+        return f"there is no section [{key}]; it names the tables."
+    if problem["type"] == "value_error":
+        return str(problem["ctx"]["error"])
+    what = problem["msg"].replace("Input should be", "must be")
+    return f"{name} {what[:1].lower()}{what[1:]}, got {show(problem['input'])}."

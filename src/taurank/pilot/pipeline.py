@@ -1,0 +1,152 @@
+"""From a shop's tables to a decision.
+
+Tables → log → propensities → gate → earlier periods train, later periods measure → one estimate of all rankings → the
+answer → the chosen learner fitted to everything. Each stage is stored, see ``stages``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from taurank._progress import Progress
+from taurank.data.files import atomic_path
+from taurank.data.log import Log
+from taurank.errors import InputError
+from taurank.estimation import gains, propensity
+from taurank.evaluation.estimate import estimate
+from taurank.evaluation.estimates import Estimate
+from taurank.evaluation.evaluate import evaluate
+from taurank.learners import Popular
+from taurank.pilot.answer import TODAY, Pilot, decide, unknown
+from taurank.pilot.config import PilotConfig
+from taurank.pilot.gate import check_gate
+from taurank.pilot.learning import fit_learners, learner_of, refit, within
+from taurank.pilot.report import write_report
+from taurank.pilot.stages import Stages, files_of, key_of
+from taurank.pilot.tables import SmallTables
+
+
+def run(
+    plan: str | os.PathLike[str] | Mapping[str, Any],
+    out: str | os.PathLike[str],
+    *,
+    threads: int | None = None,
+    show_progress: bool | None = None,
+) -> Pilot:
+    """Run a pilot: ``plan`` is a TOML file (or its content as a mapping), ``out`` the folder of the result.
+
+    The same call continues where a killed one stopped, and repeats only what a changed plan or table changes. The
+    result depends on the tables, the plan and its seed alone, not on ``threads``.
+    """
+    config, content = (PilotConfig.from_sections(plan), b"") if isinstance(plan, Mapping) else PilotConfig.read(plan)
+    small = SmallTables.read(config)
+    with Progress(show_progress, lines=True) as progress:
+        stages = Stages(Path(out) / "stages", progress)
+        progress.begin("stages", 5 + 2 * len(config.pilot.learners))
+        result = _Run(config, small, Path(out), stages, threads).result()
+        _write_outputs(result, content, threads)
+        progress.step("report")
+    return result
+
+
+@dataclass(frozen=True)
+class _Run:
+    config: PilotConfig
+    small: SmallTables
+    folder: Path
+    stages: Stages
+    threads: int | None
+
+    def result(self) -> Pilot:
+        config, options, categories = self.config, self.config.pilot, self.small.categories
+        used = [path for name, path in config.tables.named().items() if name not in ("users", "today")]
+        key = key_of(files_of(used), dict(config.columns), config.log.model_dump())
+        log = self.stages.run("log", key, ".parquet", lambda path: self._checked(self._read()).write(path), Log.read)
+        self._checked(log)  # a stored stage, too: today's ranking may have changed
+        key = key_of(key, options.propensity, options.seed)
+        log = self.stages.run(
+            "propensity", key, ".parquet", lambda path: self._with_propensity(log).write(path), Log.read
+        )
+        train, test = log.split(share=options.test_share)
+        gate = check_gate(log, categories)
+        if gate.refuses:  # nothing that is learned from such a log could be measured
+            popular = Popular().fit(train)
+            answer = unknown(config, gate.sentence, "record the propensities of what is shown", log,
+                             bought_anyway(options.k, {"popular": popular}, test, self.threads))  # fmt: skip
+            return Pilot(answer, None, gate, {}, None, config, log, test, self.folder)
+        key = key_of(key, options.test_share)
+        models = fit_learners(options, train, categories, key, self.stages, self.threads)
+        rankings = {name: within(model, categories) for name, model in models.items()}
+        compared = compare(config, rankings, test, self.small, self.threads)
+        self.stages.progress.step("estimates")
+        answer = decide(config, compared, log, lambda: bought_anyway(options.k, rankings, test, self.threads))
+        chosen = models.get(answer.choice or "")
+        model = None
+        if chosen is not None:
+            model = within(refit(str(answer.choice), chosen, log, key, self.stages, self.threads), categories)
+        return Pilot(answer, compared, gate, rankings, model, config, log, test, self.folder)
+
+    def _read(self) -> Log:
+        tables = self.config.tables
+        if tables.log is not None:
+            return Log.read(tables.log)
+        named = tables.named()
+        optional: dict[str, Any] = {name: named[name] for name in ("visits", "candidates") if name in named}
+        columns = {key.replace("purchases.", "outcomes."): name for key, name in self.config.columns.items()}
+        return Log.from_events(
+            named["impressions"], named["purchases"], columns=columns, threads=self.threads, **optional,
+            **self.config.log.model_dump(exclude_none=True),
+        )  # fmt: skip
+
+    def _checked(self, log: Log) -> Log:
+        if log.n_times < 2:
+            raise InputError(
+                "a pilot needs at least two periods, earlier ones to learn from and later ones to measure."
+            )
+        self.small.check(log, self.config)
+        return log
+
+    def _with_propensity(self, log: Log) -> Log:
+        """Recorded propensities are kept, missing ones estimated; the exposure model knows the users' categories."""
+        if not log.n_without_propensity:
+            return log
+        model, categories = self.config.pilot.propensity, self.small.categories
+        features = categories.features() if categories is not None and model == "exposure" else None
+        return propensity.estimate(log, self.config.pilot.seed, model=model, features=features, threads=self.threads)
+
+
+def compare(
+    config: PilotConfig, rankings: Mapping[str, Any], test: Log, small: SmallTables, threads: int | None = None
+) -> Estimate:
+    """All rankings on the last periods, today's first if there is one."""
+    today = {} if small.today is None else {TODAY: small.today}
+    options = config.pilot
+    return estimate(
+        {**today, **rankings}, test, [options.metric], by=small.segments, level=options.level,
+        unlisted="last" if today else None, threads=threads,
+    )  # fmt: skip
+
+
+def bought_anyway(k: int, rankings: Mapping[str, Any], test: Log, threads: int | None) -> float:
+    """How many of a list's items are bought without help: the most of any ranking's list, shown or not."""
+    results = (evaluate(one, gains.outcome(test), [f"P@{k}"], threads=threads) for one in rankings.values())
+    return k * max(float(result[f"P@{k}"].mean) for result in results)
+
+
+def _write_outputs(result: Pilot, content: bytes, threads: int | None) -> None:
+    if content:
+        with atomic_path(result.folder / "pilot.toml") as temporary:
+            temporary.write_bytes(content)
+    recommendations, model = result.folder / "recommendations.parquet", result.folder / "model"
+    if result.model is None:  # what an earlier run left is not the answer any more
+        recommendations.unlink(missing_ok=True)
+        model.unlink(missing_ok=True)
+    else:
+        learner_of(result.model).save(model)
+        k = result.config.pilot.k
+        result.model.write_recommendations(recommendations, k=k, candidates=result.log, threads=threads)
+    write_report(result, content.decode())

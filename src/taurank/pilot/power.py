@@ -1,0 +1,174 @@
+"""How many users and weeks, with which share of randomized slots, would detect an effect of a given size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from scipy.optimize import brentq
+from scipy.stats import norm
+
+from taurank._validation import check_integer, check_number
+from taurank.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+SHARES = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+UNKNOWNS = ("effect", "users", "weeks", "randomized")
+
+
+def power(
+    *,
+    effect: float | None = None,
+    users: float | None = None,
+    weeks: float | None = None,
+    randomized: float | None = None,
+    items: int,
+    bought_anyway: float,
+    slots: int = 10,
+    visits: float = 1.0,
+    level: float = 0.95,
+    chance: float = 0.8,
+) -> ExperimentDesign:
+    """Design an experiment with randomized slots; the one of its four sizes that is None is computed.
+
+    ``effect`` is what is to be detected: extra purchases of a user in a week with a visit, if a ranking's first
+    ``slots`` items are shown. ``users`` visit in a share ``visits`` of ``weeks`` weeks. Each slot is randomized with
+    probability ``randomized``: it then shows one of ``items`` candidates at random. ``bought_anyway`` is how many of
+    the ``slots`` items a user buys in such a week without being shown them. The effect is detected if its interval at
+    ``level`` does not contain 0; ``chance`` is the probability of that.
+
+    A ranking's item is shown with P = randomized · slots / items at least. Without being shown it is bought at the
+    rate b = bought_anyway / slots, shown at a = b + effect / slots. The IPS estimate of one week of one user has the
+    variance V = slots · (a / P + b / (1 − P) − (a − b)²), so that n = (z(level) + z(chance))² · V / effect² weeks
+    with a visit are needed, n = users · weeks · visits. Different weeks of a user count as independent.
+    """
+    sizes = {"effect": effect, "users": users, "weeks": weeks, "randomized": randomized}
+    unknown = [name for name in UNKNOWNS if sizes[name] is None]
+    if len(unknown) != 1:
+        raise InputError(
+            f"give three of effect, users, weeks and randomized, the fourth is computed; got {4 - len(unknown)}."
+        )
+    _check_sizes(sizes, items, slots)
+    check_number("bought_anyway", bought_anyway, 0.0, slots)
+    for name, share in (("visits", visits), ("level", level), ("chance", chance)):
+        check_number(name, share, 0.0, 1.0)
+        if share in (0.0, 1.0) and (name, share) != ("visits", 1.0):
+            raise InputError(f"{name} must be between 0 and 1, got {share}.")
+    known = {name: 1.0 if value is None else float(value) for name, value in sizes.items()}
+    design = ExperimentDesign(
+        **known, items=items, bought_anyway=bought_anyway, slots=slots, visits=visits, level=level, chance=chance
+    )
+    solved: dict[str, Any] = {unknown[0]: _SOLVERS[unknown[0]](design)}
+    return replace(design, **solved)
+
+
+@dataclass(frozen=True)
+class ExperimentDesign:
+    """An experiment: its sizes, and what it detects. ``print`` says it in a sentence."""
+
+    effect: float
+    users: float
+    weeks: float
+    randomized: float
+    items: int
+    bought_anyway: float
+    slots: int
+    visits: float
+    level: float
+    chance: float
+
+    @property
+    def propensity(self) -> float:
+        """The smallest chance of a ranking's item to be shown."""
+        return min(self.randomized * self.slots / self.items, 1.0)
+
+    @property
+    def variance(self) -> float:
+        """V, of the estimate from one week of one user."""
+        anyway, gain, p = self.bought_anyway / self.slots, self.effect / self.slots, self.propensity
+        control = anyway / (1.0 - p) if p < 1.0 else (0.0 if anyway == 0 else np.inf)
+        return float(self.slots * ((anyway + gain) / p + control - gain**2))
+
+    @property
+    def needed(self) -> float:
+        """n, the weeks with a visit that the effect needs."""
+        z = norm.ppf(0.5 + self.level / 2) + norm.ppf(self.chance)
+        return float(z**2 * self.variance / self.effect**2)
+
+    def table(self, randomized: Sequence[float] = SHARES) -> pd.DataFrame:
+        """The weeks that these users need, for several shares of randomized slots."""
+        import pandas as pd
+
+        designs = [replace(self, randomized=share) for share in randomized]
+        rows = [{"randomized": p.randomized, "users": p.users, "weeks": _weeks(p)} for p in designs]
+        return pd.DataFrame(rows)
+
+    def __str__(self) -> str:
+        share = f"{100 * self.randomized:.3g}% of the slots"
+        return (
+            f"{np.ceil(self.users):,.0f} users in {_few(self.weeks)} weeks, with {share} randomized over "
+            f"{self.items:,} items, detect an effect of {self.effect:.3g} extra purchases per user and week with a "
+            f"probability of {self.chance:.0%} (interval at {self.level:.0%})."
+        )
+
+
+def _few(weeks: float) -> str:
+    return f"{np.ceil(weeks):,.0f}" if weeks < 1e6 else "more than a million"
+
+
+def _check_sizes(sizes: dict[str, Any], items: int, slots: int) -> None:
+    check_integer("slots", slots)
+    check_integer("items", items, slots)
+    for name, value in sizes.items():
+        if value is not None:
+            check_number(name, value, 0.0, 1.0 if name == "randomized" else np.inf)
+            if not value or not np.isfinite(value):
+                raise InputError(f"{name} must be a positive number, got {value}.")
+    effect = sizes["effect"]
+    if effect is not None and effect > slots:
+        raise InputError(f"effect is at most {slots}, one purchase for each slot, got {effect}.")
+
+
+def _weeks(design: ExperimentDesign) -> float:
+    return design.needed / (design.users * design.visits)
+
+
+def _users(design: ExperimentDesign) -> float:
+    return design.needed / (design.weeks * design.visits)
+
+
+def _randomized(design: ExperimentDesign) -> float:
+    """The smallest share that is enough. The need falls as the share grows, until nothing is left to compare with."""
+    shares = np.linspace(0.0, 1.0, 1001)[1:]
+    enough = next((share for share in shares if _enough(design, randomized=share) <= 0.0), None)
+    if enough is None:
+        raise InputError("no share of randomized slots is enough; take more users or weeks, or a larger effect.")
+    return _root(design, "randomized", 1e-9, float(enough))
+
+
+def _effect(design: ExperimentDesign) -> float:
+    """The smallest effect that is detected."""
+    if _enough(design, effect=float(design.slots)) > 0.0:
+        raise InputError("no effect is large enough for an experiment of this size; take more users, weeks or slots.")
+    return _root(design, "effect", 1e-9, float(design.slots))
+
+
+def _enough(design: ExperimentDesign, **sizes: Any) -> float:
+    """log(needed / given): at most 0 if the experiment is large enough."""
+    design = replace(design, **sizes)
+    return float(np.log(design.needed / (design.users * design.weeks * design.visits)))
+
+
+def _root(design: ExperimentDesign, name: str, low: float, high: float) -> float:
+    if _enough(design, **{name: low}) <= 0.0:
+        return low
+    return float(brentq(lambda value: _enough(design, **{name: value}), low, high, xtol=1e-12))
+
+
+_SOLVERS: dict[str, Callable[[ExperimentDesign], float]] = {
+    "effect": _effect, "users": _users, "weeks": _weeks, "randomized": _randomized,
+}  # fmt: skip

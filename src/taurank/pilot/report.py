@@ -1,0 +1,163 @@
+"""The report of a pilot: the answer in one sentence first, then what it rests on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from taurank import __version__
+from taurank.pilot.answer import KINDS, Pilot, name_of, number, span
+from taurank.pilot.gate import visits_of
+from taurank.pilot.learning import learner_of
+
+if TYPE_CHECKING:
+    import altair as alt
+
+    from taurank.evaluation.estimates import Estimate
+
+LABELS = {"show": "Show it", "keep": "Keep it", "unknown": "Not known"}
+_UNIT = "extra purchases per {per}, of the first {k} items"
+_MEANING = """\
+Every number is an estimate on the last weeks, which no model was trained on, by the doubly robust estimator; the
+other estimators are second opinions. An interval contains the truth in {level:.0%} of such logs, if the propensities
+are right. Differences are paired by user. A row that is not to be believed has no evidence behind it, whatever its
+number is."""
+_SECOND = """\
+Estimators differ in what they trust: IPS the propensities alone, caps trade variance for bias, SNIPS normalizes its
+weights. Where they disagree beyond their intervals, do not believe any of them."""
+_EXPERIMENT = """\
+{plan} Randomize the slots, record with which probability, and run the pilot again. `tr.pilot.power` computes other \
+sizes."""
+
+
+def write_report(result: Pilot, plan: str) -> None:
+    """Write ``report.html``; the file appears whole or not at all."""
+    from taurank.report import page
+
+    page.write(result.folder / "report.html", "Pilot", _blocks(result, plan))
+
+
+def _blocks(result: Pilot, plan: str) -> list[Any]:
+    from taurank.report import page
+
+    answer = result.answer
+    todo = [f"{answer.next_step[:1].upper()}{answer.next_step[1:]}."]
+    if answer.experiment is not None:
+        todo.append(_EXPERIMENT.format(plan=answer.experiment))
+    if result.model is not None:
+        todo.append("The model, fitted to all weeks, is in 'model', its lists are in 'recommendations.parquet'.")
+    steps = [page.heading("What to do now"), page.steps(todo)]
+    return [
+        page.verdict(KINDS[answer.decision], LABELS[answer.decision], " ".join([answer.sentence, *result.cautions])),
+        *(steps if result.estimate is None else _estimates(result, result.estimate, steps)),
+        page.heading("Propensities and overlap"),
+        page.verdict(result.gate.level, result.gate.level.capitalize(), result.gate.sentence),
+        *_experiment(result),
+        page.heading("What was used"),
+        page.table(_facts(result)),
+        *([] if result.estimate is None else _details(result, result.estimate)),
+        *([page.fold("The plan", [page.text(plan)])] if plan else []),
+    ]
+
+
+def _estimates(result: Pilot, estimate: Estimate, steps: list[Any]) -> list[Any]:
+    from taurank.report import page
+
+    options = result.config.pilot
+    drawing = page.chart(chart(result, estimate), _UNIT.format(k=options.k, per=result.config.per))
+    reasons = [
+        f"{name_of(name)}: {verdict}" for (name, metric), verdict in estimate.verdicts.items()
+        if metric == options.metric
+    ]  # fmt: skip
+    blocks = [
+        page.lead([drawing], steps),
+        page.heading("The rankings"),
+        page.table(result.table(), right=["purchases", f"minus {estimate.baseline}"]),
+        page.text(_MEANING.format(level=options.level)),
+        page.fold("Why each number is to be believed or not", [page.listed(reasons)]),
+    ]
+    if "segment" in estimate.table:
+        labels = [label for label in estimate.table["segment"].unique() if label != "all"]
+        tables = [page.table(result.table(label), caption=str(label)) for label in labels]
+        blocks += [page.heading(f"By {options.segment}"), page.tables(tables)]
+    return blocks
+
+
+def _details(result: Pilot, estimate: Estimate) -> list[Any]:
+    from taurank.report import page
+
+    return [
+        page.fold("Second opinions", [page.table(_opinions(result, estimate)), page.text(_SECOND)]),
+        page.fold("Learners and their settings", [page.table(_settings(result))]),
+    ]
+
+
+def chart(result: Pilot, estimate: Estimate) -> alt.LayerChart:
+    """The recommended estimates with their intervals; those that are not to be believed are pale."""
+    import altair as alt
+
+    rows = result.of_segment(estimate.table)
+    rows = rows[rows["recommended"]]
+    k = result.config.pilot.k
+    frame = pd.DataFrame({
+        "ranking": rows["ranker"], "estimate": k * rows["estimate"], "low": k * rows["low"], "high": k * rows["high"],
+        "believe": np.where(rows["believe"], 1.0, 0.35),
+    })  # fmt: skip
+    opacity = alt.Opacity("believe:Q", legend=None, scale=None)
+    base = alt.Chart(frame, width=420, height=max(120, 34 * len(frame))).encode(
+        y=alt.Y("ranking:N", sort=None, title=None), opacity=opacity
+    )
+    ends = base.mark_rule(strokeWidth=2).encode(
+        x=alt.X("low:Q", title=f"extra purchases per {result.config.per}"), x2="high:Q"
+    )
+    zero = alt.Chart(pd.DataFrame({"x": [0.0]})).mark_rule(strokeDash=[3, 3], opacity=0.6).encode(x="x:Q")
+    return zero + ends + base.mark_point(filled=True, size=90).encode(x="estimate:Q")
+
+
+def _experiment(result: Pilot) -> list[Any]:
+    from taurank.report import page
+
+    design = result.answer.experiment
+    if design is None:
+        return []
+    table = design.table()
+    table["weeks"] = [f"{np.ceil(weeks):,.0f}" for weeks in table["weeks"]]
+    table["users"] = [f"{users:,.0f}" for users in table["users"]]
+    table["randomized"] = [f"{share:.0%}" for share in table["randomized"]]
+    return [
+        page.heading("Suggested experiment"),
+        page.table(table, caption=f"To detect {design.effect:.3g} extra purchases per {result.config.per}"),
+    ]
+
+
+def _facts(result: Pilot) -> pd.DataFrame:
+    log, test = result.log, result.test
+    facts = {
+        "users": f"{log.n_users:,}", "items": f"{log.n_items:,}", "periods": f"{log.n_times:,}",
+        "periods that measure": f"{test.n_times:,}", "rows": f"{len(log):,}",
+        "purchases per user and period": f"{np.count_nonzero(log.outcome) / visits_of(log):.3g}",
+        "seed": str(result.config.pilot.seed), "taurank": __version__,
+    }  # fmt: skip
+    return pd.DataFrame({"what": list(facts), "how much": list(facts.values())})
+
+
+def _opinions(result: Pilot, estimate: Estimate) -> pd.DataFrame:
+    rows, k = result.of_segment(estimate.table), result.config.pilot.k
+    return pd.DataFrame({
+        "ranking": rows["ranker"], "estimator": rows["estimator"],
+        "purchases": [number(k * value) for value in rows["estimate"]],
+        "interval": [span(k * low, k * high) for low, high in zip(rows["low"], rows["high"], strict=True)],
+    })  # fmt: skip
+
+
+def _settings(result: Pilot) -> pd.DataFrame:
+    rows = [
+        {
+            "learner": name,
+            "settings": ", ".join(f"{key} {value}" for key, value in learner_of(model).get_params().items()),
+        }
+        for name, model in result.rankings.items()
+    ]
+    return pd.DataFrame(rows)

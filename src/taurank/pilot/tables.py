@@ -1,0 +1,110 @@
+"""The small tables of a pilot, read and checked before any work: today's ranking, segments, categories of users."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from taurank.data.log import Log
+from taurank.data.reader import read_ids
+from taurank.data.sources import Source, from_files
+from taurank.errors import InputError, first_line, plural, show
+from taurank.evaluation.ranking_tables import TableRanker
+from taurank.evaluation.segments import segments_of
+from taurank.pilot.categories import Categories
+from taurank.pilot.config import PilotConfig
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+IDS = ("user_id", "item_id")
+NUMBERS = ("score", "rank")
+
+
+@dataclass(frozen=True, eq=False)
+class SmallTables:
+    """``today`` ranks, ``segments`` has user_id and a label, ``categories`` what each user can be shown."""
+
+    today: TableRanker | None
+    segments: pd.DataFrame | None
+    categories: Categories | None
+
+    @classmethod
+    def read(cls, config: PilotConfig) -> SmallTables:
+        """Read the tables; problems are reported before hours of training, not after."""
+        tables, segment = config.tables, config.pilot.segment
+        today = None if tables.today is None else _read_today(tables.today, config)
+        segments = None
+        if segment is not None and tables.users is not None:
+            segments = _read_segments(tables.users, segment, config)
+        categories = None
+        if tables.categories is not None and tables.candidates is not None:
+            of_user = read_table(tables.categories, config, ("user_id", "category"), ("score",))
+            categories = Categories(of_user, read_table(tables.candidates, config, ("item_id", "category")))
+        return cls(today, segments, categories)
+
+    def check(self, log: Log, config: PilotConfig) -> None:
+        """They must be about the users and items of the log."""
+        if self.segments is not None:
+            segments_of(self.segments, log.users)
+        if self.today is None:
+            return
+        for own, known in ((self.today.users, log.users), (self.today.items, log.items)):
+            if not (known.encode(own.values) >= 0).any():
+                raise InputError(
+                    f"'{config.tables.today}' has no {own.column} of the log, for example {own.name(0)} there and "
+                    f"{known.name(0)} in the log; use the same ids in all tables."
+                )
+
+
+def read_table(
+    path: Path, config: PilotConfig, needed: tuple[str, ...], optional: tuple[str, ...] = ()
+) -> pd.DataFrame:
+    """These columns of a small table, by our names; ``[columns]`` has theirs where the table lacks ours."""
+    source = from_files(path)
+    names = {
+        name: name if name in source.columns else config.columns.get(name, name) for name in (*needed, *optional)
+    }
+    missing = [name for name in needed if names[name] not in source.columns]
+    if missing:
+        raise InputError(
+            f"{source.name} has no column '{missing[0]}'; found: {', '.join(source.columns)}; name it in [columns]."
+        )
+    present = {name: theirs for name, theirs in names.items() if theirs in source.columns}
+    frame: pd.DataFrame = pa.table(
+        {name: _column(source, name, theirs) for name, theirs in present.items()}
+    ).to_pandas()
+    return frame
+
+
+def _column(source: Source, name: str, theirs: str) -> pa.Array | pa.ChunkedArray:
+    if name in IDS:
+        return read_ids(source, theirs)
+    whole = pa.chunked_array([batch.column(0) for batch in source.batches([theirs])])
+    if name not in NUMBERS:
+        return whole
+    try:
+        return pa.chunked_array([source.numerals(part).cast(pa.float64()) for part in whole.chunks], pa.float64())
+    except pa.ArrowException as error:
+        raise InputError(f"column '{theirs}' of {source.name} must be numbers: {first_line(error)}.") from error
+
+
+def _read_today(path: Path, config: PilotConfig) -> TableRanker:
+    frame = read_table(path, config, IDS, NUMBERS)
+    if not set(NUMBERS) & set(frame):
+        raise InputError(f"'{path}' has neither a column 'score' nor 'rank'; a ranking needs one.")
+    return TableRanker(frame)
+
+
+def _read_segments(path: Path, segment: str, config: PilotConfig) -> pd.DataFrame:
+    frame = read_table(path, config, ("user_id", segment))
+    repeated = frame["user_id"][frame["user_id"].duplicated()]
+    if len(repeated):
+        raise InputError(
+            f"'{path}' repeats a user_id in {plural(len(repeated), 'row')}, for example "
+            f"{show(repeated.iloc[0])}; keep one row per user."
+        )
+    return frame

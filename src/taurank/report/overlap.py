@@ -1,0 +1,138 @@
+"""The diagnosis of a log as one page: the verdict, what to do now and the telling chart first, the rest below."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import altair as alt
+import numpy as np
+import pandas as pd
+
+from taurank.estimation.estimators import NEAR
+from taurank.estimation.overlap import COLUMNS, HISTOGRAM_EDGES, Bin, Diagnosis
+from taurank.report import page
+from taurank.report.svg import CHART_WIDTH, SERIES_COLORS
+
+TICKS = (1e-5, 1e-3, 1e-2, 0.1, 0.5, 0.9, 0.99, 0.999, 1 - 1e-5)  # propensities named on the axis
+
+_FIGURES = """\
+P is the propensity: the probability that this item was recommended to this user at this time. A
+purchase is a cell with outcome 1. If the propensities are right, the sum of 1/P over the treated
+cells is, up to chance, the number of all cells. A log without the untreated, unbought cells does
+not say what their propensities are; the checks that would need them are then called not
+identifiable.
+
+Effective purchases (Kish): weighted by 1/P or 1/(1−P), some purchases count for much more than
+others; that many equally weighted ones would have the same precision."""
+_HISTOGRAM = f"""\
+An effect can be learned where an item is sometimes recommended to this user and sometimes not: in
+the middle. At or below {NEAR}, at the left, hardly anything was recommended; at or above {1 - NEAR}, at
+the right, hardly anything was not: the log has nothing to compare with there. The axis is
+logarithmic in the odds P/(1−P)."""
+_CURVE = """\
+Purchases are ordered from the heaviest weight to the lightest. A curve near the diagonal means that
+all count about alike; one that rises steeply at the left means that a few rows decide the result,
+and that a cap on the weights will change it."""
+_BINS = """\
+All known cells in ten groups by propensity. If the propensities are right, as many cells were
+treated as they say, and the points lie on the line. The bars show two standard errors."""
+_NO_BINS = """\
+Not identifiable from this log: it needs the propensities of the cells that were neither recommended
+nor bought. They are known if the log has a row for every cell, or from a table of cells (option
+cells)."""
+
+
+def overlap_page(diagnosis: Diagnosis, path: str | os.PathLike[str]) -> None:
+    """Write a diagnosis as one page that works offline; the file appears whole or not at all."""
+    table = pd.DataFrame([check.formatted() for check in diagnosis.checks], columns=list(COLUMNS))
+    calibration = [page.text(_NO_BINS)]
+    if diagnosis.bins is not None:
+        chart = page.chart(_calibration(diagnosis.bins), "Share treated against mean propensity")
+        calibration = [chart, page.text(_BINS)]
+    blocks = [
+        page.verdict(diagnosis.level, diagnosis.level.capitalize(), diagnosis.verdict),
+        page.lead(
+            [page.chart(_histogram(diagnosis), "Purchases by propensity, treated and control")],
+            [page.heading("What to do now"), page.steps(diagnosis.advice), page.text(_HISTOGRAM)],
+        ),
+        page.heading("Figures"),
+        page.text(diagnosis.size),
+        page.table(table, right=["value", "expected"]),
+        page.text(_FIGURES),
+        page.heading("How the weight is spread"),
+        page.chart(_concentration(diagnosis), "Share of the weight on the heaviest purchases"),
+        page.text(_CURVE),
+        page.heading("Are as many cells treated as the propensities say?"),
+        *calibration,
+    ]
+    page.write(path, "Overlap and propensities", blocks)
+
+
+def _histogram(diagnosis: Diagnosis) -> alt.TopLevelMixin:
+    """Purchases by log-odds of P, one panel for each arm: their numbers can differ a hundredfold."""
+    arms = (diagnosis.treated, diagnosis.control)
+    used = np.flatnonzero(np.sum([arm.histogram for arm in arms], axis=0))
+    least = float(np.log10(1 / NEAR)) + 0.25  # 0.001 … 0.999 is shown in any case
+    ends = [-least, least]
+    if len(used):
+        ends = [min(HISTOGRAM_EDGES[used[0]], -least), max(HISTOGRAM_EDGES[used[-1] + 1], least)]
+    ticks = {float(np.log10(p / (1 - p))): f"{p:.6g}".replace("e-0", "e-") for p in TICKS}
+    label = "'' "
+    for position, name in ticks.items():
+        label = f"abs(datum.value - ({position})) < 1e-6 ? '{name}' : {label}"
+    inner = [position for position in ticks if ends[0] <= position <= ends[1]]
+    axis = alt.Axis(title="propensity", values=inner, labelExpr=label, labelOverlap=False)
+    low, high = np.array(HISTOGRAM_EDGES[:-1]), np.array(HISTOGRAM_EDGES[1:])
+    inside = (low >= ends[0]) & (high <= ends[1])
+    panels = [
+        alt.Chart(pd.DataFrame({"low": low, "high": high, "purchases": arm.histogram})[inside], title=arm.name)
+        .mark_bar(color=color, binSpacing=0.5)
+        .encode(
+            alt.X("low:Q", bin="binned", axis=axis, scale=alt.Scale(domain=ends, nice=False)),
+            alt.X2("high:Q"),
+            alt.Y("purchases:Q", title="purchases", axis=alt.Axis(tickCount=4, format="~s")),
+        )
+        .properties(width=CHART_WIDTH, height=110)
+        for arm, color in zip(arms, SERIES_COLORS, strict=False)
+    ]
+    return alt.vconcat(*panels, spacing=12)
+
+
+def _concentration(diagnosis: Diagnosis) -> alt.TopLevelMixin:
+    """Which share of the weight the heaviest purchases of each arm carry."""
+    parts = [
+        pd.DataFrame({"arm": arm.name, "purchases": np.linspace(0, 1, len(arm.curve)), "weight": arm.curve})
+        for arm in (diagnosis.treated, diagnosis.control)
+    ]
+    sides: dict[str, Any] = {
+        "x": alt.X("purchases:Q", title="share of the purchases, heaviest first", axis=alt.Axis(format="%")),
+        "y": alt.Y("weight:Q", title="share of the weight", axis=alt.Axis(format="%")),
+    }
+    color = alt.Color("arm:N", sort=["treated", "control"], legend=alt.Legend(title=None))
+    curves = alt.Chart(pd.concat(parts)).mark_line(strokeWidth=2).encode(**sides, color=color)
+    return (_diagonal("purchases", "weight", 1.0, sides) + curves).properties(width=CHART_WIDTH, height=260)
+
+
+def _calibration(bins: tuple[Bin, ...]) -> alt.TopLevelMixin:
+    """The share treated against the mean propensity of each bin, with two standard errors."""
+    frame = pd.DataFrame(
+        {
+            "propensity": [b.propensity for b in bins],
+            "treated": [b.treated for b in bins],
+            "low": [b.treated - 2 * b.error for b in bins],
+            "high": [b.treated + 2 * b.error for b in bins],
+        }
+    )
+    x = alt.X("propensity:Q", title="mean propensity of the bin", axis=alt.Axis(tickCount=5))
+    y = alt.Y("treated:Q", title="share treated")
+    even = _diagonal("propensity", "treated", max(frame["propensity"].max(), frame["high"].max()), {"x": x, "y": y})
+    points = alt.Chart(frame).mark_point(filled=True, size=50, opacity=1, color=SERIES_COLORS[0]).encode(x, y)
+    bars = alt.Chart(frame).mark_rule(color=SERIES_COLORS[0])
+    errors = bars.encode(x, alt.Y("low:Q", title="share treated"), alt.Y2("high:Q"))
+    return (even + errors + points).properties(width=CHART_WIDTH, height=260)
+
+
+def _diagonal(x: str, y: str, end: float, sides: dict[str, Any]) -> alt.Chart:
+    line = alt.Chart(pd.DataFrame({x: [0.0, end], y: [0.0, end]}))
+    return line.mark_line(color="currentColor", strokeDash=[3, 3], strokeWidth=1, opacity=0.5).encode(**sides)

@@ -1,0 +1,63 @@
+"""``taurank paper``: the paper's experiments."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from taurank.cli.arguments import import_from_here
+from taurank.cli.options import OutFolder, Source, Threads
+from taurank.cli.terminal import say
+
+
+class PresetName(StrEnum):
+    smoke = "smoke"
+    quick = "quick"
+    full = "full"
+    authors = "authors"
+
+
+class TableFormat(StrEnum):
+    html = "html"
+    latex = "latex"
+
+
+def paper(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="NAME", help="Experiments or TOML files (default: all experiments)."),
+    ] = None,
+    preset: Annotated[
+        PresetName,
+        typer.Option(
+            help="smoke: synthetic data, a minute; quick: shopping data, under an hour; full: tune first, hours; "
+            "authors: the authors' settings and updates, over an hour."
+        ),
+    ] = PresetName.quick,
+    source: Source = None,
+    items: Annotated[
+        str | None, typer.Option(help="Restrict to category or product (default: both).", show_default=False)
+    ] = None,
+    seed: Annotated[
+        int | None,
+        typer.Option(min=0, help="Seed of all draws (default: that of the experiments).", show_default=False),
+    ] = None,
+    format: Annotated[
+        TableFormat, typer.Option(help="latex: also write every table to tables.tex.")
+    ] = TableFormat.html,
+    out: OutFolder = Path("out/reproduce"),
+    threads: Threads = None,
+) -> None:
+    """Run the paper's experiments and write a report.
+
+    The report has every table and figure of the paper, and a verdict on every claim.
+    """
+    from taurank_paper import run
+
+    import_from_here()  # an experiment may name a learner of one's own
+    latex = format is TableFormat.latex
+    folder = run(names or (), preset.value, source, out, threads=threads, items=items, seed=seed, latex=latex)
+    say(f"Wrote {folder / 'report.html'}{' and tables.tex beside it' if latex else ''}.")

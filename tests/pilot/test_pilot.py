@@ -1,0 +1,247 @@
+"""A pilot on made-up shops: its answer against the truth, its stages, its refusals."""
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow.parquet as pq
+import pytest
+
+import taurank as tr
+from taurank.pilot import Pilot
+from taurank.pilot.categories import LAST, Categories, WithinCategories
+from taurank.pilot.config import PilotConfig
+from taurank.pilot.gate import check_gate, visits_of
+from taurank.pilot.tables import IDS, read_table
+from taurank.worlds.shop import Shop
+from taurank.worlds.shop_tables import write_tables
+
+
+@pytest.fixture(scope="module")
+def shop() -> Shop:
+    return Shop.draw(users=3000, items=200, weeks=5, seed=1)
+
+
+@pytest.fixture(scope="module")
+def tables(shop: Shop, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("shop")
+    write_tables(shop, folder, threads=1)
+    plan = folder / "pilot.toml"
+    plan.write_text(plan.read_text() + "trials = 2\nepochs = 20\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def result(tables: Path) -> Pilot:
+    return tr.pilot.run(tables / "pilot.toml", tables / "out", threads=1, show_progress=False)
+
+
+def test_the_answer_names_a_ranking_that_is_better_in_truth(shop: Shop, result: Pilot) -> None:
+    assert result.answer.decision == "show"
+    assert result.answer.choice in ("dlto", "dlce")
+    assert result.gate.level == "good"
+    chosen = shop.value(result.rankings[result.answer.choice].recommend(k=10))
+    assert chosen > 1.5 * shop.value(shop.today())
+    assert str(result).startswith(f"Show {result.answer.choice}: its first 10 items cause ")
+
+
+def test_intervals_contain_the_truth(shop: Shop, result: Pilot) -> None:
+    assert result.estimate is not None
+    table = result.estimate.table
+    rows = table[table["recommended"] & (table["segment"] == "all")].set_index("ranker")
+    lists = {name: one.recommend(k=10) for name, one in result.rankings.items()} | {"today": shop.today()}
+    first = result.log.n_times - result.test.n_times
+    for name, frame in lists.items():
+        known = frame[frame["user_id"].isin(result.test.users.values.to_pylist())]
+        pairs = known.groupby("user_id").head(10)
+        visits = shop.visited[:, first:].sum(1)[shop.users.encode_known(pairs["user_id"].array)]
+        effect = shop.effect(pairs["user_id"].array, pairs["item_id"].array)
+        true = (effect * visits).sum() / (10 * true_visits(shop, result))
+        row: Any = rows.loc[name]
+        width = row["high"] - row["low"]
+        assert row["low"] - width / 2 < true < row["high"] + width / 2, name  # 99.99 % of the time
+
+
+def true_visits(shop: Shop, result: Pilot) -> float:
+    """What a metric is a mean over."""
+    users = shop.users.encode_known(result.test.users.values)
+    return float(shop.visited[users, result.log.n_times - result.test.n_times :].sum())
+
+
+def test_the_result_is_complete_and_the_second_run_repeats_nothing(
+    result: Pilot, tables: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tables / "out"
+    page = (out / "report.html").read_text()
+    assert page.index(result.answer.sentence.replace("'", "&#39;")) < page.index("The rankings")
+    assert (out / "pilot.toml").read_bytes() == (tables / "pilot.toml").read_bytes()
+    lists = pq.read_table(out / "recommendations.parquet").to_pandas()
+    assert lists.groupby("user_id").size().max() == 10
+    assert tr.load(out / "model").users == result.log.users
+    changed = {path: path.stat().st_mtime_ns for path in (out / "stages").iterdir()}
+    again = tr.pilot.run(tables / "pilot.toml", out, threads=2, show_progress=True)
+    assert {path: path.stat().st_mtime_ns for path in (out / "stages").iterdir()} == changed
+    assert again.answer == result.answer
+    assert "model-dlce (done before)" in capsys.readouterr().err
+
+
+def test_a_killed_run_continues_to_the_same_answer(result: Pilot, tables: Path) -> None:
+    """What a kill leaves: the stages before it. The rest is made again, to the same bits."""
+    stages = tables / "out" / "stages"
+    (model,) = stages.glob("model-dlce-*.model")
+    content = model.read_bytes()
+    model.unlink()
+    again = tr.pilot.run(tables / "pilot.toml", tables / "out", threads=1, show_progress=False)
+    assert model.read_bytes() == content
+    assert again.answer == result.answer
+
+
+def test_lists_stay_within_the_users_categories(shop: Shop, result: Pilot) -> None:
+    p = shop.parameters
+    lists = result.rankings["bpr"].recommend(k=10)
+    user = lists["user_id"].str[1:].astype(int).to_numpy()
+    item = lists["item_id"].str[1:].astype(int).to_numpy()
+    assert (p.shelves[user] == p.category[item][:, None]).any(1).all()
+
+
+def test_additive_propensities_alone_are_refused(tmp_path: Path) -> None:
+    write_tables(Shop.draw(users=300, items=120, weeks=3, seed=1), tmp_path, recorded="nothing", threads=1)
+    plan = tomllib.loads((tmp_path / "pilot.toml").read_text())
+    plan["columns"].pop("propensity")
+    plan["pilot"].update(propensity="additive", trials=1, epochs=5, learners=["popular", "dlce"])
+    plan["tables"] = {name: str(tmp_path / path) for name, path in plan["tables"].items()}
+    result = tr.pilot.run(plan, tmp_path / "out", threads=1, show_progress=False)
+    assert result.answer.decision == "unknown"
+    assert result.gate.refuses
+    assert result.estimate is None  # no training: the gate needs the log alone
+    assert not list((tmp_path / "out" / "stages").glob("model-*"))
+    assert result.answer.sentence.startswith("The log cannot tell which ranking is best: the propensities do not fit")
+    assert "of the slots randomized" in str(result)
+    assert not (tmp_path / "out" / "model").exists()
+    assert "Suggested experiment" in (tmp_path / "out" / "report.html").read_text()
+
+
+def test_a_log_without_categories_or_today(tmp_path: Path) -> None:
+    tr.World.synthetic(400, 40, 1).sample(4, random_state=2).log.write(tmp_path / "log.parquet")
+    (tmp_path / "pilot.toml").write_text(
+        '[tables]\nlog = "log.parquet"\n[pilot]\nlearners = ["popular", "dlce"]\ntrials = 1\nepochs = 5\n'
+    )
+    result = tr.pilot.run(tmp_path / "pilot.toml", tmp_path / "out", threads=1, show_progress=False)
+    assert result.estimate is not None
+    assert result.estimate.baseline == "popular"
+    assert visits_of(result.log) == 400 * 4
+    assert json.loads(next((tmp_path / "out/stages").glob("search-dlce*")).read_text())["best"]["epochs"] == 5
+
+
+def test_the_gate_compares_with_the_cells_in_the_categories(shop: Shop, result: Pilot, tables: Path) -> None:
+    of_user = pd.read_parquet(tables / "tastes.parquet").rename(columns={"customer": "user_id"})
+    of_item = pd.read_parquet(tables / "items.parquet").rename(columns={"sku": "item_id"})
+    categories = Categories(of_user, of_item)
+    assert not check_gate(result.log, categories).refuses
+    assert result.log.propensity is not None
+    wrong = result.log.with_propensity(np.minimum(1.3 * result.log.propensity, 0.999))
+    assert check_gate(wrong, categories).refuses
+
+
+def test_scores_within_categories() -> None:
+    log = tr.World.synthetic(6, 5, 0).sample(3, random_state=0).log
+    model = tr.Popular().fit(log)
+    of_item = pd.DataFrame({"item_id": [0, 1, 2, 3], "category": ["a", "b", "a", None]})
+    ranking = WithinCategories(model, Categories(pd.DataFrame({"user_id": [1, 2], "category": ["a", "c"]}), of_item))
+    users = np.arange(log.n_users, dtype=np.int32)
+    shown = ranking.score_block(users) > LAST
+    expected = np.zeros((log.n_users, log.n_items), bool)
+    expected[log.users.encode([1])[0], log.items.encode([0, 2])] = True
+    np.testing.assert_array_equal(shown, expected)
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("[tables]\n", "must name either impressions and purchases, or a log"),
+        ("[tables]\nlog = 3\n", "'log' in .tables. .* path.*, got 3"),
+        ("[tables]\nlog = 'no.parquet'\n", "no.parquet' does not exist"),
+        ("[tabels]\n", "there is no section .tables.; it names"),
+        ("[tables]\nlog = 'pilot.toml'\n[pilot]\nlearners = ['dcle']\n", "learners must be one of"),
+        (
+            "[tables]\nlog = 'pilot.toml'\n[pilot]\nsegments = 'a'\n",
+            r"there is no 'segments' in \[pilot\]; known are learners",
+        ),
+        ("[tables]\nlog = 'pilot.toml'\n[pilot]\nsegment = 'a'\n", "needs a table of users"),
+        (
+            "[tables]\nlog = 'pilot.toml'\n[pilot]\ntest_share = 2\n",
+            "'test_share' in .pilot. must be less than or equal to 0.99, got 2",
+        ),
+        ("[tables\n", "is not valid TOML"),
+    ],
+)
+def test_wrong_plans_are_one_sentence_and_write_nothing(tmp_path: Path, text: str, sentence: str) -> None:
+    plan = tmp_path / "pilot.toml"
+    plan.write_text(text)
+    with pytest.raises(tr.InputError, match=sentence):
+        tr.pilot.run(plan, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_malformed_tables_are_one_sentence_and_write_nothing(tmp_path: Path) -> None:
+    pd.DataFrame({"user_id": [1], "item_id": [2], "treated": [3], "outcome": [0]}).to_parquet(
+        tmp_path / "log.parquet"
+    )
+    with pytest.raises(tr.InputError, match="'treated' must be 0 or 1"):
+        tr.pilot.run({"tables": {"log": str(tmp_path / "log.parquet")}}, tmp_path / "out", show_progress=False)
+    assert not (tmp_path / "out").exists()
+
+
+SIDE_FLAWS: dict[str, tuple[str, Any, str]] = {
+    "today without a score": (
+        "today",
+        lambda one: one[["user_id", "item_id"]],
+        "neither a column 'score' nor 'rank'",
+    ),
+    "today without items": ("today", lambda one: one.drop(columns="item_id"), "has no column 'item_id'"),
+    "today with words": ("today", lambda one: one.assign(score="high"), "column 'score' .* must be numbers"),
+    "today with a null": ("today", lambda one: one.assign(user_id=[None, *one["user_id"][1:]]), "1 null"),
+    "today of others": ("today", lambda one: one.assign(user_id="x" + one["user_id"]), "no user_id of the log"),
+    "a pair twice": ("today", lambda one: pd.concat([one, one[:2]]), "2 rows repeat an earlier"),
+    "no segment": ("users", lambda one: one.drop(columns="segment"), "has no column 'segment'"),
+    "users twice": ("users", lambda one: pd.concat([one, one[:3]]), "repeats a user_id in 3 rows"),
+    "no category": ("categories", lambda one: one.drop(columns="category"), "no column 'category'"),
+    "categories in pieces": ("categories", None, "not a complete Parquet file"),
+}
+
+
+@pytest.mark.parametrize("flaw", SIDE_FLAWS)
+def test_flaws_of_side_tables_are_said_before_any_work(tables: Path, tmp_path: Path, flaw: str) -> None:
+    name, spoil, sentence = SIDE_FLAWS[flaw]
+    plan, _ = PilotConfig.read(tables / "pilot.toml")
+    bad = tmp_path / "bad.parquet"
+    if spoil is None:
+        bad.write_bytes(plan.tables.named()[name].read_bytes()[:500])
+    else:
+        spoil(pd.read_parquet(plan.tables.named()[name])).to_parquet(bad)
+    settings = tomllib.loads((tables / "pilot.toml").read_text())
+    settings["tables"] = {**{key: str(path) for key, path in plan.tables.named().items()}, name: str(bad)}
+    with pytest.raises(tr.InputError, match=sentence):
+        tr.pilot.run(settings, tmp_path / "out", show_progress=False)
+    assert not (tmp_path / "out").exists()
+
+
+def test_side_tables_may_be_semicolon_csvs(tables: Path, tmp_path: Path) -> None:
+    plan, _ = PilotConfig.read(tables / "pilot.toml")
+    frame = pd.read_parquet(tables / "today.parquet")
+    frame.to_csv(tmp_path / "today.csv", sep=";", decimal=",", index=False)
+    read = read_table(tmp_path / "today.csv", plan, IDS, ("score",))
+    pd.testing.assert_frame_equal(
+        read, read_table(tables / "today.parquet", plan, IDS, ("score",)), check_dtype=False
+    )
+
+
+def test_read_plan_keeps_paths_relative_to_the_file(tables: Path) -> None:
+    plan, _ = PilotConfig.read(tables / "pilot.toml")
+    assert plan.tables.today == tables / "today.parquet"
+    assert plan.columns["purchases.timestamp"] == "bought_at"
+    with pytest.raises(tr.InputError, match=r"'tables' must be a valid dictionary .*, got 3"):
+        PilotConfig.from_sections({"tables": 3})
