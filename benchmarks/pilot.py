@@ -94,9 +94,15 @@ def _order(result: Pilot, truth: dict[str, float], threads: int | None) -> tuple
     right = clear = 0
     for first, second in combinations(truth, 2):
         pair = tr.compare(
-            rankers[first], rankers[second], gains, result.config.pilot.metric, unlisted="last", threads=threads
+            rankers[first],
+            rankers[second],
+            gains,
+            result.config.pilot.metric,
+            level=result.config.pilot.level,
+            unlisted="last",
+            threads=threads,
         )
-        winner = pair.winner(result.config.pilot.level)
+        winner = pair.winner
         if winner is not None:
             clear += 1
             right += (winner == "first") == (truth[first] > truth[second])

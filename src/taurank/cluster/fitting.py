@@ -51,12 +51,12 @@ def fit(learner: Any, log: Any, options: FitOptions) -> tuple[list[Record], Fold
         learner.learn(log)
     else:
         raise InputError(_refusal(learner))
-    if options.measured is None and options.callback is None:
+    if options.measurement is None and options.callback is None:
         return [], None
     record = Record(1, float("nan"), 0, options.measure(learner))
     if options.callback:
         options.callback(learner, record)
-    return [record] if options.measured is not None else [], None
+    return [record] if options.measurement is not None else [], None
 
 
 def _train(learner: Any, log: Any, options: FitOptions) -> tuple[list[Record], FolderLeftover | None]:

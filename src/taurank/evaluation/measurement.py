@@ -22,7 +22,7 @@ from taurank.evaluation.intervals import Visits
 from taurank.evaluation.metrics import DEFAULT, OUTCOME_DEFAULT, Metric, parse_all
 from taurank.evaluation.rankers import Ranking, ranker_of, ranking_of
 from taurank.evaluation.ranking_tables import TableRanker
-from taurank.evaluation.weights import Cells, CellWeights, assortments, largest_weights, list_weights
+from taurank.evaluation.weights import BlockSums, Cells, CellWeights, assortments, largest_weights, list_weights
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +36,7 @@ class Measured:
     unknown_users: int
     unknown_items: int
     trained_here: bool
-    rows: Sequence[WeighedRows] = ()
+    rows: Sequence[Any] = ()  # WeighedRows, or a cluster's
     per_user: Floats | Sequence[Floats] = ()
     per_time: Floats | Sequence[Floats] = ()
     overlap: Sequence[float | None] = ()
@@ -49,7 +49,8 @@ class Measurement:
     gains: Gains
     metrics: list[Metric]
     unlisted: str | None = None
-    users: Codes | None = None
+    users: Codes | None = None  # whose means are wanted; None: all
+    with_pairs: bool | None = None  # count logged pairs for the share without overlap; None: if any lacks it
 
     @classmethod
     def prepare(
@@ -60,7 +61,7 @@ class Measurement:
         unlisted: Any = None,
         users: Codes | None = None,
     ) -> Measurement:
-        """A log stands for its recommended estimate. ``users`` are those whose ``means`` are wanted (None: all)."""
+        """A log stands for its recommended estimate; see ``evaluate``."""
         if isinstance(gains, RemoteLog):
             raise InputError("on a cluster, name the estimator: taurank.gains.capped_ips(log, cap), or another one.")
         if isinstance(gains, RemoteGains):  # measured where they are
@@ -83,7 +84,7 @@ class Measurement:
             pairs = [one.means(estimator) for one in self._weighed(ranking, workers)]
             per_user, per_time = np.stack([pair[0] for pair in pairs]), np.stack([pair[1] for pair in pairs])
         else:
-            per_user, per_time = self._means(ranking, self._cells, self._values[:1], workers)[:2]
+            per_user, per_time, _ = self.summarize(*self.sums(ranking, workers))
         return {
             metric.name: self._mean(*means) for metric, *means in zip(self.metrics, per_user, per_time, strict=True)
         }
@@ -96,12 +97,15 @@ class Measurement:
     def measure(self, ranker: Any, workers: int) -> Measured:
         """All that a result is made of."""
         ready, ranking = self._ranking(ranker)
-        trained = getattr(ready, "log_fingerprint_", None)
-        trained_here = trained is not None and trained == self.gains.log_fingerprint
-        unknown = (ranking.unknown_users, ranking.unknown_items)
+        unknown, trained = (ranking.unknown_users, ranking.unknown_items), self.is_trained_here(ready)
         if self.is_estimate:
-            return Measured(*unknown, trained_here, self._weighed(ranking, workers))
-        return Measured(*unknown, trained_here, (), *self._means(ranking, self._cells, self._values, workers))
+            return Measured(*unknown, trained, self._weighed(ranking, workers))
+        return Measured(*unknown, trained, (), *self.summarize(*self.sums(ranking, workers)))
+
+    def is_trained_here(self, ranker: Any) -> bool:
+        """Whether the ranker was trained on the log that the gains were made from."""
+        trained = getattr(ranker, "log_fingerprint_", None)
+        return trained is not None and trained == self.gains.log_fingerprint
 
     @property
     def is_estimate(self) -> bool:
@@ -132,9 +136,11 @@ class Measurement:
     def _pairs(self) -> tuple[Longs, Mask] | None:
         """A row of the log for each logged pair, and which of these pairs lack overlap; None if no row does."""
         log, extreme = self.gains.log, self.gains.extreme
-        if log is None or extreme is None or not extreme.any():
+        if log is None or extreme is None or self.is_estimate or self.users is not None:
             return None
-        rows = _logged(log)
+        if not (extreme.any() if self.with_pairs is None else self.with_pairs):
+            return None
+        rows, _ = logged_cells(log)
         pair = log.user[rows].astype(np.int64) * log.n_items + log.item[rows]
         pairs, first, number = np.unique(pair, return_index=True, return_inverse=True)
         return rows[first], np.bincount(number, extreme[rows], len(pairs)) > 0
@@ -148,7 +154,7 @@ class Measurement:
             chosen &= np.isin(gains.user, self.users)
         rows = slice(None) if chosen.all() else np.flatnonzero(chosen)
         cells, values = Cells(gains.user[rows], gains.item[rows], gains.time[rows]), gains.value[rows][None]
-        if self._pairs is not None and self.users is None:
+        if self._pairs is not None:
             assert gains.log is not None
             pairs, without = self._pairs
             logged = _cells_of(gains.log, pairs)
@@ -158,19 +164,10 @@ class Measurement:
             cells = Cells(*(np.concatenate(pair) for pair in zip(cells, logged, strict=True)))
         return CellWeights(gains.eligibility, cells, self.metrics), np.ascontiguousarray(values)
 
-    @property
-    def _cells(self) -> CellWeights:
-        return self._parts[0]
-
-    @property
-    def _values(self) -> Floats:
-        return self._parts[1]
-
-    def _means(
-        self, ranking: Ranking, cells: CellWeights, values: Floats, workers: int
-    ) -> tuple[Floats, Floats, list[float | None]]:
-        per_user, blocks = cells.sums(ranking, values, workers)
-        return self.summarize(per_user, blocks)
+    def sums(self, ranking: Ranking, workers: int) -> BlockSums:
+        """Sums per user and per block."""
+        cells, values = self._parts
+        return cells.sums(ranking, values, workers)
 
     def summarize(self, per_user: Floats, blocks: list[Floats]) -> tuple[Floats, Floats, list[float | None]]:
         """Means per user and per time from sums per user and per block, and the shares without overlap."""
@@ -224,7 +221,7 @@ class Measurement:
     def _rows(self) -> Longs:
         log = self.gains.log
         assert log is not None
-        rows = _logged(log)
+        rows, _ = logged_cells(log)
         return rows if self._chosen is None else rows[self._chosen[log.user[rows]]]
 
     @cached_property
@@ -252,9 +249,10 @@ class Measurement:
         return list_weights(eligibility, self.metrics), largest_weights(eligibility, self.metrics)
 
 
-def _logged(log: Log) -> Longs:
-    """A row in which nothing was shown and nothing happened is like an absent one."""
-    return np.flatnonzero((log.treated == 1) | (log.outcome == 1))
+def logged_cells(log: Log) -> tuple[Longs, Cells]:
+    """The rows that count, and their cells: one in which nothing was shown or happened is like an absent one."""
+    rows = np.flatnonzero((log.treated == 1) | (log.outcome == 1))
+    return rows, _cells_of(log, rows)
 
 
 def _cells_of(log: Log, rows: Longs) -> Cells:

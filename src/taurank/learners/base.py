@@ -261,12 +261,12 @@ class Learner(Parameters, ABC):
         return self._checked_once(options)
 
     def _checked_once(self, options: FitOptions) -> list[Record]:
-        if options.measured is None and options.callback is None:
+        if options.measurement is None and options.callback is None:
             return []
         record = Record(1, float("nan"), 0, options.measure(self))
         if options.callback:
             options.callback(self, record)
-        return [record] if options.measured is not None else []
+        return [record] if options.measurement is not None else []
 
     def _set_log(self, log: Log | RemoteLog) -> None:
         """What every fitted learner stores: the catalog, how much of each item was bought, and which log it was."""

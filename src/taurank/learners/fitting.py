@@ -23,13 +23,13 @@ from taurank.data.features import Features
 from taurank.data.files import check_target, is_folder
 from taurank.data.log import Log
 from taurank.data.remote import RemoteGains
-from taurank.errors import Diverged, InputError, OverlapWarning, TrainingLogWarning
+from taurank.errors import Diverged, InputError, TrainingLogWarning
 from taurank.estimation.gains import Gains
-from taurank.evaluation.evaluate import evaluate
+from taurank.evaluation.measurement import Measurement
 from taurank.evaluation.metrics import Metric, parse
 from taurank.evaluation.rankers import Ranker
 from taurank.learners.checkpoints import Checkpoint, Record, State
-from taurank.learners.holdout import of_users, some_users, warn_if_improving
+from taurank.learners.holdout import some_users, warn_if_improving
 from taurank.sgd.scheduler import Factors, Stats
 
 if TYPE_CHECKING:
@@ -117,13 +117,11 @@ class FitOptions:
         return isinstance(self.validation, str) and self.validation == "auto"
 
     @cached_property
-    def measured(self) -> Gains | RemoteGains | None:
-        """What a check measures: the validation, without the rows of users that are not sampled where they can go."""
-        if isinstance(self.validation, RemoteGains):
-            return self.validation
-        if not isinstance(self.validation, Gains):
+    def measurement(self) -> Measurement | None:
+        """What checks measure the learner by, prepared once."""
+        if not isinstance(self.validation, (Gains, RemoteGains)):
             return None
-        return self.validation if self.sample is None else of_users(self.validation, self.sample)
+        return Measurement.prepare(self.validation, _given(self.metric), users=self.sample)
 
     @cached_property
     def sample(self) -> Codes | None:
@@ -137,16 +135,7 @@ class FitOptions:
 
     def measure(self, learner: Ranker, threads: int | None = None) -> dict[str, float]:
         """The validation metrics by name; empty without validation."""
-        if self.measured is None:
-            return {}
-        with warnings.catch_warnings():
-            for known in (OverlapWarning, TrainingLogWarning):  # noise once per check; see warn_of_training_log
-                warnings.simplefilter("ignore", known)
-            gains: Any = self.measured
-            result = evaluate(learner, gains, _given(self.metric), threads=threads)
-        if self.sample is None:
-            return {formula.name: float(result[formula.name].mean) for formula in self.formulas}
-        return {f.name: float(np.nanmean(result[f.name].per_user[self.sample])) for f in self.formulas}
+        return {} if self.measurement is None else self.measurement.means(learner, threads)
 
     def warn_of_training_log(self, fingerprint: str | None) -> None:
         """Early stopping by the training log itself notices no overfitting."""
@@ -237,7 +226,7 @@ class Training:
         if state.epoch > self.learner.epochs - self.averaged:
             state.add_to_average()
         due = state.epoch in self.checks
-        metrics = self._validate(state) if due and self.options.measured is not None else {}
+        metrics = self._validate(state) if due and self.options.measurement is not None else {}
         state.history.append(Record(state.epoch, float(stats.loss), int(stats.updates), metrics))
         speed = stats.updates / max(seconds, 1e-9) / 1e6
         bar.step(f"loss {stats.loss:.4g}, {speed:.1f} M updates/s{self._best(state)}")

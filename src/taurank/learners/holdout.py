@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -108,18 +107,6 @@ def some_users(measured: Gains, count: int, seed: int) -> Codes | None:
     """``count`` random users of those that have gains; None if these are no more."""
     users = np.unique(measured.user)
     return None if len(users) <= count else choose_users(users, count, seed)
-
-
-def of_users(measured: Gains, users: Codes) -> Gains:
-    """Gains that measure these users as ``measured`` does, with the other users' rows left out if nothing needs them.
-
-    An estimate that also counts cells without a row is made from its whole log.
-    """
-    if measured.estimator is not None and measured.estimator.is_dense:
-        return measured
-    rows = np.isin(measured.user, users)
-    columns = {name: getattr(measured, name)[rows] for name in ("user", "item", "time", "value")}
-    return replace(measured, log=None, estimator=None, **columns)
 
 
 def choose_users(users: Codes, count: int, seed: int) -> Codes:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,8 @@ import numpy as np
 
 from taurank.data.files import atomic_path
 from taurank.data.log import Log
-from taurank.errors import Diverged, OverlapWarning
-from taurank.estimation import gains
-from taurank.evaluation.evaluate import evaluate
+from taurank.errors import Diverged
+from taurank.evaluation.measurement import Measurement
 from taurank.learners import LEARNERS, Learner, load
 from taurank.pilot.categories import Categories, WithinCategories
 from taurank.pilot.config import Options
@@ -100,7 +98,7 @@ def _search(
     values = [0.0]
     if len(tried) > 1 and train.n_times > 1:
         early, late = train.split(share=VALIDATION_SHARE)
-        measure = gains.recommended(_some_users(late, options.seed))
+        measure = Measurement.prepare(_some_users(late, options.seed), options.metric)
         values = [_value(name, one, options, early, categories, measure, threads) for one in tried]
     with atomic_path(path) as temporary:
         temporary.write_text(json.dumps({"best": tried[int(np.argmax(values))], "tried": tried, "values": values}))
@@ -108,15 +106,13 @@ def _search(
 
 def _value(
     name: str, settings: Mapping[str, Any], options: Options, early: Log, categories: Categories | None,
-    measure: gains.Gains, threads: int | None,
+    measure: Measurement, threads: int | None,
 ) -> float:  # fmt: skip
     try:
         model = _fit(name, settings, early, threads)
     except Diverged:
         return -1e9
-    with warnings.catch_warnings():  # the estimates of the test weeks say it, for the model that is used
-        warnings.simplefilter("ignore", OverlapWarning)
-        return evaluate(within(model, categories), measure, [options.metric], threads=threads)[options.metric].mean
+    return measure.means(within(model, categories), threads)[options.metric]
 
 
 def _some_users(log: Log, seed: int) -> Log:
