@@ -1,4 +1,4 @@
-"""Estimates from a log: estimates against slow twins, intervals that cover, and a verdict in front of every number."""
+"""Estimates from a log against slow twins, intervals that cover, and a verdict in front of every number."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from scipy.special import chdtri, ndtr, stdtrit
 
 from support.builders import cells_frame, dense_log, sparse_log
-from taurank import Gains, InputError, Log, World, bounds, compare, evaluate, gains
+from taurank import Gains, InputError, Log, OverlapWarning, World, bounds, compare, evaluate, gains
 from taurank.cluster.tallies import added_events
 from taurank.data.eligibility import Eligibility
 from taurank.estimation.estimators import Estimator
@@ -365,7 +365,8 @@ class TestVerdict:
     def test_where_overlap_fails_only_the_worst_case_is_certain(self) -> None:
         personal = WORLD.personalized(2.0)
         truth = bounds.expected(personal, TODAY, "CP@10")
-        made = evaluate(TODAY, personal.sample(3, random_state=2).log, "CP@10", detail=True)
+        with pytest.warns(OverlapWarning):
+            made = evaluate(TODAY, personal.sample(3, random_state=2).log, "CP@10", detail=True)
         assert made.verdict is not None
         assert not made.verdict.believe
         (worst,) = made.estimators().query("estimator == 'worst case'").to_dict("records")
@@ -388,7 +389,8 @@ class TestVerdict:
         odd = np.where(bought, chance / 40, chance)
         most = log.treated == 1
         odd = np.where(most & ~bought, np.minimum(chance * 3, 0.999), odd)
-        made = evaluate(TODAY, log.with_propensity(odd), "CP@10")
+        with pytest.warns(OverlapWarning):
+            made = evaluate(TODAY, log.with_propensity(odd), "CP@10")
         assert made.verdict is not None
         assert not made.verdict.believe
 

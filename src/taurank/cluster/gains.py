@@ -86,7 +86,8 @@ class ClusterMeasurement(Measurement):
         if self.gains.estimator is not None:
             return Measured(*unknown, trained, Assessment.of(log, ready, self.metrics, self.gains.estimator))
         needed = self.source.users_with(rows=log.summary.lacks_overlap and self.gains.kind != "outcome")
-        return Measured(*unknown, trained, (), *self._measured(ready, ranking, needed))
+        per_user, per_time, overlap = self._measured(ready, ranking, needed)
+        return Measured(*unknown, trained, (), per_user, per_time, overlap)
 
     def _learner(self, ranker: Any) -> tuple[Any, LearnerRanking]:
         ready, ranking = self._ranking(ranker)

@@ -86,13 +86,15 @@ def evaluate(
     that the ranker was trained on.
     """
     check_fraction("level", level)
+    if not isinstance(detail, bool):
+        raise InputError(f"detail must be True or False, got {show(detail)}.")
     several = isinstance(ranker, Mapping)
     if not several and baseline is not None:
         raise InputError("baseline names one of several rankers; give them as {name: ranker, ...}.")
     rankers = ranker if several else {"": ranker}
     _check_names(rankers, baseline)
     measurement = Measurement.prepare(gains, metrics, unlisted=unlisted)
-    table = _evaluate(measurement, rankers, baseline or next(iter(rankers)), by, level, bool(detail), unit, threads)
+    table = _evaluate(measurement, rankers, baseline or next(iter(rankers)), by, level, detail, unit, threads)
     _warn(table)
     if several:
         return table
@@ -176,7 +178,9 @@ def _of_estimates(
 ) -> Comparison:
     own = measurement.gains.estimator
     assert own is not None
-    evidence = {name: [rows.evidence(own) for rows in one.rows] for name, one in measured.items()}
+    evidence: dict[str, list[Evidence]] = {
+        name: [rows.evidence(own) for rows in one.rows] for name, one in measured.items()
+    }
 
     def result(name: str, m: int) -> MetricResult:
         rows, found = measured[name].rows[m], evidence[name][m]
@@ -190,7 +194,8 @@ def _of_estimates(
 
     def difference(name: str, m: int) -> Estimate:
         first, second = measured[name].rows[m], measured[baseline].rows[m]
-        return first.minus(second, own, evidence[name][m].own, evidence[baseline][m].own)
+        pair: Estimate = first.minus(second, own, evidence[name][m].own, evidence[baseline][m].own)
+        return pair
 
     results = {name: [result(name, m) for m in range(len(one.rows))] for name, one in measured.items()}
     return _compared(measurement, measured, results, difference, baseline, level)

@@ -19,7 +19,7 @@ from taurank._types import Floats, Longs, Mask
 from taurank.data.log import Log
 from taurank.estimation.estimators import Caps, Estimator, almost_always, almost_never, lacks_overlap
 from taurank.estimation.variate import outcomes_of
-from taurank.evaluation.events import Events, EventSums
+from taurank.evaluation.events import Events, EventSums, power_of_two
 from taurank.evaluation.intervals import Estimate, Visits
 from taurank.evaluation.metrics import Metric
 from taurank.evaluation.weights import ListSums
@@ -49,9 +49,11 @@ class Figures(NamedTuple):
         treated, outcome = log.treated[rows] == 1, log.outcome[rows].astype(np.float64)
         propensity = log.recorded_propensity("the check of propensities")[rows]
         extreme, always = lacks_overlap(propensity), almost_always(propensity)
+        with np.errstate(over="ignore"):
+            squares = shown**2
         return cls(
-            float(shown.sum()), float(np.sum(shown**2)), float(np.sum(shown * outcome)),
-            float(np.sum(shown**2 * outcome)), float(np.count_nonzero(treated)),
+            float(shown.sum()), float(squares.sum()), float(np.sum(shown * outcome)),
+            float(np.sum(squares * outcome)), float(np.count_nonzero(treated)),
             float(np.count_nonzero(treated & (outcome != 0))), *pair_weights(log, rows, weight, extreme),
             float(np.sum((weight * outcome)[always & treated])), float(np.sum(weight[always])),
             float(np.sum(shown[~almost_never(propensity)])),
@@ -87,9 +89,9 @@ class Evidence:
     def purchases(self) -> float:
         """The effective number of treated purchases: Kish's effective number of treated rows, times their rate."""
         figures = self.figures
-        if figures.squared == 0.0:
+        if figures.squared == 0.0 or not np.isfinite(figures.squared):  # nothing, or one row of an absurd weight
             return 0.0
-        return figures.shown**2 / figures.squared * (figures.treated_bought / figures.treated)
+        return figures.shown / figures.squared * figures.shown * (figures.treated_bought / figures.treated)
 
     @cached_property
     def exposure(self) -> tuple[float, float, float]:
@@ -99,7 +101,8 @@ class Evidence:
             return np.nan, -np.inf, np.inf
         ratio = float(self.shown.sum()) / total
         deviation = self.shown - ratio * self.listed
-        error = float(np.sqrt(n / (n - 1.0) * np.sum(deviation**2))) / total
+        size = power_of_two(deviation)
+        error = size * float(np.sqrt(n / (n - 1.0) * np.sum((deviation / size) ** 2))) / total
         width = float(stdtrit(n - 1, 0.9995)) * error
         return ratio, ratio - width, ratio + width
 

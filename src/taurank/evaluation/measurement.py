@@ -100,7 +100,8 @@ class Measurement:
         unknown, trained = (ranking.unknown_users, ranking.unknown_items), self.is_trained_here(ready)
         if self.is_estimate:
             return Measured(*unknown, trained, self._weighed(ranking, workers))
-        return Measured(*unknown, trained, (), *self.summarize(*self.sums(ranking, workers)))
+        per_user, per_time, overlap = self.summarize(*self.sums(ranking, workers))
+        return Measured(*unknown, trained, (), per_user, per_time, overlap)
 
     def is_trained_here(self, ranker: Any) -> bool:
         """Whether the ranker was trained on the log that the gains were made from."""
@@ -202,20 +203,16 @@ class Measurement:
     # estimates
 
     def _weighed(self, ranking: Ranking, workers: int) -> list[WeighedRows]:
-        log, gains = self.gains.log, self.gains
+        log = self.gains.log
         assert log is not None
         weights, sums = self._logged_cells.weigh(ranking, workers)
         listed, largest = self._lists
-        with_c = sums or [None] * len(self.metrics)
-        return (
-            [
-                WeighedRows(metric, log, self._rows[inside], weights[m][inside], listed[m], with_c[m], largest[m])
-                for m, metric in enumerate(self.metrics)
-                for inside in [np.flatnonzero(weights[m])]
-            ]
-            if gains.estimator is not None
-            else []
-        )
+        with_c: list[ListSums | None] = [*sums] or [None] * len(self.metrics)
+        return [
+            WeighedRows(metric, log, self._rows[inside], weights[m][inside], listed[m], with_c[m], largest[m])
+            for m, metric in enumerate(self.metrics)
+            for inside in [np.flatnonzero(weights[m])]
+        ]
 
     @cached_property
     def _rows(self) -> Longs:

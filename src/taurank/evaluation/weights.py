@@ -38,6 +38,7 @@ from taurank.evaluation.rankers import Block, Ranking, Scores
 from taurank.evaluation.topk import best_first
 
 T = TypeVar("T")
+_BlockCells = tuple[Codes, CellRows, Codes, Floats]  # users of a block, all rows, their times and gains
 BlockSums = tuple[Floats, list[Floats]]  # part × metric × user, and metric × time of each block
 
 
@@ -144,7 +145,9 @@ class CellWeights:
             blocks += _each_block(part.narrowed(ranking), part.needed, workers, add_block)
         return per_user, blocks
 
-    def _add(self, cells: Any, offset: Longs, weights: Floats, sizes: Any, n_times: int, per_user: Floats) -> Floats:
+    def _add(
+        self, cells: _BlockCells, offset: Longs, weights: Floats, sizes: Any, n_times: int, per_user: Floats
+    ) -> Floats:
         per_time, areas = np.zeros((len(self.metrics), n_times)), np.array([metric.area for metric in self.metrics])
         add_gains(*cells, offset, weights, areas, per_user, per_time)
         for m in np.flatnonzero(areas):

@@ -7,6 +7,7 @@ answer → the chosen learner fitted to everything. Each stage is stored, see ``
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 from taurank._progress import Progress
 from taurank.data.files import atomic_path
 from taurank.data.log import Log
-from taurank.errors import InputError
+from taurank.errors import InputError, OverlapWarning
 from taurank.estimation import gains, propensity
 from taurank.evaluation.evaluate import evaluate
 from taurank.evaluation.measurement import Measurement
@@ -125,10 +126,13 @@ def compare(
     """All rankings on the last periods, today's first if there is one."""
     today = {} if small.today is None else {TODAY: small.today}
     options = config.pilot
-    return evaluate(
+    with warnings.catch_warnings():  # the verdicts say it
+        warnings.simplefilter("ignore", OverlapWarning)
+        table: Comparison = evaluate(
         {**today, **rankings}, test, [options.metric], by=small.segments, level=options.level, detail=True,
         unlisted="last" if today else None, threads=threads,
     )  # fmt: skip
+    return table
 
 
 def bought_anyway(k: int, rankings: Mapping[str, Any], test: Log, threads: int | None) -> float:
