@@ -51,9 +51,10 @@ class Figures(NamedTuple):
         extreme, always = lacks_overlap(propensity), almost_always(propensity)
         with np.errstate(over="ignore"):
             squares = shown**2
+        sold = outcome > 0
         return cls(
             float(shown.sum()), float(squares.sum()), float(np.sum(shown * outcome)),
-            float(np.sum(squares * outcome)), float(np.count_nonzero(treated)),
+            float(np.sum(squares[sold] * outcome[sold])), float(np.count_nonzero(treated)),
             float(np.count_nonzero(treated & (outcome != 0))), *pair_weights(log, rows, weight, extreme),
             float(np.sum((weight * outcome)[always & treated])), float(np.sum(weight[always])),
             float(np.sum(shown[~almost_never(propensity)])),
