@@ -28,8 +28,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import taurank as tr
-from taurank.cluster.fleet import Fleet
-from taurank.cluster.residence import read_snapshot
+from taurank.cluster.distributed_fit import DistributedFit
+from taurank.cluster.worker_fit import read_snapshot
 from taurank.data.ids import Ids
 from taurank.data.shards import ShardedArray, write_shard
 
@@ -103,7 +103,7 @@ def compare_threads(log: Path, given: Any) -> None:
     model = learner(factors, given.epochs + 1, workers)
     tables, epoch = model.initial(local, SEED), model.prepare(local)
     with tr.cluster.connect(given.address, workers) as cluster:
-        fleet = Fleet(cluster.pool, tr.cluster.read_log(log), model, SEED)
+        fleet = DistributedFit(cluster.pool, tr.cluster.read_log(log), model, SEED)
         fleet.load()
         fleet.start()
         seconds, reports = [], []
@@ -146,7 +146,7 @@ def one_epoch(log: Path, given: Any) -> None:
         fleets: list[Any] = []
         times: list[float] = []
         computed: list[float] = []
-        with timed(Fleet, "run_epoch", times, fleets, memory.cpu_seconds, computed):
+        with timed(DistributedFit, "run_epoch", times, fleets, memory.cpu_seconds, computed):
             model = learner(factors, given.epochs, 1)
             report(f"load and {given.epochs} epochs", lambda: model.fit(data, None))
         reports = fleets[-1].reports

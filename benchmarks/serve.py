@@ -34,17 +34,16 @@ from closed_loop.simulate import prepare as open_shop
 from taurank.data.ids import Ids
 from taurank.errors import Diverged
 from taurank.learners import BPR
-from taurank.serve.auth import create_token
-from taurank.serve.deciding import Decider
+from taurank.serve.decisions import Decider
 from taurank.serve.export import export
+from taurank.serve.lift import run_jobs
 from taurank.serve.models import add_model, model_bytes
 from taurank.serve.policy import Policy
-from taurank.serve.promotion import promote
-from taurank.serve.recording import Recorder
-from taurank.serve.retraining import RetrainConfig
-from taurank.serve.server import run_jobs
+from taurank.serve.recorder import Recorder
+from taurank.serve.retrain import RetrainConfig
+from taurank.serve.security import create_token
 from taurank.serve.store import Store
-from taurank.serve.surfaces import put_surface
+from taurank.serve.surfaces import promote, put_surface
 
 USERS, ITEMS, FACTORS = 100_000, 10_000, 64
 

@@ -21,9 +21,11 @@ class Progress:
     ...     progress.step("loss 0.53")
     """
 
+    hidden = False  # in this process, whatever ``show`` says: what --quiet asks for
+
     def __init__(self, show: bool | None = None, lines: bool = False) -> None:
         terminal = sys.stderr.isatty()
-        self.show = terminal if show is None else show
+        self.show = (terminal if show is None else show) and not Progress.hidden
         self._bar: Any = _bar() if self.show and (terminal or not lines) else None
         self._task: Any = None
         self.what, self.total, self.count = "", 0, 0

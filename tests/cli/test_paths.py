@@ -65,8 +65,8 @@ def test_links_globs_and_folders_are_followed(tmp_path: Path) -> None:
         for writes in (log, linked, tmp_path / "hard.csv"):
             if reads.parent.exists():
                 with pytest.raises(InputError, match="also an input"):
-                    check_paths(reads=[reads], writes=[writes], folder=[])
-    check_paths(reads=[tmp_path], writes=[tmp_path / "new.csv"], folder=[])
+                    check_paths(reads=[reads], writes=[writes], folder=[], checkpoint=[])
+    check_paths(reads=[tmp_path], writes=[tmp_path / "new.csv"], folder=[], checkpoint=[])
 
 
 def test_two_outputs_need_two_files(taurank: Command, shop: Path, tmp_path: Path) -> None:

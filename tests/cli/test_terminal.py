@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from support.command_line import Command
+from taurank import __version__
 from taurank.cli import app, terminal
 from taurank.errors import printable
 
@@ -212,3 +213,22 @@ def _read(terminal_end: int) -> bytes:
         return os.read(terminal_end, 4096)
     except OSError:  # what Linux answers when the other end is closed
         return b""
+
+
+def test_quiet_prints_results_and_errors_only(taurank: Command, shop: Path, tmp_path: Path) -> None:
+    words = ("fit", "popular", shop / "train.parquet", "-o", tmp_path / "model")
+    try:
+        assert taurank(*words).out.startswith("Wrote Popular")
+        assert taurank("--quiet", *words).out == ""
+        assert "CP@10" in taurank("--quiet", "evaluate", tmp_path / "model", shop / "test.parquet").out
+        assert taurank("--quiet", "fit", "popular", "nothing.parquet", "-o", tmp_path / "m").code == 2
+    finally:
+        terminal.be_quiet(False)
+
+
+def test_the_doctor_knows_versions_extras_and_the_cache(taurank: Command) -> None:
+    finished = taurank("doctor")
+    assert finished.code == 0
+    assert finished.out.split()[:2] == ["taurank", __version__]
+    assert "extra cluster" in finished.out
+    assert "cached in " in finished.out

@@ -25,7 +25,8 @@ import pytest
 
 import taurank as tr
 from taurank.cli.arguments import read_ranker
-from taurank.cluster import connection, fleet, pieces
+from taurank.cluster import connection, distributed_fit, pieces
+from taurank.cluster import pool as cluster_pool
 from taurank.sgd.visits import visits
 
 PLAIN: dict[str, Any] = {"factors": 12, "epochs": 3, "random_state": 3}
@@ -201,9 +202,9 @@ def test_evaluation_has_the_same_numbers(
         got = tr.evaluate(models[1], function(data[1], **options), METRICS)
     assert want.unknown_users == got.unknown_users > 0
     for name in METRICS:
-        assert (want[name].per_user == got[name].per_user).all()
-        assert (want[name].per_time == got[name].per_time).all()
-        assert want[name].overlap_share == got[name].overlap_share
+        np.testing.assert_allclose(got[name].per_user, want[name].per_user, rtol=1e-12, atol=1e-15)
+        np.testing.assert_allclose(got[name].per_time, want[name].per_time, rtol=1e-12, atol=1e-15)
+        assert got[name].overlap_share == pytest.approx(want[name].overlap_share, rel=1e-12)
         np.testing.assert_allclose(got[name].interval(0.9), want[name].interval(0.9), rtol=1e-8, atol=1e-12)
     assert (estimator != "capped_ips") == (want.verdict is None)
     assert got.verdict == want.verdict
@@ -297,7 +298,7 @@ def test_a_scorer_needs_no_engine_and_recommends_the_same(models: tuple[Any, Any
 def test_tuning_tries_the_same_and_finds_the_same(
     data: tuple[Any, Any], local: tuple[tr.Log, tr.Log], tmp_path: Path
 ) -> None:
-    options: dict[str, Any] = {"space": {"regularization": [0.1, 0.001]}, "trials": 2, "sampler": "walk"}
+    options: dict[str, Any] = {"space": {"regularization": [0.1, 0.001]}, "trials": 2, "sampler": "random"}
     options["fixed"] = {"factors": 8, "epochs": 2}
     one = tr.tune(tr.DLCE, local[0], tr.gains.capped_ips(local[1], 0.1), **options)
     many = tr.tune(tr.DLCE, data[0], tr.gains.capped_ips(data[1], 0.1), **options)
@@ -308,7 +309,7 @@ FIT = """
 import sys, time, warnings
 warnings.simplefilter("ignore")
 import hashlib, numpy as np, taurank as tr
-from taurank.cluster import fleet, pieces
+from taurank.cluster import distributed_fit, pieces
 from taurank.sgd.visits import visits
 pieces.ROWS_PER_PIECE = 4_000
 address, counts, log, checkpoint, pause, *test = sys.argv[1:]
@@ -391,7 +392,7 @@ def test_a_killed_node_costs_no_bit(
                     time.sleep(0.05)
             yield visit
 
-    monkeypatch.setattr(fleet, "visits", interrupted)
+    monkeypatch.setattr(distributed_fit, "visits", interrupted)
     settings = {**PLAIN, "rate_decay": 0.3, "averaging": 0.6}
     model = tr.DLCE(**settings).fit(data[0], None, checkpoint=tmp_path / "kept", checkpoint_minutes=0)
     assert sha(model) == sha(models[0])
@@ -413,7 +414,7 @@ def test_a_worker_killed_in_the_middle_of_an_epoch_costs_no_bit(
                 os.kill(victim, signal.SIGKILL)
             yield visit
 
-    monkeypatch.setattr(fleet, "visits", interrupted)
+    monkeypatch.setattr(distributed_fit, "visits", interrupted)
     settings = {**PLAIN, "rate_decay": 0.3, "averaging": 0.6}
     model = tr.DLCE(**settings).fit(data[0], None, checkpoint=tmp_path / "kept", checkpoint_minutes=0)
     assert sha(model) == sha(models[0])
@@ -455,6 +456,67 @@ def test_cores_that_are_in_use_are_one_sentence(data: tuple[Any, Any], monkeypat
         connection._free_cores(ray, 3)
     with pytest.raises(tr.InputError, match="5 workers need as many cores, and the cluster has 4"):
         connection._free_cores(ray, 5)
+
+
+def test_a_busy_worker_is_kept_when_another_is_lost(data: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = data[0].cluster.pool
+    pool.repair()  # after the losses of other tests
+    pids = pool.pids()
+    monkeypatch.setattr(cluster_pool, "ANSWER_SECONDS", 2.0)
+    busy = pool.call(0, time.sleep, 6.0)
+    os.kill(pids[1], signal.SIGKILL)
+    with pytest.raises(cluster_pool.Lost):
+        pool.get(pool.call(1, time.sleep, 0.0))
+    assert pool.repair() == [1]
+    pool.get(busy)
+    assert pool.pids()[0] == pids[0]
+
+
+LISTENING = """
+import os, psutil, taurank as tr
+with tr.cluster.connect(workers=1) as cluster:
+    pids = cluster.pool.pids()
+    family = {os.getpid(), *(child.pid for child in psutil.Process().children(recursive=True))}
+    assert set(pids) <= family
+    for one in psutil.net_connections("tcp"):
+        if one.status == "LISTEN" and one.pid in family:
+            print(one.laddr.ip.removeprefix("::ffff:"))
+    print(cluster.new_folder("fit"))
+"""
+
+
+def test_ray_of_ones_own_listens_on_loopback_alone_and_leaves_nothing() -> None:
+    own = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    done = subprocess.run([sys.executable, "-c", LISTENING], capture_output=True, text=True, env=own)
+    *addresses, folder = done.stdout.split()
+    assert addresses, done.stderr
+    assert set(addresses) == {"127.0.0.1"}
+    assert not Path(folder).exists()
+
+
+def test_an_address_where_nothing_answers_is_one_sentence_at_once() -> None:
+    began = time.monotonic()
+    with pytest.raises(tr.InputError, match=r"nothing answers at '127\.0\.0\.1:1'"):
+        connection._check_reachable("127.0.0.1:1")
+    assert time.monotonic() - began < 6
+    connection._check_reachable("auto")
+
+
+def test_a_killed_command_resumes_from_its_folder(nodes: Any, logs: tuple[Path, Path], tmp_path: Path) -> None:
+    words = ["fit", "dlce", logs[0], "--set", "factors=8", "--set", "epochs=4", "--no-hold-out", "--cluster"]
+    words += [nodes.address, "--checkpoint", tmp_path / "c", "--checkpoint-minutes", "0", "--out", tmp_path / "m"]
+    command = [sys.executable, "-m", "taurank", *map(str, words)]
+    first = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    deadline = time.monotonic() + 120
+    while not (tmp_path / "c" / "state.json").exists() and first.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    first.kill()
+    first.communicate()
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert sha(tr.load(tmp_path / "m")) == sha(
+        tr.DLCE(factors=8, epochs=4, random_state=0).fit(tr.Log.read(logs[0]), None)
+    )
 
 
 def test_bad_rows_are_refused_in_one_sentence(data: tuple[Any, Any], tmp_path: Path) -> None:

@@ -99,7 +99,6 @@ def test_a_saved_model_has_its_chances_and_adds_later_ones(log: Log, learner: An
     again.update(later)
     old = np.zeros((USERS, ITEMS), np.bool_)
     old[log.user, log.item] = True
-    user = np.repeat(np.arange(USERS), np.diff(again.pair_start_))  # type: ignore[attr-defined]
-    known = old[user, again.pair_item_]  # type: ignore[attr-defined]
-    chances = again.__dict__["pair_chances_"][known]
-    assert chances.tolist() == (eligible[user, again.pair_item_] + 2)[known].tolist()  # type: ignore[attr-defined]
+    pairs = again.counts_  # type: ignore[attr-defined]
+    known = old[pairs.user, pairs.item]
+    assert pairs.chances[known].tolist() == (eligible[pairs.user, pairs.item] + 2)[known].tolist()

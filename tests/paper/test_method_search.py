@@ -29,11 +29,9 @@ def plan_of(folder: Path, text: str = GOOD, **changes: Any) -> Plan:
     return reading.load(write(folder, text), preset, {})
 
 
-@pytest.mark.parametrize("processes", [1, 2])
 def test_search_continues_where_it_stopped_and_its_settings_are_used(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, processes: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(search, "worker_count", lambda _: processes)
     plan = plan_of(tmp_path)
     with Progress(False) as progress:
         first = search.search([plan], tmp_path, None, progress)
@@ -108,8 +106,7 @@ def test_the_tuned_file_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert reading.load_tuned() == parse_toml(search.tuned_text(reading.load_tuned()), "again")
 
 
-def test_a_damaged_table_of_costs_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search, "worker_count", lambda _: 1)
+def test_a_damaged_table_of_costs_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "search.csv").write_text("nonsense\n1,2,3\n")
     with Progress(False) as progress, pytest.raises(InputError, match=r"search\.csv' is not a table of searches"):
         search.search([plan_of(tmp_path)], tmp_path, None, progress)

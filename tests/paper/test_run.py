@@ -349,8 +349,7 @@ def test_after_a_change_of_ones_own_learner_its_fits_are_made_again(tmp_path: Pa
 
 
 @pytest.mark.usefixtures("own_learners")
-def test_a_learner_of_ones_own_is_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(search, "worker_count", lambda _: 2)
+def test_a_learner_of_ones_own_is_searched(tmp_path: Path) -> None:
     budget = {"trials": 6, "updates": 2000, "validations": 2, "objectives": ["CDCG"], "learning_rate": [0.03, 0.1]}
     plan = reading.load(write(tmp_path, WITH_OWN), small(search=budget, use_tuned=True), {})
     with Progress(False) as progress:

@@ -12,7 +12,7 @@ from taurank import __version__
 from taurank._choices import Recorded
 from taurank.cli.arguments import read_weight, write_text
 from taurank.cli.options import Group, OutFolder, Seed, Source, Threads
-from taurank.cli.terminal import say, to_json
+from taurank.cli.terminal import note, say, to_json
 from taurank.errors import InputError
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def shop(
     messy: Annotated[
         bool, typer.Option("--messy/--clean", help="Duplicates, nulls, time zones, unknown items, or none of them.")
     ] = True,
-    record: Annotated[Recorded, typer.Option(help="What impressions record of their draw.")] = "propensity",
+    record: Annotated[Recorded, typer.Option(help="Propensity information in impressions.")] = "propensity",
     seed: Seed = 0,
     threads: Threads = None,
 ) -> None:
@@ -116,7 +116,7 @@ def shop(
     counts = write_tables(made, out, messy=messy, recorded=record, threads=threads)
     for name, rows in counts.items():
         say(f"{name + '.parquet':<24}{rows:>14,} rows")
-    say(f"Wrote {made!r} to {out}; its truth is in truth.parquet and shop.truth.")
+    note(f"Wrote {made!r} to {out}; its truth is in truth.parquet and shop.truth.")
 
 
 def _make_folder(out: Path) -> None:
@@ -140,4 +140,4 @@ def _write_sample(
         "rows": len(sample.log), "effects": len(sample.truth), **world.describe().to_dict("records")[0],
     }  # fmt: skip
     write_text(out / "world.json", to_json(record) + "\n")
-    say(f"Wrote {sample.log!r} and its true effects to {out}.")
+    note(f"Wrote {sample.log!r} and its true effects to {out}.")

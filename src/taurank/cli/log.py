@@ -10,7 +10,7 @@ import typer
 from taurank._choices import Combine, Incomplete, Nulls
 from taurank.cli.arguments import read_period
 from taurank.cli.options import READS, WRITES, Group, LogPath, OutFile
-from taurank.cli.terminal import say
+from taurank.cli.terminal import note, say
 from taurank.errors import InputError
 
 group = Group("Build and check logs.")
@@ -26,16 +26,16 @@ def build(
     out: OutFile,
     period: Annotated[
         str, typer.Option(help='Time step: day, week, month, "2 weeks", or period edges: 2024-01-01,2024-01-15,…')
-    ] = "day",
+    ] = "week",
     window: Annotated[str | None, typer.Option(help='Attribution window, for example "3 days".')] = None,
     combine: Annotated[Combine, typer.Option(help="Propensity of a cell with several impressions.")] = "same",
     columns: Annotated[
         list[str] | None,
         typer.Option(help="Your column names: user_id=customer,item_id=sku,…"),
     ] = None,
-    nulls: Annotated[Nulls, typer.Option(help="Refuse rows with a null, or drop and count them.")] = "refuse",
+    nulls: Annotated[Nulls, typer.Option(help="Refuse rows with a null, or drop and count them.")] = "drop",
     timezone: Annotated[
-        str | None, typer.Option(help="The clock that periods follow, such as Europe/Berlin.")
+        str | None, typer.Option(help="Time zone used to cut periods, such as Europe/Berlin.")
     ] = None,
     incomplete: Annotated[
         Incomplete, typer.Option(help="Drop or keep a first or last period that the tables cover in part.")
@@ -56,7 +56,7 @@ def build(
     )  # fmt: skip
     built.write(out)
     say(str(built.summary))
-    say(f"Wrote {built!r} to {out}.")
+    note(f"Wrote {built!r} to {out}.")
 
 
 def _read_columns(columns: list[str] | None) -> dict[str, str]:
@@ -91,7 +91,7 @@ def split(
     parts = Log.read(path).split(times=times, share=share)
     write_together([(out, part.stream()) for part, out in zip(parts, (train, test), strict=True)])
     for part, out in zip(parts, (train, test), strict=True):
-        say(f"Wrote {part!r} to {out}.")
+        note(f"Wrote {part!r} to {out}.")
 
 
 def _figure(value: Any) -> str:

@@ -26,6 +26,7 @@ from taurank.cli.arguments import (
     trusted,
 )
 from taurank.cli.options import (
+    CHECKPOINT,
     READS,
     WRITES,
     Cap,
@@ -45,7 +46,7 @@ from taurank.cli.options import (
     ValidationLog,
     estimator_option,
 )
-from taurank.cli.terminal import say, to_json
+from taurank.cli.terminal import note, say, to_json
 from taurank.errors import InputError, OverlapWarning, TrainingLogWarning
 
 
@@ -56,7 +57,7 @@ class Unlisted(StrEnum):
 def fit(
     learner: LearnerName,
     path: LogPath,
-    out: Annotated[Path, typer.Option("--out", help="Model file to write."), WRITES],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="Model file to write."), WRITES],
     set_: Settings = None,
     settings: Annotated[
         Path | None, typer.Option(help="Hyper-parameters that tune --out wrote; --set overrides."), READS
@@ -75,10 +76,10 @@ def fit(
         int | None, typer.Option(help="Measure this many random users at each check.", min=1)
     ] = None,
     hold_out: Annotated[
-        bool, typer.Option(help="Without validation data, hold out a tenth of the log to stop in time.")
+        bool, typer.Option(help="Without validation data, hold out 10% of the log for early stopping.")
     ] = True,
     checkpoint: Annotated[
-        Path | None, typer.Option(help="Checkpoint file, from which a killed fit resumes."), WRITES
+        Path | None, typer.Option(help="Checkpoint, from which a killed fit resumes."), CHECKPOINT
     ] = None,
     checkpoint_minutes: CheckpointMinutes = 5.0,
     seed: Annotated[int | None, typer.Option(help="Random seed (default: that of --settings, or 0).", min=0)] = None,
@@ -102,19 +103,19 @@ def fit(
             validate_every=validate_every, checkpoint_minutes=checkpoint_minutes, validation_users=validation_users,
         )  # fmt: skip
         model.save(out)
-    say(f"Wrote {type(model).__name__}, fitted to {log!r}, to {out}.")
+    note(f"Wrote {type(model).__name__}, fitted to {log!r}, to {out}.")
 
 
 def update(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model file that fit or update wrote."), READS],
     path: Annotated[Path, typer.Argument(metavar="LOG", help="Log with the rows since the fit."), READS],
-    out: Annotated[Path, typer.Option("--out", help="Model file to write."), WRITES],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="Model file to write."), WRITES],
     past: Annotated[
         Path | None, typer.Option(help="Log the model has learned from: factors are trained on both."), READS
     ] = None,
     epochs: Annotated[int | None, typer.Option(help="Epochs (default: a tenth of those of the fit).", min=1)] = None,
     checkpoint: Annotated[
-        Path | None, typer.Option(help="Checkpoint file, from which a killed update resumes."), WRITES
+        Path | None, typer.Option(help="Checkpoint, from which a killed update resumes."), CHECKPOINT
     ] = None,
     checkpoint_minutes: CheckpointMinutes = 5.0,
     trust: Trust = None,
@@ -135,7 +136,7 @@ def update(
         log, read_log(past), epochs=epochs, checkpoint=checkpoint, checkpoint_minutes=checkpoint_minutes
     )  # fmt: skip
     learner.save(out)
-    say(f"Wrote {type(learner).__name__}, updated with {log!r}, to {out}.")
+    note(f"Wrote {type(learner).__name__}, updated with {log!r}, to {out}.")
 
 
 def evaluate(
@@ -199,14 +200,14 @@ def _as_text(result: Any, gains: str, format: Output) -> str:
 def recommend(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model file that fit wrote."), READS],
     out: OutFile,
-    k: Annotated[int, typer.Option(help="Items per user.", min=1)] = 10,
+    k: Annotated[int, typer.Option("--k", "-k", metavar="N", help="Items per user.", min=1)] = 10,
     users: Annotated[Path | None, typer.Option(help="Table with user_id (default: all users)."), READS] = None,
     history: Annotated[
         Path | None, typer.Option(help="Log with the rows of users that appeared after the fit."), READS
     ] = None,
     candidates: Annotated[
         Path | None,
-        typer.Option(help="Table with item_id[, user_id], or a log: what its last time had (default: all items)."),
+        typer.Option(help="Table with item_id[, user_id], or a log, whose last period counts (default: all items)."),
         READS,
     ] = None,
     exclude: Annotated[
@@ -237,7 +238,7 @@ def recommend(
             unknown_users, threads, unknown_items=unknown_items, history=read_log(history),
             min_effect=min_effect,
         )  # fmt: skip
-    say(f"Wrote {written:,} recommendations to {out}.")
+    note(f"Wrote {written:,} recommendations to {out}.")
 
 
 def tune(

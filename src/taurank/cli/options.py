@@ -20,9 +20,10 @@ class Use(Enum):
     READS = "reads"
     WRITES = "writes"
     FOLDER = "writes into this folder"
+    CHECKPOINT = "resumes from it: a file, or a folder on a cluster"
 
 
-READS, WRITES, FOLDER = Use
+READS, WRITES, FOLDER, CHECKPOINT = Use
 
 # the keys of taurank.LEARNERS, here too so that completion need not import them
 LEARNERS = (
@@ -73,12 +74,12 @@ def _paths(arguments: dict[str, Any], uses: dict[str, Use], use: Use) -> list[Pa
     return [Path(part) for part in every if part is not None]
 
 
-def check_paths(reads: list[Path], writes: list[Path], folder: list[Path]) -> None:
+def check_paths(reads: list[Path], writes: list[Path], folder: list[Path], checkpoint: list[Path]) -> None:
     """Refuse, before any work, an output that is an input, that is named twice, or that cannot be written."""
     from taurank.data.files import check_target
 
     targets: list[Path] = []
-    for path in writes:
+    for path in [*writes, *(path for path in checkpoint if not path.is_dir())]:
         target = check_target(path)
         if target in targets:
             raise InputError(f"'{path}' is named for two outputs; name two files.")
@@ -147,8 +148,8 @@ class Estimator(StrEnum):
 
 Seed = Annotated[int, typer.Option(help="Random seed.", min=0)]
 Threads = Annotated[int | None, typer.Option(help="Number of threads; does not change the result.", min=1)]
-OutFolder = Annotated[Path, typer.Option("--out", help="Output folder."), FOLDER]
-OutFile = Annotated[Path, typer.Option("--out", help="Output file, .parquet or .csv."), WRITES]
+OutFolder = Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Output folder."), FOLDER]
+OutFile = Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="Output file, .parquet or .csv."), WRITES]
 LogPath = Annotated[
     Path, typer.Argument(metavar="LOG", help="The log: a Parquet or CSV file, a glob or a folder."), READS
 ]
@@ -167,7 +168,7 @@ LearnerName = Annotated[
 ]
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", help="Set a hyper-parameter, for example --set cap=0.01. Repeatable."),
+    typer.Option("--set", metavar="NAME=VALUE", help="Set a hyper-parameter, such as cap=0.01. Repeatable."),
 ]
 TruthPath = Annotated[
     Path | None, typer.Option("--truth", help="True effects: user_id, item_id[, time], value."), READS

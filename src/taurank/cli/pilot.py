@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from taurank.cli.options import READS, OutFolder, Threads
-from taurank.cli.terminal import say
+from taurank.cli.terminal import note, say
 
 
 def pilot(
@@ -28,4 +28,4 @@ def pilot(
     report.require()
     result = run(plan, out, threads=threads, show_progress=True)
     say(str(result))
-    say(f"Wrote {out / 'report.html'}.")
+    note(f"Wrote {out / 'report.html'}.")

@@ -9,7 +9,7 @@ import typer
 
 from taurank._choices import PropensityKind, SlatePolicy
 from taurank.cli.options import READS, WRITES, Format, Group, LogPath, OutFile, Seed
-from taurank.cli.terminal import say, to_json
+from taurank.cli.terminal import note, say, to_json
 
 group = Group("Estimate and diagnose propensities; compute those of slates.")
 
@@ -28,7 +28,7 @@ def estimate(
         typer.Option(help="What each user can be shown: user_id, a column of --item-features, optionally score."),
         READS,
     ] = None,
-    replace: Annotated[bool, typer.Option("--replace", help="Estimate recorded propensities anew, too.")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Also re-estimate recorded propensities.")] = False,
     seed: Seed = 0,
     threads: Annotated[
         int | None, typer.Option(help="Threads of the exposure model (default: all cores).", min=1)
@@ -50,7 +50,7 @@ def estimate(
     kept = 0 if replace or not log.n_without_propensity else len(log) - log.n_without_propensity
     say(f"Kept {kept:,} recorded propensities, estimated {len(log) - kept:,}.")
     say(calibration.sentence)
-    say(f"Wrote {estimated!r} to {out}.")
+    note(f"Wrote {estimated!r} to {out}.")
 
 
 @group.command("slates")
@@ -69,7 +69,7 @@ def slates(
     n_rows, n_slates = add_propensities(
         path, out, size, policy, temperature=temperature, epsilon=epsilon, threads=threads
     )
-    say(f"Wrote {n_rows:,} candidates of {n_slates:,} slates to {out}.")
+    note(f"Wrote {n_rows:,} candidates of {n_slates:,} slates to {out}.")
 
 
 @group.command("diagnose")

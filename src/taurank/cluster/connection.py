@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import secrets
+import shutil
+import socket
 import sys
 import time
 import warnings
@@ -14,20 +16,19 @@ from typing import Any
 
 from taurank._threads import worker_count
 from taurank._validation import check_integer
-from taurank.cluster.pool import Pool, require_ray
-from taurank.cluster.worker import Worker
+from taurank.cluster.pool import WorkerPool, require_ray
 from taurank.data import remote
 from taurank.data.temporary import temporary_folder
-from taurank.errors import InputError, first_line
+from taurank.errors import InputError, first_line, plural
 
 
 class Cluster:
     """A connection: ``workers`` processes, and ``storage``, a folder that all machines reach."""
 
-    def __init__(self, pool: Pool, storage: Path) -> None:
+    def __init__(self, pool: WorkerPool, storage: Path) -> None:
         self.pool, self.storage = pool, storage
         self.open = True
-        self._folders = 0
+        self._folders: list[Path] = []
 
     @property
     def workers(self) -> int:
@@ -37,11 +38,16 @@ class Cluster:
         return f"Cluster({self.workers} workers, storage '{self.storage}')"
 
     def new_folder(self, name: str) -> Path:
-        """An empty folder in the storage."""
-        self._folders += 1
-        folder = self.storage / f"{name}-{os.getpid()}-{self._folders}"
+        """An empty folder in the storage, for as long as the connection is open."""
+        folder = self.storage / f"{name}-{os.getpid()}-{len(self._folders)}"
         folder.mkdir(parents=True)
+        self._folders.append(folder)
         return folder
+
+    def remove_folders(self) -> None:
+        """Leave nothing in the storage; factors that are mapped from there can still be read on this machine."""
+        for folder in self._folders:
+            shutil.rmtree(folder, ignore_errors=True)
 
     def write_recommendations(self, request: Any, folder: Any, users: Any) -> int:
         from taurank.cluster.recommending import write_recommendations
@@ -66,8 +72,7 @@ def connect(
     that all machines reach, for models until they are saved; on one machine it may be left out.
     """
     if address is None:
-        _require_token()
-        os.environ.setdefault("RAY_worker_niceness", "0")  # 15 by default: any other program would go first
+        _prepare_own_ray()
     ray = require_ray()
     if workers is not None:
         check_integer("workers", workers)
@@ -80,8 +85,9 @@ def connect(
         count = _free_cores(ray, workers)
         folder = _storage(ray, storage)
         place = folder if folder is not None else stack.enter_context(temporary_folder())
-        pool = Pool(Worker, count)
+        pool = WorkerPool(count)
         cluster = Cluster(pool, place)
+        stack.callback(cluster.remove_folders)
         stack.callback(pool.close)
         _current.append(cluster)
         remote.set_engine(cluster)
@@ -95,14 +101,18 @@ def connect(
 
 def _free_cores(ray: Any, workers: int | None) -> int:
     """How many workers to start: those asked for, else one for each free core. Ray itself would wait forever."""
-    deadline, wanted = time.monotonic() + FREE_SECONDS, workers or 1
+    began, wanted, told = time.monotonic(), workers or 1, False
     while True:
         cores, free = (int(count().get("CPU", 0)) for count in (ray.cluster_resources, ray.available_resources))
         if free >= wanted:
             return workers or free
         if cores < wanted:
             raise InputError(f"{wanted} workers need as many cores, and the cluster has {cores}; ask for fewer.")
-        if time.monotonic() > deadline:
+        waited = time.monotonic() - began
+        if waited > 1.0 and not told and sys.stderr.isatty():
+            print(f"Waiting for {plural(wanted, 'free core')} ({free} of {cores} are free) ...", file=sys.stderr)
+            told = True
+        if waited > FREE_SECONDS:
             raise InputError(
                 f"{wanted} workers need as many free cores, and {free} of the cluster's {cores} are free; "
                 "ask for fewer, or wait until others have finished."
@@ -117,10 +127,13 @@ def current() -> Cluster:
     return _current[-1]
 
 
-def _require_token() -> None:
-    """Without a token, everyone on this machine could run code in a Ray of ours. Ray reads the mode when imported."""
-    if "ray" not in sys.modules and os.environ.setdefault("RAY_AUTH_MODE", "token") == "token":
-        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+def _prepare_own_ray() -> None:
+    """Keep others out of a Ray of ours, and give it the priority of any program. Ray reads this when imported."""
+    if "ray" not in sys.modules:
+        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # else it listens on all interfaces
+        if os.environ.setdefault("RAY_AUTH_MODE", "token") == "token":  # else any local user could run code in it
+            os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+    os.environ.setdefault("RAY_worker_niceness", "0")
 
 
 def _start(ray: Any, address: str | None, workers: int | None) -> None:
@@ -135,12 +148,26 @@ def _start(ray: Any, address: str | None, workers: int | None) -> None:
         }
     else:
         options["address"] = address
+        _check_reachable(address)
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Ray's remarks about its own future
+            warnings.simplefilter("ignore")  # its FutureWarnings
             ray.init(**options)
     except Exception as error:  # an unreachable address, a wrong token, another version of Ray or Python
         raise InputError(f"Ray cannot be reached at {address or 'this machine'!r}: {first_line(error)}.") from error
+
+
+def _check_reachable(address: str) -> None:
+    """Ray itself would try for a minute and a half."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not host or not port.isdigit():
+        return  # such as "auto"
+    try:
+        socket.create_connection((host, int(port)), timeout=5.0).close()
+    except (OSError, OverflowError) as error:
+        raise InputError(
+            f"nothing answers at {address!r} ({first_line(error)}); is Ray running there, and is the port open?"
+        ) from error
 
 
 def _storage(ray: Any, storage: str | os.PathLike[str] | None) -> Path | None:

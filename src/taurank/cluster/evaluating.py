@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from taurank.cluster.pieces import PartOfLog
+from taurank.cluster.pieces import PartOfLog, Piece, read_part
 from taurank.data.ids import Catalog, Codes, Ids
 from taurank.data.log import Log
 from taurank.estimation import gains as estimators
@@ -77,8 +77,9 @@ def group_log(users: Codes, catalog: Catalog, timed: bool, share: float, rows: t
     return PartOfLog(own, user, item, time, treated, outcome, propensity, timed, share=share)
 
 
-def needed_users(part: PartOfLog, estimate: Estimate, whole_log: bool) -> Codes:
-    """Users with a gain or, with ``whole_log``, with any row."""
+def needed_users(piece: Piece, catalog: Catalog, share: float, estimate: Estimate, whole_log: bool) -> Codes:
+    """Users of a piece with a gain or, with ``whole_log``, with any row."""
+    part = read_part(piece, catalog, share)
     if whole_log:
         return np.unique(part.user)
     gains = estimate.of(part)

@@ -15,10 +15,10 @@ import numpy as np
 
 from taurank._validation import generator
 from taurank.cluster import counting
-from taurank.cluster.fleet import Fleet
+from taurank.cluster.distributed_fit import DistributedFit
 from taurank.cluster.holdout import hold_out
 from taurank.cluster.pool import Lost
-from taurank.cluster.residence import read_snapshot
+from taurank.cluster.worker_fit import read_snapshot
 from taurank.data.fingerprint import fingerprint
 from taurank.data.shards import link_shard
 from taurank.errors import InputError, first_line
@@ -62,7 +62,7 @@ def fit(learner: Any, log: Any, options: FitOptions) -> tuple[list[Record], Fold
 def _train(learner: Any, log: Any, options: FitOptions) -> tuple[list[Record], FolderLeftover | None]:
     """``FactorLearner._train``, by workers."""
     pilot = _pilot(learner, log, options) if options.holds_out else []
-    final, fleet = copy.copy(learner), Fleet(log.cluster.pool, log, learner, _seed(learner, options))
+    final, fleet = copy.copy(learner), DistributedFit(log.cluster.pool, log, learner, _seed(learner, options))
     if pilot:
         updates, best = _load(fleet), options.best_epoch(pilot)
         final.epochs = refit_epochs(pilot, best, updates, learner.epochs, learner.rate_decay)
@@ -87,7 +87,7 @@ def _pilot(learner: Any, log: Any, options: FitOptions) -> list[Record]:
         return []
     pilot = copy.copy(learner)
     pilot.epochs, pilot.rate_decay, pilot.averaging = pilot_epochs(learner.epochs, learner.rate_decay), 1.0, 0.0
-    fleet = Fleet(log.cluster.pool, held.rest, pilot, _seed(pilot, options))
+    fleet = DistributedFit(log.cluster.pool, held.rest, pilot, _seed(pilot, options))
     try:
         updates = _load(fleet)
     except InputError:  # without the rows that are held out, the method lacks something it needs
@@ -109,7 +109,7 @@ def _seed(learner: Any, options: FitOptions) -> int:
     return int(generator(learner.random_state).integers(2**63))
 
 
-def _load(fleet: Fleet) -> int:
+def _load(fleet: DistributedFit) -> int:
     """Bring the positives to their owners; how many there are."""
     while True:
         try:
@@ -156,8 +156,8 @@ class ClusterTraining(Training):
     """The loop of ``Training``; a lost worker takes it back to the last checkpoint, or to the start."""
 
     def __init__(
-        self, learner: Any, log: Any, options: FitOptions, fleet: Fleet, checks: Container[int] | None = None,
-        pilot: Sequence[Record] = (), title: str = "",
+        self, learner: Any, log: Any, options: FitOptions, fleet: DistributedFit,
+        checks: Container[int] | None = None, pilot: Sequence[Record] = (), title: str = "",
     ) -> None:  # fmt: skip
         super().__init__(learner, Epoch(self._epoch, 0), options, 1, checks, pilot, title)
         self.cluster, self.fleet = log.cluster, fleet

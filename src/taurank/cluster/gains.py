@@ -16,7 +16,7 @@ import numpy as np
 
 from taurank._types import Codes, Floats, Mask
 from taurank.cluster.assessing import Assessment
-from taurank.cluster.evaluating import Estimate, MeasureTask
+from taurank.cluster.evaluating import Estimate, MeasureTask, measure_group, needed_users
 from taurank.cluster.grouping import send_rows
 from taurank.data.log import Log
 from taurank.data.remote import RemoteGains
@@ -61,7 +61,7 @@ class ClusterGains(RemoteGains):
         """Which users have gains, or any row."""
         log, has = self.log, np.zeros(self.log.n_users, np.bool_)
         tasks = [(piece, log.shared, log.treated_share, self.estimate, rows) for piece in log.pieces]
-        for users in log.cluster.pool.map("needed", tasks):
+        for users in log.cluster.pool.map(needed_users, tasks):
             has[users] = True
         return has
 
@@ -107,7 +107,7 @@ class ClusterMeasurement(Measurement):
         groups, shared = self._groups(ranking, needed), log.cluster.pool.put(ranker)
         facts = (log.summary.timed, log.treated_share, source.estimate, log.summary.lacks_overlap)
         tasks = [(MeasureTask(users, *facts, self.metrics, self.unlisted), log.shared, shared) for users in groups]
-        results = send_rows(log, groups, "measure", tasks)
+        results = send_rows(log, groups, measure_group, tasks)
         sums = np.zeros((len(results[0][0]) if results else 1, len(self.metrics), log.n_users))
         for users, (own, _) in zip(groups, results, strict=True):
             sums[:, :, users] = own

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from taurank.cluster.pieces import Part
+from taurank.cluster.pieces import Part, count_rows
 from taurank.learners.holdout import CAP, estimator_for, last_times, without_times
 
 ROWS, TREATED, POSITIVES, WITHOUT_PROPENSITY = range(4)
@@ -21,7 +21,7 @@ class HeldOut(NamedTuple):
 
 def hold_out(log: Any, by_outcome: bool) -> HeldOut | None:
     """The rows that ``taurank.learners.holdout.hold_out`` holds out; None if either part has no positive outcome."""
-    counts = sum(log.cluster.pool.map("count_rows", [(piece, log.shared) for piece in log.pieces]))
+    counts = sum(log.cluster.pool.map(count_rows, [(piece, log.shared) for piece in log.pieces]))
     last = last_times(np.flatnonzero(counts[:, :, POSITIVES].sum(0)).astype(np.int32))
     held = (counts[:, last] if len(last) else counts[1:]).sum((0, 1))
     rest = counts.sum((0, 1)) - held

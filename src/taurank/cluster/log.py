@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from taurank.cluster.connection import Cluster, current
-from taurank.cluster.pieces import Part, Piece, Summary, find_pieces
+from taurank.cluster.pieces import Part, Piece, Summary, find_pieces, merge, summarize
 from taurank.data.columns import ID_COLUMNS, WrongRows
 from taurank.data.ids import Catalog, IdColumn, Ids
 from taurank.data.reader import recorded_ids
@@ -33,7 +33,7 @@ def read_log(path: str | os.PathLike[str], users: Any = None, items: Any = None,
     """
     cluster = current()
     pieces, source = find_pieces(path)
-    summary = _merged(cluster, cluster.pool.map("summarize", [(piece,) for piece in pieces]))
+    summary = _merged(cluster, cluster.pool.map(summarize, [(piece,) for piece in pieces]))
     lists = _catalog(summary, (users, items, times), recorded_ids(source))
     catalog = Catalog(*lists)
     bought = np.zeros(catalog.n_items, np.int64)
@@ -105,7 +105,7 @@ def _merged(cluster: Cluster, summaries: list[Summary]) -> Summary:
     """One summary, merged a few at a time, in the order of the pieces."""
     while True:
         groups = [summaries[n : n + MERGED_AT_ONCE] for n in range(0, len(summaries), MERGED_AT_ONCE)]
-        summaries = cluster.pool.map("merge", [tuple(group) for group in groups])
+        summaries = cluster.pool.map(merge, [tuple(group) for group in groups])
         if len(summaries) == 1:
             return summaries[0]
 

@@ -35,7 +35,7 @@ def write_recommendations(cluster: Any, request: Request, folder: str | os.PathL
             high = min(low + USERS_PER_FILE, len(codes))
             part = (None, None) if users is None else (codes[low:high], ids.slice(low, high - low))
             tasks.append((RecommendTask(temporary / f"part-{number:05d}.parquet", low, high, *part), shared))
-        return int(sum(cluster.pool.map("recommend", tasks)))
+        return int(sum(cluster.pool.map(write_part, tasks)))
 
 
 def write_part(task: RecommendTask, request: Request) -> int:

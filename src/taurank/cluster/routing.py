@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import resource
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from taurank.cluster.residence import Job
-from taurank.data.ids import Codes
-from taurank.data.log import Log
+from taurank.cluster.pieces import Piece, read_part
+from taurank.cluster.worker_fit import Job
+from taurank.data.ids import Catalog, Codes
 from taurank.data.shards import Shard, write_shard
 from taurank.sgd.strata import Strata
 from taurank.sgd.visits import first_blocks
@@ -28,7 +27,7 @@ class Columns(NamedTuple):
     time: Codes  # empty unless the method needs baskets
 
 
-class Place(NamedTuple):
+class Assignment(NamedTuple):
     """The users of one worker: their codes in order, and the members of its blocks as positions among them."""
 
     codes: Codes
@@ -36,8 +35,9 @@ class Place(NamedTuple):
     start: npt.NDArray[np.int64]
 
 
-def stage(log: Log, learner: Any) -> tuple[int, Columns]:
-    """The gains that the learner passes over, in the order of the rows."""
+def read_gains(piece: Piece, catalog: Catalog, share: float, learner: Any) -> tuple[int, Columns]:
+    """The gains of a piece that the learner passes over, in the order of the rows."""
+    log = read_part(piece, catalog, share)
     cells = learner.gains(log)
     time = cells.time if learner.avoid_bought else np.empty(0, np.int32)
     with np.errstate(over="ignore"):  # by_user refuses what is not finite
@@ -45,8 +45,8 @@ def stage(log: Log, learner: Any) -> tuple[int, Columns]:
     return len(cells), Columns(cells.user, cells.item, weight, time)
 
 
-def place_users(job: Job) -> tuple[Any, ...]:
-    """The worker of every user, the user's position there, and the ``Place`` of every worker."""
+def assign_users(job: Job) -> tuple[Any, ...]:
+    """The worker of every user, the user's position there, and the ``Assignment`` of every worker."""
     strata = Strata(job.n_users, job.n_items, job.n_positives)
     groups, first = strata.user_groups(job.seed), first_blocks(strata.blocks, job.workers)
     owner, local = np.empty(job.n_users, np.int16), np.empty(job.n_users, np.int32)
@@ -57,7 +57,7 @@ def place_users(job: Job) -> tuple[Any, ...]:
         codes = np.sort(members)
         owner[codes] = worker
         local[codes] = np.arange(len(codes), dtype=np.int32)
-        places.append(Place(codes, local[members], edges - edges[0]))
+        places.append(Assignment(codes, local[members], edges - edges[0]))
     return owner, local, *places
 
 
@@ -78,13 +78,3 @@ def write_users(folder: Path, number: int, low: int, high: int, *slices: tuple[C
     for codes, rows in slices:
         table[codes - low] = rows
     return write_shard(folder, "user_factors", number, table)
-
-
-def own_memory() -> dict[str, int]:
-    """Resident bytes without shared memory, and the most that this process ever had."""
-    now = 0
-    with open("/proc/self/status", encoding="ascii") as status:
-        for line in status:
-            if line.startswith("RssAnon:"):
-                now = int(line.split()[1]) * 1024
-    return {"now": now, "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024}

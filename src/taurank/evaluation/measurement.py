@@ -22,7 +22,15 @@ from taurank.evaluation.intervals import Visits
 from taurank.evaluation.metrics import DEFAULT, OUTCOME_DEFAULT, Metric, parse_all
 from taurank.evaluation.rankers import Ranking, ranker_of, ranking_of
 from taurank.evaluation.ranking_tables import TableRanker
-from taurank.evaluation.weights import BlockSums, Cells, CellWeights, assortments, largest_weights, list_weights
+from taurank.evaluation.weights import (
+    BlockSums,
+    Cells,
+    CellWeights,
+    ListSums,
+    assortments,
+    largest_weights,
+    list_weights,
+)
 
 
 @dataclass(frozen=True, eq=False)

@@ -67,7 +67,7 @@ class Learner(Parameters, ABC):
     before: ClassVar[Mapping[str, Any]] = {}  # hyper-parameters that older files lack, and what those learners did
     needs_propensity: ClassVar[bool] = False
     uses_features: ClassVar[bool] = False
-    scores_are_effects: ClassVar[bool] = False  # whether a score is an effect in purchases per recommendation
+    scores_are_effects: ClassVar[bool] = False  # per recommendation: in purchases, or in value
     registered: ClassVar[dict[str, type[Learner]]] = {}  # every class by "module:qualified name"
 
     def __init_subclass__(cls, **options: Any) -> None:

@@ -24,12 +24,11 @@ from typing import Any
 import pandas as pd
 
 from taurank._progress import Progress
-from taurank._threads import worker_count
 from taurank.data.files import atomic_path
 from taurank.errors import InputError, first_line
 from taurank.evaluation.metrics import parse
 from taurank.learners import learner_class
-from taurank.tuning import SearchSpec, Trial, best_trial, run_searches
+from taurank.tuning import Search, Trial, best_trial
 from taurank_paper.plan.names import LIMITS, TUNED_METRICS
 from taurank_paper.plan.plans import Dataset, Method, Plan, Preset, Settings, Tuned
 from taurank_paper.plan.reading import hyper_parameters, load, load_preset, load_tuned
@@ -68,7 +67,7 @@ class MethodSearch:
     def key(self) -> tuple[str, str, str]:
         return self.dataset.items, self.dataset.assignment, self.method
 
-    def spec(self) -> SearchSpec:
+    def spec(self) -> Search:
         """The search for the library's tuner."""
         space = self.space()
         complete = [
@@ -76,9 +75,9 @@ class MethodSearch:
         ]
         starts = tuple(start for n, start in enumerate(complete) if start not in complete[:n])
         identity = json.dumps([asdict(self.dataset), self.preset.factors, self.preset.sizes, self.updates])
-        return SearchSpec(
+        return Search(
             f"{self.method} on {self.dataset} for {self.metric}", self, space, self.metric,
-            parse(self.metric).larger_is_better, int(self.budget["trials"]), "walk", starts, WARMUP,
+            parse(self.metric).larger_is_better, int(self.budget["trials"]), "tpe", starts, WARMUP,
             seed=zlib.crc32("-".join((*self.key, self.metric)).encode()), identity=identity,
         )  # fmt: skip
 
@@ -138,8 +137,8 @@ def _cache_of(search: MethodSearch) -> ResultCache:
     key = search.folder, search.source
     if key not in _caches:
         _caches.clear()
-        splits = Splits(search.preset, search.source, threads=1)
-        _caches[key] = ResultCache(search.folder / "cache", splits, threads=1)
+        splits = Splits(search.preset, search.source, None)
+        _caches[key] = ResultCache(search.folder / "cache", splits)
     return _caches[key]
 
 
@@ -158,7 +157,7 @@ def search(plans: Iterable[Plan], folder: Path, source: Folder | None, progress:
     specs, size = [each.spec() for each in searches], max(each.updates for each in searches)
     total = sum(spec.trials for spec in specs)
     progress.say(f"search: {len(searches)} searches, {total} trials of at most {size / 1e6:g} M updates")
-    trials = run_searches(specs, [each.journal() for each in searches], worker_count(None), progress)
+    trials = [spec.run(each.journal(), progress=progress) for spec, each in zip(specs, searches, strict=True)]
     tuned = _merged(plans[0].tuned, searches, trials)
     _write_costs(folder, pd.DataFrame([_costs(*pair) for pair in zip(searches, trials, strict=True)]))
     with atomic_path(folder / "tuned.toml") as path:

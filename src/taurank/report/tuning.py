@@ -21,6 +21,11 @@ def write(
     page.write(path, title, [page.text(best), page.panels(charts), page.text(_POINTS), page.table(trials)])
 
 
+def chart(trials: pd.DataFrame, metric: str, names: Iterable[str]) -> alt.HConcatChart:
+    """A panel for each hyper-parameter, side by side."""
+    return alt.hconcat(*(panel(trials, metric, name) for name in names))
+
+
 def panel(trials: pd.DataFrame, metric: str, name: str) -> alt.Chart:
     """The metric over one hyper-parameter, by how the trials ended."""
     return (

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from taurank.cluster.pool import Pool
-from taurank.cluster.residence import SNAPSHOT, EpochReport, Job
+from taurank.cluster import routing
+from taurank.cluster.pool import WorkerPool
+from taurank.cluster.worker_fit import SNAPSHOT, EpochReport, Job, WorkerFit
 from taurank.data.shards import write_manifest
 from taurank.errors import InputError
 from taurank.sgd.losses import SURROGATES
@@ -18,10 +19,10 @@ from taurank.sgd.visits import first_blocks, total_of, visits
 PIECES_AT_ONCE = 4  # per worker, on their way through the object store
 
 
-class Fleet:
+class DistributedFit:
     """One fit of a learner that passes over gains, on all workers of a pool."""
 
-    def __init__(self, pool: Pool, log: Any, learner: Any, seed: int) -> None:
+    def __init__(self, pool: WorkerPool, log: Any, learner: Any, seed: int) -> None:
         self.pool, self.log, self.seed = pool, log, seed
         self.learner = type(learner)(**learner.get_params())  # without what an earlier fit left in it
         self.job: Job | None = None
@@ -41,18 +42,18 @@ class Fleet:
         count = sum(pool.get([number for number, _ in staged]))
         self.job = job = self._job(count)
         missing = [w for w in range(job.workers) if not self.generation or self.generation[w] != pool.generation[w]]
-        owner, local, *places = pool.call(0, "place", job, returns=2 + job.workers)
+        owner, local, *places = pool.split(0, 2 + job.workers, routing.assign_users, job)
         for worker in missing:
-            pool.call(worker, "move_in", job, places[worker])
+            pool.hold(worker, WorkerFit, job, worker, places[worker])
         waiting: list[Any] = []
         for number, (_, columns) in enumerate(staged):
-            parts = pool.call(number % job.workers, "split", columns, owner, local, missing, returns=len(missing))
-            parts = [parts] if len(missing) == 1 else parts
-            waiting += [pool.call(w, "absorb", number, part) for w, part in zip(missing, parts, strict=True)]
+            parts = pool.split(number % job.workers, len(missing), routing.split, columns, owner, local, missing)
+            for worker, part in zip(missing, parts, strict=True):
+                waiting.append(pool.call(worker, WorkerFit.add_piece, number, part, held=True))
             while len(waiting) > PIECES_AT_ONCE * job.workers:
                 pool.get(waiting.pop(0))
         pool.get(waiting)
-        pool.get([pool.call(worker, "settle") for worker in missing])
+        pool.get([pool.call(worker, WorkerFit.build, held=True) for worker in missing])
         self.generation = list(pool.generation)
 
     def _stage(self, shared: Any, learner: Any) -> list[Any]:
@@ -60,7 +61,7 @@ class Fleet:
         pool, pieces, staged = self.pool, self.log.pieces, []
         for number, piece in enumerate(pieces):
             task = (piece, shared, self.log.treated_share, learner)
-            staged.append(pool.call(number % len(pool), "stage", *task, returns=2))
+            staged.append(pool.split(number % len(pool), 2, routing.read_gains, *task))
             if number >= PIECES_AT_ONCE * len(pool):
                 pool.get(staged[number - PIECES_AT_ONCE * len(pool)][0])
         return staged
@@ -82,32 +83,32 @@ class Fleet:
     def start(self) -> None:
         """The factors before the first epoch."""
         self.blocks = []
-        self.pool.each("start")
+        self.pool.each(WorkerFit.start)
 
     def restore(self, folder: Path, average: Path | None) -> None:
         """The factors of a snapshot, and the average that goes with it."""
         self.blocks = []
-        self.pool.each("restore", folder, average)
+        self.pool.each(WorkerFit.restore, folder, average)
 
     def run_epoch(self, epoch: int, rate: float) -> Stats:
         """All visits of an epoch; every worker gets them in order, and Ray brings the item blocks."""
         pool, job = self.pool, self.job
         assert job is not None
         for worker in range(job.workers):
-            pool.call(worker, "plan", epoch)
+            pool.call(worker, WorkerFit.plan, epoch, held=True)
         for worker in range(job.workers):
-            pool.call(worker, "begin", *self.blocks)
+            pool.call(worker, WorkerFit.begin, *self.blocks, held=True)
         rows: list[Any] = [None] * job.blocks
         for worker, block, high, low, starts in visits(job.blocks, job.workers):
             incoming = None if starts else rows[block]
-            rows[block] = pool.call(worker, "visit", block, high, low, rate, incoming)
-        self.reports = pool.get([pool.call(worker, "end") for worker in range(job.workers)])
+            rows[block] = pool.call(worker, WorkerFit.visit, block, high, low, rate, incoming, held=True)
+        self.reports = pool.each(WorkerFit.end)
         self.blocks = rows
         pool.losses = 0
         return total_of([report.stats for report in self.reports])
 
     def add_to_average(self, count: int) -> None:
-        self.pool.each("add_to_average", count, *self.blocks)
+        self.pool.each(WorkerFit.add_to_average, count, *self.blocks)
 
     # snapshots
 
@@ -117,14 +118,13 @@ class Fleet:
         assert job is not None
         edges = [job.n_users * n // job.workers for n in range(job.workers + 1)]
         numbers = range(job.workers)
-        slices = [pool.call(worker, "slices", averaged, edges, returns=job.workers) for worker in numbers]
-        slices = [[one] if job.workers == 1 else one for one in slices]
+        slices = [pool.split(n, job.workers, WorkerFit.slices, averaged, edges, held=True) for n in numbers]
         users = [
-            pool.call(n, "write_users", folder, n, edges[n], edges[n + 1], *(slices[worker][n] for worker in numbers))
+            pool.call(n, routing.write_users, folder, n, edges[n], edges[n + 1], *(parts[n] for parts in slices))
             for n in numbers
         ]
         blocks: Sequence[Any] = () if averaged else self.blocks
-        items = [pool.call(n, "write_items", folder, averaged, *blocks) for n in numbers]
+        items = [pool.call(n, WorkerFit.write_items, folder, averaged, *blocks, held=True) for n in numbers]
         shards = {"user_factors": pool.get(users), "item_factors": pool.get(items)}
         write_manifest(folder, SNAPSHOT, {}, shards)
         return folder

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from taurank._types import Codes
 from taurank.data.shards import Shard, ShardedArray, open_arrays, read_manifest, write_shard
 from taurank.learners.factorization import normal_rows
 from taurank.learners.pairwise import baskets_of
@@ -54,8 +55,8 @@ class EpochReport(NamedTuple):
     waiting: float  # seconds between the calls, for blocks and for the driver
 
 
-class Residence:
-    """Call ``absorb`` for every piece, then ``settle``; ``start`` or ``restore``; then epochs."""
+class WorkerFit:
+    """Call ``add_piece`` for every piece, then ``build``; ``start`` or ``restore``; then epochs."""
 
     def __init__(self, job: Job, number: int, place: Any) -> None:
         release_memory()
@@ -72,11 +73,11 @@ class Residence:
 
     # loading
 
-    def absorb(self, number: int, columns: Any) -> None:
+    def add_piece(self, number: int, columns: Any) -> None:
         """Store the positives of one piece."""
         self._pieces[number] = [np.array(column) for column in columns]  # a copy: the original is in shared memory
 
-    def settle(self) -> int:
+    def build(self) -> int:
         """Sort the positives by user; rows keep the order they have in the files."""
         pieces = [self._pieces[number] for number in sorted(self._pieces)]
         self._pieces = {}
@@ -204,12 +205,11 @@ class Residence:
             table[ids[here] - low] = rows[here]
         return table
 
-    def slices(self, averaged: bool, edges: list[int]) -> Any:
+    def slices(self, averaged: bool, edges: list[int]) -> list[tuple[Codes, Float32s]]:
         """Codes and factors of its users in each range of users."""
         table = self.average if averaged else self.users
         at = np.searchsorted(self.codes, edges)
-        parts = [(self.codes[low:high], table[low:high, : self.job.factors]) for low, high in pairwise(at)]
-        return parts[0] if len(parts) == 1 else tuple(parts)
+        return [(self.codes[low:high], table[low:high, : self.job.factors]) for low, high in pairwise(at)]
 
     def write_items(self, folder: Path, averaged: bool, *blocks: Float32s) -> Shard:
         table = self.item_average if averaged else self._range_of(blocks)

@@ -1,0 +1,353 @@
+"""Counts of pairs: all that CountingBayes, CUBN and EmpiricalBayes know about a log.
+
+A pair (user, item) that has rows was treated n^T times with y^T positives, and had y^C positives at the other times
+at which it could have been treated. Pairs without rows are untreated and negative, so their number is enough.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+
+from taurank._arrays import group, index_type, row_order
+from taurank._jit import compiled
+from taurank._types import Codes, Floats, Floats32, Longs, Mask
+from taurank.data.log import Log
+from taurank.data.schema import Array
+from taurank.learners.base import Learner
+
+COUNTS = ("rows", "treated", "treated_positives", "control_positives")
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """The pairs that have rows: user u owns the entries start[u] … start[u + 1], ordered by item.
+
+    ``rows`` is the number of rows behind the counts; a pair with 0 is scored, but nothing is learned from it.
+    Positives are numbers of outcomes, or sums of their values. ``chances`` are the times at which a pair could have
+    been treated, ``item_cells`` and ``user_cells`` those of all pairs of an item or of a user; without ``limited``
+    every pair had all ``times``. ``propensity`` is the mean over the pair's rows, or None if some row has none.
+    """
+
+    start: Longs
+    item: Codes
+    rows: Codes
+    treated: Codes
+    treated_positives: Any
+    control_positives: Any
+    chances: Codes
+    item_cells: Floats
+    user_cells: Floats
+    times: int
+    limited: bool
+    propensity: Floats32 | None = None
+
+    @property
+    def n_users(self) -> int:
+        return len(self.start) - 1
+
+    @property
+    def n_items(self) -> int:
+        return len(self.item_cells)
+
+    @property
+    def users(self) -> int:
+        """How many users could have been treated at all."""
+        return int(np.count_nonzero(self.user_cells))
+
+    @property
+    def user(self) -> Codes:
+        return np.repeat(np.arange(self.n_users, dtype=np.int32), np.diff(self.start))
+
+    @property
+    def seen(self) -> Mask:
+        return np.asarray(self.rows > 0)
+
+    @property
+    def positives(self) -> Any:
+        return self.treated_positives + self.control_positives
+
+    def by_item(self, counts: Any) -> Floats:
+        """Sums over the pairs of each item that have counted rows."""
+        sums = np.zeros(self.n_items)
+        item, rows, each = (np.asarray(column) for column in (self.item, self.rows, counts))  # of files, perhaps
+        _add_by_item(item, rows, each, sums)
+        return sums
+
+    def mean_chances(self) -> Floats:
+        """For each item, how many chances a pair without rows had on average."""
+        number = self.users - self.by_item(np.minimum(self.rows, 1))
+        return np.where(number > 0, self._left() / np.maximum(number, 1.0), self.times)
+
+    def absent_chances(self) -> Codes:
+        """The same as integers, at least 1."""
+        return np.clip(np.rint(self.mean_chances()), 1, max(1, self.times)).astype(np.int32)
+
+    def absent(self) -> Floats:
+        """For each item, how many pairs have no rows: they are all alike, untreated and never positive."""
+        return np.asarray(self._left() / self.absent_chances())
+
+    def _left(self) -> Floats:
+        """For each item, the chances of its pairs without rows."""
+        return np.maximum(self.item_cells - self.by_item(self.chances), 0.0)
+
+    def arrays(self) -> dict[str, Any]:
+        """What a file stores; the inverse is ``from_arrays``."""
+        left_out = {"times", "limited", *(() if self.limited else ("chances",))}
+        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in left_out}
+        arrays = {f"pair_{name}": value for name, value in values.items() if value is not None}
+        return {**arrays, "times": np.array([self.times], np.int64)}
+
+    @classmethod
+    def from_arrays(cls, arrays: Mapping[str, Any]) -> Pairs:
+        values = {name.removeprefix("pair_"): values for name, values in arrays.items() if name in STORED}
+        values["times"] = int(arrays["times"][0])
+        limited = "chances" in values
+        if not limited:
+            values["chances"] = everywhere(values["times"], len(values["item"]))
+        return cls(**values, limited=limited)
+
+
+def stored_pairs(positives: str, users: str = "users") -> dict[str, Array]:
+    """The declaration of the stored counts: the type of positives, and the axis of users."""
+    return {
+        "pair_start": Array("int64", (f"{users} + 1",), offsets_of="pairs"),
+        "pair_item": Array("int32", ("pairs",), below="items"),
+        **{f"pair_{name}": Array("int32", ("pairs",), minimum=0) for name in ("rows", "treated")},
+        **{f"pair_{name}": Array(positives, ("pairs",), minimum=0.0) for name in COUNTS[2:]},
+        "pair_item_cells": Array("float64", ("items",), minimum=0.0),
+        "pair_user_cells": Array("float64", (users,), minimum=0.0),
+        "pair_chances": Array("int32", ("pairs",), minimum=0, optional=True),  # limited by eligibility
+        "pair_propensity": Array("float32", ("pairs",), optional=True),
+        "times": Array("int64", (1,), minimum=0, maximum=2**31 - 1),
+    }
+
+
+STORED = stored_pairs("int32")
+
+
+class PairLearner(Learner):
+    """A learner whose fit is the counts of pairs (``counts_``) and arrays made of them."""
+
+    counts_: Pairs
+
+    def _state(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        own = {name: getattr(self, f"{name}_") for name in self.stored if name not in STORED}
+        return {**self.typed_arrays(self.counts_), **own}, {}
+
+    def typed_arrays(self, pairs: Pairs) -> dict[str, Any]:
+        """The arrays of the counts as ``stored`` declares them."""
+        types = {name: self.stored[name].dtype for name in pairs.arrays()}
+        return {
+            name: array if array.dtype == types[name] else array.astype(types[name])
+            for name, array in pairs.arrays().items()
+        }
+
+    def _set_state(self, arrays: Mapping[str, Any], metadata: Mapping[str, Any]) -> None:
+        self.counts_ = Pairs.from_arrays(arrays)
+        super()._set_state({name: array for name, array in arrays.items() if name not in STORED}, metadata)
+
+    def _filled(self, user_codes: Codes, values: Floats32, absent: Any) -> Floats32:
+        """A fresh block users × items: ``absent``, with the values of the pairs that have rows."""
+        pairs = self.counts_
+        first, last = pairs.start[user_codes], pairs.start[user_codes + 1]
+        row = np.repeat(np.arange(len(user_codes)), last - first)
+        within = np.arange(len(row)) - np.repeat(np.cumsum(last - first) - last, last - first)
+        block = np.array(np.broadcast_to(absent, (len(user_codes), pairs.n_items)), np.float32)
+        block[row, pairs.item[within]] = values[within]
+        return block
+
+
+def count(log: Log, times: int | None = None, kept: Mask | None = None, propensity: bool = False) -> Pairs:
+    """The counts of the first ``times`` times (None: all), with mean propensities if they are asked for and recorded.
+
+    A pair none of whose rows are ``kept`` has 0 rows.
+    """
+    times, kept = log.n_times if times is None else times, np.ones(len(log), np.bool_) if kept is None else kept
+    start, order = row_order(log.user, log.n_users)
+    pair_start, item, entry = distinct(start, log.item[order], log.n_items)
+    worth = log.outcome if log.value is None else log.outcome * log.value
+    counts, positives = np.zeros((2, len(item)), np.int32), np.zeros((2, len(item)), np.result_type(worth, np.int32))
+    _add_rows(entry, order, log.treated, worth, kept, counts, positives)
+    mean = None
+    if propensity and log.propensity is not None and not log.n_without_propensity:
+        mean = np.zeros(len(item), np.float32)
+        _average(entry, order, log.propensity, kept, mean)
+    item_cells, user_cells = cells(log, times)
+    return Pairs(
+        pair_start, item, counts[0], counts[1], positives[0], positives[1], chances(log, times, pair_start, item),
+        item_cells, user_cells, times, not log.eligibility.is_everything, mean,
+    )  # fmt: skip
+
+
+def everywhere(times: int, n: int) -> Codes:
+    """All times for each of n pairs, in the memory of one number."""
+    return np.broadcast_to(np.int32(times), n)
+
+
+def chances(log: Log, times: int, start: Longs, item: Codes) -> Codes:
+    """At how many of the first ``times`` times each pair could have been treated."""
+    if log.eligibility.is_everything:
+        return everywhere(times, len(item))
+    user, sums = np.repeat(np.arange(len(start) - 1), np.diff(start)), np.zeros(len(item), np.int32)
+    for time in range(times):
+        sums += log.eligibility.contains(user, item, time)
+    return sums
+
+
+def cells(log: Log, times: int) -> tuple[Floats, Floats]:
+    """The eligible cells of every item and of every user at the first ``times`` times."""
+    eligibility = log.eligibility
+    if eligibility.is_everything:
+        return np.full(log.n_items, float(log.n_users * times)), np.full(log.n_users, float(log.n_items * times))
+    if times < log.n_times:
+        at = np.arange(log.n_times)
+        users, items = np.arange(log.n_users), np.arange(log.n_items)
+        eligibility = eligibility.reindex(log.catalog, users, items, np.where(at < times, at, -1))
+    return eligibility.cells_by_item.astype(np.float64), eligibility.cells_by_user.astype(np.float64)
+
+
+def added(known: Pairs, log: Log) -> Pairs:
+    """The counts of a model and of new rows, in the catalog of the new rows.
+
+    Without eligibility tables they are those of one log with all rows. With tables, a pair that has its first rows
+    in ``log`` had as many chances before as the item's other pairs without rows.
+    """
+    new = count(log, propensity=known.propensity is not None)
+    both, times = [known, new], known.times + new.times
+    begin, (items, position) = group(
+        np.concatenate([pairs.user for pairs in both]), new.n_users, np.concatenate([pairs.item for pairs in both]),
+        np.arange(len(known.item) + len(new.item)),
+    )  # fmt: skip
+    start, item, in_order = distinct(begin, items, new.n_items)
+    entry = np.empty_like(in_order)
+    entry[position] = in_order
+    of_known = entry[: len(known.item)]
+
+    def total(name: str) -> Any:
+        columns = [getattr(pairs, name) for pairs in both]
+        sums = np.bincount(entry, np.concatenate(columns), len(item))
+        return sums.astype(np.result_type(*columns))
+
+    limited, propensity = known.limited or new.limited, None
+    if known.propensity is not None and new.propensity is not None:
+        weighted = np.concatenate([pairs.rows * pairs.propensity.astype(np.float64) for pairs in both])  # type: ignore[union-attr]
+        propensity = (np.bincount(entry, weighted) / np.maximum(total("rows"), 1)).astype(np.float32)
+    if limited:
+        past = _padded(known.absent_chances(), new.n_items)[item].astype(np.int32)
+        past[of_known] = known.chances
+        pair_chances = past + chances(log, new.times, start, item)
+        item_cells = _padded(known.item_cells, new.n_items) + new.item_cells
+        user_cells = _padded(known.user_cells, new.n_users) + new.user_cells
+    else:
+        pair_chances = everywhere(times, len(item))
+        item_cells = np.full(new.n_items, float(new.n_users * times))
+        user_cells = np.full(new.n_users, float(new.n_items * times))
+    rows, treated, treated_positives, control_positives = (total(name) for name in COUNTS)
+    return Pairs(
+        start, item, rows, treated, treated_positives, control_positives, pair_chances, item_cells, user_cells, times,
+        limited, propensity,
+    )  # fmt: skip
+
+
+def beside(known: Pairs, new: Pairs) -> Pairs:
+    """The pairs of a model, and behind them those of new users, which are scored but not learned from."""
+    columns: dict[str, Any] = {
+        name: np.concatenate((getattr(known, name), getattr(new, name))) for name in ("item", *COUNTS[1:], "chances")
+    }
+    has_propensity = known.propensity is not None and new.propensity is not None
+    return replace(
+        known, **columns, start=np.concatenate((known.start, known.start[-1] + new.start[1:])),
+        rows=np.concatenate((known.rows, np.zeros_like(new.rows))), limited=known.limited or new.limited,
+        user_cells=_padded(known.user_cells, known.n_users + new.n_users),
+        propensity=np.concatenate((known.propensity, new.propensity)) if has_propensity else None,  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def without_cold(pairs: Pairs, users: bool, items: bool) -> Pairs:
+    """Users, or items, without rows had no chances: they are new, instead of never shown and never bought.
+
+    Eligibility tables say themselves who had chances.
+    """
+    if pairs.limited:
+        return pairs
+    warm_user = (np.diff(pairs.start) > 0) | (not users)
+    warm_item = (np.bincount(pairs.item, minlength=pairs.n_items) > 0) | (not items)
+    item_cells = np.maximum(pairs.item_cells * warm_user.mean(), pairs.by_item(pairs.chances))
+    return replace(
+        pairs, item_cells=item_cells * warm_item, user_cells=pairs.user_cells * warm_item.mean() * warm_user
+    )
+
+
+def _padded(values: Any, length: int) -> Floats:
+    padded = np.zeros(length)
+    padded[: len(values)] = values
+    return padded
+
+
+def distinct(start: Longs, value: Any, n_values: int) -> tuple[Longs, Codes, Any]:
+    """The different values within each stretch start[g] … start[g + 1], and the entry of every element."""
+    where, many = np.full(n_values, -1, np.int64), np.zeros(len(start), np.int64)
+    _count_distinct(start, value, where, many)
+    begin = np.cumsum(many)
+    values, entry = np.empty(begin[-1], np.int32), np.empty(len(value), index_type(len(value)))
+    where[:] = -1
+    _fill_distinct(start, value, where, begin, values, entry)
+    return begin, values, entry
+
+
+@compiled
+def _add_by_item(item: Any, rows: Any, counts: Any, sums: Any) -> None:
+    for pair in range(len(item)):
+        if rows[pair]:
+            sums[item[pair]] += counts[pair]
+
+
+@compiled
+def _count_distinct(start: Any, value: Any, where: Any, many: Any) -> None:
+    for g in range(len(start) - 1):
+        for row in range(start[g], start[g + 1]):
+            if where[value[row]] != g:
+                where[value[row]] = g
+                many[g + 1] += 1
+
+
+@compiled
+def _fill_distinct(start: Any, value: Any, where: Any, begin: Any, values: Any, entry: Any) -> None:
+    for g in range(len(start) - 1):
+        filled = begin[g]
+        for row in range(start[g], start[g + 1]):
+            if where[value[row]] < begin[g]:
+                where[value[row]] = filled
+                values[filled] = value[row]
+                filled += 1
+        values[begin[g] : filled].sort()
+        for k in range(begin[g], filled):
+            where[values[k]] = k
+        for row in range(start[g], start[g + 1]):
+            entry[row] = where[value[row]]
+
+
+@compiled
+def _add_rows(entry: Any, order: Any, treated: Any, worth: Any, kept: Any, counts: Any, positives: Any) -> None:
+    """``entry`` is the pair of each row in the given order."""
+    for at in range(len(entry)):
+        pair, row = entry[at], order[at]
+        if kept[row]:
+            counts[0, pair] += 1
+            counts[1, pair] += treated[row]
+            positives[1 - treated[row], pair] += worth[row]
+
+
+@compiled
+def _average(entry: Any, order: Any, propensity: Any, kept: Any, mean: Any) -> None:
+    """Over the kept rows of each pair; a pair without any has the propensity of its last row."""
+    rows = np.zeros(len(mean), np.int32)
+    for at in range(len(entry)):
+        pair, row = entry[at], order[at]
+        rows[pair] += kept[row]
+        if kept[row] or not rows[pair]:
+            mean[pair] += (propensity[row] - mean[pair]) / max(rows[pair], 1)

@@ -1,0 +1,488 @@
+"""Search over hyper-parameters: of a learner (``tune``), or of anything that can be measured (``Search``).
+
+The study, its journal, the sampler and the pruner are Optuna's. What a trial tries follows from the seed and the
+trials before it, so one job makes the same trials after any interruption.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import suppress
+from dataclasses import dataclass, field, fields
+from hashlib import blake2b
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from taurank._progress import Progress
+from taurank._validation import check_choice, check_instance, check_integer
+from taurank.data.files import atomic_path, check_target
+from taurank.data.fingerprint import fingerprint
+from taurank.data.log import Log
+from taurank.data.remote import RemoteGains, RemoteLog
+from taurank.errors import Diverged, InputError, first_line, missing_extra, plural
+from taurank.estimation import gains
+from taurank.estimation.gains import Gains
+from taurank.evaluation.measurement import Measurement
+from taurank.evaluation.metrics import Metric, parse
+from taurank.learners import Learner, learner_class, learner_name
+
+if TYPE_CHECKING:
+    import altair as alt
+    import optuna
+
+Space = Mapping[str, Sequence[Any]]
+Settings = dict[str, Any]
+Report = Callable[[Mapping[str, float]], None]
+Objective = Callable[[Settings, Report], Mapping[str, float]]
+
+SAMPLERS = ("tpe", "random")
+STARTUP = 8  # trials drawn at random before TPE has enough to learn from
+RIVALS = 4  # finished trials before any is pruned
+DAMAGED = "'{}' is not a journal of taurank, or is damaged; remove it or name another file."
+MAX_GRID = 20_000  # settings to list; from a larger grid they are drawn until one is new
+
+
+def tune(
+    learner: str | type[Learner],
+    log: Log,
+    validation: Log | Gains,
+    *,
+    metric: str | Metric | Sequence[str | Metric] = "CDCG",
+    trials: int = 20,
+    space: Space | None = None,
+    fixed: Mapping[str, Any] | None = None,
+    journal: str | os.PathLike[str] | None = None,
+    jobs: int = 1,
+    random_state: int = 0,
+    show_progress: bool | None = None,
+    start: Mapping[str, Any] | None = None,
+    sampler: str = "tpe",
+) -> Tuning:
+    """Search ``trials`` settings of a learner's space for the best ``metric`` on ``validation``.
+
+    ``learner`` is a class, the name of one, or "module:Class". ``validation`` are gains, the truth or an estimate, or
+    a log, which stands for ``gains.recommended(log)``. ``space`` maps hyper-parameters to the values to try (default:
+    the learner's own, with the paper's grids for γ and χ); ``fixed`` holds the others. No setting is tried twice: the
+    search ends early when the whole grid was tried. Of several metrics the first is searched and all are recorded.
+    The search begins with ``start``, completed by the learner's defaults, or with the defaults alone if they are in
+    the space. ``sampler`` is "tpe" (Optuna's tree-structured Parzen estimator) or "random".
+
+    ``journal`` is a file: the same call with the same journal continues where it stopped. One job makes the same
+    trials from the same seed; ``jobs`` threads share the trials, each fit with one thread.
+    """
+    if isinstance(log, RemoteLog) and jobs != 1:
+        raise InputError(f"a trial on a cluster uses all of its workers; leave jobs at 1, got {jobs}.")
+    if not isinstance(log, RemoteLog):
+        check_instance("log", log, Log, "Log.read or Log.from_frame")
+    if isinstance(validation, Log):
+        validation = gains.recommended(validation)
+    if not isinstance(validation, RemoteGains):
+        check_instance("validation", validation, Gains, "taurank.gains, such as gains.capped_ips(log, cap), or a log")
+    for name, number in (("trials", trials), ("jobs", jobs)):
+        check_integer(name, number)
+    check_integer("random_state", random_state, 0)
+    check_choice("sampler", sampler, SAMPLERS)
+    metrics = (metric,) if isinstance(metric, (str, Metric)) else tuple(metric)
+    if not metrics:
+        raise InputError("metric is empty; name at least one, such as CDCG.")
+    given = {"random_state": random_state, **(fixed or {})}
+    objective = _LearnerObjective(learner_class(learner), log, validation, metrics, given, 1 if jobs > 1 else None)
+    search = _search(objective, space, start, trials, sampler, random_state)
+    with Progress(show_progress, lines=True) as progress:
+        return _summary(search, objective, search.run(journal, jobs, progress))
+
+
+@dataclass(frozen=True, repr=False)
+class Tuning:
+    """The result of a search: the best hyper-parameters, their value, and every trial.
+
+    ``best`` has the searched hyper-parameters, ``settings`` the fixed ones too.
+    """
+
+    search: Search
+    objective: _LearnerObjective
+    best: dict[str, Any]
+    value: float
+    trials: pd.DataFrame
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """All hyper-parameters of the best trial: searched, fixed and default ones."""
+        params = self.learner().get_params()
+        return {name: value for name, value in params.items() if name in self.objective.fixed or name != "threads"}
+
+    def learner(self) -> Learner:
+        """A new learner with the best hyper-parameters, not fitted."""
+        return self.objective.make(self.best)
+
+    def to_json(self) -> dict[str, Any]:
+        """What a fit needs to repeat the best trial: ``taurank fit --settings`` reads it."""
+        name, metric = learner_name(self.objective.learner), self.search.metric
+        return {"learner": name, "metric": metric, "value": self.value, "settings": self.settings}
+
+    def write_json(self, path: str | os.PathLike[str]) -> None:
+        """``to_json`` as a file."""
+        text = json.dumps(self.to_json(), indent=2, ensure_ascii=False)
+        with atomic_path(path) as temporary:
+            temporary.write_text(text + "\n", encoding="utf-8")
+
+    def __repr__(self) -> str:
+        return f"Tuning({plural(len(self.trials), 'trial')}, {self._best()})"
+
+    def __str__(self) -> str:
+        ordered = self.trials.sort_values(self.search.metric, ascending=not self.search.larger_is_better)
+        return f"{ordered.to_string(index=False)}\n\n{self._best()}"
+
+    def _best(self) -> str:
+        return f"best {self.search.metric} {self.value:.4f} with {_text(self.best)}"
+
+    def chart(self) -> alt.HConcatChart:
+        """The metric over each hyper-parameter, by how the trials ended."""
+        from taurank.report import tuning
+
+        return tuning.chart(self.trials, self.search.metric, self.search.space)
+
+    def write_html(self, path: str | os.PathLike[str]) -> None:
+        """A page with a chart for each hyper-parameter and the table of trials."""
+        from taurank.report import tuning
+
+        best = f"Best {self.search.metric}: {self.value:.4f} with {_text(self.best, ' = ')}."
+        tuning.write(path, f"Tuning {self.search.name}", best, self.trials, self.search.metric, self.search.space)
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One measured setting; the ``metrics`` of a pruned trial are the last ones seen."""
+
+    number: int
+    settings: Settings
+    state: str  # finished, pruned or diverged
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Search:
+    """What is searched: the settings of ``space`` for which ``objective`` returns the best ``metric``.
+
+    ``objective(settings, report)`` returns the values of all metrics to be recorded. On its way it may call
+    ``report`` with their values so far, which ends the trial if it falls behind the median of the others after
+    ``warmup`` reports. ``start`` are settings to try first. ``identity`` is text that identifies this search in its
+    journal.
+    """
+
+    name: str
+    objective: Objective
+    space: Space
+    metric: str
+    larger_is_better: bool
+    trials: int
+    sampler: str = "tpe"
+    start: tuple[Settings, ...] = ()
+    warmup: int = 1
+    seed: int = 0
+    identity: str = ""
+
+    def fingerprint(self) -> str:
+        """What a journal belongs to. The number of trials is not part of it: more can be asked for later."""
+        space = {name: list(values) for name, values in self.space.items()}
+        facts = [self.identity, self.metric, space, self.sampler, self.start, self.seed, self.warmup]
+        return blake2b(json.dumps(facts).encode(), digest_size=16).hexdigest()
+
+    def run(
+        self, journal: str | os.PathLike[str] | None = None, jobs: int = 1, progress: Progress | None = None
+    ) -> list[Trial]:
+        """All trials, those in the journal included."""
+        study, progress = self._study(journal), progress or Progress(False)
+        done, total = len(self._trials(study)), min(self.trials, self._grid_size())
+        progress.begin("trials", total, min(done, total))
+        running: list[Settings] = []
+        lock, stop = threading.Lock(), threading.Event()
+
+        def work() -> None:
+            while True:
+                with lock:
+                    tried = [trial.settings for trial in self._trials(study)] + running
+                    if stop.is_set() or len(tried) >= total:
+                        return
+                    trial = self._ask(study, tried, jobs)
+                    running.append(settings := self._settings(trial))
+                news = self._measure(study, trial, settings, stop)
+                with lock:
+                    running.remove(settings)
+                    progress.step(f"{news} with {_text(settings)}")
+
+        if jobs == 1:
+            work()
+        else:
+            with ThreadPoolExecutor(jobs) as pool:
+                try:
+                    for ended in as_completed([pool.submit(work) for _ in range(jobs)]):
+                        ended.result()
+                finally:
+                    stop.set()  # an interrupted or failed search ends the others' trials at their next report
+        return self._trials(study)
+
+    def _trials(self, study: optuna.Study) -> list[Trial]:
+        """The trials that ended, numbered in the order in which they began."""
+        from optuna.trial import TrialState
+
+        ended = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED))
+        return [
+            Trial(number, self._settings(each), **each.user_attrs["ended"], seconds=each.duration.total_seconds())  # type: ignore[union-attr]
+            for number, each in enumerate(ended)
+        ]
+
+    def _settings(self, trial: optuna.Trial | optuna.trial.FrozenTrial) -> Settings:
+        """The study knows values by their position."""
+        return {name: values[trial.params[name]] for name, values in self.space.items()}
+
+    def _grid_size(self) -> int:
+        return math.prod(len(values) for values in self.space.values())
+
+    def _study(self, journal: str | os.PathLike[str] | None) -> optuna.Study:
+        try:
+            import optuna
+        except ImportError as error:
+            raise missing_extra("optuna", "tune") from error
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        try:
+            storage = None if journal is None else _storage(check_target(journal))
+            study = optuna.create_study(
+                storage=storage, pruner=optuna.pruners.MedianPruner(RIVALS, self.warmup), study_name="taurank",
+                load_if_exists=True, direction="maximize" if self.larger_is_better else "minimize",
+            )  # fmt: skip
+            belongs_to = study.user_attrs.get("search")
+            known = len(study.get_trials(deepcopy=False))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:  # what Optuna raises on odd lines
+            if isinstance(error, InputError):
+                raise
+            raise InputError(DAMAGED.format(journal)) from error
+        if belongs_to is None and not known:
+            study.set_user_attr("search", self.fingerprint())
+        elif belongs_to != self.fingerprint():
+            raise InputError(
+                f"the journal '{journal}' belongs to another search (other data, metric, space or fixed "
+                "hyper-parameters); remove it or name another file."
+            )
+        return study
+
+    def _ask(self, study: optuna.Study, tried: Sequence[Settings], jobs: int) -> optuna.Trial:
+        """A trial of settings that were not tried."""
+        import optuna
+
+        rng = np.random.default_rng([self.seed, len(tried)])
+
+        def enqueue(at: dict[str, int]) -> None:
+            if not study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.WAITING,)):  # left by a kill
+                study.enqueue_trial(at)
+
+        first = [settings for settings in self.start if settings not in tried]
+        if first:
+            enqueue({name: list(self.space[name]).index(value) for name, value in first[0].items()})
+        elif self.sampler == "random" or len(tried) < STARTUP:
+            enqueue(self._untried(tried, rng))
+        study.sampler = optuna.samplers.TPESampler(
+            n_startup_trials=1, seed=int(rng.integers(2**31)), multivariate=True,
+            constant_liar=jobs > 1,  # else trials that a kill left running would count
+        )  # fmt: skip
+        positions = {name: _positions(values) for name, values in self.space.items()}
+        while self._settings(trial := study.ask(positions)) in tried:
+            study.tell(trial, state=optuna.trial.TrialState.FAIL)
+            enqueue(self._untried(tried, rng))
+        return trial
+
+    def _untried(self, tried: Sequence[Settings], rng: np.random.Generator) -> dict[str, int]:
+        """Positions of settings drawn at random."""
+        size, shape = self._grid_size(), [len(values) for values in self.space.values()]
+        while True:
+            for number in rng.permutation(size) if size <= MAX_GRID else rng.integers(0, size, 1):
+                at = dict(zip(self.space, map(int, np.unravel_index(number, shape)), strict=True))
+                if {name: self.space[name][n] for name, n in at.items()} not in tried:
+                    return at
+
+    def _measure(self, study: optuna.Study, trial: optuna.Trial, settings: Settings, stop: threading.Event) -> str:
+        """Run one trial and record how it ended; in words."""
+        import optuna
+
+        reports = 0
+        metrics: Mapping[str, float] = {}
+
+        def report(values: Mapping[str, float]) -> None:
+            nonlocal metrics, reports
+            metrics = values
+            trial.report(float(values[self.metric]), reports)
+            reports += 1
+            if stop.is_set():
+                raise InputError("the search was stopped.")
+            if trial.should_prune():
+                raise optuna.TrialPruned
+
+        try:
+            metrics, state = self.objective(dict(settings), report), "finished"
+        except optuna.TrialPruned:
+            state = "pruned"
+        except Diverged:
+            metrics, state = {}, "diverged"
+        except BaseException:
+            with suppress(InputError):
+                study.tell(trial, state=optuna.trial.TrialState.FAIL)
+            raise
+        values = {name: float(value) for name, value in metrics.items()}
+        if state == "finished" and not math.isfinite(values[self.metric]):
+            state = "diverged"
+        trial.set_user_attr("ended", {"state": state, "metrics": values})
+        if state == "finished":
+            study.tell(trial, values[self.metric])
+            return f"{self.metric} {values[self.metric]:.4f}"
+        study.tell(trial, state=optuna.trial.TrialState.PRUNED)
+        return state
+
+
+def best_trial(trials: Iterable[Trial], metric: str, larger_is_better: bool) -> Trial | None:
+    """The finished trial with the best value of a metric; the first of equals."""
+    finished = [trial for trial in trials if trial.state == "finished"]
+    sign = 1.0 if larger_is_better else -1.0
+    return max(finished, key=lambda trial: (sign * trial.metrics[metric], -trial.number), default=None)
+
+
+def _positions(values: Sequence[Any]) -> optuna.distributions.BaseDistribution:
+    """Positions in a list of values: neighbors are near each other if the values are numbers in order."""
+    from optuna.distributions import CategoricalDistribution, IntDistribution
+
+    numbers = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values)
+    if numbers and list(values) == sorted(values):
+        return IntDistribution(0, len(values) - 1)
+    return CategoricalDistribution(range(len(values)))
+
+
+def _storage(path: Path) -> optuna.storages.BaseStorage:
+    """A journal file of Optuna's; a line that a kill left incomplete is cut off."""
+    from optuna.storages.journal import JournalFileBackend, JournalStorage
+
+    class Backend(JournalFileBackend):  # type: ignore[misc]
+        def append_logs(self, logs: list[dict[str, Any]]) -> None:
+            try:
+                super().append_logs(logs)
+            except OSError as error:
+                raise InputError(
+                    f"the journal '{path}' cannot be written: {error.strerror or first_line(error)}; the trials "
+                    "before this one are stored."
+                ) from error
+
+    try:
+        content, begin = path.read_bytes() if path.exists() else b"", b'{"op_code"'
+        if content[: len(begin)] != begin[: len(content)]:
+            raise InputError(DAMAGED.format(path))
+        if content and not content.endswith(b"\n"):
+            os.truncate(path, content.rfind(b"\n") + 1)
+        return JournalStorage(Backend(str(path)))
+    except OSError as error:
+        raise InputError(f"the journal '{path}' cannot be opened: {error.strerror or first_line(error)}.") from error
+
+
+@dataclass(frozen=True)
+class _LearnerObjective:
+    """Fits a learner on a log and measures it by gains."""
+
+    learner: type[Learner]
+    log: Log
+    validation: Gains
+    metrics: tuple[str | Metric, ...]
+    fixed: Mapping[str, Any]
+    threads: int | None
+
+    def __call__(self, settings: Settings, report: Report) -> Mapping[str, float]:
+        learner = self.make(settings)
+        if self.threads is not None and "threads" not in self.fixed and hasattr(learner, "threads"):
+            learner.threads = self.threads
+        learner.fit(
+            self.log, self.validation, self.metrics, show_progress=False,
+            callback=lambda _, record: report(record.metrics),
+        )  # fmt: skip
+        return Measurement.prepare(self.validation, list(self.metrics)).means(learner, self.threads)
+
+    def make(self, settings: Mapping[str, Any]) -> Learner:
+        try:
+            return self.learner(**{**self.fixed, **settings})
+        except TypeError as error:
+            name = learner_name(self.learner)
+            raise InputError(f"{name} does not take these hyper-parameters: {error}.") from error
+
+    def formulas(self) -> list[Metric]:
+        """The metrics; the first is searched."""
+        return [metric if isinstance(metric, Metric) else parse(metric) for metric in self.metrics]
+
+
+def _search(
+    objective: _LearnerObjective, space: Space | None, start: Mapping[str, Any] | None, trials: int, sampler: str,
+    seed: int,
+) -> Search:  # fmt: skip
+    name, formulas = learner_name(objective.learner), objective.formulas()
+    declared = objective.learner.space if space is None else space
+    if not declared or {each.name for each in fields(objective.learner)} <= {"random_state", "threads"}:
+        raise InputError(f"{name} has no hyper-parameters to search; name some with their values in space.")
+    searched = {key: _values(key, values) for key, values in declared.items() if key not in objective.fixed}
+    if not searched:
+        raise InputError("the space to search is empty: all of its hyper-parameters are fixed.")
+    if unknown := [key for key in start or {} if key not in searched]:
+        raise InputError(f"start: '{unknown[0]}' is not searched; searched: {', '.join(searched)}.")
+    for key, values in searched.items():  # refuse what the learner does not take before any fit
+        for value in values:
+            objective.make({**{other: searched[other][0] for other in searched}, key: value})
+    defaults = objective.make({}).get_params()
+    first = {key: _values(key, [(start or {}).get(key, defaults.get(key))])[0] for key in searched}
+    if start is not None:
+        searched = {key: _values(key, [*values, first[key]]) for key, values in searched.items()}
+    known = all(first[key] in values for key, values in searched.items())
+    facts = (name, [formula.name for formula in formulas], sorted(objective.fixed.items()))
+    return Search(
+        name, objective, searched, formulas[0].name, formulas[0].larger_is_better, trials, sampler,
+        (first,) if known else (), seed=seed,
+        identity=f"{facts!r} {fingerprint(objective.log, objective.validation)}",
+    )  # fmt: skip
+
+
+def _values(name: str, values: Any) -> list[Any]:
+    """The values of one hyper-parameter, each once, and numbers in order."""
+    if isinstance(values, str) or not isinstance(values, (Sequence, np.ndarray)) or not len(values):
+        raise InputError(f"the space to search is empty or not a list of values for '{name}', got {values!r}.")
+    plain = [value.item() if isinstance(value, np.generic) else value for value in values]
+    for value in plain:
+        if not (value is None or isinstance(value, (str, int, float, bool))):
+            raise InputError(f"space: '{name}' has the value {value!r}; use numbers, strings, booleans or None.")
+    distinct = list(dict.fromkeys(plain))
+    numbers = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in distinct)
+    return sorted(distinct) if numbers else distinct
+
+
+def _summary(search: Search, objective: _LearnerObjective, trials: Sequence[Trial]) -> Tuning:
+    best = best_trial(trials, search.metric, search.larger_is_better)
+    if best is None:
+        raise InputError("no trial finished: all diverged or were pruned; try smaller learning rates.")
+    names = [formula.name for formula in objective.formulas()]
+    rows = [
+        {
+            "trial": trial.number,
+            **trial.settings,
+            **{name: trial.metrics.get(name, float("nan")) for name in names},
+            "state": trial.state,
+        }
+        for trial in trials
+    ]
+    return Tuning(search, objective, best.settings, best.metrics[search.metric], pd.DataFrame(rows))
+
+
+def _text(settings: Mapping[str, Any], equals: str = "=") -> str:
+    return ", ".join(
+        f"{name}{equals}{value:g}" if isinstance(value, float) else f"{name}{equals}{value}"
+        for name, value in settings.items()
+    )

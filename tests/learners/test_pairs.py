@@ -1,0 +1,144 @@
+"""Counts of pairs: row by row, with values, of two logs together, and from a file."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from taurank import CUBN, CountingBayes, Log, World, load
+from taurank.learners.pairs import Pairs, added, beside, count
+
+LEARNERS: list[Any] = [CountingBayes(), CUBN(neighbors=10), CUBN(neighbors=10, similarity="treatment")]
+IDS = ["countingbayes", "cubn", "cubn-treatment"]
+
+
+@pytest.fixture(scope="module")
+def log() -> Log:
+    return World.synthetic(30, 12, 0, rank=2).sample(6, random_state=1).log
+
+
+@pytest.fixture(scope="module")
+def valued(log: Log) -> Log:
+    return replace(log, value=np.random.default_rng(0).gamma(1.0, 9.0, len(log)))
+
+
+def scores(learner: Any) -> npt.NDArray[np.float32]:
+    return np.asarray(learner.score_block(np.arange(len(learner.users), dtype=np.int32)))
+
+
+def parts(log: Log) -> tuple[Log, Log]:
+    """Rows of four times and of two later ones, which bring users and items."""
+    frame = log.to_frame()
+    early = (frame["time"] < 4) & (frame["user_id"] < 25) & (frame["item_id"] < 10)
+    return Log.from_frame(frame[early]), Log.from_frame(frame[frame["time"] >= 4])
+
+
+def slow_counts(log: Log) -> dict[tuple[int, int], list[float]]:
+    """Rows, treated rows and what was bought in each arm, row by row."""
+    value = np.ones(len(log)) if log.value is None else log.value
+    expected: dict[tuple[int, int], list[float]] = {}
+    for u, i, z, y, v in zip(log.user, log.item, log.treated, log.outcome, value, strict=True):
+        entry = expected.setdefault((u, i), [0, 0, 0, 0])
+        for k, more in enumerate((1, z, z * y * v, (1 - z) * y * v)):
+            entry[k] += more
+    return expected
+
+
+@pytest.mark.parametrize("kind", ["log", "valued"])
+def test_counts_and_values_of_every_pair_row_by_row(kind: str, request: Any) -> None:
+    rows: Log = request.getfixturevalue(kind)
+    pairs, expected = count(rows), slow_counts(rows)
+    keys = list(zip(pairs.user, pairs.item, strict=True))
+    assert keys == sorted(expected)
+    columns = pairs.rows, pairs.treated, pairs.treated_positives, pairs.control_positives
+    for k, column in enumerate(columns):
+        assert column == pytest.approx([expected[key][k] for key in keys])
+
+
+@pytest.mark.parametrize("kind", ["log", "valued"])
+def test_counts_of_two_logs_add_up(log: Log, kind: str, request: Any) -> None:
+    past, news = parts(request.getfixturevalue(kind))
+    users, items = past.users.extended(news.users), past.items.extended(news.items)
+    both = past.reindex(users, items).concat(news.reindex(users, items))
+    sums, whole = added(count(past), news.reindex(users, items)), count(both)
+    for name in ("start", "item", "rows", "treated", "chances", "item_cells", "user_cells"):
+        assert np.array_equal(getattr(sums, name), getattr(whole, name))
+    assert sums.treated_positives == pytest.approx(whole.treated_positives)
+    assert sums.control_positives == pytest.approx(whole.control_positives)
+    assert (sums.times, sums.limited) == (6, False)
+
+
+def test_mean_propensities_of_two_logs_are_those_of_all_rows(log: Log) -> None:
+    past, news = parts(log)
+    users, items = past.users.extended(news.users), past.items.extended(news.items)
+    both = past.reindex(users, items).concat(news.reindex(users, items))
+    sums = added(count(past, propensity=True), news.reindex(users, items)).propensity
+    assert sums == pytest.approx(count(both, propensity=True).propensity, rel=1e-5)
+    assert count(log).propensity is None
+
+
+def test_pairs_beside_others_are_limited_only_by_tables(log: Log) -> None:
+    """What limits the chances is said, not read off the memory of an array."""
+    pairs = count(log)
+    assert not pairs.limited
+    together = beside(pairs, count(log))
+    assert not together.limited
+    assert together.users == pairs.users
+    assert together.by_item(together.treated) == pytest.approx(pairs.by_item(pairs.treated))
+    copied = replace(pairs, chances=np.array(pairs.chances))
+    assert not copied.limited
+    assert Pairs.from_arrays(copied.arrays()).chances.tolist() == pairs.chances.tolist()
+
+
+# learners of counts on a log with values
+
+
+def test_scores_of_values_are_those_of_the_formula(valued: Log) -> None:
+    shape, w = (valued.n_users, valued.n_items), 2.0
+    shown, bought, otherwise = np.zeros((3, *shape))
+    for (u, i), (_, z, treated, control) in slow_counts(valued).items():
+        shown[u, i], bought[u, i], otherwise[u, i] = z, treated, control
+    left = valued.n_times - shown
+    means = bought.sum(0) / shown.sum(0), otherwise.sum(0) / left.sum(0)
+    expected = (bought + w * means[0]) / (shown + w) - (otherwise + w * means[1]) / (left + w)
+    assert scores(CountingBayes(weight=w).fit(valued)) == pytest.approx(expected, rel=1e-5, abs=1e-6)
+    learner = CUBN(neighbors=30, weight=w).fit(valued)
+    near = np.zeros((valued.n_users, valued.n_users))
+    for user in range(valued.n_users):
+        np.add.at(near[user], learner.neighbor_[user], learner.closeness_[user])
+    treated = (near @ bought + w * means[0]) / (near @ shown + w)
+    control = (near @ otherwise + w * means[1]) / (near @ left + w)
+    assert scores(learner) == pytest.approx(treated - control, rel=1e-4, abs=1e-5)
+
+
+@pytest.mark.parametrize("learner", LEARNERS, ids=IDS)
+def test_a_model_of_values_can_be_loaded(valued: Log, learner: Any, tmp_path: Path) -> None:
+    learner.fit(valued).save(tmp_path / "model")
+    assert np.array_equal(scores(load(tmp_path / "model")), scores(learner))
+
+
+@pytest.mark.parametrize("learner", LEARNERS, ids=IDS)
+@pytest.mark.parametrize("kind", ["log", "valued"])
+def test_an_update_equals_a_fit_to_all_rows(learner: Any, kind: str, request: Any, tmp_path: Path) -> None:
+    past, news = parts(request.getfixturevalue(kind))
+    learner.fit(past).save(tmp_path / "model")
+    updated = load(tmp_path / "model").update(news)
+    users, items = past.users.extended(news.users), past.items.extended(news.items)
+    fitted = scores(learner.fit(past.reindex(users, items).concat(news.reindex(users, items))))
+    assert scores(updated) == pytest.approx(fitted, abs=0 if kind == "log" else 1e-5)
+
+
+@pytest.mark.parametrize("learner", LEARNERS, ids=IDS)
+def test_new_users_with_values_are_folded_in(valued: Log, learner: Any) -> None:
+    frame = valued.to_frame()
+    twins = Log.from_frame(frame[frame["user_id"] < 3].assign(user_id=lambda rows: rows["user_id"] + 100))
+    folded = learner.fit(valued).fold_in(twins)
+    order = folded.users.encode_known([100, 101, 102])
+    assert np.isfinite(scores(folded)).all()
+    if isinstance(learner, CountingBayes):  # CUBN's have themselves and their twins as neighbors
+        assert scores(folded)[order] == pytest.approx(scores(learner)[:3], rel=1e-5, abs=1e-6)
