@@ -280,6 +280,13 @@ class TestCoverage:
         assert high == 0.5
         assert -0.5 < low < per_user.mean()
 
+    def test_without_other_times_the_variance_is_that_of_the_mean_over_users(self) -> None:
+        rng = np.random.default_rng(1)
+        one = events(rng, 20, 1, 0.2, 0.6, (0.3, 0.1))
+        variance, freedom = one.clustered
+        assert variance == pytest.approx(one.per_user.var(ddof=1) / 20, rel=1e-12)
+        assert freedom == 19.0
+
     def test_one_poisson_count_is_jeffreys(self) -> None:
         """Equal weights, many users, one arm: limits of Gamma(x + ½) above, Gamma(x) below."""
         from scipy.stats import gamma
@@ -334,6 +341,21 @@ class TestExpectedMoments:
             common.mean(), abs=4 * product.std() / 2000**0.5 + 0.05 * common.mean()
         )
         assert common.mean() < 0.9 * np.sum(weight**3 * rate)  # less than that of a variance that was seen
+
+
+def test_rows_of_weight_zero_count_for_nothing() -> None:
+    """They occur in paired differences; where P > ½ a treated row would stand for control cells."""
+    rng = np.random.default_rng(2)
+    weight = rng.normal(size=60)
+    rows = Events(
+        np.arange(60), weight, (rng.random(60) < 0.4) * 1.0, rng.random(60) < 0.6, rng.random(60), weight * 0.3
+    )
+    with_zeros = Events(*(np.concatenate([column, column[:20]]) for column in rows))
+    with_zeros.weight[60:] = with_zeros.value[60:] = 0.0
+    first, second = EventSums.of(rows), EventSums.of(with_zeros)
+    for side in (-1.0, 1.0):
+        assert first.expected(side, 0.1) == pytest.approx(second.expected(side, 0.1), rel=1e-12)
+    assert first[4:] == pytest.approx(second[4:])
 
 
 class TestVerdict:
