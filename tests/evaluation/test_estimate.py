@@ -348,7 +348,7 @@ def test_rows_of_weight_zero_count_for_nothing() -> None:
     rng = np.random.default_rng(2)
     weight = rng.normal(size=60)
     rows = Events(
-        np.arange(60), weight, (rng.random(60) < 0.4) * 1.0, rng.random(60) < 0.6, rng.random(60), weight * 0.3
+        np.arange(60), weight, (rng.random(60) < 0.4).astype(float), rng.random(60) < 0.6, rng.random(60), weight * 0.3
     )
     with_zeros = Events(*(np.concatenate([column, column[:20]]) for column in rows))
     with_zeros.weight[60:] = with_zeros.value[60:] = 0.0
