@@ -21,7 +21,7 @@ from time import perf_counter, process_time
 from typing import Any
 
 import taurank as tr
-from taurank.errors import Diverged
+from taurank.errors import DivergedError
 
 METHODS = ("dlce", "dlto", "bpr", "ulbpr")
 SETTINGS = tuple((items, how) for items in ("category", "product") for how in ("original", "personalized"))
@@ -122,7 +122,7 @@ class Race:
             try:
                 learner.fit(data(*self.key)[0], None, show_progress=False)
                 break
-            except Diverged:
+            except DivergedError:
                 if not left:
                     raise
                 rate /= 3
@@ -139,7 +139,7 @@ class Race:
         options = {name: value for name, value in self.authors.items() if not isinstance(value, dict)}
         options.pop("updates")
         sizes = {"factors": self.sizes.factors, "threads": self.sizes.threads}
-        return tr.LEARNERS[self.method](**options, **sizes, random_state=0)
+        return tr.learners.LEARNERS[self.method](**options, **sizes, random_state=0)
 
     def per_epoch(self) -> int:
         return int(self.learner().updates_per_epoch(data(*self.key)[0]))

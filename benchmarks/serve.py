@@ -32,7 +32,7 @@ from closed_loop.simulate import START as FIRST_DAY
 from closed_loop.simulate import SURFACE, DirectShop, Scenario, SimulatedClock, shop_one_day, simulate_directly
 from closed_loop.simulate import prepare as open_shop
 from taurank.data.ids import Ids
-from taurank.errors import Diverged
+from taurank.errors import DivergedError
 from taurank.learners import BPR
 from taurank.serve.decisions import Decider
 from taurank.serve.export import export
@@ -154,7 +154,7 @@ def learners(days: int = 12) -> None:
     for name, settings in plans:
         try:
             lift = true_lift(RetrainConfig(name, settings).fitted(log), world, scenario.policy)
-        except Diverged:
+        except DivergedError:
             lift = float("nan")
         say(f"{name} {settings}: true lift {lift:.3f} per visit")
     effect = world.treated_rate.astype(np.float64) - world.control_rate

@@ -27,7 +27,7 @@ from taurank.data.files import atomic_path, check_target
 from taurank.data.fingerprint import fingerprint
 from taurank.data.log import Log
 from taurank.data.remote import RemoteGains, RemoteLog
-from taurank.errors import Diverged, InputError, first_line, missing_extra, plural
+from taurank.errors import DivergedError, InputError, first_line, missing_extra, plural
 from taurank.estimation import gains
 from taurank.estimation.gains import Gains
 from taurank.evaluation.measurement import Measurement
@@ -330,7 +330,7 @@ class Search:
             metrics, state = self.objective(dict(settings), report), "finished"
         except optuna.TrialPruned:
             state = "pruned"
-        except Diverged:
+        except DivergedError:
             metrics, state = {}, "diverged"
         except BaseException:
             with suppress(InputError):

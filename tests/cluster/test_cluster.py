@@ -72,8 +72,8 @@ def local(logs: tuple[Path, Path]) -> tuple[tr.Log, tr.Log]:
 
 @pytest.fixture(scope="module")
 def models(data: tuple[Any, Any], local: tuple[tr.Log, tr.Log]) -> tuple[Any, Any]:
-    """DLCE with a falling rate and averaging, fitted on one machine and on the cluster."""
-    settings = {**PLAIN, "rate_decay": 0.3, "averaging": 0.6}
+    """DLCE with a falling rate, fitted on one machine and on the cluster."""
+    settings = {**PLAIN, "rate_decay": 0.3}
     return tr.DLCE(**settings).fit(local[0], None), tr.DLCE(**settings).fit(data[0], None)
 
 
@@ -108,12 +108,12 @@ def test_learners_without_factors_score_the_same(
     assert (one.score_block(users) == tr.load(tmp_path / "model").score_block(users)).all()
 
 
-@pytest.mark.filterwarnings("ignore::taurank.UnfinishedWarning")
+@pytest.mark.filterwarnings("ignore::taurank.errors.UnfinishedWarning")
 def test_a_fit_holds_out_the_same_rows_and_ends_with_the_same_bits(
     data: tuple[Any, Any], local: tuple[tr.Log, tr.Log], tmp_path: Path
 ) -> None:
     """By default the last times are held out, and the rate decays; this fit overfits and is cut short."""
-    settings: dict[str, Any] = {"factors": 12, "epochs": 60, "random_state": 3, "averaging": 0.5}
+    settings: dict[str, Any] = {"factors": 12, "epochs": 60, "random_state": 3}
     one, many, again = (tr.DLCE(**settings) for _ in range(3))
     one.fit(local[0], validation_users=50)
     many.fit(data[0], validation_users=50, checkpoint=tmp_path / "kept", checkpoint_minutes=0)
@@ -128,7 +128,7 @@ def test_a_fit_holds_out_the_same_rows_and_ends_with_the_same_bits(
     pd.testing.assert_frame_equal(again.holdout_, one.holdout_)
 
 
-@pytest.mark.filterwarnings("ignore::taurank.UnfinishedWarning")
+@pytest.mark.filterwarnings("ignore::taurank.errors.UnfinishedWarning")
 @pytest.mark.parametrize("learner", [tr.BPR, tr.DLCE])
 def test_a_log_with_one_time_and_no_propensities_holds_out_pairs(
     learner: Any, data: tuple[Any, Any], logs: tuple[Path, Path], tmp_path: Path
@@ -197,7 +197,7 @@ def test_evaluation_has_the_same_numbers(
     function = getattr(tr.gains, estimator)
     options = {"cap": 0.1} if estimator == "capped_ips" else {}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", tr.OverlapWarning)
+        warnings.simplefilter("ignore", tr.errors.OverlapWarning)
         want = tr.evaluate(models[0], function(local[1], **options), METRICS)
         got = tr.evaluate(models[1], function(data[1], **options), METRICS)
     assert want.unknown_users == got.unknown_users > 0
@@ -286,7 +286,7 @@ def test_a_scorer_needs_no_engine_and_recommends_the_same(models: tuple[Any, Any
     """What Spark's mapInArrow and Ray Data's map_batches call, pickled on the way."""
     one, _ = models
     one.save(tmp_path / "model.tau")
-    score = pickle.loads(pickle.dumps(tr.scorer(tmp_path / "model.tau", k=4)))
+    score = pickle.loads(pickle.dumps(tr.learners.scorer(tmp_path / "model.tau", k=4)))
     users = pa.table({"user_id": one.users.values})
     batches = list(score(iter(users.to_batches(max_chunksize=50))))
     want = one.recommend(k=4)
@@ -316,7 +316,7 @@ pieces.ROWS_PER_PIECE = 4_000
 address, counts, log, checkpoint, pause, *test = sys.argv[1:]
 for workers in map(int, counts.split(",")):
     with tr.cluster.connect(address, workers=workers):
-        model = tr.DLCE(factors=12, epochs=3, random_state=3, rate_decay=0.3, averaging=0.6).fit(
+        model = tr.DLCE(factors=12, epochs=3, random_state=3, rate_decay=0.3).fit(
             tr.cluster.read_log(log), None, checkpoint=checkpoint or None, checkpoint_minutes=0,
             callback=lambda learner, record: time.sleep(float(pause)))
         factors = np.asarray(model.user_factors_).tobytes() + model.item_factors_.tobytes()
@@ -394,7 +394,7 @@ def test_a_killed_node_costs_no_bit(
             yield visit
 
     monkeypatch.setattr(distributed_fit, "visits", interrupted)
-    settings = {**PLAIN, "rate_decay": 0.3, "averaging": 0.6}
+    settings = {**PLAIN, "rate_decay": 0.3}
     model = tr.DLCE(**settings).fit(data[0], None, checkpoint=tmp_path / "kept", checkpoint_minutes=0)
     assert sha(model) == sha(models[0])
     assert len(epochs) > 3
@@ -416,7 +416,7 @@ def test_a_worker_killed_in_the_middle_of_an_epoch_costs_no_bit(
             yield visit
 
     monkeypatch.setattr(distributed_fit, "visits", interrupted)
-    settings = {**PLAIN, "rate_decay": 0.3, "averaging": 0.6}
+    settings = {**PLAIN, "rate_decay": 0.3}
     model = tr.DLCE(**settings).fit(data[0], None, checkpoint=tmp_path / "kept", checkpoint_minutes=0)
     assert sha(model) == sha(models[0])
     assert len(epochs) == 4  # the third epoch ran twice, the first two once
@@ -430,7 +430,7 @@ def test_a_lost_worker_costs_an_evaluation_only_its_groups(
 ) -> None:
     os.kill(data[0].cluster.pool.pids()[0], signal.SIGKILL)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", tr.OverlapWarning)
+        warnings.simplefilter("ignore", tr.errors.OverlapWarning)
         got = tr.evaluate(models[1], tr.gains.capped_ips(data[1], 0.1), METRICS)
         want = tr.evaluate(models[0], tr.gains.capped_ips(local[1], 0.1), METRICS)
     assert all((got[name].per_user == want[name].per_user).all() for name in METRICS)

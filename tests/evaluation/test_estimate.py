@@ -348,7 +348,12 @@ def test_rows_of_weight_zero_count_for_nothing() -> None:
     rng = np.random.default_rng(2)
     weight = rng.normal(size=60)
     rows = Events(
-        np.arange(60), weight, (rng.random(60) < 0.4).astype(float), rng.random(60) < 0.6, rng.random(60), weight * 0.3
+        np.arange(60),
+        weight,
+        (rng.random(60) < 0.4).astype(float),
+        rng.random(60) < 0.6,
+        rng.random(60),
+        weight * 0.3,
     )
     with_zeros = Events(*(np.concatenate([column, column[:20]]) for column in rows))
     with_zeros.weight[60:] = with_zeros.value[60:] = 0.0
@@ -423,7 +428,8 @@ class TestVerdict:
         assert "it rests on 6 users (at least 20 needed)" in verdict.reason
 
     def test_the_training_log_is_refused(self, log: Log) -> None:
-        from taurank import Popular, TrainingLogWarning
+        from taurank import Popular
+        from taurank.errors import TrainingLogWarning
 
         with pytest.warns(TrainingLogWarning):
             result = evaluate(Popular().fit(log), log, "CP@10")

@@ -99,8 +99,9 @@ def fit(
         log = read(path)
         gains = read_gains(read(validation), truth, estimator, cap) if validation or truth else None
         model.fit(
-            log, gains or by_itself, split_commas(metric) or ["CDCG"], patience, checkpoint=checkpoint,
-            validate_every=validate_every, checkpoint_minutes=checkpoint_minutes, validation_users=validation_users,
+            log, gains or by_itself, metric=split_commas(metric) or ["CDCG"], patience=patience,
+            checkpoint=checkpoint, checkpoint_minutes=checkpoint_minutes, validate_every=validate_every,
+            validation_users=validation_users,
         )  # fmt: skip
         model.save(out)
     note(f"Wrote {type(model).__name__}, fitted to {log!r}, to {out}.")

@@ -24,7 +24,7 @@ from taurank.errors import InputError
 from taurank.estimation.gains import Gains
 from taurank.evaluation.measurement import Measured, Measurement
 from taurank.evaluation.rankers import LearnerRanking
-from taurank.learners.holdout import choose_users
+from taurank.learners.options import choose_users
 
 GROUPS_PER_WORKER = 4
 

@@ -12,14 +12,14 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
+from taurank._types import Floats32
 from taurank._validation import check_choice, check_integer, check_number
 from taurank.data.features import Features
 from taurank.data.ids import Codes, Ids
 from taurank.data.log import Log
 from taurank.data.schema import Array
 from taurank.errors import InputError
-from taurank.learners.base import Float32s, Learner
-from taurank.learners.checkpoints import Record
+from taurank.learners.base import Learner
 from taurank.learners.empirical_bayes import taste as tastes
 from taurank.learners.empirical_bayes.choice import PRIORS, STEPS, Fits, Setting, best_taste, choose
 from taurank.learners.empirical_bayes.counts import Floats, Pairs, count, hold_out, without_cold
@@ -27,8 +27,8 @@ from taurank.learners.empirical_bayes.covariates import NOTHING_KNOWN, Covariate
 from taurank.learners.empirical_bayes.folding import fold_counts
 from taurank.learners.empirical_bayes.link import STRAIGHT, Link
 from taurank.learners.empirical_bayes.merging import added
-from taurank.learners.fitting import FitOptions
-from taurank.learners.updating import News
+from taurank.learners.options import Record, TrainingOptions, UpdateOptions
+from taurank.learners.update import NewRows
 
 AUTO = "auto"
 BLOCK = 2**20  # pairs scored at a time
@@ -120,17 +120,17 @@ class EmpiricalBayes(Learner):
         bought[: len(known)] = self._pairs().bought_by_user()
         self._fold(log, VectorMap(matrix, bought).predict(vectors)[len(known) :])
 
-    def _train(self, log: Log, options: FitOptions) -> list[Record]:
+    def _train(self, log: Log, options: TrainingOptions) -> list[Record]:
         self._learn(log, Covariates.of(options.features, log.users, log.items))
         return self._checked_once(options)
 
-    def _train_on(self, news: News, epochs: int | None, options: FitOptions) -> list[Record]:
+    def _update(self, rows: NewRows, options: UpdateOptions) -> list[Record]:
         if options.features is None and self._is_featured():
             raise InputError(
                 "this EmpiricalBayes was fitted with features; give update the tables of all users and items as "
                 "well: features=…"
             )
-        self._learn_more(news.log, Covariates.of(options.features, news.log.users, news.log.items))
+        self._learn_more(rows.log, Covariates.of(options.features, rows.log.users, rows.log.items))
         return self._checked_once(options)
 
     def _learn(self, log: Log, covariates: Covariates) -> None:
@@ -165,14 +165,14 @@ class EmpiricalBayes(Learner):
         if goal is not None:
             self.cold_user_ = (np.diff(new.start) == 0).astype(np.uint8)
 
-    def score_block(self, user_codes: Codes) -> Float32s:
+    def score_block(self, user_codes: Codes) -> Floats32:
         return self._filled(user_codes, self._fitted("pair_score_"), *self._absent(user_codes)[:1])
 
-    def deviation_block(self, user_codes: Codes) -> Float32s:
+    def deviation_block(self, user_codes: Codes) -> Floats32:
         """The posterior standard deviation of every score of these users."""
         return self._filled(user_codes, self._fitted("pair_deviation_"), *self._absent(user_codes)[1:])
 
-    def deviation(self, users: Any, items: Any) -> Float32s:
+    def deviation(self, users: Any, items: Any) -> Floats32:
         """The posterior standard deviation of the score of each pair (users[n], items[n])."""
         return self._of_pairs(self.deviation_block, users, items)
 
@@ -296,7 +296,7 @@ class EmpiricalBayes(Learner):
         prior, strength, steps, rank, own = self.chosen_
         return Setting(PRIORS[int(prior)], float(strength), int(steps), int(rank), float(own))
 
-    def _absent(self, user_codes: Codes) -> tuple[Float32s, Float32s]:
+    def _absent(self, user_codes: Codes) -> tuple[Floats32, Floats32]:
         """Scores and deviations as if none of these users' pairs had rows, users × items."""
         shape = (len(user_codes), len(self._fitted("unseen_")))
         unseen = np.broadcast_to(self.unseen_, shape), np.broadcast_to(self.unseen_deviation_, shape)
@@ -323,7 +323,7 @@ class EmpiricalBayes(Learner):
         has_vectors = self.user_vector_.shape[1] > 0
         return has_vectors and ("chosen_" not in self.__dict__ or self._chosen().prior == "taste")
 
-    def _filled(self, user_codes: Codes, values: Float32s, absent: Float32s) -> Float32s:
+    def _filled(self, user_codes: Codes, values: Floats32, absent: Floats32) -> Floats32:
         """A fresh block: ``absent``, with the values of the pairs that have rows."""
         first, last = self.pair_start_[user_codes], self.pair_start_[user_codes + 1]
         row = np.repeat(np.arange(len(user_codes)), last - first)
@@ -333,7 +333,7 @@ class EmpiricalBayes(Learner):
         return block
 
 
-def _effect(moments: Floats) -> tuple[Float32s, Float32s]:
+def _effect(moments: Floats) -> tuple[Floats32, Floats32]:
     """Mean and standard deviation of μ^T − μ^C."""
     effect = moments[:, 0] - moments[:, 1]
     deviation = np.sqrt(np.maximum(moments[:, 2] - effect**2, 0.0))
