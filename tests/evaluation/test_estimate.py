@@ -13,9 +13,10 @@ import pytest
 from scipy.special import chdtri, ndtr, stdtrit
 
 from support.builders import cells_frame, dense_log, sparse_log
-from taurank import Gains, InputError, Log, OverlapWarning, World, bounds, compare, evaluate, gains
+from taurank import Gains, InputError, Log, World, bounds, compare, evaluate, gains
 from taurank.cluster.tallies import added_events
 from taurank.data.eligibility import Eligibility
+from taurank.errors import OverlapWarning
 from taurank.estimation.estimators import Estimator
 from taurank.evaluation.events import Events, EventSums
 from taurank.evaluation.evidence import slope
