@@ -37,7 +37,7 @@ from taurank.data.ids import Catalog, Ids  # noqa: E402
 from taurank.learners.empirical_bayes.choice import Fits, Setting, log_likelihood  # noqa: E402
 from taurank.learners.empirical_bayes.counts import count, hold_out  # noqa: E402
 from taurank.learners.empirical_bayes.model import FINER_SHAPES, SHAPES  # noqa: E402
-from taurank_paper.runs import limits  # noqa: E402
+from taurank_paper import limits  # noqa: E402
 
 METRICS = ("CP@10", "CP@100", "CDCG")
 TARGETS = {"CP@10": 94.0, "CP@100": 94.0, "CDCG": 95.0}

@@ -27,7 +27,7 @@ import taurank as tr
 from taurank.cli.arguments import read_ranker
 from taurank.cluster import connection, distributed_fit, pieces
 from taurank.cluster import pool as cluster_pool
-from taurank.sgd.visits import visits
+from taurank.cluster.visits import visits
 
 PLAIN: dict[str, Any] = {"factors": 12, "epochs": 3, "random_state": 3}
 METRICS = ["CDCG", "CP@10", "CAR"]
@@ -311,7 +311,7 @@ import sys, time, warnings
 warnings.simplefilter("ignore")
 import hashlib, numpy as np, taurank as tr
 from taurank.cluster import distributed_fit, pieces
-from taurank.sgd.visits import visits
+from taurank.cluster.visits import visits
 pieces.ROWS_PER_PIECE = 4_000
 address, counts, log, checkpoint, pause, *test = sys.argv[1:]
 for workers in map(int, counts.split(",")):
