@@ -7,7 +7,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
 PIP := -m pip install --quiet --disable-pip-version-check
-CORE := tests/data/test_log.py tests/estimation tests/evaluation/test_evaluate.py tests/learners/test_learners.py tests/cli/test_help.py tests/cli/test_commands.py tests/serve/test_api.py tests/serve/test_store.py tests/serve/test_direct.py
+CORE := tests/data/test_log.py tests/estimation tests/evaluation/test_evaluate.py tests/learners/test_learners.py tests/cli/test_help.py tests/cli/test_commands.py tests/serve/test_api.py tests/serve/test_store.py
 
 .PHONY: demo test test-all lint smoke bounds torture serve-demo clean
 

@@ -101,15 +101,15 @@ def compare_threads(log: Path, given: Any) -> None:
     """(a) Updates per second of an epoch, both by the clock, without reading; threads and workers take turns."""
     factors, workers, local = given.factors or 64, given.workers, tr.Log.read(log)
     model = learner(factors, given.epochs + 1, workers)
-    tables, epoch = model.initial(local, SEED), model.prepare(local)
+    tables, epoch = model._initial(local, SEED), model.prepare(local)
     with tr.cluster.connect(given.address, workers) as cluster:
         fleet = DistributedFit(cluster.pool, tr.cluster.read_log(log), model, SEED)
         fleet.load()
         fleet.start()
         seconds, reports = [], []
         for number in range(given.epochs + 1):
-            a = clocked(lambda n=number: epoch(tables, SEED, n, workers))
-            b = clocked(lambda n=number: fleet.run_epoch(n, model.rate(n)))
+            a = clocked(lambda n=number: epoch.run(tables, SEED, n, model._schedule.rate(n), workers))
+            b = clocked(lambda n=number: fleet.run_epoch(n, model._schedule.rate(n)))
             seconds.append((a, b))
             reports.append(fleet.reports)
         stored = read_snapshot(fleet.snapshot(cluster.new_folder("end")))

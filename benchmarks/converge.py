@@ -21,7 +21,7 @@ from time import perf_counter, process_time
 from typing import Any
 
 import taurank as tr
-from taurank.errors import Diverged
+from taurank.errors import DivergedError
 
 METHODS = ("dlce", "dlto", "bpr", "ulbpr")
 SETTINGS = tuple((items, how) for items in ("category", "product") for how in ("original", "personalized"))
@@ -122,7 +122,7 @@ class Race:
             try:
                 learner.fit(data(*self.key)[0], None, show_progress=False)
                 break
-            except Diverged:
+            except DivergedError:
                 if not left:
                     raise
                 rate /= 3

@@ -1,11 +1,10 @@
 """DLCE's family on The Complete Journey: the control weight ρ, and CUBN beside the other baselines.
 
-    python benchmarks/family.py [weight] [neighbors] [channels] [start] [--quick]
+    python benchmarks/family.py [weight] [neighbors] [channels] [--quick]
 
 weight      DLCE with ρ = 0 (DLTO), 0.3, 0.6, 0.8, 1 on both category worlds of the paper
 neighbors   CUBN by similarity of outcomes and of treatments, beside Popular, CountingBayes and DLCE
 channels    mailer and display: the best channel or none, against one channel for all
-start       factors that start from EmpiricalBayes, beside DLCE, DLTO and EmpiricalBayes itself
 
 A number is the metric by the true effects of ten fresh times, the mean over training draws.
 """
@@ -72,31 +71,6 @@ def benchmark_neighbors(quick: bool) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def benchmark_start(quick: bool) -> pd.DataFrame:
-    """Low-rank worlds, and the paper's personalized categories; hyper-parameters set by hand."""
-    low_rank = tr.World.synthetic(*((300, 60) if quick else (3000, 400)), random_state=8201, rank=4)
-    cases = {"rank 4, 10 times": (low_rank, 10, 30), "rank 4, 2 times": (low_rank, 2, 100)}
-    if not quick:
-        cases["personalized"] = (worlds()["personalized"], 10, 30)
-    rows = []
-    for name, (world, times, epochs) in cases.items():
-        log, truth = world.sample(times, random_state=1).log, world.sample(10, random_state=1000).truth
-        model = tr.EmpiricalBayes(threads=1).fit(log)
-        common: dict[str, Any] = {"factors": 32, "epochs": 3 if quick else epochs, "threads": 1, "random_state": 0}
-        trained = {
-            "DLCE": tr.DLCE(**common).fit(log, None),
-            "DLTO": tr.DLTO(**common).fit(log, None),
-            "DLCE from EmpiricalBayes": tr.DLCE(**common, learning_rate=0.003).fit(log, None, start=model),
-            "DLTO from EmpiricalBayes": tr.DLTO(**common, learning_rate=0.003).fit(log, None, start=model),
-            "EmpiricalBayes": model,
-        }
-        for label, learner in trained.items():
-            result = tr.evaluate(learner, truth, METRICS)
-            rows.append({"world": name, "learner": label, **{metric: result[metric].mean for metric in METRICS}})
-            print(rows[-1], flush=True)
-    return pd.DataFrame(rows)
-
-
 def benchmark_channels(quick: bool) -> pd.DataFrame:
     """Ten items per user: the true effect of what is recommended, per item and channel."""
     by_channel = {channel: tr.dunnhumby.world("category", kind=channel) for channel in ("mailer", "display")}
@@ -130,4 +104,4 @@ def benchmark_channels(quick: bool) -> pd.DataFrame:
 
 if __name__ == "__main__":
     parts = {"weight": benchmark_weight, "neighbors": benchmark_neighbors, "channels": benchmark_channels}
-    run_parts({**parts, "start": benchmark_start}, __doc__)
+    run_parts(parts, __doc__)

@@ -47,7 +47,7 @@ from taurank import gains  # noqa: E402
 from taurank.data.ids import Catalog, Ids  # noqa: E402
 from taurank.data.log import Log  # noqa: E402
 from taurank.evaluation.evaluate import evaluate  # noqa: E402
-from taurank.learners.fitting import Epoch  # noqa: E402
+from taurank.learners.training import Epoch  # noqa: E402
 from taurank.sgd.samples import POINT  # noqa: E402
 from taurank.sgd.scheduler import Factors, factor_table  # noqa: E402
 from touch import Touch  # noqa: E402
@@ -125,13 +125,13 @@ def speed(quick: bool) -> bool:
 def racers(log: Log, cells: gains.Gains, factors: int, threads: int, epochs: int) -> list[Callable[[], float]]:
     """DLCE, implicit's BPR and the touch: each runs some epochs and returns the seconds of one."""
     learner = tr.DLCE(**RULE, factors=factors, random_state=0)
-    epoch, tables, passed = learner.prepare(log), learner.initial(log, 0), iter(range(10**9))
-    touch, matrix = Touch(cells, learner.initial(log, 0), threads), rows_of(cells)
+    epoch, tables, passed = learner.prepare(log), learner._initial(log, 0), iter(range(10**9))
+    touch, matrix = Touch(cells, learner._initial(log, 0), threads), rows_of(cells)
 
     def ours() -> float:
         began = time.perf_counter()
         for _ in range(epochs):
-            epoch(tables, 0, next(passed), threads)
+            epoch.run(tables, 0, next(passed), learner.learning_rate, threads)
         return (time.perf_counter() - began) / epochs
 
     def implicit() -> float:
@@ -260,8 +260,8 @@ def drawn(quick: bool) -> bool:
 
 
 def repeated(learner: Any, log: Log, threads: int) -> Callable[[], float]:
-    epoch, factors, number = learner.prepare(log), learner.initial(log, 0), iter(range(10**9))
-    return timed(lambda: epoch(factors, 0, next(number), threads), time.process_time)
+    epoch, factors, number = learner.prepare(log), learner._initial(log, 0), iter(range(10**9))
+    return timed(lambda: epoch.run(factors, 0, next(number), learner.learning_rate, threads), time.process_time)
 
 
 # Speed of recommending
@@ -349,9 +349,9 @@ class Clocked(tr.DLCE):
     def prepare(self, log: Log) -> Epoch:
         epoch, self.passes = super().prepare(log), list[tuple[float, float]]()
 
-        def run(tables: Factors, seed: int, number: int, threads: int) -> Any:
+        def run(tables: Factors, seed: int, number: int, rate: float, threads: int) -> Any:
             wall, cpu = time.perf_counter(), time.process_time()
-            stats = epoch(tables, seed, number, threads)
+            stats = epoch.run(tables, seed, number, rate, threads)
             self.passes.append((time.perf_counter() - wall, time.process_time() - cpu))
             return stats
 
@@ -395,7 +395,7 @@ def quality(quick: bool) -> bool:
     for learner_of, rule in ((tr.DLCE, RULE), (tr.BLCE, BIASED_RULE)):
         for seed in range(1 if quick else 3):
             learner = learner_of(**rule, factors=200, epochs=20 if quick else 400, random_state=seed)
-            learner.fit(training.log, validation.truth, "CDCG", show_progress=False)
+            learner.fit(training.log, validation.truth, show_progress=False)
             result = {name: metric.mean for name, metric in evaluate(learner, test.truth, list(GOALS)).items()}
             values = "  ".join(f"{value:7.4f}" for value in result.values())
             print(f"  {learner_of.__name__:6s}  {seed:4d}  {values}  {len(learner.history_):7d}", flush=True)

@@ -32,19 +32,18 @@ from closed_loop.simulate import START as FIRST_DAY
 from closed_loop.simulate import SURFACE, DirectShop, Scenario, SimulatedClock, shop_one_day, simulate_directly
 from closed_loop.simulate import prepare as open_shop
 from taurank.data.ids import Ids
-from taurank.errors import Diverged
+from taurank.errors import DivergedError
 from taurank.learners import BPR
-from taurank.serve.auth import create_token
-from taurank.serve.deciding import Decider
+from taurank.serve.decisions import Decider
 from taurank.serve.export import export
+from taurank.serve.lift import run_jobs
 from taurank.serve.models import add_model, model_bytes
 from taurank.serve.policy import Policy
-from taurank.serve.promotion import promote
-from taurank.serve.recording import Recorder
-from taurank.serve.retraining import RetrainConfig
-from taurank.serve.server import run_jobs
+from taurank.serve.recorder import Recorder
+from taurank.serve.retrain import RetrainConfig
+from taurank.serve.security import create_token
 from taurank.serve.store import Store
-from taurank.serve.surfaces import put_surface
+from taurank.serve.surfaces import promote, put_surface
 
 USERS, ITEMS, FACTORS = 100_000, 10_000, 64
 
@@ -155,7 +154,7 @@ def learners(days: int = 12) -> None:
     for name, settings in plans:
         try:
             lift = true_lift(RetrainConfig(name, settings).fitted(log), world, scenario.policy)
-        except Diverged:
+        except DivergedError:
             lift = float("nan")
         say(f"{name} {settings}: true lift {lift:.3f} per visit")
     effect = world.treated_rate.astype(np.float64) - world.control_rate

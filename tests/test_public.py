@@ -15,7 +15,7 @@ import taurank as tr
 NAMES = {
     "Log", "World", "Gains", "Learner", "Metric", "Result", "evaluate", "compare", "load", "tune", "LEARNERS",
     "Random", "Popular", "BPR", "ULBPR", "ULRMF", "CausE", "BLCE", "DLTO", "DLCE", "CountingBayes", "CUBN",
-    "InputError", "Diverged", "MissingExtra", "OverlapWarning", "TrainingLogWarning",
+    "InputError", "DivergedError", "MissingExtra", "OverlapWarning", "TrainingLogWarning",
     "gains", "propensity", "bounds", "dunnhumby",
 }  # fmt: skip
 

@@ -22,10 +22,10 @@ from closed_loop.simulate import (
     run,
     secret_of,
 )
-from taurank.serve.api import create_app
-from taurank.serve.auth import create_token
-from taurank.serve.deciding import Decider
-from taurank.serve.service import Service
+from taurank.serve.api import Service
+from taurank.serve.decisions import Decider
+from taurank.serve.security import create_token
+from taurank.serve.server import create_app
 from taurank.serve.store import Store
 
 HEADING = "day  incumbent  challenger  true lift  so far   estimate (95 %)          against the hold-out"

@@ -20,16 +20,14 @@ from sqlalchemy import select, update
 from taurank.data.log import Log
 from taurank.learners import Popular
 from taurank.serve import tables
-from taurank.serve.deciding import Decider
-from taurank.serve.lift import against_holdout, arm_lift, read_visits
+from taurank.serve.decisions import Decider
+from taurank.serve.lift import against_holdout, arm_lift, read_visits, run_jobs
 from taurank.serve.models import add_model, model_bytes
 from taurank.serve.policy import Policy
-from taurank.serve.promotion import promote
-from taurank.serve.recording import Recorder, Request, Row
-from taurank.serve.retraining import RetrainConfig, retrain
-from taurank.serve.server import run_jobs
+from taurank.serve.recorder import Recorder, Row, Write
+from taurank.serve.retrain import RetrainConfig, retrain
 from taurank.serve.store import Store
-from taurank.serve.surfaces import put_surface
+from taurank.serve.surfaces import promote, put_surface
 from taurank.worlds.world import World
 
 SURFACE = "home"
@@ -210,7 +208,7 @@ def _retrain(decider: Decider, scenario: Scenario, action: str) -> str:
     if decider.surfaces.get(SURFACE).challenger is not None:
         return action
     result = retrain(decider, SURFACE, replace(scenario.retraining, share=scenario.share), grace=0.0)
-    return f"{action}; new challenger" if result.version else f"{action}; not retrained: {result.words}"
+    return f"{action}; new challenger" if result.version else f"{action}; not retrained: {result.reason}"
 
 
 def _report(
@@ -238,7 +236,7 @@ class DirectShop:
     def report(self, events: list[Event]) -> None:
         now = self._decider.clock()
         futures = [
-            self._recorder.submit(Request(events=[{**event, "time": now} for event in part]))
+            self._recorder.submit(Write(events=[{**event, "time": now} for event in part]))
             for part in batches(events, 500)
         ]
         for future in futures:

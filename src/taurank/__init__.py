@@ -17,7 +17,7 @@ _PUBLIC = {
     "taurank.data.channels": ["Channels"],
     "taurank.data.log": ["Log"],
     "taurank.errors": [
-        "Diverged", "InputError", "MissingExtra", "OverlapWarning", "TrainingLogWarning", "UnfinishedWarning",
+        "DivergedError", "InputError", "MissingExtra", "OverlapWarning", "TrainingLogWarning", "UnfinishedWarning",
     ],
     "taurank.estimation": ["gains", "propensity"],
     "taurank.estimation.gains": ["Gains"],
@@ -45,7 +45,7 @@ if TYPE_CHECKING:  # isort: off
     from taurank.data.features import Features as Features
     from taurank.data.channels import Channels as Channels
     from taurank.data.log import Log as Log
-    from taurank.errors import Diverged as Diverged, InputError as InputError
+    from taurank.errors import DivergedError as DivergedError, InputError as InputError
     from taurank.errors import MissingExtra as MissingExtra, OverlapWarning as OverlapWarning
     from taurank.errors import TrainingLogWarning as TrainingLogWarning
     from taurank.errors import UnfinishedWarning as UnfinishedWarning

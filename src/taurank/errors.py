@@ -17,7 +17,7 @@ class InputError(ValueError):
         super().__init__(printable(message))
 
 
-class Diverged(InputError):
+class DivergedError(InputError):
     """Training diverged: the hyper-parameters do not suit this log."""
 
 

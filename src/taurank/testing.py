@@ -256,7 +256,7 @@ def check_validation(case: Case) -> None:
         value = evaluate(learner, case.gains, "CAR")["CAR"].mean
         _require(case, value == record.metrics["CAR"], "the callback's learner is not the one that was measured")
 
-    learner = case.make().fit(case.log, case.gains, ["CDCG", "CAR"], validate_every=1, callback=watch)
+    learner = case.make().fit(case.log, case.gains, metric=["CDCG", "CAR"], validate_every=1, callback=watch)
     history = learner.history_
     _require(case, len(seen) == len(history) > 0, "the callback must be called after every check")
     for name in ("CDCG", "CAR"):

@@ -27,7 +27,7 @@ from taurank.data.files import atomic_path, check_target
 from taurank.data.fingerprint import fingerprint
 from taurank.data.log import Log
 from taurank.data.remote import RemoteGains, RemoteLog
-from taurank.errors import Diverged, InputError, first_line, missing_extra, plural
+from taurank.errors import DivergedError, InputError, first_line, missing_extra, plural
 from taurank.estimation import gains
 from taurank.estimation.gains import Gains
 from taurank.evaluation.evaluate import evaluate
@@ -280,11 +280,16 @@ class Search:
         import optuna
 
         rng = np.random.default_rng([self.seed, len(tried)])
+
+        def enqueue(at: dict[str, int]) -> None:
+            if not study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.WAITING,)):  # left by a kill
+                study.enqueue_trial(at)
+
         first = [settings for settings in self.start if settings not in tried]
         if first:
-            study.enqueue_trial({name: list(self.space[name]).index(value) for name, value in first[0].items()})
+            enqueue({name: list(self.space[name]).index(value) for name, value in first[0].items()})
         elif self.sampler == "random" or len(tried) < STARTUP:
-            study.enqueue_trial(self._untried(tried, rng))
+            enqueue(self._untried(tried, rng))
         study.sampler = optuna.samplers.TPESampler(
             n_startup_trials=1, seed=int(rng.integers(2**31)), multivariate=True,
             constant_liar=jobs > 1,  # else trials that a kill left running would count
@@ -292,7 +297,7 @@ class Search:
         positions = {name: _positions(values) for name, values in self.space.items()}
         while self._settings(trial := study.ask(positions)) in tried:
             study.tell(trial, state=optuna.trial.TrialState.FAIL)
-            study.enqueue_trial(self._untried(tried, rng))
+            enqueue(self._untried(tried, rng))
         return trial
 
     def _untried(self, tried: Sequence[Settings], rng: np.random.Generator) -> dict[str, int]:
@@ -325,7 +330,7 @@ class Search:
             metrics, state = self.objective(dict(settings), report), "finished"
         except optuna.TrialPruned:
             state = "pruned"
-        except Diverged:
+        except DivergedError:
             metrics, state = {}, "diverged"
         except BaseException:
             with suppress(InputError):

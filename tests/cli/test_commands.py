@@ -73,7 +73,7 @@ def test_log_build(taurank: Command, tmp_path: Path) -> None:
     shown, bought, out = (tmp_path / name for name in ("shown.csv", "bought.csv", "log.parquet"))
     shown.write_text("user_id,item_id,timestamp\n1,tea,2024-01-01 10:00:00\n2,tea,2024-01-09 10:00:00\n")
     bought.write_text("user_id,item_id,timestamp\n1,tea,2024-01-02 12:00:00\n3,ham,2024-01-03 12:00:00\n")
-    finished = taurank("log", "build", shown, bought, "--period", "week", "--out", out)
+    finished = taurank("log", "build", shown, bought, "--out", out)
     assert finished.code == 0
     assert "Wrote Log(3 rows" in finished.out
     log = Log.read(out)

@@ -72,8 +72,8 @@ def local(logs: tuple[Path, Path]) -> tuple[tr.Log, tr.Log]:
 
 @pytest.fixture(scope="module")
 def models(data: tuple[Any, Any], local: tuple[tr.Log, tr.Log]) -> tuple[Any, Any]:
-    """DLCE with a falling rate and averaging, fitted on one machine and on the cluster."""
-    settings = {**PLAIN, "rate_decay": 0.3, "averaging": 0.6}
+    """DLCE with a falling rate, fitted on one machine and on the cluster."""
+    settings = {**PLAIN, "rate_decay": 0.3}
     return tr.DLCE(**settings).fit(local[0], None), tr.DLCE(**settings).fit(data[0], None)
 
 
@@ -113,7 +113,7 @@ def test_a_fit_holds_out_the_same_rows_and_ends_with_the_same_bits(
     data: tuple[Any, Any], local: tuple[tr.Log, tr.Log], tmp_path: Path
 ) -> None:
     """By default the last times are held out, and the rate decays; this fit overfits and is cut short."""
-    settings: dict[str, Any] = {"factors": 12, "epochs": 60, "random_state": 3, "averaging": 0.5}
+    settings: dict[str, Any] = {"factors": 12, "epochs": 60, "random_state": 3}
     one, many, again = (tr.DLCE(**settings) for _ in range(3))
     one.fit(local[0], validation_users=50)
     many.fit(data[0], validation_users=50, checkpoint=tmp_path / "kept", checkpoint_minutes=0)
@@ -315,7 +315,7 @@ pieces.ROWS_PER_PIECE = 4_000
 address, counts, log, checkpoint, pause, *test = sys.argv[1:]
 for workers in map(int, counts.split(",")):
     with tr.cluster.connect(address, workers=workers):
-        model = tr.DLCE(factors=12, epochs=3, random_state=3, rate_decay=0.3, averaging=0.6).fit(
+        model = tr.DLCE(factors=12, epochs=3, random_state=3, rate_decay=0.3).fit(
             tr.cluster.read_log(log), None, checkpoint=checkpoint or None, checkpoint_minutes=0,
             callback=lambda learner, record: time.sleep(float(pause)))
         factors = np.asarray(model.user_factors_).tobytes() + model.item_factors_.tobytes()
@@ -393,7 +393,7 @@ def test_a_killed_node_costs_no_bit(
             yield visit
 
     monkeypatch.setattr(distributed_fit, "visits", interrupted)
-    settings = {**PLAIN, "rate_decay": 0.3, "averaging": 0.6}
+    settings = {**PLAIN, "rate_decay": 0.3}
     model = tr.DLCE(**settings).fit(data[0], None, checkpoint=tmp_path / "kept", checkpoint_minutes=0)
     assert sha(model) == sha(models[0])
     assert len(epochs) > 3
@@ -415,7 +415,7 @@ def test_a_worker_killed_in_the_middle_of_an_epoch_costs_no_bit(
             yield visit
 
     monkeypatch.setattr(distributed_fit, "visits", interrupted)
-    settings = {**PLAIN, "rate_decay": 0.3, "averaging": 0.6}
+    settings = {**PLAIN, "rate_decay": 0.3}
     model = tr.DLCE(**settings).fit(data[0], None, checkpoint=tmp_path / "kept", checkpoint_minutes=0)
     assert sha(model) == sha(models[0])
     assert len(epochs) == 4  # the third epoch ran twice, the first two once

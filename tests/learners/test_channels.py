@@ -95,6 +95,8 @@ def test_refuses_what_is_not_there(channels: tr.Channels, frame: pd.DataFrame) -
         channels["radio"]
     with pytest.raises(InputError, match="at least one channel"):
         tr.BestChannel({})
+    with pytest.raises(InputError, match="scores of BPR for 'mailer' only order the items"):
+        tr.BestChannel({"mailer": tr.BPR()})
     few = tr.Channels.from_frame(frame[frame["user_id"] < 50])
     models = {"mailer": tr.CountingBayes().fit(channels["mailer"]), "display": tr.CountingBayes().fit(few["display"])}
     with pytest.raises(InputError, match="different users or items"):

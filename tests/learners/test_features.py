@@ -14,7 +14,7 @@ from scipy.special import expit
 import taurank as tr
 from taurank.errors import InputError
 from taurank.learners import LEARNERS, Learner
-from taurank.learners.factorization import FactorLearner
+from taurank.learners.factors import FactorLearner
 from taurank.learners.features import RidgeMap
 
 TRAINED = [name for name, learner in LEARNERS.items() if issubclass(learner, FactorLearner)]

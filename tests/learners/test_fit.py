@@ -14,7 +14,7 @@ import pytest
 
 import taurank as tr
 from taurank import Gains, Log, World
-from taurank.errors import Diverged, InputError
+from taurank.errors import DivergedError, InputError
 from taurank.evaluation.evaluate import evaluate
 from taurank.learners import (
     BPR,
@@ -29,6 +29,7 @@ from taurank.learners import (
     Random,
     Record,
 )
+from taurank.learners.training import Epoch
 from taurank.sgd.scheduler import Stats
 
 FACTORS = [kind for kind in LEARNERS.values() if issubclass(kind, FactorLearner)]
@@ -44,7 +45,7 @@ class TestContract:
     @pytest.mark.parametrize("kind", FACTORS)
     def test_history_is_a_frame_with_a_row_per_epoch(self, kind: Any, log: Log, truth: Gains) -> None:
         learner = kind(factors=4, epochs=6, random_state=0)
-        learner.fit(log, truth, ["CDCG", "cp@10"], validate_every=2, patience=None)
+        learner.fit(log, truth, metric=["CDCG", "cp@10"], validate_every=2, patience=None)
         history = learner.history_
         assert list(history) == ["epoch", "loss", "updates", "CDCG", "CP@10"]
         assert history["epoch"].tolist() == [1, 2, 3, 4, 5, 6]
@@ -75,7 +76,7 @@ class TestContract:
         calls: list[tuple[Learner, Record]] = []
         learner = kind(random_state=0)
         learner.fit(
-            log, truth, ("CDCG", "CAR"), 3, False, tmp_path / "state",
+            log, truth, metric=("CDCG", "CAR"), patience=3, show_progress=False, checkpoint=tmp_path / "state",
             validate_every=2, checkpoint_minutes=0, callback=lambda *call: calls.append(call),
         )  # fmt: skip
         [(given, record)] = calls
@@ -92,7 +93,7 @@ class TestContract:
         fits = {}
         for metrics in (("CAR", "CDCG"), ("CDCG", "CAR")):
             learner = DLCE(random_state=0, factors=8, epochs=12, learning_rate=0.1, rate_decay=1.0)
-            fits[metrics[0]] = learner.fit(log, truth, metrics, patience=None, validate_every=1)
+            fits[metrics[0]] = learner.fit(log, truth, metric=metrics, patience=None, validate_every=1)
         car, cdcg = fits["CAR"].history_, fits["CDCG"].history_
         pd.testing.assert_frame_equal(car[cdcg.columns], cdcg)
         assert evaluate(fits["CAR"], truth, "CAR")["CAR"].mean == car["CAR"].min()
@@ -151,15 +152,17 @@ class TestDivergence:
     @pytest.mark.parametrize("rate", [1.0, 30.0])
     def test_a_rate_far_too_large_is_refused(self, kind: Any, rate: float, log: Log) -> None:
         learner = kind(random_state=0, factors=16, learning_rate=rate, epochs=50)
-        with pytest.raises(Diverged, match=rf"diverged in epoch \d+: learning_rate={rate:g} .* try {rate / 10:.2g}"):
+        with pytest.raises(
+            DivergedError, match=rf"diverged in epoch \d+: learning_rate={rate:g} .* try {rate / 10:.2g}"
+        ):
             learner.fit(log)
 
     def test_it_is_noticed_by_the_loss_long_before_anything_overflows(self, log: Log) -> None:
         """This fit went on for many epochs with finite scores, and was taken for a model."""
         learner = BPR(random_state=0, factors=16, learning_rate=0.6, epochs=50)
-        first = learner.prepare(log)(learner.initial(log, 0), 0, 0, 1)
+        first = learner.prepare(log).run(learner._initial(log, 0), 0, 0, 0.6, 1)
         assert first.finite
-        with pytest.raises(Diverged):
+        with pytest.raises(DivergedError):
             learner.fit(log)
 
     @pytest.mark.parametrize(
@@ -176,13 +179,13 @@ class TestDivergence:
     def test_the_rule(self, losses: list[float], diverged: int | None, log: Log) -> None:
         class Scripted(FactorLearner):
             def prepare(self, log: Log) -> Any:
-                return lambda tables, seed, number, threads: Stats(losses[number], 1, 0, True, zero_loss=0.7)
+                return Epoch(lambda tables, seed, number, *_: Stats(losses[number], 1, 0, True, zero_loss=0.7), 1)
 
         learner = Scripted(factors=2, epochs=len(losses))
         if diverged is None:
             assert learner.fit(log).history_["loss"].tolist() == losses
         else:
-            with pytest.raises(Diverged, match=rf"in epoch {diverged}:"):
+            with pytest.raises(DivergedError, match=rf"in epoch {diverged}:"):
                 learner.fit(log)
 
     @pytest.mark.parametrize("kind", FACTORS)
@@ -203,18 +206,18 @@ class TestDivergence:
         DLCE(random_state=0, factors=16, epochs=60, loss=loss, cap=1e-6).fit(log, None)
 
     def test_advice_fits_the_cause(self, log: Log) -> None:
-        with pytest.raises(Diverged, match=r"regularization is 100 and must be below 1; lower one"):
+        with pytest.raises(DivergedError, match=r"regularization is 100 and must be below 1; lower one"):
             BPR(random_state=0, factors=4, learning_rate=1.0, regularization=100.0).fit(log)
-        with pytest.raises(Diverged, match="or a larger cap"):
+        with pytest.raises(DivergedError, match="or a larger cap"):
             DLCE(random_state=0, factors=4, learning_rate=50.0).fit(log)
-        with pytest.raises(Diverged) as error:
+        with pytest.raises(DivergedError) as error:
             BPR(random_state=0, factors=4, learning_rate=50.0).fit(log)
         assert "cap" not in str(error.value)
 
     def test_a_diverged_fit_leaves_the_learner_as_it_was(self, log: Log) -> None:
         learner = BPR(random_state=0, factors=4, epochs=3).fit(log)
         before = learner.user_factors_
-        with pytest.raises(Diverged):
+        with pytest.raises(DivergedError):
             learner.set_params(learning_rate=50.0).fit(log)
         assert learner.user_factors_ is before
 
@@ -308,7 +311,7 @@ class TestParams:
 
     def test_set_params_is_checked_and_changes_all_or_nothing(self) -> None:
         learner = DLCE(cap=0.3)
-        with pytest.raises(InputError, match="DLCE has no hyper-parameter 'caps'; it has averaging, cap, "):
+        with pytest.raises(InputError, match="DLCE has no hyper-parameter 'caps'; it has cap, "):
             learner.set_params(caps=0.1)
         with pytest.raises(InputError, match="epochs must be"):
             learner.set_params(cap=0.5, epochs=0)
@@ -332,13 +335,13 @@ ODD = [10**400, -1, 0, "4", "many", None, float("nan"), float("inf"), [4], {}, T
 
 @pytest.mark.parametrize(
     "name",
-    ["factors", "epochs", "learning_rate", "regularization", "rate_decay", "averaging", "threads", "random_state"],
+    ["factors", "epochs", "learning_rate", "regularization", "rate_decay", "threads", "random_state"],
 )
 @pytest.mark.parametrize("value", ODD, ids=range(len(ODD)))
 def test_odd_hyper_parameters_end_in_one_sentence(name: str, value: Any, log: Log) -> None:
     fine = {
         "threads": (None,), "random_state": (None, 0, 10**400, 10**5000), "regularization": (0, 2.5),
-        "learning_rate": (), "factors": (), "epochs": (), "rate_decay": (), "averaging": (0,),
+        "learning_rate": (), "factors": (), "epochs": (), "rate_decay": (),
     }[name]  # fmt: skip
     options = {"factors": 2, "epochs": 1, "random_state": 0, name: value}
     if value in fine and not isinstance(value, bool):
@@ -388,7 +391,6 @@ REFUSED: list[tuple[Any, dict[str, Any], str]] = [
     (DLCE, {"learning_rate": -1.0}, "learning_rate must be a number ≥ 0"),
     (DLCE, {"rate_decay": 1.5}, "rate_decay must be a number between 0 and 1"),
     (DLCE, {"rate_decay": 0}, "rate_decay must be larger than 0"),
-    (DLCE, {"averaging": 1.1}, "averaging must be a number between 0 and 1"),
     (DLCE, {"regularization": float("nan")}, "regularization must be a number ≥ 0"),
     (DLCE, {"steepness": -1}, "steepness must be a number ≥ 0"),
     (DLCE, {"loss": "square"}, "loss must be one of"),

@@ -13,9 +13,9 @@ import pytest
 
 from taurank import BPR, DLCE, ULBPR, InputError, Log, Random, UnfinishedWarning, World, evaluate, gains
 from taurank.data.eligibility import Eligibility
-from taurank.learners.checkpoints import Record
-from taurank.learners.fitting import FitOptions
-from taurank.learners.holdout import check_epochs, hold_out, pilot_epochs, refit_epochs, warn_if_improving
+from taurank.learners.holdout import check_epochs, hold_out, refit_schedule, run_schedule
+from taurank.learners.options import FitOptions, Record
+from taurank.learners.training import Schedule
 
 
 @pytest.fixture(scope="module")
@@ -58,13 +58,14 @@ def test_nothing_to_hold_out(small: Log) -> None:
 
 
 def test_the_refit_has_the_sum_of_rates_of_the_best_check() -> None:
-    """A pilot with 90 of 100 updates an epoch, best after 10 epochs at the first rate: a sum of 9 epochs."""
-    pilot = [Record(epoch, 1.0, 90, {}) for epoch in range(1, 57)]
-    epochs = refit_epochs(pilot, 10, 100, 200, 0.03)
-    assert np.geomspace(1, 0.03, epochs).sum() == pytest.approx(9, abs=0.3)
-    assert refit_epochs(pilot, 56, 100, 200, 0.03) == 200  # best at its end
-    assert pilot_epochs(200, 0.03) == round(np.geomspace(1, 0.03, 200).sum())
-    assert pilot_epochs(200, 1.0) == 200
+    """A hold-out run with 90 of 100 updates an epoch, best after 10 epochs at the first rate: a sum of 9 epochs."""
+    run, full = [Record(epoch, 1.0, 90, {}) for epoch in range(1, 57)], Schedule(200, 0.1, 0.03)
+    refit = refit_schedule(full, run, 10, 100)
+    assert np.geomspace(1, 0.03, refit.epochs).sum() == pytest.approx(9, abs=0.3)
+    assert (refit.first, refit.decay) == (0.1, 0.03)
+    assert refit_schedule(full, run, 56, 100) == full  # best at its end
+    assert run_schedule(full) == Schedule(round(np.geomspace(1, 0.03, 200).sum()), 0.1)
+    assert run_schedule(Schedule(200, 0.1)).epochs == 200
 
 
 def test_checks_are_few_and_end_with_the_last_epoch() -> None:
@@ -82,7 +83,7 @@ def test_a_check_of_some_users_is_the_mean_of_the_whole_measurement_over_them(
     small: Log, estimator: Any, visits: bool
 ) -> None:
     measured, model = estimator(with_visits(small) if visits else small), Random(random_state=0).fit(small)
-    options = FitOptions(measured, ["CP@10", "CDCG"], validation_users=7)
+    options = FitOptions(measured, metric=["CP@10", "CDCG"], validation_users=7)
     assert options.sample is not None
     assert len(set(options.sample.tolist())) == 7
     with warnings.catch_warnings():
@@ -93,7 +94,7 @@ def test_a_check_of_some_users_is_the_mean_of_the_whole_measurement_over_them(
 
 
 def test_a_log_with_visits_stops_early_too(small: Log) -> None:
-    """The rest has the visits of its own times, and the pre-run measures as it does without visits."""
+    """The rest has the visits of its own times, and the hold-out run measures as it does without visits."""
     held = hold_out(with_visits(small), by_outcome=False)
     assert held is not None
     assert held.rest.eligibility.shape[2] == 3
@@ -102,7 +103,7 @@ def test_a_log_with_visits_stops_early_too(small: Log) -> None:
 
 
 def test_an_error_of_the_method_itself_ends_the_fit(small: Log) -> None:
-    """Only too little data in the rest makes a fit go on without its pre-run."""
+    """Only too little data in the rest makes a fit go on without its hold-out run."""
 
     class Refuses(DLCE):
         def gains(self, log: Log) -> Any:
@@ -135,8 +136,8 @@ def test_a_fit_computes_its_gains_once_for_each_of_its_logs(small: Log, kind: An
     assert len({id(log) for log in logs}) == 2
 
 
-def test_held_out_rows_do_not_change_the_pilot(small: Log) -> None:
-    """Other outcomes in the last time change what is measured, never a loss of the pilot's training."""
+def test_held_out_rows_do_not_change_the_hold_out_run(small: Log) -> None:
+    """Other outcomes in the last time change what is measured, never a loss of its training."""
     outcome = small.outcome.copy()
     outcome[small.time == 3] = np.random.default_rng(0).permutation(outcome[small.time == 3])
     fits = [BPR(factors=4, epochs=20, random_state=0, threads=1) for _ in range(2)]
@@ -163,5 +164,5 @@ def test_a_curve_that_still_rises_is_said(values: Any, warned: bool) -> None:
     records = [Record(n, 1.0, 1, {"CDCG": float(value)}) for n, value in enumerate(values, 1)]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        warn_if_improving("DLCE", records, [record.metrics["CDCG"] for record in records], 10, "CDCG")
+        FitOptions(None).warn_if_improving("DLCE", records, 10)
     assert [one.category for one in caught] == [UnfinishedWarning] * warned

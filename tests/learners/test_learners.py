@@ -13,7 +13,7 @@ from taurank import Log, World
 from taurank.errors import InputError
 from taurank.evaluation.metrics import position_weights
 from taurank.learners import BPR, DLCE, LEARNERS, Learner, Popular, Random, load
-from taurank.learners.factorization import FactorLearner
+from taurank.learners.factors import FactorLearner
 
 TRAINED = [name for name, learner in LEARNERS.items() if issubclass(learner, FactorLearner)]
 SMALL: dict[str, Any] = {"factors": 16, "epochs": 40, "learning_rate": 0.03, "rate_decay": 1.0}

@@ -19,7 +19,7 @@ from taurank._threads import one_blas_thread
 from taurank.data.eligibility import Eligibility
 from taurank.data.ids import Ids
 from taurank.errors import InputError
-from taurank.learners import BPR, LEARNERS, Learner, Popular
+from taurank.learners import BPR, CUBN, LEARNERS, CountingBayes, Learner, Popular
 from taurank.learners.lookup import Lookup
 
 
@@ -176,6 +176,29 @@ class TestRecommend:
             alone = learner.recommend([user], k=60).set_index("user_id")
             pd.testing.assert_frame_equal(alone, together.loc[[user]], check_exact=True)
             assert learner.score([user], together.loc[user, "item_id"]).tolist() == alone["score"].tolist()
+
+
+class TestMinEffect:
+    @pytest.mark.parametrize("kind", [CountingBayes, CUBN])
+    def test_scores_in_money_have_thresholds_in_money(self, kind: Any, log: Log) -> None:
+        """Twin: the whole list, cut by hand; also for effects larger than 1."""
+        valued = Log.from_frame(log.to_frame().assign(value=lambda rows: rows["outcome"] * 50.0))
+        learner = kind().fit(valued)
+        whole = learner.recommend(k=60)
+        least = float(whole["score"].quantile(0.95))
+        assert least > 1
+        expected = whole[whole["score"] >= np.float32(least)].reset_index(drop=True)
+        pd.testing.assert_frame_equal(learner.recommend(k=60, min_effect=least), expected)
+        assert learner.recommend(k=60, min_effect=-1e6).equals(whole)
+
+    def test_effects_and_nothing_else_have_thresholds(self, model: Learner, log: Log) -> None:
+        assert {kind.__name__ for kind in LEARNERS.values() if kind.scores_are_effects} == {
+            "EmpiricalBayes", "CountingBayes", "CUBN"
+        }  # fmt: skip
+        with pytest.raises(InputError, match="those of BPR only order the items"):
+            model.recommend([1], min_effect=0.1)
+        with pytest.raises(InputError, match="min_effect must be a number between"):
+            CUBN().fit(log).recommend([1], min_effect=float("nan"))
 
 
 class TestManyItems:

@@ -1,4 +1,4 @@
-"""The learning rate falls as declared and the last epochs are averaged, whatever the threads and interruptions."""
+"""The learning rate falls as declared, whatever the threads and interruptions."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from taurank import BPR, DLCE, ULBPR, CausE, Log, World, load
-from taurank.learners.factorization import FactorLearner
-from taurank.sgd.rates import decayed
+from taurank import BPR, DLCE, ULBPR, CausE, Log, World
+from taurank.learners.training import Schedule
 from taurank.sgd.scheduler import Factors
 
-SAVED = Path(__file__).parents[1] / "support" / "saved"
 EPOCHS = 6
 KINDS = [BPR, DLCE, ULBPR, CausE]
 
@@ -30,10 +28,9 @@ def learner_of(kind: Any, **options: Any) -> Any:
 def iterates(kind: Any, log: Log, rates: Any) -> list[Factors]:
     """Slow twin: the factors after every epoch, each run by a learner of its own with a constant rate."""
     seed = int(np.random.default_rng(3).integers(2**63))
-    tables, after = learner_of(kind).initial(log, seed), []
+    tables, after = learner_of(kind)._initial(log, seed), []
     for number, rate in enumerate(rates):
-        constant: FactorLearner = learner_of(kind, learning_rate=float(rate), rate_decay=1.0)
-        constant.prepare(log)(tables, seed, number, 1)
+        learner_of(kind, learning_rate=float(rate), rate_decay=1.0).prepare(log).run(tables, seed, number, rate, 1)
         after.append(Factors(tables.users[:, :5].copy(), tables.items[:, :5].copy()))
     return after
 
@@ -44,40 +41,29 @@ def user_factors(learner: Any) -> Any:
 
 @pytest.mark.parametrize("decay", [0.5, 0.01])
 def test_the_rates_are_a_geometric_sequence_from_end_to_end(decay: float) -> None:
-    rates = [decayed(0.03, decay, epoch, 11) for epoch in range(11)]
+    rates = [Schedule(11, 0.03, decay).rate(epoch) for epoch in range(11)]
     assert rates == pytest.approx(np.geomspace(0.03, 0.03 * decay, 11))
-    assert decayed(0.03, decay, 0, 1) == 0.03
+    assert Schedule(1, 0.03, decay).rate(0) == 0.03
 
 
 def test_without_decay_the_rate_is_the_very_same_number() -> None:
-    assert {decayed(0.1, 1.0, epoch, 7) for epoch in range(7)} == {0.1}
+    assert {Schedule(7, 0.1).rate(epoch) for epoch in range(7)} == {0.1}
 
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("decay", [1.0, 0.05])
 def test_every_epoch_runs_at_its_rate(kind: Any, decay: float, small: Log) -> None:
     fitted = learner_of(kind, learning_rate=0.1, rate_decay=decay).fit(small, None)
-    rates = [decayed(0.1, decay, epoch, EPOCHS) for epoch in range(EPOCHS)]
+    rates = [Schedule(EPOCHS, 0.1, decay).rate(epoch) for epoch in range(EPOCHS)]
     assert np.array_equal(user_factors(fitted), iterates(kind, small, rates)[-1].users)
-
-
-@pytest.mark.parametrize("kind", [DLCE, CausE])
-@pytest.mark.parametrize(("share", "last"), [(0.5, 3), (1.0, 6), (0.1, 1)])
-def test_the_average_is_the_mean_of_the_last_epochs(kind: Any, share: float, last: int, small: Log) -> None:
-    fitted = learner_of(kind, learning_rate=0.1, rate_decay=1.0, averaging=share).fit(small, None)
-    after = iterates(kind, small, [0.1] * EPOCHS)[-last:]
-    mean = np.mean([tables.users for tables in after], axis=0, dtype=np.float64)
-    assert user_factors(fitted) == pytest.approx(mean, abs=1e-6)
-    items = np.mean([tables.items[: small.n_items] for tables in after], axis=0, dtype=np.float64)
-    assert fitted.item_factors_ == pytest.approx(items, abs=1e-6)
 
 
 def test_threads_and_a_resumed_fit_do_not_change_a_bit(small: Log, tmp_path: Path) -> None:
     def fit(threads: int, **options: Any) -> Any:
-        return learner_of(DLCE, threads=threads, rate_decay=0.02, averaging=0.7).fit(small, None, **options)
+        return learner_of(DLCE, threads=threads, rate_decay=0.02).fit(small, None, **options)
 
     def stop(_: Any, record: Any) -> None:
-        if record.epoch == 4:  # two epochs are in the average
+        if record.epoch == 4:
             raise KeyboardInterrupt
 
     whole, state = fit(1), {"checkpoint": tmp_path / "state", "checkpoint_minutes": 0, "validate_every": 1}
@@ -89,16 +75,10 @@ def test_threads_and_a_resumed_fit_do_not_change_a_bit(small: Log, tmp_path: Pat
         assert other.history_.equals(whole.history_)
 
 
-def test_early_stopping_measures_the_average(small: Log) -> None:
-    """The factors of the best epoch are those that were measured there."""
+def test_the_factors_of_the_best_epoch_are_those_that_were_measured_there(small: Log) -> None:
     truth = World.synthetic(60, 40, random_state=0).sample(2, random_state=2).truth
-    learner, seen = learner_of(DLCE, averaging=0.5, rate_decay=1.0), []
+    learner, seen = learner_of(DLCE, learning_rate=0.1, rate_decay=1.0, epochs=30), []
     learner.fit(small, truth, validate_every=1, patience=None, callback=lambda now, _: seen.append(now.user_factors_))
     best = int(np.argmax(learner.history_["CDCG"]))
+    assert best < 29  # else this shows nothing
     assert np.array_equal(learner.user_factors_, seen[best])
-
-
-@pytest.mark.parametrize("name", ["bpr", "cause", "dlce", "ulbpr"])
-def test_models_of_older_versions_had_a_constant_rate(name: str) -> None:
-    params = load(SAVED / f"{name}.taurank").get_params()
-    assert (params["rate_decay"], params["averaging"]) == (1.0, 0.0)

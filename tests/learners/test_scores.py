@@ -31,9 +31,9 @@ def show_all(first: int, tile: Any) -> None:
     pass
 
 
-def check_best(users: Any, items: Any, k: int) -> None:
+def check_best(users: Any, items: Any, k: int, sample: Any = None) -> None:
     expected = slow_scores(users, items)
-    top = ProductSearch(items).best(users, k, show_all)
+    top = ProductSearch(items, k, sample).best(users, show_all)
     for row, columns, values, length in zip(expected, *top, strict=True):
         assert columns[:length].tolist() == slow_best(row, k)
         assert values[:length].tolist() == row[columns[:length]].tolist()
@@ -100,6 +100,26 @@ def test_scores_that_float32_products_cannot_tell_apart(scale: float) -> None:
     check_best(users, items * np.float32(scale), 12)
 
 
+@pytest.mark.parametrize("scale", [1e-18, 1.0, 1e15])
+@pytest.mark.parametrize("spread", [0.0, 1e-6, 1e-2])
+def test_the_best_are_found_among_rotated_factors(scale: float, spread: float) -> None:
+    """Factors of low rank and a little noise, along directions of their own; many items nearly equal."""
+    rng = np.random.default_rng(3)
+    axes = np.linalg.qr(rng.standard_normal((64, 64)))[0] * np.where(np.arange(64) < 6, 1.0, spread)
+    users, items = (rng.standard_normal((rows, 64)) @ axes.T for rows in (40, 500))
+    items = np.repeat(items, 3, axis=0) + 1e-7 * rng.standard_normal((1500, 64))
+    users, items = (users * scale).astype(np.float32), (items * scale).astype(np.float32)
+    assert ProductSearch(items, 10, users[:8]).directions is not None
+    check_best(users, items, 10, users[:8])
+    check_best(np.concatenate((users, np.zeros((1, 64), np.float32))), items, 10, users[:8])
+
+
+def test_random_factors_are_not_rotated() -> None:
+    rng = np.random.default_rng(4)
+    users, items = normal(rng, 20, 64), normal(rng, 3000, 64)
+    assert ProductSearch(items, 10, users).directions is None
+
+
 def test_products_that_overflow_in_float32_and_cancel() -> None:
     users, items = np.array([[1e20, 1e20, 1.0]], np.float32), np.zeros((30, 3), np.float32)
     items[:, :2], items[:, 2] = (1e20, -1e20), np.arange(30)
@@ -115,6 +135,6 @@ def test_what_is_hidden_is_not_found() -> None:
         tile[hidden[:, first : first + tile.shape[1]]] = -np.inf
 
     expected = np.where(hidden, -np.inf, slow_scores(users, items))
-    top = ProductSearch(items).best(users, 15, hide)
+    top = ProductSearch(items, 15).best(users, hide)
     for row, columns, length in zip(expected, top.columns, top.length, strict=True):
         assert columns[:length].tolist() == slow_best(row, 15)

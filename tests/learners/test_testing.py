@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from taurank import Gains, Log, gains
+from taurank._types import Floats32
 from taurank.learners import LEARNERS, Array, GainsPass, Learner, Popular
-from taurank.learners.base import Float32s
 from taurank.testing import check_learner
 
 Codes = Any
@@ -32,7 +32,7 @@ def test_an_instance_is_tried_with_its_own_hyper_parameters() -> None:
 
 
 class Unseeded(Popular):
-    def score_block(self, user_codes: Codes) -> Float32s:
+    def score_block(self, user_codes: Codes) -> Floats32:
         return super().score_block(user_codes) + np.float32(np.random.default_rng().random())
 
 
@@ -40,18 +40,18 @@ class Unstored(Learner):
     def learn(self, log: Log) -> None:
         self.table_ = np.arange(log.n_items, dtype=np.float32)
 
-    def score_block(self, user_codes: Codes) -> Float32s:
+    def score_block(self, user_codes: Codes) -> Floats32:
         table = getattr(self, "table_", np.zeros(len(self.items), np.float32))
         return np.tile(table, (len(user_codes), 1))
 
 
 class NotFinite(Popular):
-    def score_block(self, user_codes: Codes) -> Float32s:
+    def score_block(self, user_codes: Codes) -> Floats32:
         return np.full((len(user_codes), len(self.items)), np.nan, np.float32)
 
 
 class WrongShape(Popular):
-    def score_block(self, user_codes: Codes) -> Float32s:
+    def score_block(self, user_codes: Codes) -> Floats32:
         return super().score_block(user_codes)[:, 1:]
 
 
@@ -63,8 +63,8 @@ class Shared(Learner):
     def learn(self, log: Log) -> None:
         self.table_ = np.zeros((log.n_users, log.n_items), np.float32)
 
-    def score_block(self, user_codes: Codes) -> Float32s:
-        scores: Float32s = np.broadcast_to(self.table_[:1], (len(user_codes), len(self.items)))
+    def score_block(self, user_codes: Codes) -> Floats32:
+        scores: Floats32 = np.broadcast_to(self.table_[:1], (len(user_codes), len(self.items)))
         scores.flags.writeable = True
         return scores
 
@@ -75,14 +75,14 @@ class Learning(Popular):
     def learn(self, log: Log) -> None:
         self.count_ = getattr(self, "count_", 0) + 1
 
-    def score_block(self, user_codes: Codes) -> Float32s:
+    def score_block(self, user_codes: Codes) -> Floats32:
         return super().score_block(user_codes) * np.float32(self.count_)
 
 
 class Neighborly(Popular):
     """Scores depend on who else is in the block."""
 
-    def score_block(self, user_codes: Codes) -> Float32s:
+    def score_block(self, user_codes: Codes) -> Floats32:
         return super().score_block(user_codes) / np.float32(len(user_codes))
 
 

@@ -13,7 +13,7 @@ import pytest
 import taurank as tr
 from taurank.errors import InputError
 from taurank.learners import LEARNERS, Learner
-from taurank.learners.factorization import FactorLearner
+from taurank.learners.factors import FactorLearner
 
 TRAINED = [name for name, learner in LEARNERS.items() if issubclass(learner, FactorLearner)]
 COUNTING = ["popular", "countingbayes"]
@@ -253,13 +253,6 @@ class TestCountingFold:
             expected = (shown["outcome"].sum() + w * means[0]) / (len(shown) + w)
             expected -= (bought + w * means[1]) / (2 - len(shown) + w)
             assert scores(model.fold_in(news), [3], [item])[0, 0] == pytest.approx(expected, abs=1e-6)
-
-    def test_a_file_without_counts_is_refused(self, models: Any, news: tr.Log) -> None:
-        old = copy.copy(models["countingbayes"])
-        for name in ("times_", "pair_treated_", "pair_treated_positives_", "pair_control_positives_"):
-            del old.__dict__[name]
-        with pytest.raises(InputError, match="did not store its counts"):
-            old.update(news)
 
 
 class TestJoined:

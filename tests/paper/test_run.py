@@ -20,7 +20,7 @@ import taurank as tr
 import taurank_paper as paper
 from support.experiments import result_cache, small, write
 from taurank._progress import Progress
-from taurank.errors import Diverged, InputError, MissingExtra
+from taurank.errors import DivergedError, InputError, MissingExtra
 from taurank_paper.plan import reading
 from taurank_paper.plan.plans import Dataset, Times
 from taurank_paper.runs import runner, search, splits, tables
@@ -228,7 +228,7 @@ def test_a_fit_that_diverges_is_made_with_a_smaller_learning_rate(tmp_path: Path
     fit = FitSpec.of(Dataset("category"), "dlce", {"factors": 4, "learning_rate": 1e5}, 3000, 3)
     result = result_cache(tmp_path).result(fit, retries=20)
     assert result.settings["learning_rate"] < 1e5
-    with pytest.raises(Diverged):
+    with pytest.raises(DivergedError):
         result_cache(tmp_path).result(
             FitSpec.of(Dataset("category"), "dlce", {"learning_rate": 1e9}, 3000, 3), retries=1
         )

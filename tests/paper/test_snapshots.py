@@ -14,7 +14,7 @@ import taurank as tr
 import taurank_paper as paper
 from support.experiments import result_cache, small, write
 from taurank.learners import Learner
-from taurank.learners.fitting import Training
+from taurank.learners.training import Training
 from taurank_paper.plan import reading
 from taurank_paper.plan.plans import Dataset, Plan, Times
 from taurank_paper.runs import tables

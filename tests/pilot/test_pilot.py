@@ -1,6 +1,5 @@
 """A pilot on made-up shops: its answer against the truth, its stages, its refusals."""
 
-import json
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from taurank.pilot import Pilot
 from taurank.pilot.categories import LAST, Categories, WithinCategories
 from taurank.pilot.config import PilotConfig
 from taurank.pilot.gate import check_gate, visits_of
+from taurank.pilot.learning import learner_of
 from taurank.pilot.tables import IDS, read_table
 from taurank.worlds.shop import Shop
 from taurank.worlds.shop_tables import write_tables
@@ -133,7 +133,7 @@ def test_a_log_without_categories_or_today(tmp_path: Path) -> None:
     assert result.estimate is not None
     assert result.estimate.baseline == "popular"
     assert visits_of(result.log) == 400 * 4
-    assert json.loads(next((tmp_path / "out/stages").glob("search-dlce*")).read_text())["best"]["epochs"] == 5
+    assert learner_of(result.rankings["dlce"]).get_params()["epochs"] == 5
 
 
 def test_the_gate_compares_with_the_cells_in_the_categories(shop: Shop, result: Pilot, tables: Path) -> None:

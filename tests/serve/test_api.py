@@ -7,15 +7,15 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from sqlalchemy import select
+from sqlalchemy import event, select
 from starlette.testclient import TestClient
 
 from support.shop import NOON, SECRET, SetClock, fitted, open_shop
 from taurank.serve import tables
-from taurank.serve.api import create_app
-from taurank.serve.auth import create_token
+from taurank.serve.api import Service
 from taurank.serve.models import model_bytes
-from taurank.serve.service import Service
+from taurank.serve.security import create_token
+from taurank.serve.server import create_app
 from taurank.serve.store import Store
 
 DAY = 86400.0
@@ -37,11 +37,11 @@ class Shop:
 
 
 @pytest.fixture
-def shop(store: Store, clock: SetClock) -> Iterator[Shop]:
-    version = open_shop(store)
-    service = Service(store, SECRET, clock, body_limit=20_000)
+def shop(sqlite_store: Store, clock: SetClock) -> Iterator[Shop]:
+    version = open_shop(sqlite_store)
+    service = Service(sqlite_store, SECRET, clock, body_limit=20_000)
     with TestClient(create_app(service), raise_server_exceptions=False) as client:
-        yield Shop(store, client, clock, version)
+        yield Shop(sqlite_store, client, clock, version)
 
 
 def test_the_same_question_gets_the_same_list(shop: Shop) -> None:
@@ -93,10 +93,89 @@ def test_bad_bodies_are_422(shop: Shop, body: Any) -> None:
     assert answer.json()["detail"]
 
 
-def test_lone_surrogates_are_422(shop: Shop) -> None:
-    raw = b'{"user_id": "\\ud800", "surface": "home"}'
-    answer = shop.call("app", "POST", "/v1/recommend", content=raw, headers={"Content-Type": "application/json"})
+@pytest.mark.parametrize("path", ["/v1/recommend", "/v1/outcomes"])
+@pytest.mark.parametrize(
+    ("content", "kind"),
+    [
+        (b"", "application/json"),
+        (b"[1,", "application/json"),
+        (b'{"user_id": NaN}', "application/json"),
+        (b'{"user_id": "\\ud800", "surface": "home"}', "application/json"),
+        (b"{}", "text/plain"),
+        (b"{}", ""),
+    ],
+)
+def test_what_is_not_json_is_422(shop: Shop, path: str, content: bytes, kind: str) -> None:
+    answer = shop.call("app", "POST", path, content=content, headers={"Content-Type": kind} if kind else {})
     assert answer.status_code == 422
+    assert answer.json()["detail"]
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        [],
+        [{"event_id": "e", "user_id": 1, "item_id": "i", "time": "2023-11-15T13:00:00"}],
+        [{"event_id": "e", "user_id": 1, "item_id": "i", "time": "9999-12-31T23:00:00Z"}],
+        [{"event_id": "e", "user_id": 1, "item_id": "i", "value": True}],
+        [{}] * 9,
+    ],
+)
+def test_bad_events_are_422(shop: Shop, events: Any) -> None:
+    answer = shop.call("app", "POST", "/v1/outcomes", json={"events": events})
+    assert answer.status_code == 422
+    assert answer.json()["detail"].count(";") < 5
+
+
+def test_every_route_is_declared_once_and_described(shop: Shop) -> None:
+    paths = shop.client.get("/openapi.json").json()["paths"]
+    for path, answer in (("/v1/recommend", "Recommendation"), ("/v1/outcomes", "OutcomesAnswer")):
+        operation = paths[path]["post"]
+        assert operation["security"] == [{"token": []}]
+        assert operation["responses"]["200"]["content"]["application/json"]["schema"]["$ref"].endswith(answer)
+        assert operation["requestBody"]["required"]
+        assert shop.call("app", "GET", path).status_code == 405
+    assert shop.call("app", "DELETE", "/v1/models").headers["allow"] == "GET, POST"
+
+
+def test_committed_decisions_are_remembered_and_no_others(sqlite_store: Store, clock: SetClock) -> None:
+    open_shop(sqlite_store)
+    token = {"Authorization": f"Bearer {create_token(sqlite_store, 'app')[1]}"}
+    body = {"user_id": "1", "surface": "home"}
+    written: list[str] = []
+
+    @event.listens_for(sqlite_store.engine, "before_cursor_execute")
+    def see(_: Any, __: Any, statement: str, *rest: Any) -> None:
+        if "decisions" in statement:
+            if fails:
+                raise RuntimeError("no")
+            written.append(statement)
+
+    with TestClient(create_app(Service(sqlite_store, SECRET, clock)), raise_server_exceptions=False) as client:
+        fails = True
+        assert client.post("/v1/recommend", json=body, headers=token).status_code == 500
+        fails = False
+        answers = [client.post("/v1/recommend", json=body, headers=token).json() for _ in range(3)]
+    assert [answer["repeated"] for answer in answers] == [False, True, True]
+    assert len(written) == 1
+
+
+def test_what_the_command_line_does_an_admin_can_do_over_http(shop: Shop) -> None:
+    shop.ask("1")
+    assert shop.call("analyst", "POST", "/v1/jobs").status_code == 403
+    assert shop.call("admin", "POST", "/v1/jobs").json() == {"home": "0 settled, no challenger"}
+    again = shop.call("admin", "POST", "/v1/surfaces/home/settle", json={"time": "2023-11-15T00:30:00Z"})
+    assert (again.status_code, "not ended yet" in again.json()["detail"]) == (422, True)
+    shop.clock.now += DAY
+    again = shop.call("admin", "POST", "/v1/surfaces/home/settle", json={"time": "2023-11-15T00:30:00Z"})
+    assert again.json() == {"settled": "2023-11-15T00:00:00Z"}
+    listed = shop.call("admin", "GET", "/v1/tokens")
+    assert [row["role"] for row in listed.json()] == ["app", "analyst", "admin"]
+    assert "digest" not in listed.text
+    first = listed.json()[0]["id"]
+    assert shop.call("admin", "DELETE", f"/v1/tokens/{first}").json() == {"revoked": first}
+    assert shop.call("admin", "DELETE", f"/v1/tokens/{first}").status_code == 404
+    assert shop.call("admin", "POST", "/v1/tokens", json={"role": "admin"}).status_code == 405
 
 
 def test_unknown_surface_and_missing_model(shop: Shop) -> None:
@@ -197,6 +276,6 @@ def test_headers_health_and_metrics(shop: Shop) -> None:
     assert shop.client.get("/health/ready").json() == {"status": "ok"}
     assert shop.client.get("/nowhere").headers["x-frame-options"] == "DENY"
     text = shop.call("analyst", "GET", "/metrics").text
-    assert 'taurank_requests_total{route="/v1/recommend",status="200"' in text
-    assert 'taurank_request_seconds_bucket{route="/v1/recommend",le="+Inf"' in text
+    assert 'taurank_requests_total{route="/v1/recommend",status="200"} 1.0' in text
+    assert 'taurank_request_seconds_bucket{le="+Inf",route="/v1/recommend"}' in text
     assert shop.client.get("/openapi.json").json()["info"]["title"] == "taurank"

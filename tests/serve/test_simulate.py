@@ -10,13 +10,14 @@ import pytest
 from closed_loop.over_http import simulate
 from closed_loop.simulate import Scenario, simulate_directly
 from taurank.serve.policy import Policy
-from taurank.serve.retraining import RetrainConfig
+from taurank.serve.retrain import RetrainConfig
 from taurank.worlds.world import World
 
 SMALL = Policy(k=4, floor=0.04, ceiling=0.8, temperature=0.4)
 COUNTING = RetrainConfig("countingbayes", {"weight": 3.0})
 
 
+@pytest.mark.statistical
 def test_the_loop_learns(tmp_path: Path) -> None:
     """Over real HTTP: models are promoted, and the true lift of the last days is well above that of the first."""
     lines: list[str] = []
@@ -30,6 +31,7 @@ def test_the_loop_learns(tmp_path: Path) -> None:
     assert all(report.holdout_covered for report in reports)
 
 
+@pytest.mark.statistical
 def test_intervals_cover_in_most_runs(tmp_path: Path) -> None:
     """A run covers if all of its intervals do; retraining and the gate are part of it."""
     covered = holdout = 0
@@ -54,6 +56,7 @@ class Dear(Scenario):
         return World(treated, control, np.full_like(control, 0.5), range(self.users), range(20))
 
 
+@pytest.mark.statistical
 def test_a_loop_by_value_sells_fewer_but_dearer_items(tmp_path: Path) -> None:
     """Retraining learns from values, and the gate promotes a model that causes fewer purchases of more value."""
     shops = {}
@@ -69,6 +72,7 @@ def test_a_loop_by_value_sells_fewer_but_dearer_items(tmp_path: Path) -> None:
     assert shops["purchases"][-1].value < last.value / 2
 
 
+@pytest.mark.slow
 def test_same_seed_same_run(tmp_path: Path) -> None:
     scenario = Scenario(200, 15, 3, 0.9, 0.2, 0.5, 7, SMALL, COUNTING)
     results = [simulate(str(tmp_path / name), scenario, 0, lambda _: None, lambda _: None, False) for name in "ab"]

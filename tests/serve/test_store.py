@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 from sqlalchemy import event, func, select, text
-from sqlalchemy.exc import IntegrityError
+from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
 
 from support.shop import NOON
 from taurank.errors import InputError
 from taurank.serve import tables
-from taurank.serve.auth import Guard, create_token, list_tokens, revoke_token
-from taurank.serve.recording import Recorder, Request
+from taurank.serve.recorder import Recorder, Write
+from taurank.serve.security import Access, create_token, list_tokens, revoke_token
 from taurank.serve.store import Store, Unavailable
 
 
@@ -35,8 +38,8 @@ def count(store: Store, table: Any) -> int:
 
 def test_the_first_decision_prevails(store: Store) -> None:
     recorder = Recorder(store)
-    first = recorder.submit(Request(decision("a", "[1]"), {"id": "f", "body": "{}"})).result()
-    again = recorder.submit(Request(decision("a", "[2]"))).result()
+    first = recorder.submit(Write(decision("a", "[1]"), {"id": "f", "body": "{}"})).result()
+    again = recorder.submit(Write(decision("a", "[2]"))).result()
     recorder.close()
     assert (first.repeated, again.repeated) == (False, True)
     assert again.decision is not None
@@ -50,7 +53,7 @@ def test_two_processes_agree_on_one_decision(store: Store) -> None:
     other = Store(store.address)
     recorders = [Recorder(store), Recorder(other)]
     futures = [
-        [recorder.submit(Request(decision(f"u{n}", f"[{place}]"))) for n in range(300)]
+        [recorder.submit(Write(decision(f"u{n}", f"[{place}]"))) for n in range(300)]
         for place, recorder in enumerate(recorders)
     ]
     answers = [[future.result().decision for future in part] for part in futures]
@@ -63,8 +66,8 @@ def test_two_processes_agree_on_one_decision(store: Store) -> None:
 
 def test_events_are_idempotent(store: Store) -> None:
     recorder = Recorder(store)
-    first = recorder.submit(Request(events=[outcome("a", 1.0), outcome("b"), outcome("a", 9.0)])).result()
-    again = recorder.submit(Request(events=[outcome("a", 5.0), outcome("c")])).result()
+    first = recorder.submit(Write(events=[outcome("a", 1.0), outcome("b"), outcome("a", 9.0)])).result()
+    again = recorder.submit(Write(events=[outcome("a", 5.0), outcome("c")])).result()
     recorder.close()
     assert (first.new_events, again.new_events) == (2, 1)
     values = {row["event_id"]: row["value"] for row in store.rows(select(tables.outcomes))}
@@ -76,12 +79,12 @@ def test_one_bad_request_does_not_fail_its_neighbors(store: Store) -> None:
     gate = threading.Event()
     original = recorder._commit
 
-    def waiting(group: list[Request]) -> None:
+    def waiting(group: list[Write]) -> None:
         gate.wait(5)
         original(group)
 
     recorder._commit = waiting  # type: ignore[method-assign]
-    requests = [Request(events=[outcome("a")]), Request(events=[{"event_id": "b"}]), Request(events=[outcome("c")])]
+    requests = [Write(events=[outcome("a")]), Write(events=[{"event_id": "b"}]), Write(events=[outcome("c")])]
     futures = [recorder.submit(request) for request in requests]
     gate.set()
     assert futures[0].result().new_events == 1
@@ -99,15 +102,15 @@ def test_full_disk_is_unavailable_and_recovers(sqlite_store: Store) -> None:
         connection.exec_driver_sql(f"PRAGMA max_page_count={pages['limit']}")
 
     recorder = Recorder(sqlite_store)
-    recorder.submit(Request(decision("a"))).result()
+    recorder.submit(Write(decision("a"))).result()
     pages["limit"] = 1  # SQLite takes the present size: no further page can be had
-    large = [Request(decision(f"x{n}", "[" + "1," * 2000 + "1]")) for n in range(100)]
+    large = [Write(decision(f"x{n}", "[" + "1," * 2000 + "1]")) for n in range(100)]
     answers = [recorder.submit(request).exception() for request in large]
     assert isinstance(answers[-1], Unavailable)
     assert "full" in str(answers[-1])
     stored = count(sqlite_store, tables.decisions)
     pages["limit"] = 1 << 30
-    recorder.submit(Request(decision("b"))).result()
+    recorder.submit(Write(decision("b"))).result()
     recorder.close()
     assert count(sqlite_store, tables.decisions) == stored + 1
 
@@ -138,25 +141,40 @@ def test_a_waiting_writer_tries_often(sqlite_store: Store, monkeypatch: pytest.M
 
     recorder = Recorder(other)
     with sqlite_store.write():
-        waiting = recorder.submit(Request(decision("a")))
+        waiting = recorder.submit(Write(decision("a")))
         assert reached.wait(4)
     assert not waiting.result().repeated
     monkeypatch.setattr("taurank.serve.store.BUSY_SECONDS", 0.02)
     with sqlite_store.write():
-        assert isinstance(recorder.submit(Request(decision("b"))).exception(), Unavailable)
+        assert isinstance(recorder.submit(Write(decision("b"))).exception(), Unavailable)
     recorder.close()
     other.close()
 
 
+def asking(header: str, method: str = "POST", address: str = "1.2.3.4") -> Any:
+    """A request with this Authorization header."""
+    headers = [(b"authorization", header.encode())]
+    return Request({"type": "http", "method": method, "path": "/", "headers": headers, "client": (address, 1)})
+
+
+def refused(access: Access, header: str, role: str = "analyst", **rest: Any) -> int:
+    """The status of the refusal; 0 if there is none."""
+    try:
+        asyncio.run(access.check(asking(header, **rest), role))
+    except HTTPException as error:
+        return error.status_code
+    return 0
+
+
 def test_tokens(store: Store) -> None:
     key, token = create_token(store, "analyst", "Ann")
-    guard = Guard(store)
-    assert guard.identify(f"Bearer {token}") == (key, "analyst")
-    assert guard.identify("Bearer wrong") is None
-    assert guard.identify(token) is None
+    access = Access(store, 100.0)
+    assert refused(access, f"Bearer {token}") == 0
+    assert refused(access, f"Bearer {token}", "admin") == 403
+    assert [refused(access, header) for header in ("Bearer wrong", token, "")] == [401, 401, 401]
     assert token not in str(store.rows(select(tables.tokens)))
     revoke_token(store, key)
-    assert Guard(store).identify(f"Bearer {token}") is None
+    assert refused(Access(store, 100.0), f"Bearer {token}") == 401
     assert list_tokens(store)[0]["revoked"] is not None
     with pytest.raises(InputError, match="no valid token"):
         revoke_token(store, key)
@@ -167,15 +185,40 @@ def test_tokens(store: Store) -> None:
 def test_a_busy_token_is_looked_up_by_one_request_at_a_time(
     sqlite_store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    key, token = create_token(sqlite_store, "app")
-    guard, header, now = Guard(sqlite_store), f"Bearer {token}", [100.0]
-    monkeypatch.setattr("taurank.serve.auth.time.monotonic", lambda: now[0])
-    assert guard.cached(header) == (False, None)
-    guard.look_up(header)
-    assert guard.cached(header) == (True, (key, "app"))
-    now[0] += 6
-    assert guard.cached(header) == (False, (key, "app"))
-    assert guard.cached(header) == (True, (key, "app"))  # the others do not wait
+    token = create_token(sqlite_store, "app")[1]
+    access, now, looked_up = Access(sqlite_store, 1e6), [100.0], []
+    monkeypatch.setattr("taurank.serve.security.time.monotonic", lambda: now[0])
+    rows = sqlite_store.rows
+
+    def slow(statement: Any) -> Any:
+        looked_up.append(now[0])
+        if len(looked_up) == 2:  # another request meanwhile has the answer of the first look
+            assert refused(access, f"Bearer {token}", "app") == 0
+        return rows(statement)
+
+    monkeypatch.setattr(sqlite_store, "rows", slow)
+    for seconds in (0, 1, 6, 0):
+        now[0] += seconds
+        assert refused(access, f"Bearer {token}", "app") == 0
+    assert looked_up == [100.0, 107.0]
+
+
+def test_an_address_guesses_slowly(sqlite_store: Store) -> None:
+    access = Access(sqlite_store, 1e6)
+    guesses = [refused(access, f"Bearer {n}") for n in range(30)]
+    assert guesses[0] == 401
+    assert guesses[-1] == 429
+    assert refused(access, "Bearer x", address="5.6.7.8") == 401
+
+
+def test_the_first_requests_of_a_new_client_are_no_guesses(sqlite_store: Store) -> None:
+    """They arrive together, before the first one has looked the token up."""
+    access, token = Access(sqlite_store, 1e6), create_token(sqlite_store, "app")[1]
+
+    async def burst() -> None:
+        await asyncio.gather(*(access.check(asking(f"Bearer {token}"), "app") for _ in range(60)))
+
+    asyncio.run(burst())
 
 
 def test_a_later_schema_is_refused(store: Store) -> None:
@@ -193,6 +236,15 @@ def test_bad_addresses(tmp_path: Path) -> None:
     assert not (tmp_path / "nowhere").exists()
 
 
+def test_a_store_is_created_once(store: Store) -> None:
+    salt = store.rows(select(tables.settings))
+    with pytest.raises(InputError, match="already"):
+        Store(store.address, create=True)
+    assert store.rows(select(tables.settings)) == salt
+
+
 def test_an_error_of_ours_is_not_a_busy_database(store: Store) -> None:
+    with pytest.raises((OperationalError, ProgrammingError)):
+        store.rows(text("SELECT nothing FROM nowhere"))
     with pytest.raises(IntegrityError), store.write() as connection:
         connection.execute(tables.settings.insert(), {"name": "schema", "value": "1"})

@@ -11,7 +11,7 @@ import pytest
 from support.factors import copied, some_pairs, some_points, some_positives, start_tables
 from taurank import BPR, ULBPR, ULRMF, World
 from taurank.errors import InputError
-from taurank.learners.factorization import FactorLearner
+from taurank.learners.factors import FactorLearner
 from taurank.sgd.kernels import CACHED_FACTORS
 from taurank.sgd.losses import SURROGATES
 from taurank.sgd.planning import by_user
@@ -165,8 +165,8 @@ def test_a_learning_rate_that_is_too_large_shows_in_the_first_epochs(learner: Fa
     log = World.synthetic(100, 60, random_state=0).sample(5, random_state=1).log
     for rate, diverges in ((learner.learning_rate, True), (0.01, False)):
         learner.learning_rate = rate
-        epoch, factors = learner.prepare(log), learner.initial(log, 0)
-        assert any(epoch(factors, 0, number, 1).diverged for number in range(5)) == diverges
+        epoch, factors = learner.prepare(log), learner._initial(log, 0)
+        assert any(epoch.run(factors, 0, number, rate, 1).diverged for number in range(5)) == diverges
 
 
 @pytest.mark.parametrize("surrogate", SURROGATES.values())

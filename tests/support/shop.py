@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 
 from taurank.learners import CountingBayes, Learner, Popular
-from taurank.serve.deciding import Decider
+from taurank.serve.decisions import Decider
 from taurank.serve.models import add_model, model_bytes
 from taurank.serve.policy import Policy
-from taurank.serve.promotion import promote
-from taurank.serve.recording import Recorder, Request
+from taurank.serve.recorder import Recorder, Write
 from taurank.serve.store import Store
-from taurank.serve.surfaces import put_surface
+from taurank.serve.surfaces import promote, put_surface
 from taurank.worlds.world import World
 
 SECRET = bytes(range(32))
@@ -70,7 +69,7 @@ def visit(made: Decider, clock: SetClock, world: World, recorder: Recorder, rand
              "time": clock.now + 60, "value": 1.0}
             for item in np.flatnonzero(random.random(world.n_items) < rate)
         ]  # fmt: skip
-        waiting.append(recorder.submit(Request(events=events)))
+        waiting.append(recorder.submit(Write(events=events)))
         items, pi = made.propensities(row)
         codes = np.array([int(item) for item in items], np.int64)
         truth += float((pi * (world.treated_rate[code] - world.control_rate[code])[codes]).sum())

@@ -99,7 +99,7 @@ def shop(
     messy: Annotated[
         bool, typer.Option("--messy/--clean", help="Duplicates, nulls, time zones, unknown items, or none of them.")
     ] = True,
-    record: Annotated[Recorded, typer.Option(help="What impressions record of their draw.")] = "propensity",
+    record: Annotated[Recorded, typer.Option(help="Propensity information in impressions.")] = "propensity",
     seed: Seed = 0,
     threads: Threads = None,
 ) -> None:

@@ -56,8 +56,8 @@ def _fitted(train: Log, validation: Log, seed: int, threads: int | None) -> list
     dlce = DLCE(**options, learning_rate=0.003, regularization=0.03, cap=CAP, epochs=300, rate_decay=1.0)
     return [
         Popular().fit(train),
-        bpr.fit(train, gains.outcome(validation), "DCG"),
-        dlce.fit(train, gains.capped_ips(validation, CAP), "CDCG", patience=None),
+        bpr.fit(train, gains.outcome(validation), metric="DCG"),
+        dlce.fit(train, gains.capped_ips(validation, CAP), patience=None),
     ]
 
 

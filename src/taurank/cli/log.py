@@ -26,16 +26,16 @@ def build(
     out: OutFile,
     period: Annotated[
         str, typer.Option(help='Time step: day, week, month, "2 weeks", or period edges: 2024-01-01,2024-01-15,…')
-    ] = "day",
+    ] = "week",
     window: Annotated[str | None, typer.Option(help='Attribution window, for example "3 days".')] = None,
     combine: Annotated[Combine, typer.Option(help="Propensity of a cell with several impressions.")] = "same",
     columns: Annotated[
         list[str] | None,
         typer.Option(help="Your column names: user_id=customer,item_id=sku,…"),
     ] = None,
-    nulls: Annotated[Nulls, typer.Option(help="Refuse rows with a null, or drop and count them.")] = "refuse",
+    nulls: Annotated[Nulls, typer.Option(help="Refuse rows with a null, or drop and count them.")] = "drop",
     timezone: Annotated[
-        str | None, typer.Option(help="The clock that periods follow, such as Europe/Berlin.")
+        str | None, typer.Option(help="Time zone used to cut periods, such as Europe/Berlin.")
     ] = None,
     incomplete: Annotated[
         Incomplete, typer.Option(help="Drop or keep a first or last period that the tables cover in part.")

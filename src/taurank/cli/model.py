@@ -76,7 +76,7 @@ def fit(
         int | None, typer.Option(help="Measure this many random users at each check.", min=1)
     ] = None,
     hold_out: Annotated[
-        bool, typer.Option(help="Without validation data, hold out a tenth of the log to stop in time.")
+        bool, typer.Option(help="Without validation data, hold out 10% of the log for early stopping.")
     ] = True,
     checkpoint: Annotated[
         Path | None, typer.Option(help="Checkpoint, from which a killed fit resumes."), CHECKPOINT
@@ -99,8 +99,9 @@ def fit(
         log = read(path)
         gains = read_gains(read(validation), truth, estimator, cap) if validation or truth else None
         model.fit(
-            log, gains or by_itself, split_commas(metric) or ["CDCG"], patience, checkpoint=checkpoint,
-            validate_every=validate_every, checkpoint_minutes=checkpoint_minutes, validation_users=validation_users,
+            log, gains or by_itself, metric=split_commas(metric) or ["CDCG"], patience=patience,
+            checkpoint=checkpoint, checkpoint_minutes=checkpoint_minutes, validate_every=validate_every,
+            validation_users=validation_users,
         )  # fmt: skip
         model.save(out)
     note(f"Wrote {type(model).__name__}, fitted to {log!r}, to {out}.")
@@ -207,7 +208,7 @@ def recommend(
     ] = None,
     candidates: Annotated[
         Path | None,
-        typer.Option(help="Table with item_id[, user_id], or a log: what its last time had (default: all items)."),
+        typer.Option(help="Table with item_id[, user_id], or a log, whose last period counts (default: all items)."),
         READS,
     ] = None,
     exclude: Annotated[

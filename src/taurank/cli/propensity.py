@@ -28,7 +28,7 @@ def estimate(
         typer.Option(help="What each user can be shown: user_id, a column of --item-features, optionally score."),
         READS,
     ] = None,
-    replace: Annotated[bool, typer.Option("--replace", help="Estimate recorded propensities anew, too.")] = False,
+    replace: Annotated[bool, typer.Option("--replace", help="Also re-estimate recorded propensities.")] = False,
     seed: Seed = 0,
     threads: Annotated[
         int | None, typer.Option(help="Threads of the exposure model (default: all cores).", min=1)

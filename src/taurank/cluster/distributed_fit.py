@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +9,7 @@ from taurank.cluster import routing
 from taurank.cluster.pool import WorkerPool
 from taurank.cluster.worker_fit import SNAPSHOT, EpochReport, Job, WorkerFit
 from taurank.data.shards import write_manifest
-from taurank.errors import InputError
+from taurank.errors import TooLittleData
 from taurank.sgd.losses import SURROGATES
 from taurank.sgd.scheduler import Pairwise, Stats
 from taurank.sgd.strata import Strata
@@ -69,7 +68,7 @@ class DistributedFit:
     def _job(self, count: int) -> Job:
         learner, log = self.learner, self.log
         if not count:
-            raise InputError(f"{type(learner).__name__} found no usable positive outcome in this log.")
+            raise TooLittleData(f"{type(learner).__name__} found no usable positive outcome in this log.")
         blocks = Strata(log.n_users, log.n_items, count).blocks
         workers = len(self.pool)
         params = Pairwise(learner.learning_rate, learner.regularization, learner.steepness, SURROGATES[learner.loss])
@@ -85,10 +84,10 @@ class DistributedFit:
         self.blocks = []
         self.pool.each(WorkerFit.start)
 
-    def restore(self, folder: Path, average: Path | None) -> None:
-        """The factors of a snapshot, and the average that goes with it."""
+    def restore(self, folder: Path) -> None:
+        """The factors of a snapshot."""
         self.blocks = []
-        self.pool.each(WorkerFit.restore, folder, average)
+        self.pool.each(WorkerFit.restore, folder)
 
     def run_epoch(self, epoch: int, rate: float) -> Stats:
         """All visits of an epoch; every worker gets them in order, and Ray brings the item blocks."""
@@ -107,24 +106,20 @@ class DistributedFit:
         pool.losses = 0
         return total_of([report.stats for report in self.reports])
 
-    def add_to_average(self, count: int) -> None:
-        self.pool.each(WorkerFit.add_to_average, count, *self.blocks)
-
     # snapshots
 
-    def snapshot(self, folder: Path, averaged: bool = False) -> Path:
-        """Write the factors, or their average, as a folder."""
+    def snapshot(self, folder: Path) -> Path:
+        """Write the factors as a folder."""
         pool, job = self.pool, self.job
         assert job is not None
         edges = [job.n_users * n // job.workers for n in range(job.workers + 1)]
         numbers = range(job.workers)
-        slices = [pool.split(n, job.workers, WorkerFit.slices, averaged, edges, held=True) for n in numbers]
+        slices = [pool.split(n, job.workers, WorkerFit.slices, edges, held=True) for n in numbers]
         users = [
             pool.call(n, routing.write_users, folder, n, edges[n], edges[n + 1], *(parts[n] for parts in slices))
             for n in numbers
         ]
-        blocks: Sequence[Any] = () if averaged else self.blocks
-        items = [pool.call(n, WorkerFit.write_items, folder, averaged, *blocks, held=True) for n in numbers]
+        items = [pool.call(n, WorkerFit.write_items, folder, *self.blocks, held=True) for n in numbers]
         shards = {"user_factors": pool.get(users), "item_factors": pool.get(items)}
         write_manifest(folder, SNAPSHOT, {}, shards)
         return folder

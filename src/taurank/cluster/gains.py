@@ -27,7 +27,7 @@ from taurank.evaluation.measurement import Measurement
 from taurank.evaluation.rankers import LearnerRanking, ranker_of
 from taurank.evaluation.ranking_tables import TableRanker
 from taurank.evaluation.results import Result
-from taurank.learners.holdout import choose_users
+from taurank.learners.options import choose_users
 
 GROUPS_PER_WORKER = 4
 

@@ -1,4 +1,4 @@
-"""The pilot of ``learners/holdout.py`` on a cluster: which rows are held out, and what measures it."""
+"""The hold-out run of ``learners/holdout.py`` on a cluster: which rows are held out, and what measures it."""
 
 from __future__ import annotations
 

@@ -88,7 +88,7 @@ class ClusterLog(RemoteLog):
         pieces = [piece._replace(part=part) for piece in self.pieces]
         return ClusterLog(self.cluster, pieces, catalog, summary, self.popularity)
 
-    def fit(self, learner: Any, options: Any) -> tuple[list[Any], Any]:
+    def fit(self, learner: Any, options: Any) -> list[Any]:
         from taurank.cluster.fitting import fit
 
         return fit(learner, self, options)

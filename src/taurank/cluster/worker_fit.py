@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from taurank._types import Codes
 from taurank.data.shards import Shard, ShardedArray, open_arrays, read_manifest, write_shard
-from taurank.learners.factorization import normal_rows
+from taurank.learners.factors import normal_rows
 from taurank.learners.pairwise import baskets_of
 from taurank.sgd.planning import by_user
 from taurank.sgd.samples import NO_BASKETS
@@ -63,8 +63,7 @@ class WorkerFit:
         self.job, self.number = job, number
         self.codes, self._members, self._start = (np.array(part) for part in place)
         self._pieces: dict[int, Any] = {}
-        self.users = self.average = factor_table(0, job.factors)
-        self.item_average = factor_table(0, job.factors)
+        self.users = factor_table(0, job.factors)
         self.items = _no_items()
         self.blocks: dict[int, Float32s] = {}
         self._source: Any = None  # where the blocks of the next epoch come from, unless from the epoch before
@@ -95,7 +94,7 @@ class WorkerFit:
         return len(positives.item)
 
     def start(self) -> None:
-        """The factors before the first epoch: these users' part of the stream of ``FactorLearner.initial``."""
+        """The factors before the first epoch: these users' part of the stream of ``FactorLearner._initial``."""
         rng = np.random.default_rng(np.random.SeedSequence(self.job.seed))
         self.users = factor_table(len(self.codes), self.job.factors)
         for first, rows in normal_rows(rng, self.job.n_users, self.job.factors):
@@ -103,22 +102,12 @@ class WorkerFit:
             self.users[low:high, : self.job.factors] = rows[self.codes[low:high] - first]
         self._source = rng
 
-    def restore(self, folder: Path, average: Path | None) -> None:
+    def restore(self, folder: Path) -> None:
         """The factors of a snapshot."""
         arrays = read_snapshot(folder)
-        self.users = self._own_rows(arrays["user_factors"])
+        self.users = factor_table(len(self.codes), self.job.factors)
+        self.users[:, : self.job.factors] = arrays["user_factors"][self.codes]
         self._source = arrays["item_factors"]
-        if average is not None:
-            means = read_snapshot(average)
-            self.average = self._own_rows(means["user_factors"])
-            low, high = self.item_range
-            self.item_average = factor_table(high - low, self.job.factors)
-            self.item_average[:, : self.job.factors] = means["item_factors"][np.arange(low, high)]
-
-    def _own_rows(self, stored: ShardedArray) -> Float32s:
-        table = factor_table(len(self.codes), self.job.factors)
-        table[:, : self.job.factors] = stored[self.codes]
-        return table
 
     # an epoch
 
@@ -178,16 +167,6 @@ class WorkerFit:
     def end(self) -> EpochReport:
         return EpochReport(self.stats, self.received, self.busy, self.planning, self.waiting)
 
-    def add_to_average(self, count: int, *blocks: Float32s) -> None:
-        """Eq. (averaging), for the users of this worker and for its range of items."""
-        items = self._range_of(blocks)
-        if count == 1:
-            self.average, self.item_average = _copied(self.users), items
-            return
-        share = np.float32(1 / count)
-        for mean, table in ((self.average, self.users), (self.item_average, items)):
-            mean += share * (table - mean)
-
     # snapshots
 
     @property
@@ -199,21 +178,21 @@ class WorkerFit:
         """The rows of this worker's range of items, in catalog order."""
         low, high = self.item_range
         table = factor_table(high - low, self.job.factors)
+        if not blocks:  # restored, and no epoch was left to run
+            table[:, : self.job.factors] = self._source[np.arange(low, high)]
         for b, rows in enumerate(blocks):
             ids = self.residents.block_items(b)
             here = np.flatnonzero((ids >= low) & (ids < high))
             table[ids[here] - low] = rows[here]
         return table
 
-    def slices(self, averaged: bool, edges: list[int]) -> list[tuple[Codes, Float32s]]:
+    def slices(self, edges: list[int]) -> list[tuple[Codes, Float32s]]:
         """Codes and factors of its users in each range of users."""
-        table = self.average if averaged else self.users
         at = np.searchsorted(self.codes, edges)
-        return [(self.codes[low:high], table[low:high, : self.job.factors]) for low, high in pairwise(at)]
+        return [(self.codes[low:high], self.users[low:high, : self.job.factors]) for low, high in pairwise(at)]
 
-    def write_items(self, folder: Path, averaged: bool, *blocks: Float32s) -> Shard:
-        table = self.item_average if averaged else self._range_of(blocks)
-        return write_shard(folder, "item_factors", self.number, table[:, : self.job.factors])
+    def write_items(self, folder: Path, *blocks: Float32s) -> Shard:
+        return write_shard(folder, "item_factors", self.number, self._range_of(blocks)[:, : self.job.factors])
 
 
 def release_memory() -> None:
@@ -234,12 +213,6 @@ def _joined(pieces: list[Any], column: int) -> npt.NDArray[Any]:
     for piece in pieces:
         piece[column] = None  # each column is released as soon as it is copied
     return np.concatenate(parts)
-
-
-def _copied(table: Float32s) -> Float32s:
-    copy = factor_table(*table.shape)
-    copy[:] = table
-    return copy
 
 
 def _no_items() -> ItemBlocks:

@@ -23,8 +23,8 @@ class RemoteLog(WithCatalog, ABC):
     fingerprint: str
 
     @abstractmethod
-    def fit(self, learner: Any, options: Any) -> tuple[list[Any], Any]:
-        """Fit a learner to this log: the records of its epochs, and what ``save`` has to remove (or None)."""
+    def fit(self, learner: Any, options: Any) -> list[Any]:
+        """Fit a learner to this log; returns the records of its epochs."""
 
     @abstractmethod
     def estimate(self, estimator: str, options: Mapping[str, Any]) -> RemoteGains:

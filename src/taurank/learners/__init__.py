@@ -6,11 +6,11 @@ from taurank.data.schema import Array
 from taurank.learners.base import Learner, learner_name
 from taurank.learners.baselines import Popular, Random
 from taurank.learners.batch_scoring import scorer
-from taurank.learners.checkpoints import Record
 from taurank.learners.counting import CountingBayes
 from taurank.learners.empirical_bayes import EmpiricalBayes
-from taurank.learners.factorization import FactorLearner
+from taurank.learners.factors import FactorLearner
 from taurank.learners.neighbors import CUBN
+from taurank.learners.options import Record
 from taurank.learners.pairwise import BLCE, BPR, DLCE, DLTO, ULBPR, GainsPass
 from taurank.learners.pointwise import ULRMF, CausE
 from taurank.learners.registry import LEARNERS, learner_class, load

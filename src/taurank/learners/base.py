@@ -7,53 +7,48 @@ learned into attributes that end with an underscore, and everything else is here
 from __future__ import annotations
 
 import copy
+import json
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
-import numpy.typing as npt
 
 from taurank._choices import UnknownItems, UnknownUsers
 from taurank._threads import one_blas_thread
-from taurank._validation import check_instance, check_integer
+from taurank._types import Codes, Floats32
+from taurank._validation import check_instance
 from taurank.data import archive
 from taurank.data.features import Features
 from taurank.data.files import known_kind
 from taurank.data.fingerprint import fingerprint
-from taurank.data.ids import Codes, Ids, ids_to_bytes
+from taurank.data.ids import Ids, ids_to_bytes
 from taurank.data.log import Log
-from taurank.data.remote import RemoteGains, RemoteLog, engine
+from taurank.data.remote import RemoteLog, engine
 from taurank.data.schema import Array
 from taurank.data.shards import ShardedArray
 from taurank.errors import InputError
 from taurank.learners import sharded
-from taurank.learners.checkpoints import Leftover, Record
-from taurank.learners.fitting import FitOptions, Metrics, history_frame
-from taurank.learners.folding import WithNewUsers, has_new_users, rows_of_new_users
 from taurank.learners.lookup import Lookup
-from taurank.learners.parameters import Parameters
+from taurank.learners.options import FitOptions, Record, TrainingOptions, UpdateOptions, history_frame, takes
 from taurank.learners.recommend import Fitted, Request
-from taurank.learners.updating import News, bought_by_item
+from taurank.learners.update import NewRows, WithNewUsers, bought_by_item, has_new_users, rows_of_new_users
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from taurank.estimation.gains import Gains
-
-Float32s = npt.NDArray[np.float32]
-AnyLog = Any  # a Log, or a RemoteLog
 RandomState = int | np.random.Generator | None
 
 _SCORED_AT_ONCE = 256  # users
+_OF_THIS_PROCESS = ("_lookup", "_checkpoint")  # attributes that no copy shares
 
 
 @dataclass(kw_only=True, eq=False)
-class Learner(Parameters, ABC):
+class Learner(ABC):
     """The common part of all learners.
 
     ``random_state`` is the seed: an integer (same seed, same bits), a Generator, or None for a new one.
@@ -64,10 +59,9 @@ class Learner(Parameters, ABC):
 
     stored: ClassVar[Mapping[str, Array]] = {}  # the fitted arrays, without their underscore
     space: ClassVar[Mapping[str, Sequence[Any]]] = {}  # hyper-parameters to tune, and the values to try
-    before: ClassVar[Mapping[str, Any]] = {}  # hyper-parameters that older files lack, and what those learners did
     needs_propensity: ClassVar[bool] = False
     uses_features: ClassVar[bool] = False
-    scores_are_effects: ClassVar[bool] = False  # whether a score is an effect in purchases per recommendation
+    scores_are_effects: ClassVar[bool] = False  # per recommendation: in purchases, or in value
     registered: ClassVar[dict[str, type[Learner]]] = {}  # every class by "module:qualified name"
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -79,29 +73,15 @@ class Learner(Parameters, ABC):
         raise NotImplementedError(f"{type(self).__name__} must implement learn(log).")
 
     @abstractmethod
-    def score_block(self, user_codes: Codes) -> Float32s:
+    def score_block(self, user_codes: Codes) -> Floats32:
         """A fresh array (len(user_codes), n_items) with the scores of all items, in catalog order."""
 
     def updates_per_epoch(self, log: Log) -> int:
         """How many updates an epoch makes on this log; 0 for a learner that fits in one pass."""
         return 0
 
-    def fit(
-        self,
-        log: AnyLog,
-        validation: Gains | RemoteGains | Literal["auto"] | None = "auto",
-        metric: Metrics = "CDCG",
-        patience: int | None = 10,
-        show_progress: bool | None = None,
-        checkpoint: str | os.PathLike[str] | None = None,
-        *,
-        validate_every: int | None = None,
-        checkpoint_minutes: float = 5.0,
-        callback: Callable[[Self, Record], None] | None = None,
-        validation_users: int | None = None,
-        features: Features | None = None,
-        start: Learner | None = None,
-    ) -> Self:
+    @takes(FitOptions)
+    def fit(self, log: Any, options: FitOptions) -> Self:
         """Learn from a log.
 
         ``validation`` are the gains (truth or estimate) used to compute ``metric``, one or several, every
@@ -119,45 +99,19 @@ class Learner(Parameters, ABC):
 
         ``features`` are tables of users and items (``taurank.Features``): factors are pulled toward what the
         features predict, and users and items of the catalog without any row get just that.
-
-        ``start`` is a fitted model of the same log, such as ``EmpiricalBayes``; factors begin as the best
-        approximation of its scores instead of at random.
         """
         if not isinstance(log, RemoteLog):
             check_instance("log", log, Log, "Log.read or Log.from_frame")
-        options = FitOptions(
-            validation, metric, patience, show_progress, checkpoint, validate_every, checkpoint_minutes, callback,
-            validation_users, features, start,
-        )  # fmt: skip
-        self._check_features(features)
-        self._check_start(start)
+        self._check_features(options.features)
         with self._restored_on_error():
             self._set_log(log)
             options.warn_of_training_log(self.log_fingerprint_)
-            if isinstance(log, RemoteLog):
-                records, leftover = log.fit(self, options)
-                self.__dict__.update({} if leftover is None else {"_leftover": leftover})
-            else:
-                records = self._train(log, options)
-            self.history_ = history_frame(records, options.formulas)
+            records = log.fit(self, options) if isinstance(log, RemoteLog) else self._train(log, options)
+            self.history_ = history_frame(records, options.metrics)
         return self
 
-    def update(
-        self,
-        log: Log,
-        past: Log | None = None,
-        *,
-        epochs: int | None = None,
-        validation: Gains | None = None,
-        metric: Metrics = "CDCG",
-        patience: int | None = 10,
-        show_progress: bool | None = None,
-        checkpoint: str | os.PathLike[str] | None = None,
-        validate_every: int | None = None,
-        checkpoint_minutes: float = 5.0,
-        callback: Callable[[Self, Record], None] | None = None,
-        features: Features | None = None,
-    ) -> Self:
+    @takes(UpdateOptions)
+    def update(self, log: Any, options: UpdateOptions) -> Self:
         """Learn from the rows since the fit, at a fraction of the cost of another fit.
 
         ``log`` has new rows only. Users and items that it brings join the catalog behind the known ones.
@@ -168,24 +122,16 @@ class Learner(Parameters, ABC):
         ``random_state``, and an update that fails leaves the learner as it was.
         """
         check_instance("log", log, Log, "Log.read or Log.from_frame")
-        if past is not None:
-            check_instance("past", past, Log, "Log.read or Log.from_frame")
-        if epochs is not None:
-            check_integer("epochs", epochs)
-        options = FitOptions(
-            validation, metric, patience, show_progress, checkpoint, validate_every, checkpoint_minutes, callback,
-            None, features,
-        )  # fmt: skip
-        self._check_features(features)
-        news = News.of(self, log, past)
+        self._check_features(options.features)
+        rows = NewRows.of(self, log, options.past)
         with self._restored_on_error():
-            news.extend(self)
+            self._set_catalog(rows.log.users, rows.log.items, rows.popularity(self.popularity_), rows.fingerprint)
             options.warn_of_training_log(self.log_fingerprint_)
-            self.history_ = history_frame(self._train_on(news, epochs, options), options.formulas)
+            self.history_ = history_frame(self._update(rows, options), options.metrics)
         return self
 
-    def fold_in(self, log: Log, *, features: Features | None = None) -> Self:
-        """A copy of this learner for the users of ``log`` that appeared after the fit, learned from their rows.
+    def fold_in(self, history: Log, *, features: Features | None = None) -> Self:
+        """A copy of this learner for the users of ``history`` that appeared after the fit, learned from their rows.
 
         The items stay as they are, and rows about items that are not in the model are left out. A user without
         rows gets what the model expects of a user it knows nothing about. ``recommend(history=log)`` does it in one
@@ -193,11 +139,10 @@ class Learner(Parameters, ABC):
         (EmpiricalBayes alone): a user without rows then gets what the features say.
         """
         self._fitted("users_")
-        check_instance("log", log, Log, "Log.read or Log.from_frame")
-        rows = rows_of_new_users(self.users, self.items, log)
+        check_instance("history", history, Log, "Log.read or Log.from_frame")
+        rows = rows_of_new_users(self.users, self.items, history)
         folded = copy.copy(self)
-        for name in ("_lookup", "_leftover"):
-            folded.__dict__.pop(name, None)
+        folded._forget_this_process()
         folded.users_ = rows.users
         if features is None:
             folded.fold(rows)
@@ -205,17 +150,6 @@ class Learner(Parameters, ABC):
             check_instance("features", features, Features, "taurank.Features(users=frame)")
             folded.fold_featured(rows, self.users, features)
         return folded
-
-    def _check_features(self, features: Features | None) -> None:
-        if features is not None and not self.uses_features:
-            raise InputError(
-                f"{type(self).__name__} does not use features; leave them out, or take EmpiricalBayes or a "
-                "factor learner."
-            )
-
-    def _check_start(self, start: Learner | None) -> None:
-        if start is not None:
-            raise InputError(f"{type(self).__name__} has no factors to start from a model; leave start out.")
 
     def learn_more(self, log: Log) -> None:
         """Learn from the new rows alone; the catalog has grown to theirs. Without it an update needs the past."""
@@ -236,6 +170,34 @@ class Learner(Parameters, ABC):
             f"{type(self).__name__} does not use the features of new users; leave them out, or update the model."
         )
 
+    def _train(self, log: Log, options: TrainingOptions) -> list[Record]:
+        """One pass; a learner with epochs overrides it."""
+        self.learn(log)
+        return self._checked_once(options)
+
+    def _update(self, rows: NewRows, options: UpdateOptions) -> list[Record]:
+        """An update in one pass; a learner with epochs overrides it."""
+        if rows.past is not None and type(self).learn_more is Learner.learn_more:
+            self.learn(rows.all_rows())
+        else:
+            self.learn_more(rows.log)
+        return self._checked_once(options)
+
+    def _checked_once(self, options: TrainingOptions) -> list[Record]:
+        if options.gains is None and options.callback is None:
+            return []
+        record = Record(1, float("nan"), 0, options.measure(self))
+        if options.callback:
+            options.callback(self, record)
+        return [] if options.gains is None else [record]
+
+    def _check_features(self, features: Features | None) -> None:
+        if features is not None and not self.uses_features:
+            raise InputError(
+                f"{type(self).__name__} does not use features; leave them out, or take EmpiricalBayes or a "
+                "factor learner."
+            )
+
     @contextmanager
     def _restored_on_error(self) -> Iterator[None]:
         """A fit that fails or is interrupted leaves the learner as it was."""
@@ -247,37 +209,48 @@ class Learner(Parameters, ABC):
             self.__dict__.update(before)
             raise
 
-    def _train(self, log: Log, options: FitOptions) -> list[Record]:
-        """One pass; a learner with epochs overrides it."""
-        self.learn(log)
-        return self._checked_once(options)
-
-    def _train_on(self, news: News, epochs: int | None, options: FitOptions) -> list[Record]:
-        """An update in one pass; a learner with epochs overrides it."""
-        if news.past is not None and type(self).learn_more is Learner.learn_more:
-            self.learn(news.all_rows())
-        else:
-            self.learn_more(news.log)
-        return self._checked_once(options)
-
-    def _checked_once(self, options: FitOptions) -> list[Record]:
-        if options.measured is None and options.callback is None:
-            return []
-        record = Record(1, float("nan"), 0, options.measure(self))
-        if options.callback:
-            options.callback(self, record)
-        return [record] if options.measured is not None else []
-
     def _set_log(self, log: Log | RemoteLog) -> None:
-        """What every fitted learner stores: the catalog, how much of each item was bought, and which log it was."""
-        self.users_, self.items_ = log.users, log.items
-        self.log_fingerprint_: str | None
         if isinstance(log, RemoteLog):
-            self.popularity_, self.log_fingerprint_ = log.popularity, log.fingerprint
+            self._set_catalog(log.users, log.items, log.popularity, log.fingerprint)
         else:
-            self.popularity_, self.log_fingerprint_ = bought_by_item(log), fingerprint(log)
-        self.__dict__.pop("_lookup", None)
-        self.__dict__.pop("_leftover", None)
+            self._set_catalog(log.users, log.items, bought_by_item(log), fingerprint(log))
+
+    def _set_catalog(self, users: Ids, items: Ids, popularity: Any, mark: str | None) -> None:
+        """What every fitted learner stores: the catalog, how much of each item was bought, and which log it was."""
+        self.users_, self.items_, self.popularity_, self.log_fingerprint_ = users, items, popularity, mark
+        self._forget_this_process()
+
+    def _forget_this_process(self) -> None:
+        for name in _OF_THIS_PROCESS:
+            self.__dict__.pop(name, None)
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The constructor's arguments, as scikit-learn's ``clone`` expects them."""
+        return {field.name: getattr(self, field.name) for field in fields(self) if field.init}
+
+    def set_params(self, **params: Any) -> Self:
+        """Change hyper-parameters; a wrong one is refused and nothing changes."""
+        known = self.get_params()
+        if unknown := sorted(params.keys() - known.keys()):
+            raise InputError(
+                f"{type(self).__name__} has no hyper-parameter '{unknown[0]}'; it has {', '.join(sorted(known))}."
+            )
+        type(self)(**{**known, **params})
+        for name, value in params.items():
+            setattr(self, name, value)
+        return self
+
+    def hyper_parameters(self) -> dict[str, Any]:
+        """``get_params`` as JSON can hold them; a Generator cannot be stored and becomes None."""
+        result = {}
+        for name, value in self.get_params().items():
+            plain = value.item() if isinstance(value, np.generic) else value
+            result[name] = None if isinstance(plain, np.random.Generator) else plain
+            try:
+                json.dumps(result[name], allow_nan=False)
+            except (TypeError, ValueError) as error:
+                raise InputError(f"'{name}' of {type(self).__name__} cannot be stored in a file: {error}.") from error
+        return result
 
     @property
     def users(self) -> Ids:
@@ -298,11 +271,11 @@ class Learner(Parameters, ABC):
             self._lookup = Lookup(self.users)
         return self._lookup
 
-    def score(self, users: Any, items: Any) -> Float32s:
+    def score(self, users: Any, items: Any) -> Floats32:
         """The score of each pair (users[n], items[n]); one user or one item goes with all of the other."""
         return self._of_pairs(self.score_block, users, items)
 
-    def _of_pairs(self, of_block: Callable[[Codes], Float32s], users: Any, items: Any) -> Float32s:
+    def _of_pairs(self, of_block: Callable[[Codes], Floats32], users: Any, items: Any) -> Floats32:
         """Single pairs out of blocks of users × items."""
         pairs = (self.users.encode_known(users), self.items.encode_known(items))
         if len({len(codes) for codes in pairs} - {1}) > 1:
@@ -406,7 +379,7 @@ class Learner(Parameters, ABC):
             **facts,
             "learner": learner_name(type(self)),
             "taurank": __version__,
-            "hyper_parameters": self.storable_parameters(),
+            "hyper_parameters": self.hyper_parameters(),
             "log_fingerprint": self.log_fingerprint_,
         }
         if any(isinstance(array, ShardedArray) for array in arrays.values()):
@@ -417,8 +390,8 @@ class Learner(Parameters, ABC):
             self._set_state(stored, facts)
         else:
             archive.write(path, "model", metadata, arrays)
-        if leftover := self.__dict__.pop("_leftover", None):
-            leftover.remove()
+        if checkpoint := self.__dict__.pop("_checkpoint", None):
+            checkpoint.remove()
 
     def _state(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """What ``save`` stores of the fit: the arrays that ``stored`` declares, and metadata for JSON."""
@@ -430,9 +403,6 @@ class Learner(Parameters, ABC):
         for name, array in arrays.items():
             setattr(self, f"{name}_", array)
 
-    def _set_leftover(self, path: str | os.PathLike[str]) -> None:
-        self._leftover = Leftover.of(path)
-
     def _fitted(self, name: str) -> Any:
         try:
             return self.__dict__[name]
@@ -441,7 +411,7 @@ class Learner(Parameters, ABC):
 
     def __getstate__(self) -> dict[str, Any]:
         """What is pickled: not the index of users, which is built again, nor the checkpoint of this process."""
-        return {name: value for name, value in self.__dict__.items() if name not in ("_lookup", "_leftover")}
+        return {name: value for name, value in self.__dict__.items() if name not in _OF_THIS_PROCESS}
 
 
 def class_path(kind: type) -> str:

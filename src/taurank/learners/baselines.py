@@ -10,11 +10,12 @@ import numpy as np
 
 from taurank._jit import compiled
 from taurank._random import uniform
+from taurank._types import Floats32
 from taurank._validation import generator
 from taurank.data.ids import Codes
 from taurank.data.log import Log
 from taurank.data.schema import Array
-from taurank.learners.base import Float32s, Learner
+from taurank.learners.base import Learner
 
 
 @dataclass(kw_only=True, eq=False)
@@ -32,7 +33,7 @@ class Random(Learner):
     def fold(self, log: Log) -> None:
         """Nothing: a user's scores follow from the position in the catalog."""
 
-    def score_block(self, user_codes: Codes) -> Float32s:
+    def score_block(self, user_codes: Codes) -> Floats32:
         scores = np.empty((len(user_codes), len(self.items)), np.float32)
         _uniform_scores(self.key_[0], user_codes, scores)
         return scores
@@ -59,5 +60,5 @@ class Popular(Learner):
     def fold(self, log: Log) -> None:
         """Nothing: all users have the same scores."""
 
-    def score_block(self, user_codes: Codes) -> Float32s:
+    def score_block(self, user_codes: Codes) -> Floats32:
         return np.tile(self.popularity_.astype(np.float32), (len(user_codes), 1))

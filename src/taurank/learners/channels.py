@@ -21,6 +21,7 @@ from taurank.data.ids import Codes
 from taurank.errors import InputError
 from taurank.evaluation import topk
 from taurank.learners.base import Learner
+from taurank.learners.recommend import MAX_EFFECT
 from taurank.learners.registry import load
 
 if TYPE_CHECKING:
@@ -33,8 +34,8 @@ BLOCK = 256  # users
 class BestChannel:
     """One learner per channel of recommendation.
 
-    Its scores are compared between channels and with 0, so the learners must score effects in purchases per
-    recommendation, as ``CountingBayes`` and ``CUBN`` do; scores of factor learners have no unit.
+    Its scores are compared between channels and with 0, so they must be effects (``scores_are_effects``), as those
+    of ``EmpiricalBayes``, ``CountingBayes`` and ``CUBN``; scores of factor learners have no unit.
     """
 
     learners: Mapping[str, Learner]
@@ -44,6 +45,11 @@ class BestChannel:
             raise InputError("BestChannel needs a learner for at least one channel.")
         for channel, learner in self.learners.items():
             check_instance(f"the learner of '{channel}'", learner, Learner, "taurank, such as CountingBayes()")
+            if not learner.scores_are_effects:
+                raise InputError(
+                    f"BestChannel compares effects, and the scores of {type(learner).__name__} for '{channel}' only "
+                    "order the items; use EmpiricalBayes, CountingBayes or CUBN."
+                )
 
     def fit(self, channels: Channels, **options: Any) -> Self:
         """Fit each learner to the log of its channel; options as in ``Learner.fit``."""
@@ -66,7 +72,7 @@ class BestChannel:
         import pandas as pd
 
         check_integer("k", k)
-        check_number("min_effect", min_effect, -1e9)
+        check_number("min_effect", min_effect, -MAX_EFFECT, MAX_EFFECT)
         first = self._first()
         asked = np.arange(len(first.users), dtype=np.int32) if users is None else first.users.encode_known(users)
         channels, parts = np.array(list(self.learners), dtype=object), []

@@ -9,7 +9,6 @@ on (pull/2)‖p_u − M x_u‖². A user without any row is M x_u itself. Items 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,19 +17,16 @@ from scipy.linalg import cho_factor, cho_solve
 from scipy.sparse import csr_array, diags_array
 
 from taurank._threads import one_blas_thread
+from taurank._types import Floats32
 from taurank.data.features import Features
 from taurank.data.log import Log
-from taurank.learners.fitting import Epoch
+from taurank.learners.training import Epoch
 from taurank.sgd.scheduler import Factors, Stats
-
-Float32s = npt.NDArray[np.float32]
 
 RIDGE = 1.0  # λ: a prior as strong as one fully trained row
 
 
-def pulled(
-    epoch: Epoch, features: Features, log: Log, rate: Callable[[int], float], known: tuple[int, int] = (0, 0)
-) -> Epoch:
+def pulled(epoch: Epoch, features: Features, log: Log, known: tuple[int, int]) -> Epoch:
     """``epoch``, followed by the pull. The first ``known`` users and items are trained, with or without rows."""
     maps = [
         None if matrix is None else RidgeMap(matrix, positives, codes, trained)
@@ -40,9 +36,9 @@ def pulled(
         )
     ]
 
-    def run(factors: Factors, seed: int, number: int, threads: int) -> Stats:
-        stats = epoch(factors, seed, number, threads)
-        share = -math.expm1(-rate(number) * features.pull)
+    def run(factors: Factors, seed: int, number: int, rate: float, threads: int) -> Stats:
+        stats = epoch.run(factors, seed, number, rate, threads)
+        share = -math.expm1(-rate * features.pull)
         for ridge, table in zip(maps, factors, strict=True):
             if ridge is not None:
                 ridge.pull(table, share)
@@ -89,7 +85,7 @@ class RidgeMap(Ridge):
         count[:known] = np.maximum(count[:known], mean)  # trained by rows that are not here
         super().__init__(matrix, count / (count + mean))
 
-    def pull(self, table: Float32s, share: float) -> None:
+    def pull(self, table: Floats32, share: float) -> None:
         """Move rows toward the prediction; with several tables stacked, each has a map of its own."""
         for part in np.split(table, len(table) // self.matrix.shape[0]):
             toward = self.predict(part)

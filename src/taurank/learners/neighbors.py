@@ -36,6 +36,7 @@ class CUBN(PairLearner):
     similarity: str = "outcome"
     weight: float = 2.0
 
+    scores_are_effects: ClassVar[bool] = True
     stored: ClassVar[Mapping[str, Array]] = {
         **stored_pairs("float64", "population"),
         "neighbor": Array("int32", ("users", "neighbors"), below="population"),

@@ -21,10 +21,9 @@ from taurank.errors import InputError, TooLittleData
 from taurank.estimation import gains
 from taurank.estimation.estimators import Caps
 from taurank.estimation.gains import Gains
-from taurank.learners.drawn import DrawnLearner
 from taurank.learners.eligible import cells_of, pair_sampler
-from taurank.learners.factorization import CAP_GRID, REGULARIZATION_GRID, FactorLearner, FoldEpoch
-from taurank.learners.fitting import Epoch
+from taurank.learners.factors import CAP_GRID, REGULARIZATION_GRID, DrawnLearner, FactorLearner
+from taurank.learners.training import Epoch
 from taurank.sgd import samplers
 from taurank.sgd.folding import fold_pairs
 from taurank.sgd.losses import SURROGATES
@@ -70,32 +69,21 @@ class GainsPass(FactorLearner):
         if not len(cells):
             raise TooLittleData(f"{type(self).__name__} found no usable positive outcome in this log.")
         strata = Strata(log.n_users, log.n_items, len(cells))
-        basket, baskets = self._baskets(cells)
+        basket, baskets = None, None
+        if self.avoid_bought:
+            basket, baskets = baskets_of(cells.user, cells.item, cells.time, cells.n_users)
         positives = by_user(cells.user, cells.item, cells.value, log.n_users, log.n_items, basket)
         params = Pairwise(self.learning_rate, self.regularization, self.steepness, SURROGATES[self.loss])
 
-        def run(factors: Factors, seed: int, number: int, threads: int) -> Stats:
-            now = params._replace(learning_rate=self.rate(number))
+        def run(factors: Factors, seed: int, number: int, rate: float, threads: int) -> Stats:
+            now = params._replace(learning_rate=rate)
             return run_pairwise_epoch(factors, positives, strata, seed, number, now, threads, baskets)
 
-        return Epoch(run, len(cells))
-
-    def prepare_fold(self, log: Log) -> FoldEpoch:
-        cells = self.gains(log)
-        basket, baskets = self._baskets(cells)
-        positives = by_user(cells.user, cells.item, cells.value, log.n_users, log.n_items, basket)
-        params = Pairwise(self.learning_rate, self.regularization, self.steepness, SURROGATES[self.loss])
-
-        def epoch(factors: Factors, seed: int, number: int, threads: int) -> None:
-            now = params._replace(learning_rate=self.rate(number))
+        def fold(factors: Factors, seed: int, number: int, rate: float, threads: int) -> None:
+            now = params._replace(learning_rate=rate)
             fold_pairs(factors, positives, log.n_items, seed, number, now, threads, baskets)
 
-        return epoch
-
-    def _baskets(self, cells: Gains) -> tuple[Codes | None, Baskets | None]:
-        if not self.avoid_bought:
-            return None, None
-        return baskets_of(cells.user, cells.item, cells.time, cells.n_users)
+        return Epoch(run, len(cells), fold)
 
 
 def baskets_of(user: Codes, item: Codes, time: Codes, n_users: int) -> tuple[Codes, Baskets]:
@@ -183,7 +171,7 @@ class ULBPR(DrawnLearner):
     regularization: float = 0.001
     positive_share: float = 0.0
 
-    run_samples = staticmethod(run_pairwise_samples)
+    _run_samples = staticmethod(run_pairwise_samples)
     space: ClassVar[Mapping[str, Sequence[float]]] = {
         "regularization": REGULARIZATION_GRID,
         "positive_share": (0.0, 0.2, 0.4, 0.6),
@@ -198,7 +186,7 @@ class ULBPR(DrawnLearner):
 
     def prepare(self, log: Log) -> Epoch:
         if log.n_items == 1 and log.outcome.any():  # nothing to rank
-            return Epoch(lambda factors, seed, number, threads: NOTHING_DONE, int(np.count_nonzero(log.outcome)))
+            return Epoch(lambda *_: NOTHING_DONE, int(np.count_nonzero(log.outcome)), lambda *_: None)
         return super().prepare(log)
 
     def sampler(self, log: Log) -> samplers.Sampler:

@@ -8,22 +8,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import numpy as np
 from scipy.special import expit
 
+from taurank._types import Codes, Floats32
 from taurank._validation import check_number
-from taurank.data.ids import Codes
 from taurank.data.log import Log
 from taurank.data.schema import Array
 from taurank.errors import TooLittleData
-from taurank.learners.base import Float32s
-from taurank.learners.drawn import DrawnLearner
 from taurank.learners.eligible import arm_sampler, cells_of, class_sampler
-from taurank.learners.factorization import REGULARIZATION_GRID, FactorLearner
+from taurank.learners.factors import REGULARIZATION_GRID, DrawnLearner, FactorLearner
 from taurank.learners.scores import dot_products
-from taurank.learners.updating import extended
+from taurank.learners.training import aligned
 from taurank.sgd import samplers
 from taurank.sgd.samples import POINT
 from taurank.sgd.scheduler import Factors, Pointwise, factor_table, run_pointwise_samples
@@ -41,7 +39,7 @@ class ULRMF(DrawnLearner):
     positive_share: float = 0.0
     positives: float = 0.2
 
-    run_samples = staticmethod(run_pointwise_samples)
+    _run_samples = staticmethod(run_pointwise_samples)
     space: ClassVar[Mapping[str, Sequence[float]]] = {
         "regularization": REGULARIZATION_GRID,
         "positive_share": (0.0, 0.2, 0.4, 0.6),
@@ -84,8 +82,8 @@ class CausE(DrawnLearner):
         **FactorLearner.stored,
         "control_item_factors": FactorLearner.stored["item_factors"],
     }
-    item_tables: ClassVar[int] = 2
-    run_samples = staticmethod(run_pointwise_samples)
+    _item_tables: ClassVar[int] = 2
+    _run_samples = staticmethod(run_pointwise_samples)
     space: ClassVar[Mapping[str, Sequence[float]]] = {
         "regularization": REGULARIZATION_GRID,
         "tie": (0.1, 0.01, 0.001, 0.0001),
@@ -108,20 +106,19 @@ class CausE(DrawnLearner):
         choose = partial(samplers.choose_by_arm, slots, arms)
         return samplers.Sampler(POINT, choose, partial(samplers.fill_by_arm, slots))
 
-    def with_factors(self, tables: Factors) -> Self:
+    def _set_factors(self, tables: Factors) -> None:
         half = len(tables.items) // 2
         self.user_factors_ = tables.users[:, : self.factors].copy()
         self.item_factors_ = tables.items[:half, : self.factors].copy()
         self.control_item_factors_ = tables.items[half:, : self.factors].copy()
-        return self
 
-    def tables(self, n_users: int, n_items: int) -> Factors:
-        users, treated = super().tables(n_users, n_items)
+    def _tables(self, n_users: int, n_items: int) -> Factors:
+        users, treated = super()._tables(n_users, n_items)
         both = factor_table(2 * n_items, self.factors)
-        both[:n_items], both[n_items:] = treated, extended(self.control_item_factors_, n_items)
+        both[:n_items], both[n_items:] = treated, aligned(self.control_item_factors_, n_items)
         return Factors(users, both)
 
-    def score_block(self, user_codes: Codes) -> Float32s:
+    def score_block(self, user_codes: Codes) -> Floats32:
         users = self._fitted("user_factors_")[user_codes]
         treated, control = (dot_products(users, items) for items in (self.item_factors_, self.control_item_factors_))
         return np.asarray(expit(treated) - expit(control))

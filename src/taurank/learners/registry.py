@@ -110,7 +110,7 @@ def _class_in_file(name: str, path: str, trust: list[str], metadata: Mapping[str
 
 
 def _restored(kind: type[Learner], metadata: Mapping[str, Any], arrays: archive.Arrays) -> Learner:
-    learner = kind(**{**kind.before, **metadata["hyper_parameters"]})
+    learner = kind(**metadata["hyper_parameters"])
     users, items = _catalog(arrays)
     kind_of = str(arrays["popularity"].dtype) if "popularity" in arrays else ""
     popularity = "float64" if kind_of == "float64" else "int64"  # fractions where the log had values

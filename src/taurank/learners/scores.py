@@ -23,6 +23,9 @@ ROUNDING_64 = 1.2e-16  # a little more than 2⁻⁵³
 TINY_32 = 1.2e-38  # a float32 product that underflows loses at most this
 HUGE_32 = 1e37  # products of longer rows may overflow in float32
 TILE = 512  # items whose scores fit into the near caches, for 256 users
+SOME_ITEMS = 2000  # to see how fast their principal directions decay
+SURVIVOR = 6.0  # cost of scoring a pair, in products of a pair
+WORTHWHILE = 0.8  # of the cost without a rotation
 FEW_USERS = 32  # for so few, converting items for BLAS does not pay
 
 
@@ -46,30 +49,68 @@ class ProductSearch:
     Float32 products of a tile of items filter: an item is scored only if its product exceeds the score of the k-th
     best so far, less what float32 can round away: |fl(p·q) − p·q| ≤ d · 2⁻²⁴ · ‖p‖ · ‖q‖ in any order of summation
     (Higham 2002, section 3.1).
+
+    With a ``sample`` of the users to come, the search may rotate the factors to the principal directions of the items
+    and multiply the first h alone: p·q ≤ p_h·q_h + ‖p_rest‖ · ‖q_rest‖, where ‖·_rest‖ is one more column.
     """
 
-    def __init__(self, items: Floats32) -> None:
-        self.items, self.largest = items, float(_norms(items).max(initial=0))
+    def __init__(self, items: Floats32, k: int, sample: Floats32 | None = None) -> None:
+        self.items, self.k, self.largest = items, k, float(_norms(items).max(initial=0))
+        self.rough, self.directions = items, None if sample is None else _directions(items, k, sample)
+        if self.directions is not None:
+            self.rough = _rotated(items, self.directions)
 
-    def best(self, users: Floats32, k: int, hide: Callable[[int, Floats32], None]) -> topk.Top:
-        """The ``k`` best items of each user; ``hide(first, scores)`` puts what is left out at −∞, tile by tile."""
+    def best(self, users: Floats32, hide: Callable[[int, Floats32], None]) -> topk.Top:
+        """The k best items of each user; ``hide(first, scores)`` puts what is left out at −∞, tile by tile."""
         bound = _norms(users) * self.largest
         if not bound.max(initial=0) < HUGE_32:
             scores = dot_products(users, self.items)
             hide(0, scores)
-            return topk.best(scores, k)
-        running, exact = topk.RunningTop(len(users), k), users.astype(np.float64)
-        d = users.shape[1]
-        rough_slack = (d + 4) * ROUNDING_32 * bound + d * TINY_32  # + 4: the score and the comparison are rounded too
+            return topk.best(scores, self.k)
+        running, exact = topk.RunningTop(len(users), self.k), users.astype(np.float64)
+        rough_users = users if self.directions is None else _rotated(users, self.directions)
+        d = rough_users.shape[1]
+        rough_slack = (
+            d + 9
+        ) * ROUNDING_32 * bound + d * TINY_32  # + 9: both factors, score and limit are rounded too
         slack = _order_slack(users, self.items, self.largest)
         buffer = np.empty(len(users) * TILE, np.float32)
         for first in range(0, len(self.items), TILE):
             tile = self.items[first : first + TILE]
             rough = buffer[: len(users) * len(tile)].reshape(len(users), len(tile))
-            np.matmul(users, tile.T, out=rough)
+            np.matmul(rough_users, self.rough[first : first + TILE].T, out=rough)
             hide(first, rough)
             _add_scores(rough, rough_slack, first, exact, tile, slack, running.top())
         return running.top()
+
+
+def _directions(items: Floats32, k: int, sample: Floats32) -> Floats | None:
+    """The principal directions of the items, d × h, with the h that costs least; None if all d columns do.
+
+    The cost is counted on some items: h + 1 products of a pair, and more for those whose bound exceeds the k-th best.
+    """
+    d = items.shape[1]
+    some = items[:: max(1, len(items) // SOME_ITEMS)]
+    if d < 2 or len(some) < k or not _norms(sample).max(initial=0) * _norms(items).max(initial=0) < HUGE_32:
+        return None
+    _, directions = np.linalg.eigh(some.T.astype(np.float64) @ some)
+    directions = directions[:, ::-1]
+    least = np.partition(sample @ items.T, len(items) - k, axis=1)[:, [len(items) - k]]
+    costs = {h: (h + 1) / d for h in (d // 8, d // 4, d // 2) if h}
+    for h in costs:
+        bounds = _rotated(sample, directions[:, :h]) @ _rotated(some, directions[:, :h]).T
+        costs[h] += SURVIVOR * float(np.mean(bounds > least))
+    best = min(costs, key=lambda h: costs[h], default=d)
+    return directions[:, :best] if costs and costs[best] < WORTHWHILE else None
+
+
+def _rotated(rows: Floats32, directions: Floats) -> Floats32:
+    """Coordinates along the directions, and the norm of the rest."""
+    exact = rows.astype(np.float64)
+    along = exact @ directions
+    squares = np.einsum("ij,ij->i", exact, exact)
+    rest = np.maximum(squares - np.einsum("ij,ij->i", along, along), 0) + 1e-12 * squares  # what cancels
+    return np.column_stack((along, np.sqrt(rest))).astype(np.float32)
 
 
 def _norms(rows: Floats32) -> Floats:

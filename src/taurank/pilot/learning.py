@@ -1,24 +1,23 @@
-"""The learners of a pilot: safe defaults first, a few settings beside them, one fit on the training weeks."""
+"""The learners of a pilot: safe defaults first, a few settings beside them, one fit on the earlier periods."""
 
 from __future__ import annotations
 
-import json
 import warnings
 from collections.abc import Mapping
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from taurank.data.files import atomic_path
 from taurank.data.log import Log
-from taurank.errors import Diverged, OverlapWarning
+from taurank.errors import OverlapWarning
 from taurank.estimation import gains
 from taurank.evaluation.evaluate import evaluate
 from taurank.learners import LEARNERS, Learner, load
 from taurank.pilot.categories import Categories, WithinCategories
 from taurank.pilot.config import Options
 from taurank.pilot.stages import Stages, key_of
+from taurank.tuning import Report, Search, best_trial
 
 # The settings of each learner in the order in which they are tried, as changes of the first. It has few factors and a
 # cap near the mean propensity of what is shown: little variance.
@@ -36,7 +35,7 @@ SETTINGS: Mapping[str, tuple[Mapping[str, Any], ...]] = {
     "dlto": _EFFECT,
     "dlce": _EFFECT,
 }  # fmt: skip
-VALIDATION_SHARE = 0.3  # of the training weeks, the last ones
+VALIDATION_SHARE = 0.3  # of the training periods, the last ones
 VALIDATION_USERS = 20_000  # enough to tell settings apart
 
 Ranking = Learner | WithinCategories
@@ -50,73 +49,64 @@ def learner_of(ranking: Ranking) -> Learner:
     return ranking.learner if isinstance(ranking, WithinCategories) else ranking
 
 
-def fit_learners(
-    options: Options, train: Log, categories: Categories | None, key: str, stages: Stages, threads: int | None
-) -> dict[str, Learner]:
-    """Each learner of the options, fitted to the training weeks with the best of its settings."""
-    return {name: _fitted(name, options, train, categories, key, stages, threads) for name in options.learners}
+@dataclass(frozen=True)
+class Learning:
+    """Fits the learners of a pilot; each search and each model is stored."""
 
+    options: Options
+    categories: Categories | None
+    key: str  # of the stages before
+    stages: Stages
+    threads: int | None
 
-def refit(name: str, model: Learner, log: Log, key: str, stages: Stages, threads: int | None) -> Learner:
-    """The chosen learner with its settings, fitted to the whole log."""
-    settings = {key: value for key, value in model.get_params().items() if key != "threads"}
-    key = key_of(key, name, settings, "refit")
-    return stages.run(
-        f"refit-{name}", key, ".model", lambda path: _fit(name, settings, log, threads).save(path), load
-    )
+    def fit(self, name: str, train: Log) -> Learner:
+        """A learner with the best of its settings, fitted to the training periods."""
+        tried = self._settings(name)
+        key = key_of(self.key, name, tried, self.options.k)
+        return self.stages.run(
+            f"model-{name}", key, ".model",
+            lambda path: self._fit(name, self._best(name, tried, train, key), train).save(path), load,
+        )  # fmt: skip
 
+    def refit(self, name: str, model: Learner, log: Log) -> Learner:
+        """The chosen learner with its settings, fitted to the whole log."""
+        settings = {key: value for key, value in model.get_params().items() if key != "threads"}
+        key = key_of(self.key, name, settings, "refit")
+        return self.stages.run(
+            f"refit-{name}", key, ".model", lambda path: self._fit(name, settings, log).save(path), load
+        )
 
-def _fitted(
-    name: str,
-    options: Options,
-    train: Log,
-    categories: Categories | None,
-    key: str,
-    stages: Stages,
-    threads: int | None,
-) -> Learner:
-    tried = _settings(name, options)
-    key = key_of(key, name, tried, options.k)
-    best = stages.run(
-        f"search-{name}", key, ".json",
-        lambda path: _search(name, tried, options, train, categories, path, threads),
-        lambda path: json.loads(path.read_text())["best"],
-    )  # fmt: skip
-    return stages.run(f"model-{name}", key, ".model", lambda path: _fit(name, best, train, threads).save(path), load)
+    def _settings(self, name: str) -> list[dict[str, Any]]:
+        first, *others = SETTINGS.get(name, ({},))
+        changes = [{}, *others][: self.options.trials]
+        epochs = {} if self.options.epochs is None or "epochs" not in first else {"epochs": self.options.epochs}
+        return [{**first, **change, **epochs, "random_state": self.options.seed} for change in changes]
 
-
-def _settings(name: str, options: Options) -> list[dict[str, Any]]:
-    first, *others = SETTINGS.get(name, ({},))
-    changes = [{}, *others][: options.trials]
-    epochs = {} if options.epochs is None or "epochs" not in first else {"epochs": options.epochs}
-    return [{**first, **change, **epochs, "random_state": options.seed} for change in changes]
-
-
-def _search(
-    name: str, tried: list[dict[str, Any]], options: Options, train: Log, categories: Categories | None, path: Path,
-    threads: int | None,
-) -> None:  # fmt: skip
-    """Write the settings that are best by the recommended estimate on the last training weeks, as JSON."""
-    values = [0.0]
-    if len(tried) > 1 and train.n_times > 1:
+    def _best(self, name: str, tried: list[dict[str, Any]], train: Log, key: str) -> dict[str, Any]:
+        """The settings that are best by the recommended estimate on the last training periods."""
+        if len(tried) == 1 or train.n_times == 1:
+            return tried[0]
         early, late = train.split(share=VALIDATION_SHARE)
-        measure = gains.recommended(_some_users(late, options.seed))
-        values = [_value(name, one, options, early, categories, measure, threads) for one in tried]
-    with atomic_path(path) as temporary:
-        temporary.write_text(json.dumps({"best": tried[int(np.argmax(values))], "tried": tried, "values": values}))
+        metric, measure = self.options.metric, gains.recommended(_some_users(late, self.options.seed))
 
+        def objective(settings: dict[str, Any], report: Report) -> dict[str, float]:
+            model = within(self._fit(name, tried[settings["number"]], early), self.categories)
+            with warnings.catch_warnings():  # the estimates of the test periods say it, for the model that is used
+                warnings.simplefilter("ignore", OverlapWarning)
+                return {metric: evaluate(model, measure, [metric], threads=self.threads)[metric].mean}
 
-def _value(
-    name: str, settings: Mapping[str, Any], options: Options, early: Log, categories: Categories | None,
-    measure: gains.Gains, threads: int | None,
-) -> float:  # fmt: skip
-    try:
-        model = _fit(name, settings, early, threads)
-    except Diverged:
-        return -1e9
-    with warnings.catch_warnings():  # the estimates of the test weeks say it, for the model that is used
-        warnings.simplefilter("ignore", OverlapWarning)
-        return evaluate(within(model, categories), measure, [options.metric], threads=threads)[options.metric].mean
+        search = Search(
+            name, objective, {"number": range(len(tried))}, metric, True, len(tried), "random", ({"number": 0},),
+            identity=key,
+        )  # fmt: skip
+        best = best_trial(search.run(self.stages.folder / f"search-{name}-{key}.journal"), metric, True)
+        return tried[0 if best is None else best.settings["number"]]
+
+    def _fit(self, name: str, settings: Mapping[str, Any], log: Log) -> Learner:
+        model = LEARNERS[name](**settings)
+        if "threads" in model.get_params():
+            model.set_params(threads=self.threads)
+        return model.fit(log, None, show_progress=False)
 
 
 def _some_users(log: Log, seed: int) -> Log:
@@ -124,10 +114,3 @@ def _some_users(log: Log, seed: int) -> Log:
         return log
     chosen = np.random.default_rng(seed).choice(log.n_users, VALIDATION_USERS, replace=False)
     return log.select(users=log.users.values.take(np.sort(chosen)))
-
-
-def _fit(name: str, settings: Mapping[str, Any], log: Log, threads: int | None) -> Learner:
-    model = LEARNERS[name](**settings)
-    if "threads" in model.get_params():
-        model.set_params(threads=threads)
-    return model.fit(log, None, show_progress=False)

@@ -9,13 +9,14 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from taurank._progress import Progress
 from taurank.data.files import atomic_path
 from taurank.data.log import Log
-from taurank.errors import InputError
+from taurank.errors import InputError, missing_extra
 from taurank.estimation import gains, propensity
 from taurank.evaluation.estimate import estimate
 from taurank.evaluation.estimates import Estimate
@@ -24,7 +25,7 @@ from taurank.learners import Popular
 from taurank.pilot.answer import TODAY, Pilot, decide, unknown
 from taurank.pilot.config import PilotConfig
 from taurank.pilot.gate import check_gate
-from taurank.pilot.learning import fit_learners, learner_of, refit, within
+from taurank.pilot.learning import Learning, learner_of, within
 from taurank.pilot.report import write_report
 from taurank.pilot.stages import Stages, files_of, key_of
 from taurank.pilot.tables import SmallTables
@@ -43,10 +44,12 @@ def run(
     result depends on the tables, the plan and its seed alone, not on ``threads``.
     """
     config, content = (PilotConfig.from_sections(plan), b"") if isinstance(plan, Mapping) else PilotConfig.read(plan)
+    if config.pilot.trials > 1 and find_spec("optuna") is None:
+        raise missing_extra("optuna", "tune", "set trials = 1")
     small = SmallTables.read(config)
     with Progress(show_progress, lines=True) as progress:
         stages = Stages(Path(out) / "stages", progress)
-        progress.begin("stages", 5 + 2 * len(config.pilot.learners))
+        progress.begin("stages", 5 + len(config.pilot.learners))
         result = _Run(config, small, Path(out), stages, threads).result()
         _write_outputs(result, content, threads)
         progress.step("report")
@@ -79,7 +82,8 @@ class _Run:
                              bought_anyway(options.k, {"popular": popular}, test, self.threads))  # fmt: skip
             return Pilot(answer, None, gate, {}, None, config, log, test, self.folder)
         key = key_of(key, options.test_share)
-        models = fit_learners(options, train, categories, key, self.stages, self.threads)
+        learning = Learning(options, categories, key, self.stages, self.threads)
+        models = {name: learning.fit(name, train) for name in options.learners}
         rankings = {name: within(model, categories) for name, model in models.items()}
         compared = compare(config, rankings, test, self.small, self.threads)
         self.stages.progress.step("estimates")
@@ -87,7 +91,7 @@ class _Run:
         chosen = models.get(answer.choice or "")
         model = None
         if chosen is not None:
-            model = within(refit(str(answer.choice), chosen, log, key, self.stages, self.threads), categories)
+            model = within(learning.refit(str(answer.choice), chosen, log), categories)
         return Pilot(answer, compared, gate, rankings, model, config, log, test, self.folder)
 
     def _read(self) -> Log:

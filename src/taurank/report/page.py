@@ -54,7 +54,12 @@ def heading(text: str, anchor: str = "") -> Block:
 
 def contents(entries: Iterable[tuple[str, str]]) -> Block:
     """Links to headings: (anchor, label)."""
-    return _block("contents", list(entries))
+    return links((f"#{anchor}", label) for anchor, label in entries)
+
+
+def links(entries: Iterable[tuple[str, str]]) -> Block:
+    """Links beside each other: (address, label)."""
+    return _block("links", list(entries))
 
 
 def text(content: str) -> Block:

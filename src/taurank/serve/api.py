@@ -1,53 +1,330 @@
-"""The HTTP application: routes, errors, limits."""
+"""The HTTP API: every route is declared here, once. An answer of 2xx to a change means: committed."""
 
 from __future__ import annotations
 
 import asyncio
-import os
-import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import json
+import shutil
+import tempfile
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Annotated, Any, Literal, get_type_hints
 
-from fastapi import FastAPI
+from fastapi import APIRouter, Depends, HTTPException, Path, Query, Request
+from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, Response
+from fastapi.routing import APIRoute
+from sqlalchemy import select
+from starlette.background import BackgroundTask
 
-from taurank import __version__
-from taurank.serve import admin, lists, pages
-from taurank.serve.access import Access
-from taurank.serve.direct import Direct
-from taurank.serve.limits import Shield
-from taurank.serve.problems import add_handlers
-from taurank.serve.service import Service, secret_for
-from taurank.serve.store import Store
+from taurank.serve import surfaces, tables
+from taurank.serve.decisions import Clock, Decider
+from taurank.serve.export import export
+from taurank.serve.lift import run_jobs
+from taurank.serve.middleware import Metrics
+from taurank.serve.models import add_model, list_models
+from taurank.serve.painter import Painter
+from taurank.serve.recorder import Recorder, Row, Write
+from taurank.serve.schemas import (
+    ChallengerBody,
+    Name,
+    OutcomesAnswer,
+    OutcomesRequest,
+    Problem,
+    PromoteBody,
+    ReasonBody,
+    Recommendation,
+    RecommendRequest,
+    SettleBody,
+    SurfaceBody,
+    SwitchBody,
+)
+from taurank.serve.security import Access, bearer, list_tokens, needs, revoke_token
+from taurank.serve.settlement import settle_again
+from taurank.serve.store import Store, Unavailable
+from taurank.serve.surfaces import Surface
+
+COMMITTED = 20_000  # decisions in memory, about 1.5 kB each
+
+_dumps = json.JSONEncoder(separators=(",", ":")).encode
 
 
-def create_app(service: Service) -> FastAPI:
-    """The application; the service is closed when the server stops."""
+@dataclass
+class Service:
+    """What a server process works with."""
 
-    @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        yield
-        await asyncio.to_thread(service.close)
+    store: Store
+    secret: bytes
+    clock: Clock = time.time
+    rate: float = 5000.0
+    body_limit: int = 1 << 20
+    upload_limit: int = 1 << 29
+    metrics: Metrics = field(default_factory=Metrics)
 
-    app = FastAPI(
-        title="taurank", version=__version__, docs_url=None, redoc_url=None, lifespan=lifespan,
-        description="Recommendations with exact propensities.",
-    )  # fmt: skip
-    app.state.service = service
-    add_handlers(app)
-    access, asked = Access(service.guard, service.limit, service.failures), lists.Lists(service)
-    app.include_router(lists.routes(asked, access))
-    app.include_router(admin.routes(service, access))
-    app.include_router(pages.routes(service, access))
-    app.add_middleware(Direct, access=access, routes=lists.direct_routes(asked))  # type: ignore[arg-type]
-    limits = {"body_limit": service.body_limit, "upload_limit": service.upload_limit}
-    app.add_middleware(Shield, metrics=service.metrics, **limits)  # type: ignore[arg-type]
-    return app
+    def __post_init__(self) -> None:
+        self.decider = Decider(self.store, self.secret, self.clock)
+        self.access = Access(self.store, self.rate)
+        self.recorder = Recorder(self.store)
+        self.painter = Painter(self.store.address)
+        self.committed: OrderedDict[tuple[str, str, int], Row] = OrderedDict()  # by surface, user and period
+
+    async def surface(self, name: str) -> Surface:
+        """A surface; its settings and models are read on another thread, so that nobody waits for them."""
+        if self.decider.surfaces.stale:
+            await asyncio.to_thread(self.decider.surfaces.refresh)
+        surface = self.decider.surfaces.get(name)
+        for version in (surface.incumbent, surface.challenger, surface.holdout_model):
+            if version is not None and version not in self.decider.models:
+                await asyncio.to_thread(self.decider.models.get, version)
+        return surface
+
+    def changed(self, name: str) -> dict[str, Any]:
+        """A surface after a change."""
+        self.decider.surfaces.refresh()
+        return self.decider.surfaces.get(name).to_dict()
+
+    def close(self) -> None:
+        self.painter.close()
+        self.recorder.close()
+        self.store.close()
 
 
-def from_environment() -> FastAPI:
-    """The application of a worker process: settings come from environment variables."""
-    # the recorder needs the GIL a few times per transaction, and would wait 5 ms for it each time
-    sys.setswitchinterval(0.0005)
-    store = Store(os.environ["TAURANK_STORE"])
-    rate = float(os.environ.get("TAURANK_RATE", "5000"))
-    return create_app(Service(store, secret_for(store.address), rate=rate))
+class HotRoute(APIRoute):
+    """A route under load: FastAPI describes it, but its layers, which take longer than a known list, are left out.
+
+    The handler gets the parsed body and the service, and returns what becomes JSON.
+    """
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        return self.answer
+
+    async def answer(self, request: Request) -> Response:
+        service: Service = request.app.state.service
+        await service.access.check(request, "app")
+        if not _is_json(request.headers.get("content-type", "")):
+            raise HTTPException(422, "the body must be JSON, with the header 'Content-Type: application/json'.")
+        answer = await self.endpoint(_body_type(self.endpoint).model_validate_json(await request.body()), service)
+        return Response(_dumps(answer), media_type="application/json")
+
+
+@cache
+def _body_type(endpoint: Callable[..., Any]) -> Any:
+    return get_type_hints(endpoint)["body"]
+
+
+def _is_json(content_type: str) -> bool:
+    kind = content_type.partition(";")[0].strip().lower()
+    return kind == "application/json" or (kind.startswith("application/") and kind.endswith("+json"))
+
+
+def _service(request: Request) -> Service:
+    service: Service = request.app.state.service
+    return service
+
+
+_PROBLEMS: dict[int | str, dict[str, Any]] = {
+    status: {"model": Problem} for status in (400, 401, 403, 404, 409, 413, 422, 429, 503)
+}
+Serving = Annotated[Service, Depends(_service)]
+SurfaceName = Annotated[Name, Path(description="The name of a surface.")]
+Last = Annotated[int | None, Query(ge=1, le=100_000, description="Only the last N settled periods.")]
+_PARQUET = "application/vnd.apache.parquet"
+_FILE = {"requestBody": {"required": True, "content": {"application/octet-stream": {
+    "schema": {"type": "string", "format": "binary", "minLength": 1}}}}}  # fmt: skip
+
+hot = APIRouter(route_class=HotRoute, dependencies=[bearer], responses=_PROBLEMS)
+machines = APIRouter()
+analyst = APIRouter(dependencies=[bearer, needs("analyst")], responses=_PROBLEMS)
+admin = APIRouter(dependencies=[bearer, needs("admin")], responses=_PROBLEMS)
+ROUTERS = (hot, machines, analyst, admin)
+
+
+@hot.post("/v1/recommend", response_model=Recommendation)
+async def recommend(body: RecommendRequest, service: Serving) -> dict[str, Any]:
+    """A list for a user; asked again within the period, the same list."""
+    surface = await service.surface(body.surface)
+    row = service.committed.get((body.surface, body.user_id, surface.period.number(service.clock())))
+    repeated = row is not None
+    if row is None:
+        made = service.decider.decide(body.surface, body.user_id, body.candidates, body.exclude)
+        recorded = await service.recorder.record(made)
+        row, repeated = recorded.decision, recorded.repeated
+        assert row is not None
+        service.committed[row["surface"], row["user_id"], row["period"]] = row
+        if len(service.committed) > COMMITTED:
+            service.committed.popitem(last=False)
+    if repeated:
+        service.metrics.repeated.labels(surface.name).inc()
+    else:
+        service.metrics.decisions.labels(surface.name, row["arm"]).inc()
+    shown = zip(json.loads(row["shown"]), json.loads(row["propensities"]), strict=True) if surface.enabled else ()
+    return {
+        "decision_id": row["id"], "surface": surface.name, "user_id": row["user_id"],
+        "period": surface.period.name(row["period"]), "arm": row["arm"] if surface.enabled else "off",
+        "model": row["model"], "repeated": repeated,
+        "items": [{"item_id": item, "rank": rank, "propensity": pi} for rank, (item, pi) in enumerate(shown, 1)],
+    }  # fmt: skip
+
+
+@hot.post("/v1/outcomes", response_model=OutcomesAnswer)
+async def outcomes(body: OutcomesRequest, service: Serving) -> dict[str, int]:
+    """Report what was bought; an event that is known already is not counted again."""
+    now = service.clock()
+    rows = [
+        {"event_id": event.event_id, "user_id": event.user_id, "item_id": event.item_id, "value": event.value,
+         "time": now if event.time is None else event.time.timestamp()}
+        for event in body.events
+    ]  # fmt: skip
+    accepted = (await service.recorder.record(Write(events=rows))).new_events
+    service.metrics.outcomes.labels("new").inc(accepted)
+    service.metrics.outcomes.labels("duplicate").inc(len(rows) - accepted)
+    return {"accepted": accepted, "duplicates": len(rows) - accepted}
+
+
+@machines.get("/health/live")
+async def live() -> dict[str, str]:
+    """The process runs."""
+    return {"status": "ok"}
+
+
+@machines.get("/health/ready", responses={503: {"description": "The database does not answer."}})
+async def ready(service: Serving) -> Response:
+    """The database answers, too."""
+    try:
+        await asyncio.to_thread(service.store.rows, select(tables.settings.c.name))
+    except Unavailable:
+        return JSONResponse({"status": "the database does not answer"}, 503)
+    return JSONResponse({"status": "ok"})
+
+
+@analyst.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
+def metrics(service: Serving) -> Response:
+    """Counters for Prometheus, of all workers together."""
+    return Response(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+@analyst.get("/", response_class=HTMLResponse, include_in_schema=False)
+def page(service: Serving, surface: Name | None = None) -> Response:
+    """The dashboard; a browser asks for it again every minute."""
+    return HTMLResponse(service.painter.page(surface, service.clock()), headers={"Refresh": "60"})
+
+
+@analyst.get("/v1/log", response_class=FileResponse, responses={200: {"content": {_PARQUET: {}}}})
+def log(service: Serving, surface: Name, table: Literal["log", "visits"] = "log", last: Last = None) -> Response:
+    """The settled periods as a log in Parquet, or who visited when."""
+    service.decider.surfaces.refresh()
+    folder = tempfile.mkdtemp(prefix="taurank-")
+    try:
+        log_path, visits = export(service.decider, service.decider.surfaces.get(surface), last).write(folder)
+    except BaseException:
+        shutil.rmtree(folder)
+        raise
+    path = log_path if table == "log" else visits
+    return FileResponse(
+        path, media_type=_PARQUET, filename=path.name, background=BackgroundTask(shutil.rmtree, folder)
+    )
+
+
+@analyst.get("/v1/surfaces")
+def list_surfaces(service: Serving) -> list[dict[str, Any]]:
+    return [surface.to_dict() for surface in service.decider.surfaces.all()]
+
+
+@analyst.get("/v1/models")
+def models(service: Serving) -> list[dict[str, Any]]:
+    return list_models(service.store)
+
+
+@analyst.get("/v1/history")
+def history(service: Serving, limit: Annotated[int, Query(ge=1, le=1000)] = 100) -> list[dict[str, Any]]:
+    return surfaces.read_history(service.store, limit)
+
+
+@analyst.get("/v1/decisions/{decision_id}")
+def decision(
+    service: Serving,
+    decision_id: Annotated[str, Path(pattern="^[0-9a-f]{32}$")],
+    item_id: Annotated[Sequence[str], Query(max_length=100)] = (),
+) -> dict[str, Any]:
+    """A stored decision, and π of any eligible item, shown or not."""
+    return service.decider.describe(decision_id, item_id)
+
+
+@admin.put("/v1/surfaces/{name}")
+def put_surface(service: Serving, name: SurfaceName, body: SurfaceBody) -> dict[str, Any]:
+    """Create a surface, or change what is named."""
+    if body.holdout_model is not None:
+        service.decider.models.get(body.holdout_model)
+    surfaces.put_surface(service.store, name, body.changes(), service.clock())
+    return service.changed(name)
+
+
+@admin.post("/v1/models", status_code=201, openapi_extra=_FILE)
+async def upload(
+    request: Request, service: Serving, note: Annotated[str, Query(max_length=500, pattern=r"^[^\x00]*$")] = ""
+) -> dict[str, Any]:
+    """Upload the file of a fitted model; the same file again is the same model."""
+    return await asyncio.to_thread(add_model, service.store, await request.body(), note, service.clock())
+
+
+@admin.post("/v1/surfaces/{name}/challenger")
+def challenger(service: Serving, name: SurfaceName, body: ChallengerBody) -> dict[str, Any]:
+    """Let a model compete for a share of the users."""
+    surfaces.start_challenger(service.store, name, body.model, body.share, body.reason, service.clock())
+    return service.changed(name)
+
+
+@admin.post("/v1/surfaces/{name}/promote")
+def promote(service: Serving, name: SurfaceName, body: PromoteBody) -> dict[str, Any]:
+    """Make a model the incumbent by hand."""
+    surfaces.promote(service.store, name, body.model, body.reason, service.clock())
+    return service.changed(name)
+
+
+@admin.post("/v1/surfaces/{name}/demote")
+def demote(service: Serving, name: SurfaceName, body: ReasonBody) -> dict[str, Any]:
+    """End the challenger's share."""
+    surfaces.demote(service.store, name, body.reason, service.clock())
+    return service.changed(name)
+
+
+@admin.post("/v1/surfaces/{name}/rollback")
+def rollback(service: Serving, name: SurfaceName, body: ReasonBody) -> dict[str, Any]:
+    """Return to the incumbent before."""
+    surfaces.roll_back(service.store, name, body.reason, service.clock())
+    return service.changed(name)
+
+
+@admin.post("/v1/surfaces/{name}/switch")
+def switch(service: Serving, name: SurfaceName, body: SwitchBody) -> dict[str, Any]:
+    """Turn recommendations off or on."""
+    surfaces.switch(service.store, name, body.enabled, body.reason, service.clock())
+    return service.changed(name)
+
+
+@admin.post("/v1/surfaces/{name}/settle")
+def settle(service: Serving, name: SurfaceName, body: SettleBody) -> dict[str, str]:
+    """Settle the period of a time again, to count outcomes that arrived late."""
+    service.decider.surfaces.refresh()
+    return {"settled": settle_again(service.decider, name, body.time.timestamp(), service.clock())}
+
+
+@admin.post("/v1/jobs")
+def jobs(service: Serving) -> dict[str, str]:
+    """Settle ended periods and judge challengers now; the server does so by itself every few seconds."""
+    return run_jobs(service.decider)
+
+
+@admin.get("/v1/tokens")
+def tokens(service: Serving) -> list[dict[str, Any]]:
+    """The tokens, without the tokens themselves. Only the command line creates one: a stolen token cannot breed."""
+    return list_tokens(service.store)
+
+
+@admin.delete("/v1/tokens/{token_id}")
+def revoke(service: Serving, token_id: Annotated[str, Path(pattern="^[0-9a-f]{8}$")]) -> dict[str, str]:
+    """Revoke a token; all workers notice within seconds."""
+    revoke_token(service.store, token_id)
+    return {"revoked": token_id}

@@ -20,8 +20,8 @@ from sqlalchemy import select
 from taurank.data import writer
 from taurank.data.log import Log
 from taurank.serve import tables
-from taurank.serve.deciding import Decider
-from taurank.serve.recording import Row
+from taurank.serve.decisions import Decider
+from taurank.serve.recorder import Row
 from taurank.serve.store import Conflict
 from taurank.serve.surfaces import Surface
 

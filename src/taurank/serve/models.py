@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from sqlalchemy import desc, select
 
+from taurank._types import Floats32
 from taurank.errors import InputError, first_line
 from taurank.learners import Learner, load
 from taurank.serve import tables
@@ -45,7 +45,7 @@ class ServedModel:
     def user_code(self) -> dict[str, int]:
         return {str(user): code for code, user in enumerate(self.learner.users.values.to_pylist())}
 
-    def scores(self, user: str) -> npt.NDArray[np.float32]:
+    def scores(self, user: str) -> Floats32:
         """Scores of all items; a user that the model does not know gets the popularity of each item."""
         code = self.user_code.get(user)
         if code is None:
@@ -61,7 +61,7 @@ class Registry:
         self._loaded: dict[str, ServedModel] = {}
         self._lock = threading.Lock()
 
-    def has(self, version: str) -> bool:
+    def __contains__(self, version: str) -> bool:
         """Whether the model is in memory."""
         return version in self._loaded
 

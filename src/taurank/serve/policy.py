@@ -26,10 +26,9 @@ import numpy as np
 import numpy.typing as npt
 
 from taurank._random import below, uniform
+from taurank._types import Floats, Longs
 from taurank._validation import check_integer, check_number
 from taurank.errors import InputError
-
-Floats = npt.NDArray[np.float64]
 
 _LOWEST = -600.0  # exponents are clipped here; items that far below the best one have equal weight
 _NEWTON_STEPS = 200  # bisection alone needs about 70
@@ -88,9 +87,9 @@ class Policy:
         pi: Floats = solve(values, slots, self.floor_for(n), self.ceiling, self.temperature)
         return pi
 
-    def draw(self, probabilities: Floats, key: np.uint64) -> npt.NDArray[np.int64]:
+    def draw(self, probabilities: Floats, key: np.uint64) -> Longs:
         """Positions of the shown items, in increasing order; the same key draws the same list."""
-        chosen: npt.NDArray[np.int64] = draw(probabilities, self.slots(len(probabilities)), key)
+        chosen: Longs = draw(probabilities, self.slots(len(probabilities)), key)
         return chosen
 
     def to_dict(self) -> dict[str, Any]:

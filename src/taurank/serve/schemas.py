@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated, Any, Literal
 
 from pydantic import (
+    AfterValidator,
     AwareDatetime,
     BaseModel,
     BeforeValidator,
@@ -13,12 +15,11 @@ from pydantic import (
     StrictBool,
     StringConstraints,
     WithJsonSchema,
-    field_validator,
 )
 
-from taurank.serve.periods import check_time
-from taurank.serve.promotion import DEFAULT_SHARE
+from taurank.serve.surfaces import DEFAULT_SHARE
 
+_LATEST = 5e10  # seconds since 1970
 _PRINTABLE = r"^[^\x00-\x1f\x7f]+$"
 
 
@@ -33,6 +34,13 @@ def _as_time(value: Any) -> Any:
     return value
 
 
+def _in_range(time: datetime) -> datetime:
+    """Within these years every time has a period, and every period a date."""
+    if not 0 <= time.timestamp() <= _LATEST:
+        raise ValueError("a time must lie between the years 1970 and 3500")
+    return time
+
+
 Id = Annotated[
     str,
     StringConstraints(min_length=1, max_length=200, pattern=_PRINTABLE),
@@ -45,6 +53,7 @@ _YEARS = r"^(19(7[1-9]|[89]\d)|2\d{3}|3[0-4]\d{2})-"
 Time = Annotated[
     AwareDatetime,
     BeforeValidator(_as_time),
+    AfterValidator(_in_range),
     WithJsonSchema({"type": "string", "format": "date-time", "pattern": _YEARS}),
 ]
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.-]{1,60}$")]
@@ -93,13 +102,6 @@ class Event(Body):
     item_id: Id
     time: Time | None = None
     value: Annotated[float, Field(strict=True, ge=-1e15, le=1e15)] = 1.0
-
-    @field_validator("time")
-    @classmethod
-    def _within_range(cls, time: Any) -> Any:
-        if time is not None:
-            check_time(time.timestamp())
-        return time
 
 
 class OutcomesRequest(Body):
@@ -160,6 +162,12 @@ class ReasonBody(Body):
 class SwitchBody(Body):
     enabled: StrictBool
     reason: Reason = ""
+
+
+class SettleBody(Body):
+    """A time in the period that is to be settled again."""
+
+    time: Time
 
 
 class Problem(BaseModel):

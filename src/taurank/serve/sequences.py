@@ -19,8 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import gammaln
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
+from taurank._types import Floats, Longs, Mask
 
 ALPHA = 0.05
 # λ in units of the first look's information: tightest at about thirty times that, and wide at the first looks,
@@ -37,85 +36,78 @@ class Means:
 
     mean: Floats
     variance: Floats
-    visits: Ints
-    users: Ints
-    active: Ints  # users with any outcome so far
+    users: Longs
+    active: Longs  # users with any outcome so far
 
     @property
-    def enough(self) -> npt.NDArray[np.bool_]:
+    def enough(self) -> Mask:
         return np.asarray((self.users >= MIN_USERS) & (self.active >= MIN_ACTIVE) & (self.variance > 0))
 
 
 @dataclass(frozen=True)
-class Sequence:
-    """A confidence sequence, one entry per period; infinite bounds before the first look."""
+class ConfidenceSequence:
+    """One interval per period; infinite bounds before the first look."""
 
     estimate: Floats
     low: Floats
     high: Floats
 
+    @property
+    def last(self) -> tuple[float, float, float]:
+        """Estimate, low and high at the end of the last period."""
+        if not len(self.estimate):
+            return math.nan, -math.inf, math.inf
+        return float(self.estimate[-1]), float(self.low[-1]), float(self.high[-1])
 
-def running_means(user: Ints, period: Ints, value: Floats, n_periods: int) -> Means:
+
+def running_means(user: Longs, period: Longs, value: Floats, n_periods: int) -> Means:
     """Σ value / visits up to each period 0 … n_periods − 1, for rows with codes of users and periods.
 
     The variance of the ratio is Σ_u (S_u − m·n_u)² / N² · G/(G − 1), with user u's sum S_u and visits n_u.
     """
     n_users = int(user.max(initial=-1)) + 1
-    total, visits = np.zeros(n_users), np.zeros(n_users)
-    columns: list[list[float]] = []
+    total, visits, any_outcome = np.zeros(n_users), np.zeros(n_users), np.zeros(n_users, np.bool_)
     order = np.argsort(period, kind="stable")
     edges = np.searchsorted(period[order], np.arange(n_periods + 1))
-    any_outcome = np.zeros(n_users, np.bool_)
+    mean, variance = np.full(n_periods, math.nan), np.full(n_periods, math.inf)
+    users, active = np.zeros(n_periods, np.int64), np.zeros(n_periods, np.int64)
     for number in range(n_periods):
         rows = order[edges[number] : edges[number + 1]]
         np.add.at(total, user[rows], value[rows])
         np.add.at(visits, user[rows], 1.0)
         any_outcome[user[rows][value[rows] != 0]] = True
-        columns.append(_ratio(total, visits, any_outcome))
-    mean, variance, n, users, active = np.array(columns).reshape(n_periods, 5).T
-    return Means(mean, variance, n.astype(np.int64), users.astype(np.int64), active.astype(np.int64))
+        users[number], active[number] = np.count_nonzero(visits), np.count_nonzero(any_outcome)
+        if users[number] >= 2:
+            n, clusters = visits.sum(), int(users[number])
+            mean[number] = total.sum() / n
+            spread = ((total - mean[number] * visits) ** 2).sum()
+            variance[number] = spread / n**2 * clusters / (clusters - 1)
+    return Means(mean, variance, users, active)
 
 
-def _ratio(total: Floats, visits: Floats, any_outcome: npt.NDArray[np.bool_]) -> list[float]:
-    n, users = float(visits.sum()), int(np.count_nonzero(visits))
-    if users < 2:
-        return [math.nan, math.inf, n, users, int(np.count_nonzero(any_outcome))]
-    mean = float(total.sum()) / n
-    spread = float(((total - mean * visits) ** 2).sum()) / n**2 * users / (users - 1)
-    return [mean, spread, n, users, int(np.count_nonzero(any_outcome))]
-
-
-def one_arm(means: Means, alpha: float = ALPHA) -> Sequence:
+def one_arm(means: Means, alpha: float = ALPHA) -> ConfidenceSequence:
     """The confidence sequence of one mean."""
     return from_variance(means.mean, means.variance, means.enough, alpha)
 
 
-def difference(first: Means, second: Means, alpha: float = ALPHA, fewest_active: int = MIN_ACTIVE) -> Sequence:
+def difference(first: Means, second: Means, alpha: float = ALPHA, min_active: int = MIN_ACTIVE) -> ConfidenceSequence:
     """The confidence sequence of first − second; the two have no user in common."""
     variance = first.variance + second.variance
-    enough = first.enough & second.enough & (np.minimum(first.active, second.active) >= fewest_active)
+    enough = first.enough & second.enough & (np.minimum(first.active, second.active) >= min_active)
     return from_variance(first.mean - second.mean, variance, enough, alpha)
 
 
-def from_variance(
-    estimate: Floats, variance: Floats, enough: npt.NDArray[np.bool_], alpha: float = ALPHA
-) -> Sequence:
+def from_variance(estimate: Floats, variance: Floats, enough: Mask, alpha: float = ALPHA) -> ConfidenceSequence:
     """The confidence sequence of estimates with these variances; it starts at the first ``enough``."""
     looks = np.flatnonzero(enough)
     width = np.full(len(estimate), np.inf)
     if len(looks):
         later = np.arange(looks[0], len(estimate))
         later = later[(variance[later] > 0) & np.isfinite(variance[later])]
-        information = 1.0 / variance[later]
-        mixture = MIXTURE / variance[looks[0]]
-        width[later] = half_width(information, mixture, alpha)
-    return Sequence(estimate, estimate - width, estimate + width)
-
-
-def half_width(information: Floats, mixture: float, alpha: float) -> Floats:
-    """Half the width of the interval at each information, for one fixed λ = ``mixture``."""
-    both = information + mixture
-    return np.asarray(np.sqrt(both * np.log(both / (mixture * alpha**2))) / information)
+        information, mixture = 1.0 / variance[later], MIXTURE / variance[looks[0]]
+        both = information + mixture
+        width[later] = np.sqrt(both * np.log(both / (mixture * alpha**2))) / information
+    return ConfidenceSequence(estimate, estimate - width, estimate + width)
 
 
 def ratio_evidence(counts: npt.ArrayLike, shares: npt.ArrayLike) -> float:

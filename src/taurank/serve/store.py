@@ -44,35 +44,30 @@ class Conflict(InputError):
 class Store:
     """Transactions on one database. ``address`` is a folder (SQLite) or ``postgresql://…``.
 
-    A database that is not there is an error, unless ``create`` makes it.
+    Without ``create`` the database must be there, with it there must be none.
     """
 
     def __init__(self, address: str, create: bool = False) -> None:
         self.address = address
         self.engine = _engine(address, create)
-        self.postgresql = self.engine.dialect.name == "postgresql"
         try:
             with self.write() as connection:
-                if not create and not inspect(connection).has_table(tables.settings.name):
-                    raise _missing(address)
-                tables.metadata.create_all(connection)
-                self._first_settings(connection)
+                if create == inspect(connection).has_table(tables.settings.name):
+                    raise _exists(address) if create else _missing(address)
+                if create:
+                    tables.metadata.create_all(connection)
+                    salt = secrets.token_hex(32)  # of the arms; outlives a rotation of the secret
+                    first = {"schema": tables.SCHEMA_VERSION, "salt": salt}
+                    insert_new(connection, tables.settings, [{"name": k, "value": v} for k, v in first.items()])
+                version = setting(connection, "schema")
+            if version != tables.SCHEMA_VERSION:
+                raise InputError(
+                    f"the database has schema {version}, this version of taurank needs {tables.SCHEMA_VERSION}; "
+                    "use the version of taurank that made it."
+                )
         except BaseException:
             self.close()
             raise
-
-    def _first_settings(self, connection: Connection) -> None:
-        rows = [
-            {"name": "schema", "value": tables.SCHEMA_VERSION},
-            {"name": "salt", "value": secrets.token_hex(32)},  # of the arms; outlives a rotation of the secret
-        ]
-        insert_new(connection, tables.settings, rows)
-        version = setting(connection, "schema")
-        if version != tables.SCHEMA_VERSION:
-            raise InputError(
-                f"the database has schema {version}, this version of taurank needs {tables.SCHEMA_VERSION}; "
-                "use the version of taurank that made it."
-            )
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
@@ -131,6 +126,8 @@ def _unavailable() -> Iterator[None]:
     try:
         yield
     except (OperationalError, InterfaceError, InternalError, PoolTimeout) as error:
+        if _sqlite_code(error) == sqlite3.SQLITE_ERROR:  # a wrong statement: ours, and no later attempt would succeed
+            raise
         raise Unavailable(first_line(getattr(error, "orig", None) or error)) from error
 
 
@@ -154,6 +151,10 @@ def _engine(address: str, create: bool) -> Engine:
 def _missing(address: str) -> InputError:
     place = "the database has no tables of taurank" if "://" in address else f"there is no store in '{address}'"
     return InputError(f"{place}; create it with `taurank server --store {show_address(address)} init`.")
+
+
+def _exists(address: str) -> InputError:
+    return InputError(f"there is a store in '{show_address(address)}' already.")
 
 
 def show_address(address: str) -> str:
@@ -186,18 +187,20 @@ def _begin_immediate(connection: Connection) -> None:
     driver: Any = connection.connection.driver_connection
     driver.execute("PRAGMA busy_timeout=0")
     try:
-        while not _begins(connection, time.monotonic() < end):
-            time.sleep(_RETRY_SECONDS)
+        while True:
+            try:
+                connection.exec_driver_sql("BEGIN IMMEDIATE")
+            except OperationalError as error:
+                if _sqlite_code(error) != sqlite3.SQLITE_BUSY or time.monotonic() >= end:
+                    raise
+                time.sleep(_RETRY_SECONDS)
+            else:
+                return
     finally:
         driver.execute(f"PRAGMA busy_timeout={round(1000 * BUSY_SECONDS)}")
 
 
-def _begins(connection: Connection, may_fail: bool) -> bool:
-    try:
-        connection.exec_driver_sql("BEGIN IMMEDIATE")
-    except OperationalError as error:
-        busy = getattr(error.orig, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
-        if busy and may_fail:
-            return False
-        raise
-    return True
+def _sqlite_code(error: Exception) -> int:
+    """The primary result code of SQLite; 0 for other errors."""
+    code: int = getattr(getattr(error, "orig", None), "sqlite_errorcode", 0)
+    return code & 0xFF

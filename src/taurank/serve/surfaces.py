@@ -1,4 +1,4 @@
-"""Surfaces: where lists are shown, by which policy, and which models compete there.
+"""Surfaces: where lists are shown, by which policy, and which models serve and compete there.
 
 Users are split by keyed hashes: a permanent hold-out first; then, while a challenger runs, its share of the
 others, by a hash of its own, so that each experiment splits the users anew.
@@ -7,24 +7,63 @@ others, by a hash of its own, so that each experiment splits the users anew.
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import Connection, desc, insert, select, update
 
 from taurank._validation import check_choice, check_number
-from taurank.serve import streams, tables
-from taurank.serve.periods import Period
+from taurank.errors import InputError
+from taurank.serve import randomness, tables
 from taurank.serve.policy import Policy
 from taurank.serve.store import Conflict, NotFound, Store, insert_new, setting
 
-_CACHE_SECONDS = 1.0
+DEFAULT_SHARE = 0.2  # of the users who are not held out, for a challenger
 DEFAULTS: Mapping[str, Any] = {
     "period": "day", "holdout": 0.05, "holdout_model": None, "outcome": "purchases", "max_value": None,
 }  # fmt: skip
-POLICY = tuple(field.name for field in fields(Policy))
+_POLICY = tuple(field.name for field in fields(Policy))
+_NO_CHALLENGER: Mapping[str, Any] = {"challenger": None, "share": 0.0, "since": None}
+_CACHE_SECONDS = 1.0
+_NAMED = {"hour": 3600, "day": 86400, "week": 604800}
+_MONDAY = 4 * 86400  # 1970-01-01 was a Thursday
+
+
+@dataclass(frozen=True)
+class Period:
+    """Equal stretches of time in UTC, numbered: a surface decides once per user and period. Weeks start on Monday."""
+
+    seconds: int
+    offset: int = 0
+
+    @classmethod
+    def parse(cls, text: str) -> Period:
+        """ "hour", "day", "week" or a number of seconds."""
+        if text in _NAMED:
+            return cls(_NAMED[text], _MONDAY if text == "week" else 0)
+        if text.isascii() and text.isdigit() and 1 <= int(text) <= 366 * 86400:
+            return cls(int(text))
+        raise InputError(f"a period is hour, day, week or a number of seconds up to a year, got '{text}'.")
+
+    def number(self, time: float) -> int:
+        """The number of the period that holds this time."""
+        return math.floor((time - self.offset) / self.seconds)
+
+    def start(self, number: int) -> float:
+        return float(number * self.seconds + self.offset)
+
+    def end(self, number: int) -> float:
+        return self.start(number + 1)
+
+    @lru_cache(1000)  # noqa: B019  (periods are few and small)
+    def name(self, number: int) -> str:
+        """The start of a period as text; names sort in the order of time."""
+        return datetime.fromtimestamp(self.start(number), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 @dataclass(frozen=True)
@@ -44,8 +83,8 @@ class Surface:
     challenger: str | None
     share: float
     since: int | None
-    outcome: str = "purchases"  # what a challenger is compared by: "purchases", or their "value"
-    max_value: float | None = None  # values count up to here
+    outcome: str  # what a challenger is compared by: "purchases", or their "value"
+    max_value: float | None  # values count up to here
 
     def worth(self, value: float) -> float:
         """What a bought item counts in a comparison."""
@@ -59,18 +98,14 @@ class Surface:
             return "caused purchases"
         return "caused value" if self.max_value is None else f"caused value (up to {self.max_value:g} per item)"
 
-    @property
-    def experiment(self) -> str:
-        """The name of the split between incumbent and challenger."""
-        return f"{self.name}/{self.challenger}/{self.since}"
-
     def arm(self, salt: bytes, user: str) -> str:
         """ "off", "holdout", "challenger" or "incumbent"."""
         if not self.enabled:
             return "off"
-        if streams.position(salt, f"holdout/{self.name}", user) < self.holdout:
+        if randomness.position(salt, f"holdout/{self.name}", user) < self.holdout:
             return "holdout"
-        if self.challenger is not None and streams.position(salt, self.experiment, user) < self.share:
+        experiment = f"{self.name}/{self.challenger}/{self.since}"  # each one splits the users anew
+        if self.challenger is not None and randomness.position(salt, experiment, user) < self.share:
             return "challenger"
         return "incumbent"
 
@@ -89,13 +124,12 @@ class Surface:
         return {name: self.period_name if name == "period" else getattr(self, name) for name in DEFAULTS}
 
     def to_dict(self) -> dict[str, Any]:
-        names = ("name", "enabled", "incumbent", "previous", "challenger", "share")
-        values = {name: getattr(self, name) for name in names}
-        return {**values, **self.settings(), "policy": self.policy.to_dict(), "policy_id": self.policy_id}
+        names = ("name", "enabled", "incumbent", "previous", "challenger", "share", "policy_id")
+        return {name: getattr(self, name) for name in names} | self.settings() | {"policy": self.policy.to_dict()}
 
 
 class Surfaces:
-    """The surfaces of a store, read anew about once a second."""
+    """The surfaces of a store, read again about once a second."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -110,14 +144,11 @@ class Surfaces:
     def get(self, name: str) -> Surface:
         if self.stale:
             self.refresh()
-        surface = self._surfaces.get(name)
-        if surface is None:
-            raise NotFound(f"there is no surface '{name[:60]}'.")
-        return surface
+        return _named(self._surfaces, name)
 
     def refresh(self) -> None:
         with self._store.read() as connection:
-            self._surfaces = {surface.name: surface for surface in read_surfaces(connection)}
+            self._surfaces = read_surfaces(connection)
             self.salt = bytes.fromhex(setting(connection, "salt") or "")
         self._read_at = time.monotonic()
 
@@ -126,23 +157,24 @@ class Surfaces:
         return list(self._surfaces.values())
 
 
-def read_surfaces(connection: Connection) -> list[Surface]:
+def read_surfaces(connection: Connection) -> dict[str, Surface]:
+    """All surfaces by name."""
     joined = tables.surfaces.join(tables.policies, tables.policies.c.id == tables.surfaces.c.policy)
     query = select(tables.surfaces, tables.policies.c.body).select_from(joined).order_by(tables.surfaces.c.name)
-    return [_from_row(dict(row)) for row in connection.execute(query).mappings()]
+    surfaces = {}
+    for found in connection.execute(query).mappings():
+        row = dict(found)
+        policy, period = Policy(**json.loads(row.pop("body"))), row.pop("period")
+        surfaces[row["name"]] = Surface(
+            policy_id=row.pop("policy"), policy=policy, period=Period.parse(period), period_name=period, **row
+        )
+    return surfaces
 
 
-def _from_row(row: dict[str, Any]) -> Surface:
-    policy = Policy(**json.loads(row.pop("body")))
-    name = row.pop("period")
-    return Surface(policy_id=row.pop("policy"), policy=policy, period=Period.parse(name), period_name=name, **row)
-
-
-def read_surface(connection: Connection, name: str) -> Surface:
-    for surface in read_surfaces(connection):
-        if surface.name == name:
-            return surface
-    raise NotFound(f"there is no surface '{name[:60]}'.")
+def _named(surfaces: Mapping[str, Surface], name: str) -> Surface:
+    if name not in surfaces:
+        raise NotFound(f"there is no surface '{name[:60]}'.")
+    return surfaces[name]
 
 
 def put_surface(store: Store, name: str, changes: Mapping[str, Any], now: float | None = None) -> None:
@@ -153,30 +185,25 @@ def put_surface(store: Store, name: str, changes: Mapping[str, Any], now: float 
     comparison depends on cannot change while a challenger runs.
     """
     with store.write() as connection:
-        known = {surface.name: surface for surface in read_surfaces(connection)}.get(name)
-        policy = Policy(**{**({} if known is None else known.policy.to_dict()), **_only(changes, POLICY)})
-        settings = {**DEFAULTS, **({} if known is None else known.settings()), **_only(changes, tuple(DEFAULTS))}
-        _check(settings)
-        values = {**settings, "policy": store_policy(connection, policy)}
+        known = read_surfaces(connection).get(name)
+        given = {key: value for key, value in changes.items() if key in _POLICY}
+        policy = Policy(**({} if known is None else known.policy.to_dict()) | given)
+        settings = {**DEFAULTS, **({} if known is None else known.settings())}
+        settings |= {key: value for key, value in changes.items() if key in DEFAULTS}
+        Period.parse(settings["period"])
+        check_number("holdout", settings["holdout"], 0, 0.9)
+        check_choice("outcome", settings["outcome"], ("purchases", "value"))
+        if settings["max_value"] is not None:
+            check_number("max_value", settings["max_value"], 1e-9, 1e15)
+        body = json.dumps(policy.to_dict(), sort_keys=True)
+        insert_new(connection, tables.policies, [{"id": randomness.fingerprint(body), "body": body}])
+        values = {**settings, "policy": randomness.fingerprint(body)}
         if known is None:
-            fresh = {"name": name, "enabled": True, "share": 0.0, **values}
-            connection.execute(insert(tables.surfaces), fresh)
+            connection.execute(insert(tables.surfaces), {"name": name, "enabled": True, "share": 0.0, **values})
         else:
             _check_change(known, settings)
-            connection.execute(update(tables.surfaces).where(tables.surfaces.c.name == name).values(values))
+            _update(connection, name, **values)
         note(connection, name, "settings", None, json.dumps({**settings, **policy.to_dict()}), now)
-
-
-def _only(changes: Mapping[str, Any], names: tuple[str, ...]) -> dict[str, Any]:
-    return {key: value for key, value in changes.items() if key in names}
-
-
-def _check(settings: Mapping[str, Any]) -> None:
-    Period.parse(settings["period"])
-    check_number("holdout", settings["holdout"], 0, 0.9)
-    check_choice("outcome", settings["outcome"], ("purchases", "value"))
-    if settings["max_value"] is not None:
-        check_number("max_value", settings["max_value"], 1e-9, 1e15)
 
 
 def _check_change(known: Surface, settings: Mapping[str, Any]) -> None:
@@ -190,10 +217,66 @@ def _check_change(known: Surface, settings: Mapping[str, Any]) -> None:
         )
 
 
-def store_policy(connection: Connection, policy: Policy) -> str:
-    body = json.dumps(policy.to_dict(), sort_keys=True)
-    insert_new(connection, tables.policies, [{"id": streams.fingerprint(body), "body": body}])
-    return streams.fingerprint(body)
+def start_challenger(store: Store, surface: str, model: str, share: float, reason: str, now: float) -> None:
+    """Give a model its share of the users that are not held out; it is measured over whole periods."""
+    check_number("share", share, 0.01, 0.99)
+    with store.write() as connection:
+        current = _current(connection, surface, model)
+        if current.incumbent is None:
+            raise Conflict(f"surface '{surface}' has no incumbent to compare with; promote a first model.")
+        if model == current.incumbent:
+            raise Conflict(f"model '{model}' is the incumbent of surface '{surface}'.")
+        since, table = current.period.number(now), tables.decisions
+        begun = select(table.c.id).where((table.c.surface == surface) & (table.c.period == since)).limit(1)
+        if connection.scalar(begun) is not None:  # users who have lists of this period would not be split
+            since += 1
+        _update(connection, surface, challenger=model, share=share, since=since)
+        note(connection, surface, "challenger", model, reason, now)
+
+
+def promote(store: Store, surface: str, model: str, reason: str, now: float, expected: str | None = None) -> bool:
+    """Make a model the incumbent; with ``expected`` only while that is still the challenger."""
+    with store.write() as connection:
+        current = _current(connection, surface, model)
+        if expected is not None and current.challenger != expected:
+            return False
+        if current.incumbent == model:
+            raise Conflict(f"model '{model}' is the incumbent of surface '{surface}' already.")
+        _update(connection, surface, incumbent=model, previous=current.incumbent, **_NO_CHALLENGER)
+        note(connection, surface, "promoted", model, reason, now)
+    return True
+
+
+def demote(store: Store, surface: str, reason: str, now: float, expected: str | None = None) -> bool:
+    """Take the challenger's traffic away; with ``expected`` only while that is still the challenger."""
+    with store.write() as connection:
+        current = _current(connection, surface)
+        if expected is not None and current.challenger != expected:
+            return False
+        if current.challenger is None:
+            raise Conflict(f"surface '{surface}' has no challenger.")
+        _update(connection, surface, **_NO_CHALLENGER)
+        note(connection, surface, "demoted", current.challenger, reason, now)
+    return True
+
+
+def roll_back(store: Store, surface: str, reason: str, now: float) -> str:
+    """Return to the incumbent before; returns its version."""
+    with store.write() as connection:
+        current = _current(connection, surface)
+        if current.previous is None:
+            raise Conflict(f"surface '{surface}' has no earlier incumbent.")
+        _update(connection, surface, incumbent=current.previous, previous=current.incumbent, **_NO_CHALLENGER)
+        note(connection, surface, "rolled back", current.previous, reason, now)
+    return current.previous
+
+
+def switch(store: Store, surface: str, enabled: bool, reason: str, now: float) -> None:
+    """Turn all recommendations of a surface off, or on again."""
+    with store.write() as connection:
+        _current(connection, surface)
+        _update(connection, surface, enabled=enabled)
+        note(connection, surface, "on" if enabled else "off", None, reason, now)
 
 
 def note(
@@ -209,3 +292,16 @@ def read_history(store: Store, limit: int, surface: str | None = None) -> list[d
     """The latest lines of the history, of one surface or of all."""
     query = select(tables.history).order_by(desc(tables.history.c.id)).limit(limit)
     return store.rows(query if surface is None else query.where(tables.history.c.surface == surface))
+
+
+def _current(connection: Connection, surface: str, model: str | None = None) -> Surface:
+    """A surface inside a transaction; the ``model`` that it is to get must exist."""
+    current = _named(read_surfaces(connection), surface)
+    known = tables.models.c.version
+    if model is not None and connection.scalar(select(known).where(known == model)) is None:
+        raise NotFound(f"there is no model '{model[:60]}'.")
+    return current
+
+
+def _update(connection: Connection, surface: str, **values: Any) -> None:
+    connection.execute(update(tables.surfaces).where(tables.surfaces.c.name == surface).values(values))

@@ -79,12 +79,14 @@ def load_tuned(path: Path | None = None, packaged: str = "tuned.toml") -> Tuned:
 def hyper_parameters(name: str) -> dict[str, Any]:
     """What a plan can set of a method, with the defaults; ``updates`` is the length of a fit with epochs.
 
-    Unless a plan says otherwise the rate is constant and nothing is averaged, as in the paper.
+    Unless a plan says otherwise the rate is constant, as in the paper.
     """
     if name in LIMITS:
         return {}
     kind = learner_class(name)
-    defaults = {**kind().get_params(), **kind.before, **RATES.get(kind.__name__, {})}
+    defaults = {**kind().get_params(), **RATES.get(kind.__name__, {})}
+    if "rate_decay" in defaults:
+        defaults["rate_decay"] = 1.0
     settable = {key: value for key, value in defaults.items() if key not in DECIDED}
     return {**settable, "updates": None} if "epochs" in defaults else settable
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from taurank.errors import Diverged, UnfinishedWarning
+from taurank.errors import DivergedError, UnfinishedWarning
 from taurank.evaluation.evaluate import evaluate
 from taurank.evaluation.metrics import parse
 from taurank.learners import Learner, Record, learner_class
@@ -199,11 +199,11 @@ def _train(
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UnfinishedWarning)  # the report has the curves
                 learner.fit(
-                    split.train, split.validation, best.names, patience=None, validate_every=every,
+                    split.train, split.validation, metric=best.names, patience=None, validate_every=every,
                     show_progress=False, callback=best.check,
                 )  # fmt: skip
             break
-        except Diverged:
+        except DivergedError:
             if not left:
                 raise
             learner.set_params(learning_rate=learner.get_params()["learning_rate"] / 3)

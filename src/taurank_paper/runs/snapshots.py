@@ -32,8 +32,8 @@ def long_fit(spec: FitSpec, split: Split, threads: int | None, stem: Path) -> Fi
         checkpoint.unlink(missing_ok=True)
     names = list(dict.fromkeys(causal(name) for name in spec.metrics))
     learner.fit(
-        split.train, split.validation, names, patience=None, validate_every=rhythm.every, show_progress=False,
-        checkpoint=checkpoint, callback=snapshots.check,
+        split.train, split.validation, metric=names, patience=None, validate_every=rhythm.every,
+        show_progress=False, checkpoint=checkpoint, callback=snapshots.check,
     )  # fmt: skip
     if missing := snapshots.missing():
         checkpoint.unlink()

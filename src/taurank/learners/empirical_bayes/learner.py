@@ -18,15 +18,14 @@ from taurank.data.ids import Ids
 from taurank.data.log import Log
 from taurank.data.schema import Array
 from taurank.errors import InputError
-from taurank.learners.checkpoints import Record
 from taurank.learners.empirical_bayes.choice import PRIORS, choose, make_prior, usual
 from taurank.learners.empirical_bayes.counted import CountPrior, fold_counts
 from taurank.learners.empirical_bayes.covariates import NOTHING_KNOWN, Covariates, VectorMap
 from taurank.learners.empirical_bayes.prior import Setting, effect, hold_out
 from taurank.learners.empirical_bayes.taste import Taste, TastePrior, absent_effects, fold_taste
-from taurank.learners.fitting import FitOptions
+from taurank.learners.options import Record, TrainingOptions, UpdateOptions
 from taurank.learners.pairs import PairLearner, Pairs, added, count, stored_pairs, without_cold
-from taurank.learners.updating import News
+from taurank.learners.update import NewRows
 
 AUTO = "auto"
 MAX_RANK = 256
@@ -121,17 +120,17 @@ class EmpiricalBayes(PairLearner):
         bought[: len(known)] = self.counts_.bought_by_user()
         self._fold(log, VectorMap(matrix, bought).predict(vectors)[len(known) :])
 
-    def _train(self, log: Log, options: FitOptions) -> list[Record]:
+    def _train(self, log: Log, options: TrainingOptions) -> list[Record]:
         self._learn(log, Covariates.of(options.features, log.users, log.items))
         return self._checked_once(options)
 
-    def _train_on(self, news: News, epochs: int | None, options: FitOptions) -> list[Record]:
+    def _update(self, rows: NewRows, options: UpdateOptions) -> list[Record]:
         if options.features is None and self.featured_:
             raise InputError(
                 "this EmpiricalBayes was fitted with features; give update the tables of all users and items as "
                 "well: features=…"
             )
-        self._learn_more(news.log, Covariates.of(options.features, news.log.users, news.log.items))
+        self._learn_more(rows.log, Covariates.of(options.features, rows.log.users, rows.log.items))
         return self._checked_once(options)
 
     def _learn(self, log: Log, covariates: Covariates) -> None:

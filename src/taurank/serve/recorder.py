@@ -30,7 +30,7 @@ Row = dict[str, Any]
 
 @dataclass
 class Recorded:
-    """What became of a request: the stored decision, or how many of its events were new."""
+    """What became of a write: the stored decision, or how many of its events were new."""
 
     decision: Row | None = None
     repeated: bool = False
@@ -38,7 +38,7 @@ class Recorded:
 
 
 @dataclass
-class Request:
+class Write:
     """Rows that belong together: a decision with its filter, or a batch of outcomes."""
 
     decision: Row | None = None
@@ -49,25 +49,25 @@ class Request:
 
 
 class Recorder:
-    """Groups requests into transactions on a thread of its own."""
+    """Groups writes into transactions on a thread of its own."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._queue: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[Write | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="recorder", daemon=True)
         self._thread.start()
 
-    def submit(self, request: Request) -> Future[Recorded]:
+    def submit(self, write: Write) -> Future[Recorded]:
         if self._queue.qsize() >= LONGEST_QUEUE:
             raise Unavailable("too many requests wait to be written")
-        self._queue.put(request)
-        return request.future
+        self._queue.put(write)
+        return write.future
 
-    async def record(self, request: Request) -> Recorded:
-        """Write a request from an event loop."""
-        request.waiter = asyncio.get_running_loop().create_future()
-        self.submit(request)
-        return await request.waiter
+    async def record(self, write: Write) -> Recorded:
+        """Write a write from an event loop."""
+        write.waiter = asyncio.get_running_loop().create_future()
+        self.submit(write)
+        return await write.waiter
 
     def close(self) -> None:
         """Write what waits, and stop."""
@@ -75,43 +75,41 @@ class Recorder:
         self._thread.join()
 
     def _run(self) -> None:
-        busy = False
-        while (first := self._queue.get()) is not None:
+        busy = ended = False
+        while not ended and (first := self._queue.get()) is not None:
             if busy:  # more are on their way, and a transaction costs as much for ten as for one
                 time.sleep(LINGER_SECONDS)
             group = [first]
-            ended = False
             while len(group) < LARGEST_GROUP and not self._queue.empty() and not ended:
-                following = self._queue.get()
-                ended = following is None
-                group += [] if following is None else [following]
+                if (following := self._queue.get()) is None:
+                    ended = True
+                else:
+                    group.append(following)
             busy = len(group) > 1
             self._commit(group)
-            if ended:
-                return
 
-    def _commit(self, group: list[Request]) -> None:
+    def _commit(self, group: list[Write]) -> None:
         try:
             with self._store.write() as connection:
                 answers = record(connection, group)
         except Exception as error:
-            if len(group) > 1:  # one request must not fail the others
-                for request in group:
-                    self._commit([request])
+            if len(group) > 1:  # one of them must not fail the others
+                for write in group:
+                    self._commit([write])
             else:
                 _deliver(group, [error])
         else:
             _deliver(group, answers)
 
 
-def _deliver(group: list[Request], answers: Sequence[Recorded | Exception]) -> None:
-    """Answer the group; each event loop is woken up once, not once per request."""
+def _deliver(group: list[Write], answers: Sequence[Recorded | Exception]) -> None:
+    """Answer the group; each event loop is woken up once, not once per write."""
     loops: dict[asyncio.AbstractEventLoop, list[tuple[Any, Any]]] = {}
-    for request, answer in zip(group, answers, strict=True):
-        if request.waiter is None:
-            _resolve([(request.future, answer)])
+    for write, answer in zip(group, answers, strict=True):
+        if write.waiter is None:
+            _resolve([(write.future, answer)])
         else:
-            loops.setdefault(request.waiter.get_loop(), []).append((request.waiter, answer))
+            loops.setdefault(write.waiter.get_loop(), []).append((write.waiter, answer))
     for loop, pairs in loops.items():
         loop.call_soon_threadsafe(_resolve, pairs)
 
@@ -126,39 +124,36 @@ def _resolve(pairs: list[tuple[Any, Any]]) -> None:
             future.set_result(answer)
 
 
-def record(connection: Connection, group: Sequence[Request]) -> list[Recorded]:
+def record(connection: Connection, group: Sequence[Write]) -> list[Recorded]:
     """Write a group inside a transaction; what is there already stays as it is."""
     decisions = _record_decisions(connection, group)
     fresh = _record_events(connection, group)
     answers = []
-    for request in group:
-        if request.decision is not None:
-            stored = decisions[request.decision["id"]]
-            answers.append(Recorded(decision=stored, repeated=stored is not request.decision))
+    for write in group:
+        if write.decision is not None:
+            stored = decisions[write.decision["id"]]
+            answers.append(Recorded(decision=stored, repeated=stored is not write.decision))
         else:
-            answers.append(Recorded(new_events=sum(fresh.pop(row["event_id"], 0) for row in request.events)))
+            answers.append(Recorded(new_events=sum(fresh.pop(row["event_id"], 0) for row in write.events)))
     return answers
 
 
-def _record_decisions(connection: Connection, group: Sequence[Request]) -> dict[str, Row]:
+def _record_decisions(connection: Connection, group: Sequence[Write]) -> dict[str, Row]:
     """The decision that counts for each id: the first of the group, or an earlier one."""
     first: dict[str, Row] = {}
     filters: dict[str, Row] = {}
-    for request in group:
-        if request.decision is not None:
-            first.setdefault(request.decision["id"], request.decision)
-        if request.filter is not None:
-            filters[request.filter["id"]] = request.filter
+    for write in group:
+        if write.decision is not None:
+            first.setdefault(write.decision["id"], write.decision)
+        if write.filter is not None:
+            filters[write.filter["id"]] = write.filter
     insert_new(connection, tables.filters, _by_key(filters))
     if insert_new(connection, tables.decisions, _by_key(first)) == len(first):
         return first
     table = tables.decisions
     stored = connection.execute(select(table).where(table.c.id.in_(first))).mappings()
-    return {row["id"]: _kept(first[row["id"]], dict(row)) for row in stored}
-
-
-def _kept(asked: Row, stored: Row) -> Row:
-    return asked if asked == stored else stored
+    asked = {row["id"]: (first[row["id"]], dict(row)) for row in stored}
+    return {key: new if new == old else old for key, (new, old) in asked.items()}
 
 
 def _by_key(rows: dict[str, Row]) -> list[Row]:
@@ -166,13 +161,12 @@ def _by_key(rows: dict[str, Row]) -> list[Row]:
     return [rows[key] for key in sorted(rows)]
 
 
-def _record_events(connection: Connection, group: Sequence[Request]) -> dict[str, int]:
+def _record_events(connection: Connection, group: Sequence[Write]) -> dict[str, int]:
     """1 for every event id that is new."""
-    events = {row["event_id"]: row for request in reversed(group) for row in reversed(request.events)}
-    known: set[str] = set()
-    ids, table = sorted(events), tables.outcomes
+    events = {row["event_id"]: row for write in reversed(group) for row in reversed(write.events)}
+    ids, key = sorted(events), tables.outcomes.c.event_id
     for start in range(0, len(ids), _IDS_AT_ONCE):
-        part = ids[start : start + _IDS_AT_ONCE]
-        known.update(connection.scalars(select(table.c.event_id).where(table.c.event_id.in_(part))))
-    insert_new(connection, table, [events[key] for key in ids if key not in known])
-    return {key: 1 for key in ids if key not in known}
+        for known in connection.scalars(select(key).where(key.in_(ids[start : start + _IDS_AT_ONCE]))):
+            del events[known]
+    insert_new(connection, tables.outcomes, _by_key(events))
+    return dict.fromkeys(events, 1)

@@ -16,16 +16,16 @@ from taurank.data.log import Log
 from taurank.errors import InputError
 from taurank.pilot import run as run_pilot
 from taurank.serve import tables
-from taurank.serve.deciding import Decider
+from taurank.serve.decisions import Decider
 from taurank.serve.export import export
+from taurank.serve.lift import run_jobs
 from taurank.serve.models import add_model, model_bytes
 from taurank.serve.policy import Policy
-from taurank.serve.promotion import demote, promote
-from taurank.serve.recording import Recorder
-from taurank.serve.retraining import RetrainConfig, cannot_tell, compare_offline, retrain
-from taurank.serve.server import run_jobs
-from taurank.serve.settling import settle
+from taurank.serve.recorder import Recorder
+from taurank.serve.retrain import RetrainConfig, cannot_tell, compare_offline, retrain
+from taurank.serve.settlement import settle
 from taurank.serve.store import Store
+from taurank.serve.surfaces import demote, promote
 
 
 def shop_for_days(store: Store, days: int, copies: int = 1, seed: int = 0) -> tuple[Decider, SetClock]:
@@ -39,20 +39,20 @@ def shop_for_days(store: Store, days: int, copies: int = 1, seed: int = 0) -> tu
     return made, clock
 
 
-def test_the_exported_log_is_what_happened(store: Store, tmp_path: Path) -> None:
-    made, _ = shop_for_days(store, 3)
+def test_the_exported_log_is_what_happened(sqlite_store: Store, tmp_path: Path) -> None:
+    made, _ = shop_for_days(sqlite_store, 3)
     paths = export(made, made.surfaces.get("home")).write(tmp_path / "out")
     log, visits = Log.read(paths[0]), pd.read_parquet(paths[1])
     frame = log.to_frame().set_index(["user_id", "item_id", "time"])
     period = made.surfaces.get("home").period
-    decisions = store.rows(select(tables.decisions))
+    decisions = sqlite_store.rows(select(tables.decisions))
     drawn = [row for row in decisions if row["shown"] != "[]"]
     assert set(zip(visits["user_id"], visits["time"], strict=True)) == {
         (row["user_id"], period.name(row["period"])) for row in drawn
     }
     bought = {
         (r["user_id"], r["item_id"], period.name(period.number(r["time"])))
-        for r in store.rows(select(tables.outcomes))
+        for r in sqlite_store.rows(select(tables.outcomes))
     }
     rows = 0
     for decision in drawn:
@@ -88,7 +88,7 @@ def test_retraining_makes_a_challenger(sqlite_store: Store) -> None:
     assert (surface.challenger, surface.share) == (result.version, 0.4)
     assert surface.since == surface.period.number(clock.now)
     again = retrain(made, "home", RetrainConfig("countingbayes", {"weight": 3.0}))
-    assert "still the challenger" in again.words
+    assert "still the challenger" in again.reason
     assert "home" in run_jobs(made)
 
 
@@ -97,20 +97,20 @@ def test_an_update_learns_what_a_fit_would(sqlite_store: Store) -> None:
     made, clock = shop_for_days(sqlite_store, 4, copies=3)
     plan = RetrainConfig("countingbayes", {"weight": 2.0}, update=True)
     first = retrain(made, "home", plan)
-    assert "fitted from nothing, because the incumbent has ids that are not text" in first.words
+    assert "fitted from nothing, because the incumbent has ids that are not text" in first.reason
     promote(sqlite_store, "home", first.version or "", "", clock.now)
     refused = retrain(made, "home", plan)
-    assert "no period has ended since the incumbent was stored" in refused.words
+    assert "no period has ended since the incumbent was stored" in refused.reason
     assert refused.version is None
     recorder = Recorder(sqlite_store)
     for day in range(3):
         visit(made, clock, small_world(), recorder, np.random.default_rng(day), copies=3)
         if day == 0:
-            assert "fewer than two periods have ended" in retrain(made, "home", plan, grace=0.0).words
+            assert "fewer than two periods have ended" in retrain(made, "home", plan, grace=0.0).reason
             demote(sqlite_store, "home", "", clock.now)
     recorder.close()
     again = retrain(made, "home", plan)
-    assert f"update of '{first.version}' with 3 periods" in again.words
+    assert f"update of '{first.version}' with 3 periods" in again.reason
     learner = made.models.get(again.version or "").learner
     fresh = plan.fitted(export(made, made.surfaces.get("home")).log)
     assert learner.users.values.equals(fresh.users.values)
@@ -119,7 +119,7 @@ def test_an_update_learns_what_a_fit_would(sqlite_store: Store) -> None:
     np.testing.assert_array_equal(learner.score_block(user), fresh.score_block(user))
     before = made.models.get(first.version or "").learner
     assert before.popularity_.sum() < learner.popularity_.sum()  # the incumbent in memory stayed as it was
-    assert "the incumbent is a CountingBayes" in retrain(made, "home", RetrainConfig("popular", update=True)).words
+    assert "the incumbent is a CountingBayes" in retrain(made, "home", RetrainConfig("popular", update=True)).reason
 
 
 def test_factors_are_updated(sqlite_store: Store) -> None:
@@ -131,7 +131,7 @@ def test_factors_are_updated(sqlite_store: Store) -> None:
         visit(made, clock, small_world(), recorder, np.random.default_rng(day), copies=3)
     recorder.close()
     again = retrain(made, "home", plan)
-    assert "with 2 periods" in again.words
+    assert "with 2 periods" in again.reason
     assert again.version is not None
 
 
@@ -180,7 +180,7 @@ def test_a_log_that_cannot_tell_is_refused(sqlite_store: Store) -> None:
     result = retrain(made, "home", RetrainConfig("popular", last=1))
     assert result.version is None
     lines = sqlite_store.rows(select(tables.history).where(tables.history.c.event == "not retrained"))
-    assert [line["reason"] for line in lines] == [result.words]
+    assert [line["reason"] for line in lines] == [result.reason]
     with pytest.raises(InputError, match="no learner"):
         retrain(made, "home", RetrainConfig("nothing"))
 

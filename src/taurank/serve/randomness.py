@@ -39,6 +39,16 @@ def fingerprint(text: str) -> str:
     return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()
 
 
+def secret_for(address: str) -> bytes:
+    """The secret in TAURANK_SECRET, or in the file ``secret`` of the store's folder."""
+    text = os.environ.get("TAURANK_SECRET")
+    if text is not None:
+        return _parse_secret(text, "TAURANK_SECRET")
+    if "://" in address:
+        raise InputError("set TAURANK_SECRET to 64 hexadecimal digits: a PostgreSQL store has no folder for it.")
+    return read_secret(address)
+
+
 def read_secret(folder: str | os.PathLike[str]) -> bytes:
     """The secret in ``folder/secret``, created on first use and readable by its owner only."""
     path = Path(folder) / "secret"
@@ -51,10 +61,10 @@ def read_secret(folder: str | os.PathLike[str]) -> bytes:
     else:
         with os.fdopen(handle, "w", encoding="ascii") as stream:
             stream.write(secrets.token_hex(_SECRET_BYTES))
-    return parse_secret(path.read_text(encoding="ascii"), str(path))
+    return _parse_secret(path.read_text(encoding="ascii"), str(path))
 
 
-def parse_secret(text: str, origin: str) -> bytes:
+def _parse_secret(text: str, origin: str) -> bytes:
     """A secret written as 64 hexadecimal digits."""
     try:
         secret = bytes.fromhex(text.strip())

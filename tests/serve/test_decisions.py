@@ -10,21 +10,20 @@ import pytest
 
 from support.shop import NOON, SECRET, SetClock, decider, fitted, open_shop
 from taurank.errors import InputError
-from taurank.serve.deciding import Decider, NoModel
+from taurank.serve.decisions import Decider, NoModel
 from taurank.serve.models import add_model, check_model, model_bytes
-from taurank.serve.promotion import demote, promote, roll_back, start_challenger, switch
-from taurank.serve.recording import Recorder
+from taurank.serve.recorder import Recorder
 from taurank.serve.store import NotFound, Store
-from taurank.serve.surfaces import put_surface
+from taurank.serve.surfaces import demote, promote, put_surface, roll_back, start_challenger, switch
 
 DAY = 86400.0
 
 
-def test_every_decision_can_be_replayed(store: Store) -> None:
-    open_shop(store)
+def test_every_decision_can_be_replayed(sqlite_store: Store) -> None:
+    open_shop(sqlite_store)
     made, clock = [], SetClock()
-    recorder = Recorder(store)
-    first = decider(store, clock)
+    recorder = Recorder(sqlite_store)
+    first = decider(sqlite_store, clock)
     for day in range(3):
         clock.now = NOON + day * DAY
         for user in range(45):  # five users are unknown to the model
@@ -33,8 +32,8 @@ def test_every_decision_can_be_replayed(store: Store) -> None:
             made.append(recorder.submit(first.decide("home", str(user), candidates, exclude)).result().decision)
     recorder.close()
     clock.now = NOON + 100 * DAY
-    store.close()  # connections are made anew
-    other = Decider(store, SECRET, clock)
+    sqlite_store.close()  # connections are made anew
+    other = Decider(sqlite_store, SECRET, clock)
     for row in made:
         assert row is not None
         items, shown = json.loads(row["shown"]), json.loads(row["propensities"])
@@ -138,10 +137,10 @@ def test_without_a_model(sqlite_store: Store) -> None:
         put_surface(sqlite_store, "mail", {"period": "day"})
 
 
-def test_models_are_checked(store: Store) -> None:
+def test_models_are_checked(sqlite_store: Store) -> None:
     content = model_bytes(fitted())
-    row = add_model(store, content, "a note", NOON)
-    assert row == add_model(store, content, "another note", NOON + 1)
+    row = add_model(sqlite_store, content, "a note", NOON)
+    assert row == add_model(sqlite_store, content, "another note", NOON + 1)
     assert (row["learner"], row["users"], row["items"]) == ("Popular", 40, 30)
     altered = bytearray(content)
     altered[len(content) // 2] ^= 1

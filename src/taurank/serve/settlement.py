@@ -14,22 +14,20 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
-from sqlalchemy import Connection, delete, insert, select
+from sqlalchemy import delete, insert, select
 
 from taurank.errors import InputError
 from taurank.serve import tables
-from taurank.serve.deciding import Decider
-from taurank.serve.recording import Row
+from taurank.serve.decisions import Decider
+from taurank.serve.recorder import Row
 from taurank.serve.surfaces import Surface
 
 GRACE_SECONDS = 300.0  # outcomes may arrive late by this much
 SAMPLE = 200  # decisions per period whose exploration is measured
-
-Bought = dict[str, list[tuple[float, str, float]]]  # user → (time, item, value)
 
 
 def settle(decider: Decider, surface: Surface, now: float, grace: float = GRACE_SECONDS) -> int:
@@ -44,25 +42,31 @@ def settle(decider: Decider, surface: Surface, now: float, grace: float = GRACE_
     return len(numbers)
 
 
-def settle_again(decider: Decider, surface: Surface, number: int, now: float) -> None:
-    """Settle a period anew, for outcomes that arrived after its settlement."""
+def settle_again(decider: Decider, name: str, time: float, now: float) -> str:
+    """Settle the period of a time again, for outcomes that arrived late; returns the period's name."""
+    surface = decider.surfaces.get(name)
+    number = surface.period.number(time)
     if surface.period.end(number) > now:
         raise InputError(f"the period {surface.period.name(number)} has not ended yet.")
-    of_period = (tables.decisions.c.surface == surface.name) & (tables.decisions.c.period == number)
+    of_period = (tables.decisions.c.surface == name) & (tables.decisions.c.period == number)
     ids = select(tables.decisions.c.id).where(of_period)
     with decider.store.write() as connection:
         connection.execute(delete(tables.positives).where(tables.positives.c.decision.in_(ids)))
         connection.execute(delete(tables.results).where(tables.results.c.decision.in_(ids)))
-        at = (tables.settled.c.surface == surface.name) & (tables.settled.c.period == number)
+        at = (tables.settled.c.surface == name) & (tables.settled.c.period == number)
         connection.execute(delete(tables.settled).where(at))
     _settle_period(decider, surface, number, now)
+    return surface.period.name(number)
 
 
 def _settle_period(decider: Decider, surface: Surface, number: int, now: float) -> None:
-    table = tables.decisions
+    table, outcomes = tables.decisions, tables.outcomes
     mine = (table.c.surface == surface.name) & (table.c.period == number)
     decisions = decider.store.rows(select(table).where(mine).order_by(table.c.id))
-    bought = _bought(decider, surface.period.start(number), surface.period.end(number))
+    start, end = surface.period.start(number), surface.period.end(number)
+    bought: dict[str, list[Row]] = defaultdict(list)
+    for row in decider.store.rows(select(outcomes).where((outcomes.c.time >= start) & (outcomes.c.time < end))):
+        bought[row["user_id"]].append(row)
     results, positives = [], []
     for place, decision in enumerate(decisions):  # ids are hashes: the first ones are a random sample
         items = _items_after(decision["time"], bought.get(decision["user_id"], ()))
@@ -71,11 +75,13 @@ def _settle_period(decider: Decider, surface: Surface, number: int, now: float) 
         results.append(_result(decision, len(items), rows, replay, place < SAMPLE))
         positives += rows
     with decider.store.write() as connection:
-        if not _is_settled(connection, surface.name, number):  # another process may have been faster
-            connection.execute(insert(tables.settled), {"surface": surface.name, "period": number, "time": now})
-            for target, rows in ((tables.results, results), (tables.positives, positives)):
-                if rows:
-                    connection.execute(insert(target), rows)
+        at = (tables.settled.c.surface == surface.name) & (tables.settled.c.period == number)
+        if connection.scalar(select(tables.settled.c.period).where(at)) is not None:
+            return  # another process was faster
+        connection.execute(insert(tables.settled), {"surface": surface.name, "period": number, "time": now})
+        for target, rows in ((tables.results, results), (tables.positives, positives)):
+            if rows:
+                connection.execute(insert(target), rows)
 
 
 @dataclass(frozen=True)
@@ -99,25 +105,12 @@ class _Replay:
 _NOTHING = _Replay({}, 1.0, 0.0)
 
 
-def _is_settled(connection: Connection, surface: str, number: int) -> bool:
-    at = (tables.settled.c.surface == surface) & (tables.settled.c.period == number)
-    return connection.scalar(select(tables.settled.c.period).where(at)) is not None
-
-
-def _bought(decider: Decider, start: float, end: float) -> Bought:
-    table = tables.outcomes
-    bought: Bought = defaultdict(list)
-    for row in decider.store.rows(select(table).where((table.c.time >= start) & (table.c.time < end))):
-        bought[row["user_id"]].append((row["time"], row["item_id"], row["value"]))
-    return bought
-
-
-def _items_after(time: float, events: Any) -> dict[str, float]:
+def _items_after(time: float, events: Iterable[Row]) -> dict[str, float]:
     """What was bought after the decision, with its value; an item bought twice counts once."""
     items: dict[str, float] = defaultdict(float)
-    for when, item, value in sorted(events):
-        if when >= time:
-            items[item] += value
+    for event in sorted(events, key=lambda row: (row["time"], row["item_id"], row["value"])):
+        if event["time"] >= time:
+            items[event["item_id"]] += event["value"]
     return items
 
 

@@ -15,14 +15,13 @@ from taurank.errors import InputError
 from taurank.learners.pairs import Pairs
 from taurank.serve import tables
 from taurank.serve.export import export
-from taurank.serve.lift import against_holdout, arm_lift, compare_challenger, read_visits
+from taurank.serve.lift import against_holdout, arm_lift, compare_challenger, judge, read_visits
 from taurank.serve.models import add_model, model_bytes
 from taurank.serve.policy import Policy
-from taurank.serve.promotion import judge, promote, start_challenger
-from taurank.serve.recording import Recorder, Request
-from taurank.serve.settling import settle, settle_again
+from taurank.serve.recorder import Recorder, Write
+from taurank.serve.settlement import settle, settle_again
 from taurank.serve.store import Store
-from taurank.serve.surfaces import put_surface
+from taurank.serve.surfaces import promote, put_surface, start_challenger
 
 DAY = 86400.0
 
@@ -40,7 +39,7 @@ def test_lift_of_a_decision_by_hand(store: Store) -> None:
         {"event_id": str(n), "user_id": "3", "item_id": item, "time": when, "value": 2.0}
         for n, (when, item) in enumerate(events)
     ]
-    recorder.submit(Request(events=rows)).result()
+    recorder.submit(Write(events=rows)).result()
     surface = made.surfaces.get("home")
     assert settle(made, surface, clock.now) == 0  # the day has not ended
     assert settle(made, surface, clock.now + DAY) == 1
@@ -56,8 +55,8 @@ def test_lift_of_a_decision_by_hand(store: Store) -> None:
     values = {(r["item_id"], r["treated"]): r["value"] for r in store.rows(select(tables.positives))}
     assert values == {(shown[0], 1): 4.0, (other, 0): 2.0}
     late = {"event_id": "late", "user_id": "3", "item_id": shown[2], "time": NOON + 5, "value": 1.0}
-    recorder.submit(Request(events=[late])).result()
-    settle_again(made, surface, row["period"], clock.now + DAY)
+    recorder.submit(Write(events=[late])).result()
+    settle_again(made, "home", NOON, clock.now + DAY)
     assert store.rows(select(tables.results))[0]["lift"] == pytest.approx(2 - p / (1 - p))
     recorder.close()
 
@@ -207,7 +206,7 @@ def test_a_sample_ratio_mismatch_stops_the_gate(sqlite_store: Store) -> None:
         connection.execute(tables.results.insert(), rows)
     comparison = compare_challenger(sqlite_store, surface)
     assert comparison.mismatch
-    assert comparison.bounds[0] > 0  # it would have been promoted
+    assert comparison.lift.last[1] > 0  # it would have been promoted
     assert judge(sqlite_store, surface, NOON) == "sample-ratio mismatch"
     assert judge(sqlite_store, surface, NOON) == "sample-ratio mismatch"
     alerts = sqlite_store.rows(select(tables.history).where(tables.history.c.event == "alert"))

@@ -1,0 +1,294 @@
+"""Learners that train factors: hyper-parameters, ``fit``, and what a fitted one can do.
+
+A method declares its epoch: which samples with which weight go to which kernel. The options of a fit are in
+``options``, the loop around the epochs in ``training``, and how long to train in ``holdout``.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+
+from taurank._random import Stream, stream
+from taurank._threads import worker_count
+from taurank._types import Codes, Floats32
+from taurank._validation import check_number, generator
+from taurank.data.ids import Ids
+from taurank.data.log import Log
+from taurank.data.schema import Array
+from taurank.errors import InputError, TooLittleData
+from taurank.learners import holdout
+from taurank.learners.base import Learner
+from taurank.learners.features import pulled
+from taurank.learners.options import Record, TrainingOptions, UpdateOptions, history_frame
+from taurank.learners.recommend import MAX_THREADS
+from taurank.learners.scores import dot_products
+from taurank.learners.training import Checkpoint, Epoch, Schedule, State, Training, aligned, identity_of
+from taurank.learners.update import NewRows, rows_of_new_users
+from taurank.sgd.folding import fold_drawn
+from taurank.sgd.samplers import Sampler, draw, draw_into
+from taurank.sgd.scheduler import Factors, Pairwise, Pointwise, Stats, factor_table
+from taurank.sgd.strata import Strata
+
+REGULARIZATION_GRID = (0.3, 0.1, 0.03, 0.01, 0.003, 0.001, 0.0003, 0.0001)
+CAP_GRID = (0.7, 0.5, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001)
+MAX_FACTORS = 1 << 16
+UPDATE_SHARE = 10  # an update makes a tenth of the epochs of a fit
+_ROWS_AT_ONCE = 1 << 16
+
+
+@dataclass(kw_only=True, eq=False)
+class FactorLearner(Learner):
+    """Matrix factorization s_ui = p_u · q_i, trained by stratified SGD.
+
+    ``factors`` is d, ``learning_rate`` η, ``regularization`` γ; an epoch makes as many updates as the method has
+    positives. The rate falls geometrically from η to ``rate_decay`` · η (1: constant). ``threads`` (None: all cores)
+    changes the speed, never a bit of the result.
+    """
+
+    factors: int = 200
+    learning_rate: float = 0.03
+    regularization: float = 0.01
+    epochs: int = 200
+    rate_decay: float = 0.03
+    threads: int | None = None
+
+    stored: ClassVar[Mapping[str, Array]] = {
+        "user_factors": Array("float32", ("users", "factors")),
+        "item_factors": Array("float32", ("items", "factors")),
+        "trained": Array("int64", (1,), optional=True),  # epochs
+    }
+    uses_features: ClassVar[bool] = True
+    estimates_effects: ClassVar[bool] = True  # else held-out outcomes measure it where there are no propensities
+    space: ClassVar[Mapping[str, Sequence[Any]]] = {"regularization": REGULARIZATION_GRID}
+    _item_tables: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        check_number("factors", self.factors, 1, MAX_FACTORS, integer=True)
+        check_number("epochs", self.epochs, 1, integer=True)
+        if self.threads is not None:
+            check_number("threads", self.threads, 1, MAX_THREADS, integer=True)
+        check_number("regularization", self.regularization, 0)
+        check_number("learning_rate", self.learning_rate, 0)
+        check_number("rate_decay", self.rate_decay, 0, maximum=1)
+        for name in ("learning_rate", "rate_decay"):
+            if getattr(self, name) == 0:
+                raise InputError(f"{name} must be larger than 0.")
+
+    @abstractmethod
+    def prepare(self, log: Log) -> Epoch:
+        """The method itself: read the log once and return an epoch; ``TooLittleData`` if nothing is to be trained."""
+
+    def updates_per_epoch(self, log: Log) -> int:
+        return self.prepare(log).updates
+
+    # training
+
+    @property
+    def _schedule(self) -> Schedule:
+        return Schedule(self.epochs, self.learning_rate, self.rate_decay)
+
+    def _train(self, log: Log, options: TrainingOptions) -> list[Record]:
+        state = self._run(log, options, self._schedule, self.random_state)
+        self.holdout_ = history_frame(state.held_out, options.metrics)
+        return state.history
+
+    def _update(self, rows: NewRows, options: UpdateOptions) -> list[Record]:
+        """Train on from the factors of the model, on all rows that are given."""
+        known, trained = (len(self._fitted("user_factors_")), len(self.item_factors_)), self._trained_epochs
+        start = self._tables(rows.log.n_users, rows.log.n_items)
+        if known[0] < rows.log.n_users:
+            users = Ids(rows.log.users.values[: known[0]], rows.log.users.column)
+            items = Ids(rows.log.items.values[: known[1]], rows.log.items.column)
+            new = rows_of_new_users(users, items, rows.log)
+            start.users[known[0] :, : self.factors] = self._folded(new, self._epoch_of_new_users(new))
+        schedule = replace(self._schedule, epochs=options.epochs or -(-trained // UPDATE_SHARE))
+        seed = rows.seed(self.random_state, *start)  # tells this update from any other, also in the checkpoint
+        history = self._run(rows.all_rows(), options, schedule, seed, start, known).history
+        self.trained_ = np.array([trained], np.int64)
+        return history
+
+    def _run(
+        self, log: Log, options: TrainingOptions, schedule: Schedule, random_state: Any,
+        start: Factors | None = None, known: tuple[int, int] = (0, 0),
+    ) -> State:  # fmt: skip
+        """Train from the factors of ``start`` (None: random ones), or from the checkpoint if there is one.
+
+        The first ``known`` users and items are trained already, with or without rows.
+        """
+        checkpoint, state = None, None
+        if options.checkpoint is not None:
+            identity = identity_of(self, options, schedule, random_state, log)
+            checkpoint = Checkpoint.of(options.checkpoint, identity)
+            state = checkpoint.read()
+        held_out = state.held_out if state else self._hold_out_run(log, options, schedule, random_state)
+        epoch = self._epoch(log, options, known)
+        full = schedule
+        if held_out:
+            schedule = holdout.refit_schedule(full, held_out, options.best_epoch(held_out), epoch.updates)
+        if state is None:
+            state = self._begin(log, random_state, start)
+            state.held_out = held_out
+        Training(self, epoch, schedule, options).run(state, checkpoint)
+        self._set_factors(state.result)
+        self.trained_ = np.array([state.best_epoch or state.epoch], np.int64)
+        if checkpoint:
+            self._checkpoint = checkpoint
+        options.warn_if_improving(type(self).__name__, held_out or state.history, full.epochs)
+        return state
+
+    def _hold_out_run(
+        self, log: Log, options: TrainingOptions, schedule: Schedule, random_state: Any
+    ) -> list[Record]:
+        """The epochs of a fit to a part of the log, measured on the rest; empty if there is nothing to find out."""
+        if not options.holds_out or schedule.epochs < holdout.MIN_EPOCHS:
+            return []
+        held = holdout.hold_out(log, not self.estimates_effects)
+        if held is None:
+            return []
+        try:
+            epoch = self._epoch(held.rest, options)
+        except TooLittleData:  # without the rows that are held out, the method lacks something it needs
+            return []
+        run = holdout.run_schedule(schedule)
+        checks = holdout.check_epochs(run.epochs)
+        users = holdout.affordable_users(run.epochs * epoch.updates, len(checks), log.n_items)
+        watched = replace(
+            options, validation=held.gains, validation_users=options.validation_users or users,
+            checkpoint=None, callback=None,
+        )  # fmt: skip
+        training = Training(self, epoch, run, watched, checks, f"{type(self).__name__}, held-out part")
+        history: list[Record] = training.run(self._begin(held.rest, random_state)).history
+        return history
+
+    def _epoch(self, log: Log, options: TrainingOptions, known: tuple[int, int] = (0, 0)) -> Epoch:
+        """An epoch of the method, followed by the pull of the features if there are any."""
+        epoch = self.prepare(log)
+        return epoch if options.features is None else pulled(epoch, options.features, log, known)
+
+    def _begin(self, log: Log, random_state: Any, start: Factors | None = None) -> State:
+        """The state before the first epoch."""
+        seed = int(generator(random_state).integers(2**63))
+        return State(seed, start or self._initial(log, seed))
+
+    def _initial(self, log: Log, seed: int) -> Factors:
+        """Factors before the first epoch: normal, standard deviation 0.1/√d."""
+        rng = np.random.default_rng(np.random.SeedSequence(seed))
+        users = factor_table(log.n_users, self.factors)
+        items = factor_table(log.n_items * self._item_tables, self.factors)
+        for table in (users, items):
+            for first, rows in normal_rows(rng, len(table), self.factors):
+                table[first : first + len(rows), : self.factors] = rows
+        return Factors(users, items)
+
+    @property
+    def _trained_epochs(self) -> int:
+        """The epochs after which the fit was best; those of a new user and of an update follow from them."""
+        return int(self.__dict__.get("trained_", [self.epochs])[0])
+
+    def _tables(self, n_users: int, n_items: int) -> Factors:
+        """The factors of the model as training needs them; a new row begins as the mean of all."""
+        return Factors(aligned(self._fitted("user_factors_"), n_users), aligned(self.item_factors_, n_items))
+
+    def _set_factors(self, tables: Factors) -> None:
+        """Take over factors, which training goes on to change."""
+        self.user_factors_ = tables.users[:, : self.factors].copy()
+        self.item_factors_ = tables.items[:, : self.factors].copy()
+
+    # new users
+
+    def fold(self, log: Log) -> None:
+        """Train the rows of these users as a fit would, with the items as they are."""
+        epoch = self._epoch_of_new_users(log)
+        if epoch and not epoch.fold:
+            raise InputError(
+                f"{type(self).__name__} cannot fold in new users: its epoch has no fold; give update the log of the "
+                "fit (past=log), or recommend with unknown_users='popular'."
+            )
+        self.user_factors_ = self._folded(log, epoch)
+
+    def _epoch_of_new_users(self, log: Log) -> Epoch | None:
+        """None if these rows say nothing that the method uses."""
+        try:
+            return self.prepare(log)
+        except TooLittleData:
+            return None
+
+    def _folded(self, log: Log, epoch: Epoch | None) -> Floats32:
+        """The factors of these users, each the mean of all known users before the first epoch."""
+        start = self._tables(len(self._fitted("user_factors_")) + 1, len(self.item_factors_))
+        users = factor_table(log.n_users, self.factors)
+        users[:] = start.users[-1]
+        schedule = replace(self._schedule, epochs=self._trained_epochs)
+        seed = int(generator(self.random_state if isinstance(self.random_state, int) else 0).integers(2**63))
+        if epoch and epoch.fold:
+            for number in range(schedule.epochs):
+                rate, threads = schedule.rate(number), worker_count(self.threads)
+                epoch.fold(Factors(users, start.items), seed, number, rate, threads)
+        return users[:, : self.factors].copy()
+
+    # scores
+
+    def score_block(self, user_codes: Codes) -> Floats32:
+        return dot_products(self._fitted("user_factors_")[user_codes], self.item_factors_)
+
+    @property
+    def scores_are_products(self) -> bool:
+        """Whether ``recommend`` may search the factors for the best: not if a subclass scores in its own way."""
+        return getattr(self.score_block, "__func__", None) is FactorLearner.score_block
+
+
+def normal_rows(rng: np.random.Generator, count: int, factors: int) -> Iterator[tuple[int, Floats32]]:
+    """Initial rows, normal with standard deviation 0.1/√d, some at a time: the number of the first, and the rows."""
+    for first in range(0, count, _ROWS_AT_ONCE):
+        noise = rng.standard_normal((min(_ROWS_AT_ONCE, count - first), factors), np.float32)
+        yield first, noise * np.float32(0.1 / math.sqrt(factors))
+
+
+@dataclass(kw_only=True, eq=False)
+class DrawnLearner(FactorLearner):
+    """Methods that draw their samples from all cells, as many in an epoch as the log has positives.
+
+    A subclass declares its sampler and its losses.
+    """
+
+    _run_samples: ClassVar[Callable[..., Stats]]  # run_pairwise_samples or run_pointwise_samples
+
+    @abstractmethod
+    def sampler(self, log: Log) -> Sampler:
+        """Look at the log once and return how to draw; ``TooLittleData`` if it lacks a class of cells."""
+
+    @abstractmethod
+    def step_params(self) -> Pairwise | Pointwise:
+        """The hyper-parameters of a step."""
+
+    def prepare(self, log: Log) -> Epoch:
+        n = int(np.count_nonzero(log.outcome))
+        if not n:
+            raise TooLittleData(f"{type(self).__name__} found no positive outcome in this log.")
+        if log.value is not None:
+            raise InputError(
+                f"{type(self).__name__} draws outcomes and cannot weigh them by the column 'value'; leave the column "
+                "out, or use a learner that passes over the outcomes, such as dlce or bpr."
+            )
+        sampler = self.sampler(log)
+        strata, params, run_samples = Strata(log.n_users, log.n_items, n), self.step_params(), type(self)._run_samples
+
+        def run(factors: Factors, seed: int, number: int, rate: float, threads: int) -> Stats:
+            key = stream(seed, number, Stream.DRAWN_SAMPLES)
+            with strata.buffer(n, sampler.record) as drawn:
+                with strata.buffer(n, sampler.record) as spare:
+                    draw_into(drawn, spare, sampler, log.n_users, key, threads)
+                now = params._replace(learning_rate=rate)
+                return run_samples(factors, drawn, strata, seed, number, now, threads)
+
+        def fold(factors: Factors, seed: int, number: int, rate: float, threads: int) -> None:
+            drawn = draw(sampler, n, log.n_users, stream(seed, number, Stream.DRAWN_SAMPLES), threads)
+            fold_drawn(factors, drawn, params._replace(learning_rate=rate), log.n_users, threads)
+
+        return Epoch(run, n, fold)

@@ -1,0 +1,227 @@
+"""What ``fit`` and ``update`` are asked to do, and the records they leave: one per epoch."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, wraps
+from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar
+
+import numpy as np
+
+from taurank._types import Codes
+from taurank._validation import check_instance, check_integer, check_number
+from taurank.data.features import Features
+from taurank.data.files import check_target, is_folder
+from taurank.data.log import Log
+from taurank.data.remote import RemoteGains
+from taurank.errors import InputError, OverlapWarning, TrainingLogWarning, UnfinishedWarning
+from taurank.estimation.gains import Gains
+from taurank.evaluation.evaluate import evaluate
+from taurank.evaluation.metrics import Metric, parse
+from taurank.evaluation.rankers import Ranker
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Metrics = str | Metric | Sequence[str | Metric]
+P = ParamSpec("P")
+S = TypeVar("S")
+Options = TypeVar("Options")
+
+MIN_CHECKS = 8  # to tell that a curve is still rising
+RISE, LATE = 0.01, 0.75  # "still improving": by 1% in the last quarter of the epochs
+
+
+@dataclass(frozen=True)
+class Record:
+    """What one epoch did; ``metrics`` is empty where nothing was measured."""
+
+    epoch: int
+    loss: float
+    updates: int
+    metrics: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainingOptions:
+    """The arguments that ``fit`` and ``update`` share; ``Learner.fit`` says what they mean."""
+
+    validation: Gains | RemoteGains | Literal["auto"] | None = None
+    metric: Metrics = "CDCG"
+    patience: int | None = 10
+    show_progress: bool | None = None
+    checkpoint: str | os.PathLike[str] | None = None
+    validate_every: int | None = None
+    checkpoint_minutes: float = 5.0
+    callback: Callable[[Any, Record], None] | None = None
+    validation_users: int | None = None
+    features: Features | None = None
+
+    def __post_init__(self) -> None:
+        if self.validation is not None and not (self.holds_out or isinstance(self.validation, RemoteGains)):
+            check_instance("validation", self.validation, Gains, "taurank.gains, such as gains.capped_ips(log, cap)")
+        for name in ("patience", "validate_every", "validation_users"):
+            if getattr(self, name) is not None:
+                check_integer(name, getattr(self, name))
+        if self.callback is not None and not callable(self.callback):
+            raise InputError(f"callback must be a function of a learner and a record, got {self.callback!r}.")
+        if self.features is not None:
+            check_instance("features", self.features, Features, "taurank.Features(users=frame, items=frame)")
+        check_number("checkpoint_minutes", self.checkpoint_minutes, 0)
+        if self.checkpoint is not None and not is_folder(self.checkpoint):  # a folder for a remote log
+            check_target(self.checkpoint)
+        _ = self.metrics  # parsed now, so that a wrong name is refused before the fit
+
+    @property
+    def holds_out(self) -> bool:
+        """Whether a part of the log is to be held out."""
+        return isinstance(self.validation, str) and self.validation == "auto"
+
+    @cached_property
+    def metrics(self) -> tuple[Metric, ...]:
+        """The first one decides about early stopping."""
+        several = isinstance(self.metric, Iterable) and not isinstance(self.metric, (str, Metric))
+        given: Any = self.metric if several else [self.metric]
+        metrics = tuple(one if isinstance(one, Metric) else parse(one) for one in given)
+        if not metrics:
+            raise InputError("metric is empty; name at least one, such as CDCG.")
+        return metrics
+
+    @property
+    def gains(self) -> Gains | RemoteGains | None:
+        """What a check measures, if anything."""
+        return None if isinstance(self.validation, str) else self.validation
+
+    @cached_property
+    def sample(self) -> Codes | None:
+        """The users whose mean a check is; None: all."""
+        if isinstance(self.gains, RemoteGains):
+            chosen: Codes | None = getattr(self.gains, "chosen", None)
+            return chosen
+        if self.gains is None or self.validation_users is None:
+            return None
+        users = np.unique(self.gains.user)
+        return choose_users(users, self.validation_users, seed=0) if len(users) > self.validation_users else None
+
+    @cached_property
+    def _sampled_gains(self) -> Any:
+        """The validation, without the rows of users that are not sampled where nothing else needs them.
+
+        An estimate that also counts cells without a row is made from its whole log.
+        """
+        gains = self.gains
+        if not isinstance(gains, Gains) or self.sample is None or (gains.estimator and gains.estimator.is_dense):
+            return gains
+        rows = np.isin(gains.user, self.sample)
+        columns = {name: getattr(gains, name)[rows] for name in ("user", "item", "time", "value")}
+        return replace(gains, log=None, estimator=None, **columns)
+
+    def measure(self, learner: Ranker, threads: int | None = None) -> dict[str, float]:
+        """The validation metrics by name; empty without validation."""
+        if self.gains is None:
+            return {}
+        with warnings.catch_warnings():
+            for known in (OverlapWarning, TrainingLogWarning):  # noise once per check; see warn_of_training_log
+                warnings.simplefilter("ignore", known)
+            result = evaluate(learner, self._sampled_gains, list(self.metrics), threads=threads)
+        if self.sample is None:
+            return {metric.name: float(result[metric.name].mean) for metric in self.metrics}
+        return {one.name: float(np.nanmean(result[one.name].per_user[self.sample])) for one in self.metrics}
+
+    def merit(self, metrics: dict[str, float]) -> float:
+        """The first metric, signed so that larger is better."""
+        value = metrics[self.metrics[0].name]
+        return value if self.metrics[0].larger_is_better else -value
+
+    def best_epoch(self, records: Sequence[Record]) -> int:
+        """The epoch whose check was the best, the first of equals."""
+        return max((record for record in records if record.metrics), key=lambda one: self.merit(one.metrics)).epoch
+
+    def warn_of_training_log(self, fingerprint: str | None) -> None:
+        """Early stopping by the training log itself notices no overfitting."""
+        if self.gains is not None and self.gains.log_fingerprint == fingerprint is not None:
+            warnings.warn(
+                "the validation gains come from the training log, so overfitting goes unnoticed; use another log.",
+                TrainingLogWarning,
+                stacklevel=4,
+            )
+
+    def warn_if_improving(self, name: str, records: Sequence[Record], epochs: int) -> None:
+        """Warn if the last check is the best, and better by far than the checks well before the end."""
+        checked = [(record.epoch, self.merit(record.metrics)) for record in records if record.metrics]
+        if len(checked) < MIN_CHECKS or max(merit for _, merit in checked) > checked[-1][1]:
+            return
+        last_epoch, last = checked[-1]
+        if last - max(merit for epoch, merit in checked if epoch <= LATE * last_epoch) > RISE * abs(last):
+            warnings.warn(
+                f"{name} was still improving by the validation's {self.metrics[0].name} when its {epochs} epochs "
+                f"ended; try epochs={2 * epochs}, or a larger learning_rate.",
+                UnfinishedWarning,
+                stacklevel=6,
+            )
+
+
+@dataclass(frozen=True)
+class FitOptions(TrainingOptions):
+    """The arguments of ``fit`` after the log."""
+
+    validation: Gains | RemoteGains | Literal["auto"] | None = "auto"
+    metric: Metrics = "CDCG"
+
+
+@dataclass(frozen=True)
+class UpdateOptions(TrainingOptions):
+    """The arguments of ``update`` after the log."""
+
+    past: Log | None = None
+    epochs: int | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.holds_out:
+            raise InputError("an update holds nothing out; give it the gains of another log as validation, or None.")
+        if self.past is not None:
+            check_instance("past", self.past, Log, "Log.read or Log.from_frame")
+        if self.epochs is not None:
+            check_integer("epochs", self.epochs)
+
+
+def takes(
+    options: Callable[P, Options],
+) -> Callable[[Callable[[S, Any, Options], S]], Callable[Concatenate[S, Any, P], S]]:
+    """Give a method the fields of ``options`` as arguments after the log; it receives them as one object."""
+
+    def decorate(method: Callable[[S, Any, Options], S]) -> Callable[Concatenate[S, Any, P], S]:
+        @wraps(method)
+        def call(self: S, log: Any, *args: P.args, **named: P.kwargs) -> S:
+            return method(self, log, options(*args, **named))
+
+        own = list(inspect.signature(method).parameters.values())[:2]
+        shown = inspect.Signature([*own, *inspect.signature(options).parameters.values()])
+        call.__signature__ = shown  # type: ignore[attr-defined]
+        return call  # type: ignore[return-value]  # log has a name
+
+    return decorate
+
+
+def choose_users(users: Codes, count: int, seed: int) -> Codes:
+    """``count`` of these users, at random."""
+    return np.random.default_rng(np.random.SeedSequence(seed)).choice(users, count, replace=False)
+
+
+def history_frame(records: Sequence[Record], metrics: Sequence[Metric]) -> pd.DataFrame:
+    """``epoch, loss, updates`` and a column per metric that was measured, NaN in epochs without a check."""
+    import pandas as pd
+
+    columns: dict[str, Any] = {
+        "epoch": np.array([record.epoch for record in records], np.int64),
+        "loss": np.array([record.loss for record in records], np.float64),
+        "updates": np.array([record.updates for record in records], np.int64),
+    }
+    for name in (metric.name for metric in metrics if any(metric.name in record.metrics for record in records)):
+        columns[name] = np.array([record.metrics.get(name, np.nan) for record in records], np.float64)
+    return pd.DataFrame(columns)

@@ -1,0 +1,158 @@
+"""Decisions: which items a user is shown on a surface in a period, and with which probabilities.
+
+A decision depends on the surface, the user, the period, the secret, the model, the policy and the filter, and
+on nothing else; ``replay`` repeats it from the stored row.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from sqlalchemy import select
+from threadpoolctl import threadpool_limits
+
+from taurank._types import Floats, Floats32
+from taurank.serve import randomness, tables
+from taurank.serve.models import Registry, ServedModel
+from taurank.serve.policy import Policy
+from taurank.serve.recorder import Row, Write
+from taurank.serve.store import Conflict, NotFound, Store
+from taurank.serve.surfaces import Surfaces
+
+Clock = Callable[[], float]
+
+
+class NoModel(Conflict):
+    """A surface without a model was asked for a list."""
+
+
+@dataclass(frozen=True)
+class Filter:
+    """What a request allows: ``candidates`` (None: all items of the model) without ``exclude``."""
+
+    candidates: Sequence[str] | None = None
+    exclude: Sequence[str] = ()
+
+    @classmethod
+    def from_request(cls, candidates: Sequence[str] | None, exclude: Sequence[str]) -> Filter | None:
+        if candidates is None and not exclude:
+            return None
+        return cls(None if candidates is None else list(dict.fromkeys(candidates)), sorted(set(exclude)))
+
+
+@dataclass(frozen=True)
+class Eligible:
+    """The items that compete for the slots, and their scores."""
+
+    items: Sequence[str]
+    scores: Floats32
+
+
+def eligible(model: ServedModel | None, user: str, chosen: Filter | None) -> Eligible:
+    """The eligible items in a fixed order.
+
+    A candidate that the model does not know gets the user's lowest score: it is shown with the floor's
+    probability, so that a new item collects data. Without a model all candidates are equal.
+    """
+    items: Sequence[str] = ()
+    if chosen is not None and chosen.candidates is not None:
+        banned = set(chosen.exclude)
+        items = [item for item in chosen.candidates if item not in banned]
+    elif model is None:
+        raise NoModel("the surface has no model yet; promote one, or send candidates.")
+    if model is None:
+        return Eligible(items, np.zeros(len(items), np.float32))
+    scores = model.scores(user)
+    if chosen is None:
+        return Eligible(model.items, scores)
+    if chosen.candidates is None:
+        banned_codes = [model.item_code[item] for item in chosen.exclude if item in model.item_code]
+        codes = np.delete(np.arange(len(model.items)), banned_codes)
+        return Eligible([model.items[code] for code in codes], scores[codes])
+    places = np.array([model.item_code.get(item, -1) for item in items], np.int64)
+    return Eligible(items, np.where(places >= 0, scores[places], scores.min(initial=np.inf)).astype(np.float32))
+
+
+class Decider:
+    """Makes decisions and repeats them."""
+
+    def __init__(self, store: Store, secret: bytes, clock: Clock) -> None:
+        self.store, self.clock = store, clock
+        self._secret = secret
+        self.surfaces, self.models = Surfaces(store), Registry(store)
+        # one BLAS thread for the whole process: the bits of a score must not depend on the load
+        self._limits = threadpool_limits(1, user_api="blas")
+        self._policy = lru_cache(256)(self._read_policy)
+
+    def decide(
+        self, name: str, user: str, candidates: Sequence[str] | None = None, exclude: Sequence[str] = ()
+    ) -> Write:
+        """The decision of now, ready to be recorded; a decision recorded earlier in the period prevails."""
+        surface, now = self.surfaces.get(name), self.clock()
+        arm, period = surface.arm(self.surfaces.salt, user), surface.period.number(now)
+        chosen = Filter.from_request(candidates, exclude)
+        body = None if chosen is None else json.dumps(asdict(chosen))
+        key = None if body is None else randomness.fingerprint(body)
+        row = {
+            "id": randomness.decision_id(name, user, period), "surface": name, "user_id": user, "period": period,
+            "time": now, "arm": arm, "model": surface.model(arm), "policy": surface.policy_id, "filter": key,
+        }  # fmt: skip
+        items, pi = self._draw(row, surface.policy, chosen)
+        row |= {"shown": json.dumps(items), "propensities": json.dumps(pi)}
+        return Write(decision=row, filter=None if body is None else {"id": key, "body": body})
+
+    def replay(self, decision: Row) -> tuple[list[str], list[float]]:
+        """The list of a stored decision, drawn again."""
+        return self._draw(decision, self._policy(decision["policy"]), self._filter(decision))
+
+    def propensities(self, decision: Row) -> tuple[Sequence[str], Floats]:
+        """Every eligible item of a stored decision, shown or not, with its π; nothing if no list was drawn."""
+        options = self._options(decision, self._filter(decision))
+        return options.items, self._policy(decision["policy"]).probabilities(options.scores)
+
+    def propensities_of(self, decision: Row, model: ServedModel, policy: Policy) -> dict[str, float]:
+        """π that another model and policy would have given to the items of a stored decision."""
+        options = eligible(model, decision["user_id"], self._filter(decision))
+        return dict(zip(options.items, policy.probabilities(options.scores).tolist(), strict=True))
+
+    def describe(self, key: str, items: Sequence[str]) -> dict[str, Any]:
+        """A stored decision with its list, and π of any ``items``."""
+        rows = self.store.rows(select(tables.decisions).where(tables.decisions.c.id == key))
+        if not rows:
+            raise NotFound("there is no such decision.")
+        known, pi = self.propensities(rows[0])
+        propensity = dict(zip(known, pi.tolist(), strict=True))
+        shown = {name: json.loads(rows[0][name]) for name in ("shown", "propensities")}
+        asked = {item: propensity.get(item, 0.0) for item in items}
+        return {**rows[0], **shown, "eligible": len(known), "propensity_of": asked}
+
+    def _draw(self, row: Row, policy: Policy, chosen: Filter | None) -> tuple[list[str], list[float]]:
+        """The shown items, best score first, and their π."""
+        options = self._options(row, chosen)
+        pi = policy.probabilities(options.scores)
+        key = randomness.stream_key(self._secret, row["surface"], row["user_id"], row["period"])
+        shown = policy.draw(pi, key)
+        best_first = shown[np.argsort(-options.scores[shown], kind="stable")]
+        return [options.items[place] for place in best_first], pi[best_first].tolist()
+
+    def _options(self, row: Row, chosen: Filter | None) -> Eligible:
+        """What competes for the slots of a decision; nothing if its arm gets no list."""
+        if row["arm"] == "off" or (row["arm"] == "holdout" and row["model"] is None):
+            return Eligible([], np.zeros(0, np.float32))
+        model = None if row["model"] is None else self.models.get(row["model"])
+        return eligible(model, row["user_id"], chosen)
+
+    def _filter(self, decision: Row) -> Filter | None:
+        if decision["filter"] is None:
+            return None
+        query = select(tables.filters.c.body).where(tables.filters.c.id == decision["filter"])
+        return Filter(**json.loads(self.store.rows(query)[0]["body"]))
+
+    def _read_policy(self, key: str) -> Policy:
+        query = select(tables.policies.c.body).where(tables.policies.c.id == key)
+        return Policy(**json.loads(self.store.rows(query)[0]["body"]))
