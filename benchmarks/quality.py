@@ -256,7 +256,9 @@ def measured(ranker: object, truth: tr.Gains) -> dict[str, float]:
 
 def chosen(learner: tr.EmpiricalBayes) -> str:
     best = learner.setting_
-    return f"{best.prior}, strength {best.strength:g}" + (f", rank {best.rank}" if best.rank else "")
+    return f"{best.prior}, strength {best.strength:g}" + (
+        f", rank {best.rank}" if best.rank else f", {best.steps} steps"
+    )
 
 
 def print_row(

@@ -20,6 +20,7 @@ from taurank.learners.empirical_bayes.taste import TastePrior
 
 PRIORS = (*GROUPS, "taste")
 STRENGTHS = (3.0, 300.0, 30_000.0)  # of the pull toward the cluster, in pairs; groups are compared at the second
+MORE_STEPS = 10  # tried where the weakest pull is best
 TASTE_STRENGTHS = (1.0, 3.0, 10.0)  # shapes of the Gamma prior
 USUAL_TASTE, RANK = 1.0, 16
 
@@ -45,10 +46,12 @@ def choose(
     """
     scores: dict[Setting, float] = {}
 
-    def try_strengths(prior: Prior, strengths: Iterable[float]) -> None:
-        for each in strengths:
-            setting = replace(prior.setting, strength=each)
+    def try_settings(prior: Prior, settings: Iterable[Setting]) -> None:
+        for setting in settings:
             scores[setting] = replace(prior, setting=setting).log_likelihood(held_out)
+
+    def with_strengths(setting: Setting, strengths: Iterable[float]) -> list[Setting]:
+        return [replace(setting, strength=strength) for strength in strengths]
 
     fixed = strength is not None or held_out.hides_pairs
     best: Prior | None = None
@@ -57,11 +60,14 @@ def choose(
             # one clustering is enough; a fine one, because items whose cluster fits them badly rely on their own
             # pairs, and the choice would overrate these
             prior = CountPrior(usual(name, strength), threads, SHAPES[-1:]).fit(held_out.pairs, covariates)
-            try_strengths(prior, [prior.setting.strength])
+            try_settings(prior, [prior.setting])
             best = prior if best is None or scores[prior.setting] > scores[best.setting] else best
     if best is not None and not fixed:
-        try_strengths(best, (STRENGTHS[0], STRENGTHS[2]))
+        try_settings(best, with_strengths(best.setting, (STRENGTHS[0], STRENGTHS[2])))
+        chosen = max(scores, key=lambda setting: scores[setting])
+        if chosen.strength == STRENGTHS[0]:
+            try_settings(best, [replace(chosen, steps=MORE_STEPS)])
     if "taste" in priors:
         latent = TastePrior(usual("taste", strength, rank), threads).fit(held_out.pairs, covariates)
-        try_strengths(latent, [latent.setting.strength] if fixed else TASTE_STRENGTHS)
+        try_settings(latent, [latent.setting] if fixed else with_strengths(latent.setting, TASTE_STRENGTHS))
     return scores

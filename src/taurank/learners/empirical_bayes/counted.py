@@ -37,7 +37,6 @@ Shapes = tuple[tuple[int, int], ...]
 # of clusterings: quantiles of treated share × quantiles of control rate
 SHAPES: Shapes = ((2, 6), (3, 5), (4, 4))
 RATES = make_rates(24, 1e-4, 0.98)
-STEPS = 3  # of EM on a segment's own pairs: stopping early is a second way to stay near its cluster
 MOST = 0.999  # of a rate
 PAIRS_PER_CLUSTER = 20_000  # fewer clusters, and a stronger pull, where pairs are too few for own distributions
 CLUSTER_STEPS = 300
@@ -75,7 +74,7 @@ class CountPrior(Prior):
         moments = np.zeros((len(segments.patterns.weight), 3))
         for parents, parent in segments.clusterings:
             base = Base(parents, parent, segments.means, self.setting.strength, segments.independent)
-            moments += posteriors(segments.patterns, base, STEPS, segments.grid, self.threads)
+            moments += posteriors(segments.patterns, base, self.setting.steps, segments.grid, self.threads)
         return moments / len(segments.clusterings)
 
     @property

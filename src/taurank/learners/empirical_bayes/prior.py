@@ -30,11 +30,12 @@ NOTHING, TREATED_NEGATIVE, TREATED_POSITIVE, CONTROL_POSITIVE, NOT_HELD_OUT = ra
 
 @dataclass(frozen=True)
 class Setting:
-    """The name of a prior, its strength (in pairs, or in purchases for taste), and the rank of taste."""
+    """The name of a prior, its strength (in pairs, or in purchases for taste), the rank of taste, and steps of EM."""
 
     prior: str
     strength: float
     rank: int = 0
+    steps: int = 3  # on a segment's own pairs: stopping early is a second way to stay near its cluster
 
 
 @dataclass(frozen=True)
