@@ -139,7 +139,7 @@ class Race:
         options = {name: value for name, value in self.authors.items() if not isinstance(value, dict)}
         options.pop("updates")
         sizes = {"factors": self.sizes.factors, "threads": self.sizes.threads}
-        return tr.LEARNERS[self.method](**options, **sizes, random_state=0)
+        return tr.learners.LEARNERS[self.method](**options, **sizes, random_state=0)
 
     def per_epoch(self) -> int:
         return int(self.learner().updates_per_epoch(data(*self.key)[0]))
@@ -178,7 +178,7 @@ class Clock:
 
 @cache
 def authors() -> Any:
-    return tomllib.loads((resources.files("taurank_paper.plan") / "experiments" / "authors.toml").read_text("utf-8"))
+    return tomllib.loads((resources.files("taurank_paper") / "experiments" / "authors.toml").read_text("utf-8"))
 
 
 @cache

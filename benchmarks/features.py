@@ -119,7 +119,7 @@ def benchmark_update(quick: bool) -> pd.DataFrame:
 
 
 def _fitted(name: str, log: tr.Log, features: tr.Features | None = None) -> tr.Learner:
-    return tr.LEARNERS[name](**LEARNERS[name], random_state=0).fit(log, None, features=features)
+    return tr.learners.LEARNERS[name](**LEARNERS[name], random_state=0).fit(log, None, features=features)
 
 
 def _updated(model: tr.Learner, news: tr.Log, past: tr.Log | None) -> tr.Learner:

@@ -38,7 +38,7 @@ from taurank.learners.empirical_bayes.choice import STRENGTHS  # noqa: E402
 from taurank.learners.empirical_bayes.counted import SHAPES, CountPrior  # noqa: E402
 from taurank.learners.empirical_bayes.prior import Setting, hold_out  # noqa: E402
 from taurank.learners.pairs import count  # noqa: E402
-from taurank_paper.runs import limits  # noqa: E402
+from taurank_paper import limits  # noqa: E402
 
 METRICS = ("CP@10", "CP@100", "CDCG")
 TARGETS = {"CP@10": 94.0, "CP@100": 94.0, "CDCG": 95.0}

@@ -14,10 +14,11 @@ import numpy as np
 from taurank._jit import compiled
 from taurank._random import Stream, stream, stream_key
 from taurank._threads import run_together
+from taurank._types import Floats32, Longs
 from taurank.estimation.gains import Gains
 from taurank.sgd.negatives import draw_others
 from taurank.sgd.planning import block_offsets, by_user, plan_users
-from taurank.sgd.samples import PAIR, Float32s, Longs, Samples
+from taurank.sgd.samples import PAIR, Samples
 from taurank.sgd.scheduler import BlockProgress, Factors, blocks_ready, finish_blocks, take_ticket
 from taurank.sgd.strata import Cut, Schedule, Strata
 
@@ -66,7 +67,7 @@ def _draw(cut: Cut, schedule: Schedule, samples: Samples, begin: Longs, end: Lon
 
 @compiled
 def _touch_units(
-    unit: int, users: Float32s, items: Float32s, schedule: Schedule, samples: Samples, begin: Longs, end: Longs,
+    unit: int, users: Floats32, items: Floats32, schedule: Schedule, samples: Samples, begin: Longs, end: Longs,
     progress: BlockProgress,
 ) -> int:  # fmt: skip
     """Run units in the order of the schedule, each when its blocks are free; as in training."""
@@ -80,7 +81,7 @@ def _touch_units(
 
 
 @compiled
-def _touch(users: Float32s, items: Float32s, samples: Samples) -> None:
+def _touch(users: Floats32, items: Floats32, samples: Samples) -> None:
     little = np.float32(1e-9)
     for n in range(len(samples)):
         u, i, j = np.uint64(samples[n].user), np.uint64(samples[n].item), np.uint64(samples[n].other)

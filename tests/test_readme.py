@@ -60,7 +60,7 @@ def test_the_main_table_is_the_one_of_the_results() -> None:
 
 
 def test_the_learners_are_all_named() -> None:
-    from taurank import LEARNERS
+    from taurank.learners import LEARNERS
 
     assert ", ".join(LEARNERS) in " ".join(README.split())
 

@@ -124,7 +124,7 @@ def test_the_defaults_or_the_start_are_tried_first(data: tuple[Log, Gains]) -> N
         tune("dlce", *data, space=SPACE, start={"capp": 1})
 
 
-@pytest.mark.filterwarnings("ignore::taurank.UnfinishedWarning")
+@pytest.mark.filterwarnings("ignore::taurank.errors.UnfinishedWarning")
 def test_a_class_of_the_users_own_is_searched_over_any_kind_of_value(data: tuple[Log, Gains]) -> None:
     tuning = tune(Own, *data, trials=8, fixed=FIXED)
     assert isinstance(tuning.learner(), Own)

@@ -1,7 +1,7 @@
 """Rank items by the causal effect of recommending them.
 
-The public names are loaded when they are first used, so that ``import taurank`` costs nothing. The list of
-them is ``_PUBLIC``; the imports for type checkers repeat it, and a test compares the two.
+The public names are loaded when they are first used, so that ``import taurank`` costs nothing. The block for type
+checkers is the one list of them: this module reads it.
 """
 
 from __future__ import annotations
@@ -11,63 +11,42 @@ from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
-_PUBLIC = {
-    "taurank": ["cluster", "pilot"],
-    "taurank.data.features": ["Features"],
-    "taurank.data.channels": ["Channels"],
-    "taurank.data.log": ["Log"],
-    "taurank.errors": [
-        "DivergedError", "InputError", "MissingExtra", "OverlapWarning", "TrainingLogWarning", "UnfinishedWarning",
-    ],
-    "taurank.estimation": ["gains", "propensity"],
-    "taurank.estimation.gains": ["Gains"],
-    "taurank.evaluation": ["bounds"],
-    "taurank.evaluation.estimate": ["estimate"],
-    "taurank.evaluation.estimates": ["Estimate"],
-    "taurank.evaluation.evaluate": ["compare", "evaluate"],
-    "taurank.evaluation.metrics": ["Metric"],
-    "taurank.evaluation.results": ["Result"],
-    "taurank.learners": [
-        "BLCE", "BPR", "CUBN", "DLCE", "DLTO", "LEARNERS", "ULBPR", "ULRMF", "CausE", "CountingBayes",
-        "EmpiricalBayes", "Learner", "Popular", "Random", "load", "scorer",
-    ],
-    "taurank.learners.channels": ["BestChannel"],
-    "taurank.tuning": ["tune"],
-    "taurank.worlds": ["dunnhumby", "shop"],
-    "taurank.worlds.world": ["World"],
-}  # fmt: skip
-
-_HOMES = {name: home for home, names in _PUBLIC.items() for name in names}
-__all__ = sorted(_HOMES)
-
 if TYPE_CHECKING:  # isort: off
-    from taurank import cluster as cluster, pilot as pilot
-    from taurank.data.features import Features as Features
+    from taurank import cluster as cluster, errors as errors, learners as learners, pilot as pilot
     from taurank.data.channels import Channels as Channels
+    from taurank.data.features import Features as Features
     from taurank.data.log import Log as Log
-    from taurank.errors import DivergedError as DivergedError, InputError as InputError
-    from taurank.errors import MissingExtra as MissingExtra, OverlapWarning as OverlapWarning
-    from taurank.errors import TrainingLogWarning as TrainingLogWarning
-    from taurank.errors import UnfinishedWarning as UnfinishedWarning
+    from taurank.errors import InputError as InputError
     from taurank.estimation import gains as gains, propensity as propensity
     from taurank.estimation.gains import Gains as Gains
     from taurank.evaluation import bounds as bounds
     from taurank.evaluation.estimate import estimate as estimate
-    from taurank.evaluation.estimates import Estimate as Estimate
     from taurank.evaluation.evaluate import compare as compare, evaluate as evaluate
     from taurank.evaluation.metrics import Metric as Metric
-    from taurank.evaluation.results import Result as Result
     from taurank.learners import BLCE as BLCE, BPR as BPR, CUBN as CUBN, DLCE as DLCE, DLTO as DLTO
-    from taurank.learners import LEARNERS as LEARNERS
     from taurank.learners import ULBPR as ULBPR, ULRMF as ULRMF, CausE as CausE, CountingBayes as CountingBayes
-    from taurank.learners import EmpiricalBayes as EmpiricalBayes
-    from taurank.learners import Learner as Learner, Popular as Popular, Random as Random, load as load
-    from taurank.learners import scorer as scorer
+    from taurank.learners import EmpiricalBayes as EmpiricalBayes, Popular as Popular, Random as Random
+    from taurank.learners import Learner as Learner, load as load
     from taurank.learners.channels import BestChannel as BestChannel
     from taurank.tuning import tune as tune
-    from taurank.worlds import dunnhumby as dunnhumby, shop as shop
+    from taurank.worlds import dunnhumby as dunnhumby
     from taurank.worlds.world import World as World
 # isort: on
+
+
+def _homes() -> dict[str, str]:
+    """The module of each name, from lines such as ``from taurank.data.log import Log as Log``."""
+    homes: dict[str, str] = {}
+    with open(__file__, encoding="utf-8") as source:
+        for line in source:
+            if line.startswith("    from taurank"):
+                _, home, _, *names = line.replace(",", "").split()
+                homes |= dict.fromkeys(names[::3], home)
+    return homes
+
+
+_HOMES = _homes()
+__all__ = sorted(_HOMES)
 
 
 def __getattr__(name: str) -> Any:

@@ -9,13 +9,10 @@ import numpy as np
 import numpy.typing as npt
 
 from taurank._jit import cached_njit, compiled
+from taurank._types import Codes, Longs
 
-Starts = npt.NDArray[np.int64]
 
-
-def group(
-    user: npt.NDArray[np.int32], n_users: int, *columns: npt.NDArray[Any]
-) -> tuple[Starts, list[npt.NDArray[Any]]]:
+def group(user: Codes, n_users: int, *columns: npt.NDArray[Any]) -> tuple[Longs, list[npt.NDArray[Any]]]:
     """Where each user's rows start, and the columns grouped by user, each user's rows in their order.
 
     Columns that are grouped already are shared, not copied.
@@ -30,7 +27,7 @@ def group(
     return start, grouped
 
 
-def row_order(user: npt.NDArray[np.int32], n_users: int) -> tuple[Starts, npt.NDArray[Any]]:
+def row_order(user: Codes, n_users: int) -> tuple[Longs, npt.NDArray[Any]]:
     """Where each user's rows start, and the numbers of the rows grouped by user, each user's in their order."""
     start = _starts(user, n_users)
     order = np.empty(len(user), index_type(len(user)))
@@ -43,7 +40,7 @@ def index_type(n: int) -> type[np.int32] | type[np.int64]:
     return np.int32 if n < 2**31 else np.int64
 
 
-def _starts(user: npt.NDArray[np.int32], n_users: int) -> Starts:
+def _starts(user: Codes, n_users: int) -> Longs:
     start = np.zeros(n_users + 1, np.int64)
     _tally(user, start)  # np.bincount would copy the column to larger integers
     return np.cumsum(start)

@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from support.command_line import COMMANDS, GROUPS, Command
-from taurank import LEARNERS, __version__
+from taurank import __version__
 from taurank.cli import options
 from taurank.cli.options import path_uses
+from taurank.learners import LEARNERS
 
 HEAVY = {"numpy", "pandas", "numba", "duckdb", "pyarrow", "scipy", "altair", "optuna", "jinja2", "narwhals"}
 

@@ -5,15 +5,21 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 pytest.importorskip("fastapi", reason="the service needs the extra 'serve'")
 
 from typer.testing import CliRunner
 
-from support.shop import fitted
+from support.shop import fitted, small_world
+from taurank import DLCE
 from taurank.cli.server import group
+from taurank.data.shards import ShardedArray, write_shard
 from taurank.errors import InputError
+from taurank.serve.retrain import RetrainConfig
+from taurank.serve.schemas import ChallengerBody
+from taurank.serve.surfaces import DEFAULT_SHARE
 
 RUNNER = CliRunner()
 
@@ -53,6 +59,7 @@ def test_from_nothing_to_a_model(store: str, tmp_path: Path) -> None:
         (["model", "demote"], "no challenger"),
         (["model", "challenge", "0123456789abcdef"], "no model '0123456789abcdef'"),
         (["settle", "2999-01-07"], "not ended yet"),
+        (["decision", "0" * 32], "no such decision"),
         (["settle", "tomorrow"], "'tomorrow' is not a valid date"),
         (["surface", "switch", "maybe"], "on or off"),
         (["model", "upload", "missing"], "missing"),
@@ -77,6 +84,23 @@ def test_a_challenger_by_hand(store: str, tmp_path: Path) -> None:
     assert "is the challenger of home" in call(store, "model", "challenge", versions[1], "--share=0.3")
     assert json.loads(call(store, "surface", "list"))[0]["share"] == 0.3
     assert "no challenger now" in call(store, "model", "demote", "--reason=enough")
+    call(store, "model", "challenge", versions[1])
+    shares = {ChallengerBody(model="0" * 16).share, RetrainConfig().share, DEFAULT_SHARE}
+    assert {json.loads(call(store, "surface", "list"))[0]["share"]} == shares
+
+
+def test_a_model_in_a_folder_is_served(store: str, tmp_path: Path) -> None:
+    """What a cluster fit saves: arrays of users in several files."""
+    learner = DLCE(factors=4, epochs=2, random_state=0).fit(small_world().sample(3, random_state=5).log)
+    parts = np.array_split(learner.user_factors_, 2)
+    learner.save(tmp_path / "whole")
+    shards = [write_shard(tmp_path, "user_factors", number, part) for number, part in enumerate(parts)]
+    learner.user_factors_ = ShardedArray(tmp_path, shards)  # type: ignore[assignment]
+    learner.save(tmp_path / "folder")
+    assert (tmp_path / "folder").is_dir()
+    version = call(store, "model", "upload", str(tmp_path / "folder")).strip()
+    assert version == call(store, "model", "upload", str(tmp_path / "whole")).strip()
+    assert "is the incumbent of home" in call(store, "model", "promote", version)
 
 
 def test_a_change_leaves_the_other_settings_alone(store: str) -> None:

@@ -27,7 +27,7 @@ import taurank as tr
 from taurank.cli.arguments import read_ranker
 from taurank.cluster import connection, distributed_fit, pieces
 from taurank.cluster import pool as cluster_pool
-from taurank.sgd.visits import visits
+from taurank.cluster.visits import visits
 
 PLAIN: dict[str, Any] = {"factors": 12, "epochs": 3, "random_state": 3}
 METRICS = ["CDCG", "CP@10", "CAR"]
@@ -108,7 +108,7 @@ def test_learners_without_factors_score_the_same(
     assert (one.score_block(users) == tr.load(tmp_path / "model").score_block(users)).all()
 
 
-@pytest.mark.filterwarnings("ignore::taurank.UnfinishedWarning")
+@pytest.mark.filterwarnings("ignore::taurank.errors.UnfinishedWarning")
 def test_a_fit_holds_out_the_same_rows_and_ends_with_the_same_bits(
     data: tuple[Any, Any], local: tuple[tr.Log, tr.Log], tmp_path: Path
 ) -> None:
@@ -128,7 +128,7 @@ def test_a_fit_holds_out_the_same_rows_and_ends_with_the_same_bits(
     pd.testing.assert_frame_equal(again.holdout_, one.holdout_)
 
 
-@pytest.mark.filterwarnings("ignore::taurank.UnfinishedWarning")
+@pytest.mark.filterwarnings("ignore::taurank.errors.UnfinishedWarning")
 @pytest.mark.parametrize("learner", [tr.BPR, tr.DLCE])
 def test_a_log_with_one_time_and_no_propensities_holds_out_pairs(
     learner: Any, data: tuple[Any, Any], logs: tuple[Path, Path], tmp_path: Path
@@ -197,7 +197,7 @@ def test_evaluation_has_the_same_numbers(
     function = getattr(tr.gains, estimator)
     options = {"cap": 0.1} if estimator == "capped_ips" else {}
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", tr.OverlapWarning)
+        warnings.simplefilter("ignore", tr.errors.OverlapWarning)
         want = tr.evaluate(models[0], function(local[1], **options), METRICS)
         got = tr.evaluate(models[1], function(data[1], **options), METRICS)
     assert want.unknown_users == got.unknown_users > 0
@@ -285,7 +285,7 @@ def test_a_scorer_needs_no_engine_and_recommends_the_same(models: tuple[Any, Any
     """What Spark's mapInArrow and Ray Data's map_batches call, pickled on the way."""
     one, _ = models
     one.save(tmp_path / "model.tau")
-    score = pickle.loads(pickle.dumps(tr.scorer(tmp_path / "model.tau", k=4)))
+    score = pickle.loads(pickle.dumps(tr.learners.scorer(tmp_path / "model.tau", k=4)))
     users = pa.table({"user_id": one.users.values})
     batches = list(score(iter(users.to_batches(max_chunksize=50))))
     want = one.recommend(k=4)
@@ -310,7 +310,7 @@ import sys, time, warnings
 warnings.simplefilter("ignore")
 import hashlib, numpy as np, taurank as tr
 from taurank.cluster import distributed_fit, pieces
-from taurank.sgd.visits import visits
+from taurank.cluster.visits import visits
 pieces.ROWS_PER_PIECE = 4_000
 address, counts, log, checkpoint, pause, *test = sys.argv[1:]
 for workers in map(int, counts.split(",")):
@@ -429,7 +429,7 @@ def test_a_lost_worker_costs_an_evaluation_only_its_groups(
 ) -> None:
     os.kill(data[0].cluster.pool.pids()[0], signal.SIGKILL)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", tr.OverlapWarning)
+        warnings.simplefilter("ignore", tr.errors.OverlapWarning)
         got = tr.evaluate(models[1], tr.gains.capped_ips(data[1], 0.1), METRICS)
         want = tr.evaluate(models[0], tr.gains.capped_ips(local[1], 0.1), METRICS)
     assert all((got[name].per_user == want[name].per_user).all() for name in METRICS)

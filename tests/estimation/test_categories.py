@@ -74,7 +74,7 @@ def fitted(shop: CategoryShop, *names: str, score: bool = True) -> tuple[propens
     return model, model.at(CELLS[0], CELLS[1], np.broadcast_to(times, (USERS, ITEMS)))
 
 
-def test_known_shelves_make_the_sum_of_weights_fit_where_learned_shares_do_not(shop: CategoryShop) -> None:
+def test_known_categories_make_the_sum_of_weights_fit_where_learned_shares_do_not(shop: CategoryShop) -> None:
     """A user with a single visit has no exposures at other times: learned shares spread over the whole catalog."""
     (_, learned), (_, shelved), (_, scored) = (
         fitted(shop), fitted(shop, "items", "categories", score=False), fitted(shop, "items", "categories"),

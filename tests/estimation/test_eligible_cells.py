@@ -123,7 +123,7 @@ def test_values_weigh_gains_and_what_learners_learn() -> None:
         assert np.array_equal(scores[0], scores[1])
         assert not np.array_equal(scores[0], scores[2])
     with pytest.raises(InputError, match="ULRMF draws outcomes and cannot weigh them by the column 'value'"):
-        tr.LEARNERS["ulrmf"]().fit(doubled)
+        tr.learners.LEARNERS["ulrmf"]().fit(doubled)
 
 
 def test_a_fit_that_does_not_converge_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -396,7 +396,8 @@ class TestVerdict:
         assert "it rests on 6 users (at least 20 needed)" in verdict.reason
 
     def test_the_training_log_is_refused(self, log: Log) -> None:
-        from taurank import Popular, TrainingLogWarning
+        from taurank import Popular
+        from taurank.errors import TrainingLogWarning
 
         with pytest.warns(TrainingLogWarning):
             result = evaluate(Popular().fit(log), log, "CP@10")

@@ -88,7 +88,7 @@ class TestContract:
         assert kind().fit(log).history_.empty
         assert not (tmp_path / "state").exists()
 
-    @pytest.mark.filterwarnings("ignore::taurank.UnfinishedWarning")
+    @pytest.mark.filterwarnings("ignore::taurank.errors.UnfinishedWarning")
     def test_the_first_metric_decides(self, log: Log, truth: Gains) -> None:
         fits = {}
         for metrics in (("CAR", "CDCG"), ("CDCG", "CAR")):
@@ -224,7 +224,7 @@ class TestDivergence:
 
 class TestTrainingLog:
     def test_validation_on_the_training_log_is_said_once(self, log: Log) -> None:
-        with pytest.warns(tr.TrainingLogWarning, match="come from the training log") as warned:
+        with pytest.warns(tr.errors.TrainingLogWarning, match="come from the training log") as warned:
             BPR(random_state=0, factors=4, epochs=5).fit(log, tr.gains.ips(log), validate_every=1)
         assert len(warned) == 1
 

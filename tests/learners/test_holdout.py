@@ -11,8 +11,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from taurank import BPR, DLCE, ULBPR, InputError, Log, Random, UnfinishedWarning, World, evaluate, gains
+from taurank import BPR, DLCE, ULBPR, InputError, Log, Random, World, evaluate, gains
 from taurank.data.eligibility import Eligibility
+from taurank.errors import UnfinishedWarning
 from taurank.learners.holdout import check_epochs, hold_out, refit_schedule, run_schedule
 from taurank.learners.options import FitOptions, Record
 from taurank.learners.training import Schedule
@@ -148,7 +149,7 @@ def test_held_out_rows_do_not_change_the_hold_out_run(small: Log) -> None:
     assert curves[0]["CDCG"].tolist() != curves[1]["CDCG"].tolist()
 
 
-@pytest.mark.filterwarnings("ignore::taurank.UnfinishedWarning")
+@pytest.mark.filterwarnings("ignore::taurank.errors.UnfinishedWarning")
 def test_the_refit_is_a_plain_fit_of_that_many_epochs(small: Log) -> None:
     options: dict[str, Any] = {"factors": 4, "learning_rate": 0.05, "random_state": 0}
     automatic = DLCE(**options, epochs=60, threads=1).fit(small)

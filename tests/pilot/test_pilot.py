@@ -104,7 +104,7 @@ def test_lists_stay_within_the_users_categories(shop: Shop, result: Pilot) -> No
     lists = result.rankings["bpr"].recommend(k=10)
     user = lists["user_id"].str[1:].astype(int).to_numpy()
     item = lists["item_id"].str[1:].astype(int).to_numpy()
-    assert (p.shelves[user] == p.category[item][:, None]).any(1).all()
+    assert (p.categories[user] == p.category[item][:, None]).any(1).all()
 
 
 def test_additive_propensities_alone_are_refused(tmp_path: Path) -> None:

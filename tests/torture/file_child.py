@@ -117,10 +117,10 @@ def archives(folder: Path) -> tuple[Callable[[np.random.Generator], Path], Read]
     world = tr.World.synthetic(30, 20, random_state=0)
     log = world.sample(3, random_state=1).log
     world.save(folder / "world")
-    for name, learner in tr.LEARNERS.items():
+    for name, learner in tr.learners.LEARNERS.items():
         factors = {"factors": 4, "epochs": 2} if hasattr(learner, "factors") else {}
         learner(random_state=0, **factors).fit(log).save(folder / name)
-    whole = {name: _parts(folder / name) for name in ("world", *tr.LEARNERS)}
+    whole = {name: _parts(folder / name) for name in ("world", *tr.learners.LEARNERS)}
 
     def make(rng: np.random.Generator) -> Path:
         name = str(rng.choice(list(whole)))

@@ -18,7 +18,7 @@ NAMES = ("bpr", "ulbpr", "ulrmf", "cause")
 def work(seed: int) -> int:
     sample = tr.World.synthetic(60, 40, random_state=seed).sample(2, random_state=seed)
     for name in NAMES:
-        kind: Any = tr.LEARNERS[name]
+        kind: Any = tr.learners.LEARNERS[name]
         model = kind(factors=8, epochs=2, random_state=0, threads=2).fit(sample.log)
         tr.evaluate(model, sample.truth, "CP@10")
     return seed

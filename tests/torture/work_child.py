@@ -18,7 +18,7 @@ def data() -> Any:
 
 
 def learner(name: str, epochs: int) -> Any:
-    kind: Any = tr.LEARNERS[name]
+    kind: Any = tr.learners.LEARNERS[name]
     return kind(factors=16, epochs=epochs, learning_rate=0.003, random_state=0, threads=2)
 
 

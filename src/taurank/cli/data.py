@@ -116,7 +116,7 @@ def shop(
     counts = write_tables(made, out, messy=messy, recorded=record, threads=threads)
     for name, rows in counts.items():
         say(f"{name + '.parquet':<24}{rows:>14,} rows")
-    note(f"Wrote {made!r} to {out}; its truth is in truth.parquet and shop.truth.")
+    note(f"Wrote {made!r} to {out}; its truth is in truth.parquet and shop.json.")
 
 
 def _make_folder(out: Path) -> None:

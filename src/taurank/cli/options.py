@@ -25,7 +25,7 @@ class Use(Enum):
 
 READS, WRITES, FOLDER, CHECKPOINT = Use
 
-# the keys of taurank.LEARNERS, here too so that completion need not import them
+# the keys of taurank.learners.LEARNERS, here too so that completion need not import them
 LEARNERS = (
     "random", "popular", "bpr", "ulbpr", "ulrmf", "cause", "blce", "dlto", "dlce", "countingbayes", "empiricalbayes",
     "cubn",

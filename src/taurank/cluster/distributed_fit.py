@@ -7,13 +7,13 @@ from typing import Any
 
 from taurank.cluster import routing
 from taurank.cluster.pool import WorkerPool
+from taurank.cluster.visits import first_blocks, total_of, visits
 from taurank.cluster.worker_fit import SNAPSHOT, EpochReport, Job, WorkerFit
 from taurank.data.shards import write_manifest
 from taurank.errors import TooLittleData
 from taurank.sgd.losses import SURROGATES
 from taurank.sgd.scheduler import Pairwise, Stats
 from taurank.sgd.strata import Strata
-from taurank.sgd.visits import first_blocks, total_of, visits
 
 PIECES_AT_ONCE = 4  # per worker, on their way through the object store
 

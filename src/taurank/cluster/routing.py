@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from taurank.cluster.pieces import Piece, read_part
+from taurank.cluster.visits import first_blocks
 from taurank.cluster.worker_fit import Job
 from taurank.data.ids import Catalog, Codes
 from taurank.data.shards import Shard, write_shard
 from taurank.sgd.strata import Strata
-from taurank.sgd.visits import first_blocks
 
 Float32s = npt.NDArray[np.float32]
 

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from taurank._types import Codes
+from taurank.cluster.visits import Residents, recut
 from taurank.data.shards import Shard, ShardedArray, open_arrays, read_manifest, write_shard
 from taurank.learners.factors import normal_rows
 from taurank.learners.pairwise import baskets_of
@@ -23,7 +24,6 @@ from taurank.sgd.planning import by_user
 from taurank.sgd.samples import NO_BASKETS
 from taurank.sgd.scheduler import Pairwise, UnitStats, factor_table
 from taurank.sgd.strata import ItemBlocks, cut_items
-from taurank.sgd.visits import Residents, recut
 
 Float32s = npt.NDArray[np.float32]
 SNAPSHOT = "factors"

@@ -12,13 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from taurank._types import Codes, Floats, Longs
 from taurank._validation import check_integer
 from taurank.data.log import Log
-
-Codes = npt.NDArray[np.int32]
-Floats = npt.NDArray[np.float64]
 
 _ITEM_PRIOR = 20.0  # treated rows of the mean item that every item's rate is shrunk toward
 _USER_PRIOR = 3.0  # expected purchases that every user's readiness is shrunk toward 1 with
@@ -34,8 +31,8 @@ class Variate:
 
     user_factor: Floats  # folds × users × terms
     item_factor: Floats  # folds × items × terms
-    fold_of_time: npt.NDArray[np.intp]
-    fold_of_user: npt.NDArray[np.intp] | None = None
+    fold_of_time: Longs
+    fold_of_user: Longs | None = None
 
     @property
     def folds(self) -> int:

@@ -23,7 +23,7 @@ ROUNDING_64 = 1.2e-16  # a little more than 2⁻⁵³
 TINY_32 = 1.2e-38  # a float32 product that underflows loses at most this
 HUGE_32 = 1e37  # products of longer rows may overflow in float32
 TILE = 512  # items whose scores fit into the near caches, for 256 users
-SOME_ITEMS = 2000  # to see how fast their principal directions decay
+SOME_ITEMS = 1000  # to see how fast their principal directions decay
 SURVIVOR = 6.0  # cost of scoring a pair, in products of a pair
 WORTHWHILE = 0.8  # of the cost without a rotation
 FEW_USERS = 32  # for so few, converting items for BLAS does not pay
@@ -96,7 +96,7 @@ def _directions(items: Floats32, k: int, sample: Floats32) -> Floats | None:
     _, directions = np.linalg.eigh(some.T.astype(np.float64) @ some)
     directions = directions[:, ::-1]
     least = np.partition(sample @ items.T, len(items) - k, axis=1)[:, [len(items) - k]]
-    costs = {h: (h + 1) / d for h in (d // 8, d // 4, d // 2) if h}
+    costs = {h: (h + 1) / d for h in (d // 8, d // 4, d // 2, 5 * d // 8) if h}
     for h in costs:
         bounds = _rotated(sample, directions[:, :h]) @ _rotated(some, directions[:, :h]).T
         costs[h] += SURVIVOR * float(np.mean(bounds > least))

@@ -252,12 +252,12 @@ def _bands(surface: Surface, periods: list[int], lines: dict[str, ConfidenceSequ
     frame = pd.concat(frames).replace([np.inf, -np.inf], np.nan).dropna(subset="estimate")
     bounded = frame.dropna()
     x = alt.X("period:T", title=None, scale=alt.Scale(type="utc"))
-    color = alt.Color("line:N", sort=list(lines))
+    color = alt.Color("line:N", sort=list(lines), legend=alt.Legend(symbolOpacity=1))
     # early bands are wide: the axis has the estimates, the last bands and 0
     last = bounded[bounded["period"] == times[-1]]
     ends = np.concatenate([frame["estimate"], last["low"], last["high"], [0.0]])
     domain = alt.Scale(domain=[ends.min(), ends.max() if ends.max() > ends.min() else 1.0], nice=True)
-    band = alt.Chart(bounded).mark_area(opacity=0.16, clip=True).encode(
+    band = alt.Chart(bounded).mark_area(fillOpacity=0.16, clip=True).encode(
         x, alt.Y("low:Q", scale=domain, title=None), alt.Y2("high:Q"), color
     )  # fmt: skip
     line = alt.Chart(frame).mark_line(point={"size": 12}).encode(x, alt.Y("estimate:Q", scale=domain), color)
@@ -278,7 +278,7 @@ def _bars(figures: Figures) -> alt.Chart:
     ]
     legend = alt.Legend(columns=1, labelLimit=400)
     return alt.Chart(pd.concat(frames), title=f"Overlap, last {OVERLAP_PERIODS} periods").mark_bar().encode(
-        alt.X("probability:N", sort=bins, title="probability of having been shown"),
+        alt.X("probability:N", sort=bins, title="probability of having been shown", axis=alt.Axis(labelAngle=-45)),
         alt.Y("purchases:Q", title="purchases"),
         alt.Color("items:N", sort=labels, legend=legend),
         alt.XOffset("items:N", sort=labels),

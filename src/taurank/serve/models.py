@@ -139,6 +139,9 @@ def model_bytes(model: Learner | Path) -> bytes:
     if isinstance(model, Path) and model.is_file():
         return model.read_bytes()
     learner = load(model) if isinstance(model, Path) else model
+    if isinstance(model, Path):  # the arrays of a folder stay there; in one file they are whole
+        arrays, metadata = learner._state()
+        learner._set_state({name: np.asarray(array) for name, array in arrays.items()}, metadata)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model"
         learner.save(path)

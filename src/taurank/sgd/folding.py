@@ -13,13 +13,13 @@ import numpy as np
 from taurank._jit import compiled, vectorized
 from taurank._random import Stream, below, stream, stream_key
 from taurank._threads import map_blocks
+from taurank._types import Floats32, Longs
 from taurank.sgd.kernels import PairParams, PointParams
 from taurank.sgd.losses import pair_gradient, point_gradient
+from taurank.sgd.negatives import TRIES, contains
 from taurank.sgd.rows import pair_score, point_score
-from taurank.sgd.samples import Baskets, Float32s, Longs, Positives, Samples
+from taurank.sgd.samples import NO_BASKETS, Baskets, Positives, Samples
 from taurank.sgd.scheduler import Factors, Pairwise, Pointwise, pair_params, point_params
-
-TRIES = 32  # draws of an item outside the basket, before the sample is skipped
 
 
 def fold_pairs(
@@ -32,8 +32,7 @@ def fold_pairs(
     same basket is not drawn.
     """
     key, outside = stream(seed, epoch, Stream.FOLDING), positives.in_baskets and baskets is not None
-    listed = baskets or Baskets(np.zeros(1, np.int64), np.zeros(0, np.int32))
-    steps = pair_params(params)
+    listed, steps = baskets or NO_BASKETS, pair_params(params)
 
     def work(begin: int, end: int) -> None:
         _fold_pairs(factors.users, factors.items, positives, n_items, key, steps, outside, listed, begin, end)
@@ -57,7 +56,7 @@ def fold_drawn(
 
 @compiled
 def _fold_pairs(
-    users: Float32s, items: Float32s, positives: Positives, n_items: int, key: Any, params: PairParams,
+    users: Floats32, items: Floats32, positives: Positives, n_items: int, key: Any, params: PairParams,
     outside: bool, baskets: Baskets, begin: int, end: int,
 ) -> None:  # fmt: skip
     for u in range(begin, end):
@@ -76,18 +75,14 @@ def _other(i: Any, n_items: int, key: Any, baskets: Baskets, basket: Any) -> Any
     for attempt in range(TRIES if n_items > 1 else 0):
         j = np.int64(below(key, np.uint64(attempt), n_items - 1))
         j += j >= i
-        if basket < 0:
-            return j
-        listed = baskets.item[baskets.start[basket] : baskets.start[basket + 1]]
-        place = np.searchsorted(listed, j)
-        if place == len(listed) or listed[place] != j:
+        if basket < 0 or not contains(baskets.item[baskets.start[basket] : baskets.start[basket + 1]], j):
             return j
     return np.int64(-1)
 
 
 @compiled
 def _fold_drawn_pairs(
-    users: Float32s, items: Float32s, drawn: Samples, start: Longs, params: PairParams, begin: int, end: int
+    users: Floats32, items: Floats32, drawn: Samples, start: Longs, params: PairParams, begin: int, end: int
 ) -> None:
     for n in range(start[begin], start[end]):
         sample = drawn[n]
@@ -97,7 +92,7 @@ def _fold_drawn_pairs(
 
 @compiled
 def _fold_drawn_points(
-    users: Float32s, items: Float32s, drawn: Samples, start: Longs, params: PointParams, begin: int, end: int
+    users: Floats32, items: Floats32, drawn: Samples, start: Longs, params: PointParams, begin: int, end: int
 ) -> None:
     for n in range(start[begin], start[end]):
         u, i = np.uint64(drawn[n].user), np.uint64(drawn[n].item)

@@ -12,10 +12,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from taurank._jit import compiled, inlined
+from taurank._types import Floats32
 from taurank.sgd.intrinsics import prefetch
 from taurank.sgd.losses import f32, pair_gradient, pair_loss, point_gradient, point_loss
 from taurank.sgd.rows import pair_score, pair_step, point_score, point_step, tied_step
-from taurank.sgd.samples import Float32s, Samples
+from taurank.sgd.samples import Samples
 
 MEASURE_EVERY = 32  # samples of the right chain: the reported loss is a sub-sample, because a loss costs a logarithm
 LARGEST_SUM = np.float32(1e30)  # of the absolute scores of a unit; beyond it, or at NaN, training has diverged
@@ -52,7 +53,7 @@ class PointParams(NamedTuple):
 
 
 @compiled
-def run_pairs(users: Float32s, items: Float32s, samples: Samples, params: PairParams, stats: Any) -> None:
+def run_pairs(users: Floats32, items: Floats32, samples: Samples, params: PairParams, stats: Any) -> None:
     """Pairwise steps over one unit."""
     last, half = len(samples) - 1, len(samples) // 2
     far = users.size + items.size > CACHED_FACTORS
@@ -77,7 +78,7 @@ def run_pairs(users: Float32s, items: Float32s, samples: Samples, params: PairPa
 
 
 @inlined
-def _pair_turn(users: Float32s, items: Float32s, here: Any, following: Any, params: PairParams, score: Any) -> Any:
+def _pair_turn(users: Floats32, items: Floats32, here: Any, following: Any, params: PairParams, score: Any) -> Any:
     """Step along the sample ``here``, whose score is given; return the score of the following one."""
     eta_g = pair_gradient(score, params.step * here.weight, params.surrogate, params.steepness)
     u, i, j = _pair(here)
@@ -91,7 +92,7 @@ def _pair(sample: Any) -> Any:
 
 
 @inlined
-def _prefetch_pair(users: Float32s, items: Float32s, sample: Any) -> None:
+def _prefetch_pair(users: Floats32, items: Floats32, sample: Any) -> None:
     u, i, j = _pair(sample)
     prefetch(users, u)
     prefetch(items, i)
@@ -99,7 +100,7 @@ def _prefetch_pair(users: Float32s, items: Float32s, sample: Any) -> None:
 
 
 @compiled
-def run_points(users: Float32s, items: Float32s, samples: Samples, params: PointParams, stats: Any) -> None:
+def run_points(users: Floats32, items: Floats32, samples: Samples, params: PointParams, stats: Any) -> None:
     """Pointwise steps over one unit, each with its tie."""
     last, half = len(samples) - 1, len(samples) // 2
     far = users.size + items.size > CACHED_FACTORS
@@ -124,7 +125,7 @@ def run_points(users: Float32s, items: Float32s, samples: Samples, params: Point
 
 
 @inlined
-def _point_turn(users: Float32s, items: Float32s, here: Any, following: Any, params: PointParams, score: Any) -> Any:
+def _point_turn(users: Floats32, items: Floats32, here: Any, following: Any, params: PointParams, score: Any) -> Any:
     eta_g = params.step * point_gradient(score, here.target)
     u, i = _point(here)
     v, k = _point(following)
@@ -139,7 +140,7 @@ def _point(sample: Any) -> Any:
 
 
 @inlined
-def _prefetch_point(users: Float32s, items: Float32s, sample: Any) -> None:
+def _prefetch_point(users: Floats32, items: Floats32, sample: Any) -> None:
     u, i = _point(sample)
     prefetch(users, u)
     prefetch(items, i)

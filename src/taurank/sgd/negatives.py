@@ -8,13 +8,14 @@ import numpy as np
 
 from taurank._jit import compiled
 from taurank._random import below
-from taurank.sgd.samples import Baskets, Ints, Samples
+from taurank._types import Codes
+from taurank.sgd.samples import Baskets, Samples
 
-TRIES = 32  # random items per sample before the items outside its basket are listed
+TRIES = 32  # random items per sample, before those outside its basket are listed (or, for new users, it is skipped)
 
 
 @compiled
-def draw_others(samples: Samples, items: Ints, key: Any) -> None:
+def draw_others(samples: Samples, items: Codes, key: Any) -> None:
     """j uniform over ``items`` without i: where the draw hits i, the last item replaces it.
 
     The draw itself never returns the last item, so all items but i are equally likely."""
@@ -25,7 +26,7 @@ def draw_others(samples: Samples, items: Ints, key: Any) -> None:
 
 
 @compiled
-def draw_outside(samples: Samples, baskets: Baskets, items: Ints, key: Any) -> int:
+def draw_outside(samples: Samples, baskets: Baskets, items: Codes, key: Any) -> int:
     """j uniform over ``items`` outside the sample's basket; where there is none, weight 0. Returns their number.
 
     Where random items keep hitting the basket, those outside it are listed. The samples of a basket follow each
@@ -51,7 +52,7 @@ def draw_outside(samples: Samples, baskets: Baskets, items: Ints, key: Any) -> i
 
 
 @compiled
-def draw_negatives(samples: Samples, in_baskets: bool, baskets: Baskets, items: Ints, key: Any) -> int:
+def draw_negatives(samples: Samples, in_baskets: bool, baskets: Baskets, items: Codes, key: Any) -> int:
     """j for every sample, outside its basket if there are baskets; returns how many found none."""
     if in_baskets:
         return draw_outside(samples, baskets, items, key)
@@ -60,26 +61,26 @@ def draw_negatives(samples: Samples, in_baskets: bool, baskets: Baskets, items: 
 
 
 @compiled
-def _try_outside(i: int, bought: Ints, items: Ints, key: Any, counter: int) -> Any:
+def _try_outside(i: int, bought: Codes, items: Codes, key: Any, counter: int) -> Any:
     for attempt in range(TRIES):
         j = items[below(key, counter + attempt, len(items))]
-        if j != i and not _contains(bought, j):
+        if j != i and not contains(bought, j):
             return j
     return np.int32(-1)
 
 
 @compiled
-def _list_outside(bought: Ints, items: Ints, outside: Ints) -> int:
+def _list_outside(bought: Codes, items: Codes, outside: Codes) -> int:
     n_outside = 0
     for j in items:
-        if not _contains(bought, j):
+        if not contains(bought, j):
             outside[n_outside] = j
             n_outside += 1
     return n_outside
 
 
 @compiled
-def _pick(outside: Ints, i: int, key: Any, counter: int) -> Any:
+def _pick(outside: Codes, i: int, key: Any, counter: int) -> Any:
     """A uniform item of the list other than i, or −1."""
     last = len(outside) - 1
     if last < 0 or (last == 0 and outside[0] == i):
@@ -92,6 +93,6 @@ def _pick(outside: Ints, i: int, key: Any, counter: int) -> Any:
 
 
 @compiled
-def _contains(bought: Ints, item: int) -> bool:
+def contains(bought: Codes, item: int) -> bool:
     position = np.searchsorted(bought, item)
     return bool(position < len(bought) and bought[position] == item)

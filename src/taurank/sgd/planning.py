@@ -9,9 +9,10 @@ import numpy.typing as npt
 
 from taurank._jit import compiled
 from taurank._threads import run_interruptibly
+from taurank._types import Codes, Floats32, Longs
 from taurank.errors import InputError, plural
 from taurank.sgd.intrinsics import prefetch
-from taurank.sgd.samples import Float32s, Ints, Longs, Positives, Samples
+from taurank.sgd.samples import Positives, Samples
 from taurank.sgd.strata import Cut, Schedule, Strata
 
 AHEAD = 8  # prefetch distance, in users
@@ -102,7 +103,7 @@ def block_offsets(cut: Cut, start: Longs) -> Longs:
     return offsets
 
 
-def _checked(name: str, values: npt.NDArray[Any], bound: int) -> Ints:
+def _checked(name: str, values: npt.NDArray[Any], bound: int) -> Codes:
     values = np.asarray(values)
     if len(values) and not (values.min() >= 0 and values.max() < bound):
         bad = values[(values < 0) | (values >= bound)]
@@ -123,7 +124,7 @@ def _check_drawn(drawn: Samples, number: str, **bounds: int) -> None:
 
 
 @compiled
-def _within(number: Float32s, first: Any, second: Any, third: Any, a: Any, b: Any, c: Any) -> bool:
+def _within(number: Floats32, first: Any, second: Any, third: Any, a: Any, b: Any, c: Any) -> bool:
     good = True
     for n in range(len(first)):
         good &= 0 <= first[n] < a and 0 <= second[n] < b and 0 <= third[n] < c and np.isfinite(number[n])
@@ -139,7 +140,7 @@ def _any_same(drawn: Samples) -> bool:
 
 
 @compiled
-def _count_items(members: Ints, start: Longs, item: Ints, block: Ints, count: Longs) -> None:
+def _count_items(members: Codes, start: Longs, item: Codes, block: Codes, count: Longs) -> None:
     for m in range(len(members)):
         u = np.uint64(members[m])
         if m + AHEAD < len(members):
@@ -149,7 +150,7 @@ def _count_items(members: Ints, start: Longs, item: Ints, block: Ints, count: Lo
 
 
 @compiled
-def _write_samples(members: Ints, block: Ints, position: Longs, positives: Positives, samples: Samples) -> None:
+def _write_samples(members: Codes, block: Codes, position: Longs, positives: Positives, samples: Samples) -> None:
     # unsigned indices avoid Numba's wrap-around check: half of this loop's time
     start, item, weight, in_baskets, basket = positives
     for m in range(len(members)):
@@ -169,7 +170,7 @@ def _write_samples(members: Ints, block: Ints, position: Longs, positives: Posit
 
 @compiled
 def _sort_by_user(
-    user: Ints, item: Ints, weight: Float32s, in_baskets: bool, basket: Ints, n_users: int
+    user: Codes, item: Codes, weight: Floats32, in_baskets: bool, basket: Codes, n_users: int
 ) -> Positives:
     start = np.zeros(n_users + 1, np.int64)
     for u in user:
@@ -188,7 +189,7 @@ def _sort_by_user(
 
 
 @compiled
-def _units_of_pairs(user_block: Ints, item_block: Ints, width: int, meetings: Ints, drawn: Samples) -> Ints:
+def _units_of_pairs(user_block: Codes, item_block: Codes, width: int, meetings: Codes, drawn: Samples) -> Codes:
     unit = np.empty(len(drawn), np.int32)
     rounds = len(meetings) - 1
     for n in range(len(drawn)):
@@ -200,7 +201,7 @@ def _units_of_pairs(user_block: Ints, item_block: Ints, width: int, meetings: In
 
 
 @compiled
-def _units_of_points(user_block: Ints, item_block: Ints, width: int, drawn: Samples) -> Ints:
+def _units_of_points(user_block: Codes, item_block: Codes, width: int, drawn: Samples) -> Codes:
     unit = np.empty(len(drawn), np.int32)
     n_items = len(item_block)
     for n in range(len(drawn)):
@@ -211,7 +212,7 @@ def _units_of_points(user_block: Ints, item_block: Ints, width: int, drawn: Samp
 
 
 @compiled
-def _bucket(unit: Ints, units: int, drawn: Samples, dealt: Samples) -> tuple[Samples, Longs]:
+def _bucket(unit: Codes, units: int, drawn: Samples, dealt: Samples) -> tuple[Samples, Longs]:
     start = np.zeros(units + 1, np.int64)
     for n in range(len(unit)):
         start[unit[n] + 1] += 1

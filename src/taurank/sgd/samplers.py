@@ -21,7 +21,8 @@ import numpy as np
 from taurank._jit import compiled, inlined
 from taurank._random import below, uniform
 from taurank._threads import Flag, run_interruptibly, share_blocks
-from taurank.sgd.samples import Ints, Longs, Samples
+from taurank._types import Codes, Longs
+from taurank.sgd.samples import Samples
 from taurank.sgd.slots import CN, CP, TN, TP, Arms, CellsByClass, PairKinds, Slots
 from taurank.sgd.strata import shuffle
 
@@ -201,7 +202,7 @@ def _below(key: Any, counter: Any, step: int, bound: Any) -> Any:
 
 @inlined
 def _draw_item(
-    start: Longs, item: Ints, listed: Ints, n_items: int, slot: Any, kind: Any, key: Any, counter: Any, step: int
+    start: Longs, item: Codes, listed: Codes, n_items: int, slot: Any, kind: Any, key: Any, counter: Any, step: int
 ) -> Any:
     """A uniform item of a class of a slot."""
     if kind == CN:
@@ -213,7 +214,7 @@ def _draw_item(
 
 
 @inlined
-def absent_item(listed: Ints, low: Any, high: Any, rank: Any) -> Any:
+def absent_item(listed: Codes, low: Any, high: Any, rank: Any) -> Any:
     """The item, counted from 0 by rank, that is not among the sorted items listed[low : high].
 
     Of the items before it, as many are listed as there are n with listed[low + n] − n <= rank."""
@@ -265,7 +266,9 @@ def _choose_control_slot(slots: Slots, arms: Arms, key: Any, counter: Any) -> An
 
 
 @inlined
-def _draw_untreated(start: Longs, items: Ints, listed: Ints, n_items: int, slot: Any, key: Any, counter: Any) -> Any:
+def _draw_untreated(
+    start: Longs, items: Codes, listed: Codes, n_items: int, slot: Any, key: Any, counter: Any
+) -> Any:
     """A uniform untreated item of a slot, and whether it was positive."""
     if slot < 0:
         return _below(key, counter, 4, n_items), False
@@ -277,7 +280,7 @@ def _draw_untreated(start: Longs, items: Ints, listed: Ints, n_items: int, slot:
 
 
 @inlined
-def _find_slot(user_start: Longs, times: Ints, n_times: int, user: Any, time: Any) -> Any:
+def _find_slot(user_start: Longs, times: Codes, n_times: int, user: Any, time: Any) -> Any:
     """The slot of a user at a time, or −1 if it has no row."""
     low, high = user_start[user], user_start[user + 1]
     if high - low == n_times:

@@ -7,9 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-Ints = npt.NDArray[np.int32]
-Longs = npt.NDArray[np.int64]
-Float32s = npt.NDArray[np.float32]
+from taurank._types import Codes, Floats32, Longs
+
 Samples = npt.NDArray[Any]  # of PAIR or POINT
 
 PAIR = np.dtype([("user", "i4"), ("item", "i4"), ("other", "i4"), ("weight", "f4")])
@@ -25,17 +24,17 @@ class Positives(NamedTuple):
     """What a pass visits, user by user: user u owns the entries start[u] … start[u + 1] − 1."""
 
     start: Longs  # users + 1
-    item: Ints
-    weight: Float32s
+    item: Codes
+    weight: Floats32
     in_baskets: bool
-    basket: Ints  # the basket of every entry; of length 0 unless in_baskets
+    basket: Codes  # the basket of every entry; of length 0 unless in_baskets
 
 
 class Baskets(NamedTuple):
     """Sorted items per basket (what one user bought at one time): negatives to avoid."""
 
     start: Longs  # baskets + 1
-    item: Ints
+    item: Codes
 
 
 NO_BASKETS = Baskets(np.zeros(1, np.int64), np.zeros(0, np.int32))

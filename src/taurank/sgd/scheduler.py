@@ -18,13 +18,14 @@ import numpy.typing as npt
 from taurank._jit import compiled
 from taurank._random import Stream, stream, stream_key
 from taurank._threads import Flag, run_interruptibly, run_together
+from taurank._types import Codes, Floats32, Longs
 from taurank.errors import InputError
 from taurank.sgd.intrinsics import LINE, fetch_add, load_acquire, store_release
 from taurank.sgd.kernels import UNIT_STATS, PairParams, PointParams, run_pairs, run_points
 from taurank.sgd.losses import LOGISTIC, f32
 from taurank.sgd.negatives import draw_negatives
 from taurank.sgd.planning import block_offsets, bucket_pairs, bucket_points, plan_users
-from taurank.sgd.samples import NO_BASKETS, Baskets, Float32s, Ints, Longs, Positives, Samples
+from taurank.sgd.samples import NO_BASKETS, Baskets, Positives, Samples
 from taurank.sgd.strata import Cut, Strata
 
 COLUMNS = 8  # the width of a factor table is a multiple of it, so that rows consist of whole vectors
@@ -40,8 +41,8 @@ _UNIT = int(Stream.UNIT)
 class Factors(NamedTuple):
     """User and item factors, updated in place; make them with ``factor_table``."""
 
-    users: Float32s
-    items: Float32s
+    users: Floats32
+    items: Floats32
 
 
 class Pairwise(NamedTuple):
@@ -84,7 +85,7 @@ class Stats(NamedTuple):
 NOTHING_DONE = Stats(0.0, 0, 0, True)
 
 
-def factor_table(rows: int, factors: int) -> Float32s:
+def factor_table(rows: int, factors: int) -> Floats32:
     """Zeros, rows × (factors rounded up to whole vectors), aligned to a cache line.
 
     Columns beyond ``factors`` stay zero under every update, so ``table[:, :factors]`` is the model.
@@ -160,7 +161,7 @@ class PassJob(NamedTuple):
     positives: Positives
     cut: Cut
     width: int  # units per round
-    blocks: Ints  # of every unit
+    blocks: Codes  # of every unit
     offsets: Longs  # where the samples of each user block begin
     samples: Samples
     begin: Longs  # of every unit's samples, written by the planning
@@ -175,7 +176,7 @@ class DrawnJob(NamedTuple):
     samples: Samples
     start: Longs  # units + 1
     width: int  # units per round
-    blocks: Ints  # of every unit
+    blocks: Codes  # of every unit
 
 
 class BlockProgress(NamedTuple):
@@ -267,7 +268,7 @@ def take_ticket(ticket: int, tickets: int, progress: BlockProgress) -> int:
 
 
 @compiled
-def blocks_ready(blocks: Ints, turn: int, progress: BlockProgress) -> bool:
+def blocks_ready(blocks: Codes, turn: int, progress: BlockProgress) -> bool:
     """Whether the blocks of a unit have finished all rounds before; looks for a while."""
     for _ in range(LOOKS):
         waiting = False
@@ -279,7 +280,7 @@ def blocks_ready(blocks: Ints, turn: int, progress: BlockProgress) -> bool:
 
 
 @compiled
-def finish_blocks(blocks: Ints, turn: int, progress: BlockProgress) -> None:
+def finish_blocks(blocks: Codes, turn: int, progress: BlockProgress) -> None:
     for block in blocks:
         store_release(progress.reached, np.int64(block), turn + 1)
 

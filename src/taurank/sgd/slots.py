@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from taurank.sgd.samples import Ints, Longs
+from taurank._types import Codes, Longs
 
 TP, TN, CP, CN = 0, 1, 2, 3
 CLASS_NAMES = ("treated positive", "treated negative", "control positive", "control negative")
@@ -24,9 +24,9 @@ _LOOSE = ((TP, TN), (TP, CP), (CN, TN), (CN, CP))
 class Cells(NamedTuple):
     """The columns of a log: one row per cell with a recommendation or an outcome."""
 
-    user: Ints
-    item: Ints
-    time: Ints
+    user: Codes
+    item: Codes
+    time: Codes
     treated: npt.NDArray[Any]
     outcome: npt.NDArray[Any]
     n_users: int
@@ -41,12 +41,12 @@ class Slots(NamedTuple):
     order, are ``sorted_item[start[3s] : start[3s + 3]]``.
     """
 
-    user: Ints  # of every slot
-    time: Ints
+    user: Codes  # of every slot
+    time: Codes
     user_start: Longs  # where the slots of each user begin; users + 1
     start: Longs
-    item: Ints
-    sorted_item: Ints
+    item: Codes
+    sorted_item: Codes
     n_items: int
     n_times: int
 
@@ -58,7 +58,7 @@ class PairKinds(NamedTuple):
     better: Longs  # class of i
     worse: Longs  # class of j
     start: Longs  # kind × (times + 1), into slot
-    slot: Ints
+    slot: Codes
     busy: Longs  # kind × times: the times with any such slot come first
     n_busy: Longs
 
@@ -66,8 +66,8 @@ class PairKinds(NamedTuple):
 class CellsByClass(NamedTuple):
     """User and item of the listed cells; class c has the rows start[c] … start[c + 1] − 1."""
 
-    user: Ints
-    item: Ints
+    user: Codes
+    item: Codes
     start: Longs
     n_absent: int  # control negatives
     absent: Longs  # how many of them are in the slots before; slots + 1
@@ -77,8 +77,8 @@ class CellsByClass(NamedTuple):
 class Arms(NamedTuple):
     """The slots with a treated item, and the stored slots with an untreated one."""
 
-    treated: Ints
-    control: Ints
+    treated: Codes
+    control: Codes
     n_control: int  # with the slots that are not stored
     idle: Longs  # as in CellsByClass
 
@@ -164,7 +164,7 @@ def _class_sizes(slots: Slots) -> Longs:
     return np.column_stack((listed, slots.n_items - listed.sum(axis=1)))
 
 
-def _by_time(slots: Slots, slot: Longs) -> Ints:
+def _by_time(slots: Slots, slot: Longs) -> Codes:
     return _ints(slot[np.argsort(slots.time[slot], kind="stable")])
 
 
@@ -172,5 +172,5 @@ def _idle(slots: Slots) -> Longs:
     return np.arange(len(slots.user_start)) * np.int64(slots.n_times) - slots.user_start
 
 
-def _ints(values: Longs) -> Ints:
+def _ints(values: Longs) -> Codes:
     return values.astype(np.int32)

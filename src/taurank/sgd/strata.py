@@ -24,8 +24,9 @@ import numpy as np
 
 from taurank._jit import compiled
 from taurank._random import Stream, below, stream, stream_key
+from taurank._types import Codes, Longs
 from taurank.errors import InputError
-from taurank.sgd.samples import PAIR, Ints, Longs, Samples
+from taurank.sgd.samples import PAIR, Samples
 
 POSITIVES_PER_UNIT = 1024  # minimum work of a unit, outweighs the cost of starting it
 PAIRS_PER_UNIT = 256
@@ -39,20 +40,20 @@ POSITIVES_PER_VISIT = 4  # positives of a user in a unit, on average: they share
 class Cut(NamedTuple):
     """The random blocks of one epoch: ``order`` lists ids block by block, ``start`` says where each block begins."""
 
-    user_order: Ints
+    user_order: Codes
     user_start: Longs
-    item_order: Ints
+    item_order: Codes
     item_start: Longs
-    user_block: Ints
-    item_block: Ints
+    user_block: Codes
+    item_block: Codes
 
 
 class UserGroups(NamedTuple):
     """The user blocks of a whole fit: their members, where each block begins, and the block of every user."""
 
-    members: Ints
+    members: Codes
     start: Longs
-    block: Ints
+    block: Codes
 
 
 class Schedule(NamedTuple):
@@ -63,7 +64,7 @@ class Schedule(NamedTuple):
     """
 
     width: int
-    blocks: Ints  # units × 2 or units × 3
+    blocks: Codes  # units × 2 or units × 3
 
 
 class Strata:
@@ -115,7 +116,7 @@ class Strata:
         teams = np.tile(matches.reshape(-1, 2), (width, 1))
         return Schedule(width, np.column_stack(((match + shift) % width, width + teams)).astype(np.int32))
 
-    def meetings(self) -> Ints:
+    def meetings(self) -> Codes:
         """[b, c]: the number of the match, counted over the rounds, in which the item blocks b and c meet.
 
         For b = c it is the first match of the block.
@@ -149,9 +150,9 @@ class Strata:
 class ItemBlocks(NamedTuple):
     """The item blocks of one epoch: ids block by block, where each block begins, and the block of every item."""
 
-    order: Ints
+    order: Codes
     start: Longs
-    block: Ints
+    block: Codes
 
 
 def cut_items(n_items: int, blocks: int, seed: int, epoch: int) -> ItemBlocks:
@@ -177,7 +178,7 @@ def _tournament(teams: int) -> Longs:
 
 
 @compiled
-def shuffle(size: int, key: Any) -> Ints:
+def shuffle(size: int, key: Any) -> Codes:
     """A random order of 0 … size − 1 (Fisher-Yates)."""
     order = np.arange(size).astype(np.int32)
     for n in range(size - 1, 0, -1):
@@ -187,7 +188,7 @@ def shuffle(size: int, key: Any) -> Ints:
 
 
 @compiled
-def shuffle_blocks(members: Ints, start: Longs, first: int, key: Any) -> Ints:
+def shuffle_blocks(members: Codes, start: Longs, first: int, key: Any) -> Codes:
     """The members of consecutive blocks, each block in a random order; ``first`` is the number of the first one."""
     order = np.empty_like(members)
     for b in range(len(start) - 1):
@@ -199,7 +200,7 @@ def shuffle_blocks(members: Ints, start: Longs, first: int, key: Any) -> Ints:
 
 
 @compiled
-def _cut(size: int, blocks: int, key: Any) -> tuple[Ints, Longs, Ints]:
+def _cut(size: int, blocks: int, key: Any) -> tuple[Codes, Longs, Codes]:
     """A random order, where each block of it begins (their sizes are nearly equal), and the block of every id."""
     order = shuffle(size, key)
     start = np.arange(blocks + 1) * size // blocks

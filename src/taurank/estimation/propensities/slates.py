@@ -170,88 +170,56 @@ def _inclusion_of_slates(
     log_weights: Any, starts: Any, begin: int, end: int, size: int, out: Any, nodes: Any, weights: Any
 ) -> None:
     for slate in range(begin, end):
-        first, last = starts[slate], starts[slate + 1]
-        inclusion(log_weights[first:last], np.arange(last - first), size, out[first:last], nodes, weights)
+        own = slice(starts[slate], starts[slate + 1])
+        inclusion(log_weights[own], size, out[own], nodes, weights)
 
 
 @compiled
-def inclusion(log_weights: Any, wanted: Any, size: int, out: Any, nodes: Any, weights: Any) -> None:
-    """π of the items at the ``wanted`` positions, each once, on a slate drawn from all; −inf is never drawn."""
-    present = 0
-    for value in log_weights:
-        if value > -np.inf:
-            present += 1
-    if present <= size:
-        for n in range(len(wanted)):
-            out[n] = 1.0 if log_weights[wanted[n]] > -np.inf else 0.0
-    else:
-        _converge(log_weights, wanted, _others(log_weights, wanted), size, out, nodes, weights)
-
-
-@compiled
-def _others(log_weights: Any, wanted: Any) -> Any:
-    """The positions that are not wanted."""
-    is_other = np.ones(len(log_weights), np.bool_)
-    for position in wanted:
-        is_other[position] = False
-    return np.flatnonzero(is_other)
-
-
-@compiled
-def _converge(log_weights: Any, wanted: Any, others: Any, size: int, out: Any, nodes: Any, weights: Any) -> None:
-    """Panels are doubled until the result stays; clipped only then, or two values above 1 would look alike."""
+def inclusion(log_weights: Any, size: int, out: Any, nodes: Any, weights: Any) -> None:
+    """π of each item on a slate of ``size``; −inf is never drawn. Panels are doubled until the result stays."""
+    if (log_weights > -np.inf).sum() <= size:
+        for i in range(len(out)):
+            out[i] = 1.0 if log_weights[i] > -np.inf else 0.0
+        return
     low, high = _interval(log_weights, size)
-    before = np.empty((len(wanted) + 1, size))
-    _integrate(log_weights, wanted, others, size, low, high, 2, before, out, nodes, weights)
-    finer = np.empty_like(out)
-    panels = 4
-    while panels <= MAX_PANELS:
-        _integrate(log_weights, wanted, others, size, low, high, panels, before, finer, nodes, weights)
+    before, finer = np.empty((len(out) + 1, size)), np.empty_like(out)
+    _integrate(log_weights, size, low, high, 2, before, out, nodes, weights)
+    panels, change = 4, 1.0
+    while panels <= MAX_PANELS and change >= TOLERANCE:
+        _integrate(log_weights, size, low, high, panels, before, finer, nodes, weights)
         change = np.abs(finer - out).max()
         out[:] = finer
-        if change < TOLERANCE:
-            break
         panels *= 2
-    for n in range(len(out)):
-        out[n] = min(max(out[n], 0.0), 1.0)
+    for i in range(len(out)):  # not before: two values above 1 would look alike
+        out[i] = min(max(out[i], 0.0), 1.0)
 
 
 @compiled
 def _integrate(
-    log_weights: Any, wanted: Any, others: Any, size: int, low: float, high: float, panels: int, before: Any,
-    out: Any, nodes: Any, weights: Any,
-) -> None:  # fmt: skip
+    log_weights: Any, size: int, low: float, high: float, panels: int, before: Any, out: Any, nodes: Any, weights: Any
+) -> None:
     """Up to ``low`` every finisher is among the first k; from there to ``high`` by quadrature."""
-    for n in range(len(out)):
-        out[n] = -np.expm1(-np.exp(log_weights[wanted[n]] + low))
+    for i in range(len(out)):
+        out[i] = -np.expm1(-np.exp(log_weights[i] + low))
     half = (high - low) / (2 * panels)
     for panel in range(panels):
         middle = low + (2 * panel + 1) * half
         for node in range(len(nodes)):
-            x, share = middle + half * nodes[node], half * weights[node]
-            _add_node(log_weights, wanted, others, size, x, share, before, out)
+            _add_node(log_weights, size, middle + half * nodes[node], half * weights[node], before, out)
 
 
 @compiled
-def _add_node(
-    log_weights: Any, wanted: Any, others: Any, size: int, x: float, share: float, before: Any, out: Any
-) -> None:
-    """Add share · w t e^(−w t) P(N_i(t) ≤ k − 1) at t = e^x for every wanted item i.
-
-    The items that are not wanted come first: their table is that of the items before the first wanted one.
-    """
-    n = len(wanted)
+def _add_node(log_weights: Any, size: int, x: float, share: float, before: Any, out: Any) -> None:
+    """Add share · w t e^(−w t) P(N_i(t) ≤ k − 1) at t = e^x for every item i."""
     before[0] = 0.0
     before[0, 0] = 1.0
-    for j in others:
-        _finish(before[0], -np.expm1(-np.exp(log_weights[j] + x)))
-    for i in range(n):
+    for i in range(len(out)):
         before[i + 1] = before[i]
-        _finish(before[i + 1], -np.expm1(-np.exp(log_weights[wanted[i]] + x)))
+        _finish(before[i + 1], -np.expm1(-np.exp(log_weights[i] + x)))
     after = np.zeros(size)
     after[0] = 1.0
-    for i in range(n - 1, -1, -1):
-        hazard = np.exp(log_weights[wanted[i]] + x)
+    for i in range(len(out) - 1, -1, -1):
+        hazard = np.exp(log_weights[i] + x)
         density = hazard * np.exp(-hazard)
         if density > 0.0:
             fewer = 0.0  # P(count or fewer of the later items have finished)
@@ -278,12 +246,7 @@ def _interval(log_weights: Any, size: int) -> tuple[float, float]:
     For a sum N of independent coins with mean m, P(N ≥ k) ≤ e^−g if m ≤ k and P(N ≤ k) ≤ e^−g if m ≥ k, with
     g = k log(k/m) − k + m (Chernoff).
     """
-    top = -np.inf
-    bottom = np.inf
-    for value in log_weights:
-        if value > -np.inf:
-            top = max(top, value)
-            bottom = min(bottom, value)
+    top, bottom = log_weights.max(), log_weights[log_weights > -np.inf].min()
     # before the first time all items together have mean 1e-13; after the last the slowest has finished
     first = -top - np.log(float(len(log_weights))) - TAIL
     last = -bottom + np.log(TAIL + 10.0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import sys
 import tempfile
 import time
 from collections.abc import Iterable, Mapping
@@ -13,20 +14,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
+import numba
+import numpy as np
 
-import taurank
-from taurank._progress import Progress
-from taurank._validation import check_integer
-from taurank.data.files import atomic_path
+import taurank as tr
 from taurank.errors import InputError
-from taurank_paper.plan.names import ITEMS, KINDS
-from taurank_paper.plan.plans import Plan
-from taurank_paper.plan.reading import load, load_preset, load_tuned
-from taurank_paper.runs import search, tables
-from taurank_paper.runs.cache import ResultCache, make_folder
-from taurank_paper.runs.fits import FitSpec
-from taurank_paper.runs.splits import Splits
+from taurank_paper import rows
+from taurank_paper.files import write_text
+from taurank_paper.fits import FitSpec, ResultCache
+from taurank_paper.plan import ITEMS, KINDS, Plan, load, load_preset, load_tuned
+from taurank_paper.report import page  # refuses a run whose report could not be written, before any fit
+from taurank_paper.search import search
+from taurank_paper.splits import Splits
 
 Folder = str | os.PathLike[str]
 
@@ -37,10 +36,9 @@ def run(
     source: Folder | None = None,
     out: Folder = "reproduce",
     threads: int | None = None,
-    show_progress: bool | None = None,
+    show_progress: bool = True,
     items: str | None = None,
     seed: int | None = None,
-    latex: bool = False,
 ) -> Path:
     """Run experiments, write their tables and the report into the folder ``out``, and return that folder.
 
@@ -49,47 +47,49 @@ def run(
     settings, all their updates). ``source`` is a folder with the original CSV files. Results are cached in
     ``out/cache``: a run that was killed continues where it stopped.
     ``items`` "category" or "product" runs that half alone; a run without it reuses both halves from the same folder.
-    ``seed`` replaces that of the experiments. With ``latex``, all tables are also written to ``out/tables.tex``.
-    ``show_progress`` None shows a bar on a terminal and plain lines elsewhere; False shows nothing.
+    ``seed`` replaces that of the experiments.
     """
     began = time.monotonic()
-    _prepare_report()
     size = load_preset(preset)
     folder = _writable(Path(out))
     own = folder / "tuned.toml"
-    tuned = load_tuned(own if size.search and own.exists() else None, size.tuned)
+    tuned = load_tuned(size, own if size.search and own.exists() else None)
     wanted = [names] if isinstance(names, str) else list(names)
     plans = _on_items([load(name, size, tuned) for name in wanted or size.experiments], items)
-    plans = [plan if seed is None else plan.with_seed(check_integer("seed", seed, 0)) for plan in plans]
+    plans = [plan if seed is None else plan.with_seed(seed) for plan in plans]
     _check_names(plans)
     cache = ResultCache(folder / "cache", Splits(size, source, threads), threads)
-    with Progress(show_progress is not False, lines=True) as progress:
-        if size.search:
-            tuned = search.search(plans, folder, source, progress)
-            plans = [replace(plan, tuned=tuned) for plan in plans]
-        seconds = _run_all(plans, cache, folder, progress)
+    if size.search:
+        tuned = search(plans, folder, cache.splits, show_progress)
+        plans = [replace(plan, tuned=tuned) for plan in plans]
+    seconds = _run_all(plans, cache, folder, show_progress)
     _write_record(folder, plans, cache, seconds, time.monotonic() - began)
-    _report(folder)
-    if latex:
-        _latex(folder)
+    page.write(folder)
     return folder
 
 
-def _run_all(plans: list[Plan], cache: ResultCache, folder: Path, progress: Progress) -> dict[str, float]:
+def _run_all(plans: list[Plan], cache: ResultCache, folder: Path, show_progress: bool) -> dict[str, float]:
     """Each experiment's fits, then its tables; returns the seconds of each."""
-    needed = {plan.name: tables.fits_of(plan) for plan in plans}
-    progress.begin("steps", sum(map(_steps, _missing([fit for fits in needed.values() for fit in fits], cache))))
-    seconds = {}
+    needed = {plan.name: rows.fits_of(plan) for plan in plans}
+    total = sum(_length(fit) for fit in _missing([fit for fits in needed.values() for fit in fits], cache))
+    done, start, seconds = 0, time.monotonic(), {}
+
+    def say(text: str) -> None:
+        if show_progress:
+            print(text, file=sys.stderr, flush=True)
+
     for plan in plans:
         began = time.monotonic()
         missing = _missing(needed[plan.name], cache)
-        progress.say(f"{plan.name}: {plan.title}; {len(missing)} of {len(needed[plan.name])} fits to make")
+        say(f"{plan.name}: {plan.title}; {len(missing)} of {len(needed[plan.name])} fits to make")
         for fit in missing:
-            start = time.monotonic()
+            before = time.monotonic()
             cache.result(fit)
-            progress.step(f"{plan.name}: {fit}, {time.monotonic() - start:.1f} s", _steps(fit))
-        for name, frame in tables.frames(plan, cache).items():
-            _write_table(folder, name, frame)
+            done, now = done + _length(fit), time.monotonic()
+            left = (now - start) / done * (total - done) / 60
+            say(f"[{done}/{total}] {plan.name}: {fit}, {now - before:.1f} s; about {left:.0f} min left")
+        for name, frame in rows.frames(plan, cache).items():
+            write_text(folder / f"{name}.csv", frame.to_csv(index=False))
         seconds[plan.name] = time.monotonic() - began
     return seconds
 
@@ -101,8 +101,8 @@ def _missing(fits: list[FitSpec], cache: ResultCache) -> list[FitSpec]:
     return [fit for fit in distinct if cache.find(fit) is None]
 
 
-def _steps(fit: FitSpec) -> int:
-    """The length of a fit for the progress bar, in million updates, so that the time left is of use."""
+def _length(fit: FitSpec) -> int:
+    """Of a fit, in million updates, so that the time left is of use."""
     return 1 + fit.updates // 1_000_000
 
 
@@ -112,7 +112,7 @@ def _on_items(plans: list[Plan], items: str | None) -> list[Plan]:
         return plans
     if items not in ITEMS:
         raise InputError(f"there are no items '{items}'; known: {', '.join(ITEMS)}.")
-    parts = [part for plan in plans if (part := plan.on([items])).datasets]
+    parts = [part for plan in plans if (part := plan.on(items)).datasets]
     if not parts:
         raise InputError(f"none of these experiments has the items '{items}'.")
     return parts
@@ -120,8 +120,8 @@ def _on_items(plans: list[Plan], items: str | None) -> list[Plan]:
 
 def _writable(folder: Path) -> Path:
     """The folder, made if need be; refused before any fit if nothing can be written to it."""
-    make_folder(folder)
     try:
+        folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as file:
             file.write(b"taurank")
     except OSError as error:
@@ -136,14 +136,7 @@ def _check_names(plans: list[Plan]) -> None:
             raise InputError(f"two experiments are called '{plan.name}'; their tables would overwrite each other.")
 
 
-# ---- what is written -----------------------------------------------------------------------------
-
-
-def _write_table(folder: Path, name: str, frame: pd.DataFrame) -> None:
-    with atomic_path(folder / f"{name}.csv") as path:
-        frame.to_csv(path, index=False)
-    with atomic_path(folder / f"{name}.json") as path:
-        frame.to_json(path, orient="records", indent=1, double_precision=15)
+# ---- run.json ------------------------------------------------------------------------------------
 
 
 def _write_record(
@@ -156,26 +149,32 @@ def _write_record(
     spent = {name: value + (presets.get(name) == preset) * earlier.get(name, 0.0) for name, value in seconds.items()}
     seeds = {one.seed for plan in plans for dataset in plan.datasets for one in plan.drawn(dataset)}
     own = {plan.name: {"kind": plan.kind, "title": plan.title} for plan in plans if plan.name not in KINDS}
-    items = dict.fromkeys(dataset.items for plan in plans for dataset in plan.datasets)
+    items = list(dict.fromkeys(dataset.items for plan in plans for dataset in plan.datasets))
+    origin = cache.splits.world(items[0]).origin
     record: dict[str, Any] = {
         "preset": preset,
         "presets": {**presets, **dict.fromkeys(seconds, preset)},
         "seed": sorted({*before.get("seed", ()), *seeds}),
         "weeks": {name: cache.splits.world(name).origin.get("weeks") for name in items},
-        "source": _source(cache, next(iter(items), None)),
+        "source": origin.get("source", origin.get("maker")),  # in words; never a path of this machine
         "experiments": {**earlier, **{name: round(value, 1) for name, value in spent.items()}},
         "own": {**before.get("own", {}), **own},
         "seconds": round(total, 1),
-        "fits": {"done": cache.done, "reused": _reused(plans, cache)},
-        "versions": _versions(),
+        "fits": {
+            "done": cache.done,
+            "reused": len({fit for plan in plans for fit in rows.fits_of(plan)}) - cache.done,
+        },
+        "versions": {
+            "taurank": tr.__version__, "python": platform.python_version(),
+            "numpy": np.__version__, "numba": numba.__version__,
+        },
         "cpus": os.cpu_count(),
         "threads": cache.threads,
         "machine": platform.machine(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "earlier_starts": before.get("starts", {}),
-    }
-    with atomic_path(folder / "run.json") as path:
-        path.write_text(json.dumps(record, indent=1), encoding="utf-8")
+    }  # fmt: skip
+    write_text(folder / "run.json", json.dumps(record, indent=1))
 
 
 def _before(folder: Path) -> dict[str, Any]:
@@ -183,48 +182,10 @@ def _before(folder: Path) -> dict[str, Any]:
     try:
         old = json.loads((folder / "run.json").read_text(encoding="utf-8"))
         this = {old["date"]: {"seconds": old["seconds"], "fits": old["fits"]["done"]}}
-        spent = {name: float(seconds) for name, seconds in old["experiments"].items()}
-        presets = {name: str(old.get("presets", {}).get(name, old["preset"])) for name in spent}
         return {
-            "experiments": spent, "presets": presets, "seed": [int(seed) for seed in old["seed"]],
-            "own": {**old["own"]}, "starts": {**old["earlier_starts"], **this},
+            "experiments": {name: float(seconds) for name, seconds in old["experiments"].items()},
+            "presets": dict(old["presets"]), "seed": [int(seed) for seed in old["seed"]],
+            "own": dict(old["own"]), "starts": {**old["earlier_starts"], **this},
         }  # fmt: skip
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return {}  # no record, or an unreadable one: it is written again
-
-
-def _source(cache: ResultCache, items: str | None) -> str | None:
-    """What the worlds were made from, in words; never a path of this machine."""
-    origin = cache.splits.world(items).origin if items else {}
-    return str(origin.get("source", origin.get("maker"))) if origin else None
-
-
-def _reused(plans: list[Plan], cache: ResultCache) -> int:
-    return len({fit for plan in plans for fit in tables.fits_of(plan)}) - cache.done
-
-
-def _versions() -> dict[str, str]:
-    import numba
-    import numpy
-
-    return {
-        "taurank": taurank.__version__, "python": platform.python_version(),
-        "numpy": numpy.__version__, "numba": numba.__version__,
-    }  # fmt: skip
-
-
-def _prepare_report() -> None:
-    """Refuse a run whose report could not be written, for lack of an extra, before any fit."""
-    from taurank_paper.report import page  # noqa: F401  (charts are heavy to import)
-
-
-def _report(folder: Path) -> None:
-    from taurank_paper.report import page
-
-    page.write(folder)
-
-
-def _latex(folder: Path) -> None:
-    from taurank_paper.report import page
-
-    page.write_latex(folder)

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from taurank.evaluation.metrics import parse
-from taurank_paper.plan.names import ASSIGNMENTS, ITEMS, LIMITS
+from taurank_paper.plan import ASSIGNMENTS, ITEMS, LIMITS
 
 Floats = npt.NDArray[np.float64]
 Frames = Mapping[str, pd.DataFrame]

@@ -6,25 +6,25 @@ for ``taurank.evaluate``.
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import numba
 import numpy as np
 import numpy.typing as npt
 
-from taurank._jit import compiled
-from taurank._threads import map_blocks
-from taurank.data.log import Log
+from taurank import Log, World
 from taurank.errors import InputError, plural
-from taurank.worlds.world import World
 
 Scores = npt.NDArray[np.float64]
 
-TARGETS = (
-    "bpr",
-    "dlto",
-    "blce",
-    "dlce",
-)  # methods that weigh purchases, so that their population target is a formula
+TARGETS = ("bpr", "dlto", "blce", "dlce")  # methods whose population target is a formula, since they weigh purchases
+BLOCK = 64  # items that a thread takes at a time
+
+
+def scores(name: str, world: World, log: Log, threads: int | None = None) -> Scores:
+    """Those of a limit by its name."""
+    return truth_scores(world) if name == "truth" else ten_weeks_scores(world, log, threads)
 
 
 def truth_scores(world: World) -> Scores:
@@ -50,11 +50,11 @@ def ten_weeks_scores(world: World, log: Log, threads: int | None = None) -> Scor
     scores = np.empty((world.n_items, world.n_users))  # item by item, for a kernel that walks through users
     treated, control = (np.ascontiguousarray(rate.T) for rate in (world.treated_rate, world.control_rate))
     patterns, times = _patterns(log), log.n_times
-    map_blocks(
-        lambda begin, end: _posterior_means(treated, control, patterns, times, scores, begin, end),
-        world.n_items,
-        threads,
-    )
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(
+            lambda begin: _posterior_means(treated, control, patterns, times, scores, begin, begin + BLOCK),
+            range(0, world.n_items, BLOCK),
+        ))  # fmt: skip
     impossible = int(np.count_nonzero(np.isnan(scores)))
     if impossible:
         raise InputError(
@@ -97,13 +97,13 @@ def _patterns(log: Log) -> npt.NDArray[np.int64]:
     return patterns.reshape(log.n_items, log.n_users)
 
 
-@compiled
+@numba.njit(cache=True, nogil=True)
 def _posterior_means(
     treated_rate: Any, control_rate: Any, patterns: Any, times: Any, scores: Any, begin: int, end: int
 ) -> None:
     """All pairs of some items; a posterior is computed once for all users of an item with the same counts."""
     base = times + 1
-    for item in range(begin, end):
+    for item in range(begin, min(end, len(scores))):
         effect, logs = _effects_and_logs(treated_rate[item], control_rate[item])
         order = np.argsort(patterns[item])
         known, mean = np.int64(-1), 0.0
@@ -118,7 +118,7 @@ def _posterior_means(
             scores[item, user] = mean
 
 
-@compiled
+@numba.njit(cache=True, nogil=True)
 def _effects_and_logs(treated_rate: Any, control_rate: Any) -> Any:
     """μ^T − μ^C and log μ^T, log(1−μ^T), log μ^C, log(1−μ^C) of all users of one item."""
     n = len(treated_rate)
@@ -131,7 +131,7 @@ def _effects_and_logs(treated_rate: Any, control_rate: Any) -> Any:
     return effect, logs
 
 
-@compiled
+@numba.njit(cache=True, nogil=True)
 def _posterior_mean(effect: Any, logs: Any, counts: Any) -> Any:
     """Σ effect · L / Σ L with L scaled by its largest; not a number if no user can have these counts."""
     likelihood = np.zeros(len(effect))

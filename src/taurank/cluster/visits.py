@@ -14,10 +14,11 @@ import numpy as np
 
 from taurank._jit import compiled
 from taurank._random import Stream, stream, stream_key
+from taurank._types import Codes, Floats32, Longs
 from taurank.sgd.kernels import UNIT_STATS, PairParams, run_pairs
 from taurank.sgd.negatives import draw_negatives
 from taurank.sgd.planning import block_offsets, plan_users
-from taurank.sgd.samples import NO_BASKETS, PAIR, Baskets, Float32s, Ints, Longs, Positives, Samples
+from taurank.sgd.samples import NO_BASKETS, PAIR, Baskets, Positives, Samples
 from taurank.sgd.scheduler import Pairwise, Stats, UnitStats, factor_table, pair_params, total
 from taurank.sgd.strata import Cut, ItemBlocks, cut_items, shuffle_blocks
 
@@ -61,7 +62,7 @@ class Residents:
     """
 
     def __init__(
-        self, positives: Positives, members: Ints, start: Longs, first: int, blocks: int, n_items: int,
+        self, positives: Positives, members: Codes, start: Longs, first: int, blocks: int, n_items: int,
         baskets: Baskets = NO_BASKETS,
     ) -> None:  # fmt: skip
         self.positives, self.members, self.start, self.baskets = positives, members, start, baskets
@@ -95,7 +96,7 @@ class Residents:
         return np.zeros(self.blocks**2, UNIT_STATS)
 
     def visit(
-        self, users: Float32s, items: Float32s, block: int, high: int, low: int, params: Pairwise, stats: UnitStats
+        self, users: Floats32, items: Floats32, block: int, high: int, low: int, params: Pairwise, stats: UnitStats
     ) -> None:
         """Run the units of one visit; ``items`` are the rows of the item block, in its order."""
         plan = VisitPlan(self.samples, self.begin, self.end, self.blocks, self.key)
@@ -105,7 +106,7 @@ class Residents:
             block, high, low, pair_params(params), stats,
         )  # fmt: skip
 
-    def block_items(self, block: int) -> Ints:
+    def block_items(self, block: int) -> Codes:
         """The items of a block, in its order."""
         return self.items.order[self.items.start[block] : self.items.start[block + 1]]
 
@@ -118,7 +119,7 @@ class VisitPlan(NamedTuple):
     key: np.uint64
 
 
-def recut(old: ItemBlocks, new: ItemBlocks, wanted: range, rows: list[Float32s]) -> dict[int, Float32s]:
+def recut(old: ItemBlocks, new: ItemBlocks, wanted: range, rows: list[Floats32]) -> dict[int, Floats32]:
     """Blocks of a new epoch from all blocks of the one before."""
     tables = {b: factor_table(int(new.start[b + 1] - new.start[b]), rows[0].shape[1]) for b in wanted}
     at = positions_in(new.order, len(new.order))
@@ -141,7 +142,7 @@ def total_of(stats: list[UnitStats]) -> Stats:
 
 
 @compiled
-def positions_in(ids: Ints, n_items: int) -> Ints:
+def positions_in(ids: Codes, n_items: int) -> Codes:
     """The position of every item among ``ids``; undefined for the others."""
     at = np.empty(n_items, np.int32)
     for n in range(len(ids)):
@@ -151,7 +152,7 @@ def positions_in(ids: Ints, n_items: int) -> Ints:
 
 @compiled
 def run_visit(
-    users: Float32s, items: Float32s, plan: VisitPlan, ids: Ints, at: Ints, in_baskets: bool, baskets: Baskets,
+    users: Floats32, items: Floats32, plan: VisitPlan, ids: Codes, at: Codes, in_baskets: bool, baskets: Baskets,
     block: int, high: int, low: int, params: PairParams, stats: UnitStats,
 ) -> None:  # fmt: skip
     for user_block in range(high, low - 1, -1):
@@ -166,7 +167,7 @@ def run_visit(
 
 
 @compiled
-def _to_positions(samples: Samples, at: Ints) -> None:
+def _to_positions(samples: Samples, at: Codes) -> None:
     for n in range(len(samples)):
         samples[n].item = at[np.uint64(samples[n].item)]
         samples[n].other = at[np.uint64(samples[n].other)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from taurank_paper.plan.names import ASSIGNMENTS, ITEMS
+from taurank_paper.plan import ASSIGNMENTS, ITEMS
 
 REFERENCE = (
     "M. Sato, S. Takemori, J. Singh, T. Ohkuma: Unbiased Learning for the Causal Effect of Recommendation. "

@@ -10,9 +10,9 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from support import paper_tables as made_up
-from taurank_paper.verdicts import claims, comparison, criteria, paper_tables
-from taurank_paper.verdicts.comparison import Score
+from support import paper_frames as made_up
+from taurank_paper import claims, comparison, printed
+from taurank_paper.comparison import Score
 
 Frames = dict[str, pd.DataFrame]
 Change = Callable[[Frames], None]
@@ -37,7 +37,7 @@ def _clear_comparison() -> pd.DataFrame:
     }
     rows = []
     for (items, setting), methods in order.items():
-        for metric in (*paper_tables.METRICS, "P@10"):
+        for metric in (*printed.METRICS, "P@10"):
             for place, method in enumerate(methods):
                 lead = place + (8 if items == "product" and method in ("dlce", "dlto") else 0)
                 mean = 10.0 + lead if metric != "P@10" else 30.0 - place
@@ -46,8 +46,8 @@ def _clear_comparison() -> pd.DataFrame:
 
 
 def outcome(frames: Frames, claim: str) -> str:
-    (result,) = claims.check(frames, claims=[one for one in claims.CLAIMS if one.id == claim])
-    return result.verdict
+    (chosen,) = (one for one in claims.CLAIMS if one.id == claim)
+    return claims.VERDICTS[chosen.assess(frames).reproduced]
 
 
 def test_every_claim_is_reproduced_on_tables_made_for_it(frames: Frames) -> None:
@@ -122,7 +122,7 @@ COMPARED: dict[str, dict[str, Any]] = {
     "lead-larger-in-product": {"method": "dlce", "items": "product"},
 }
 FAILS: dict[str, Change] = {
-    **{claim: setting("comparison", 1.0, metric=list(paper_tables.METRICS), **at) for claim, at in COMPARED.items()},
+    **{claim: setting("comparison", 1.0, metric=list(printed.METRICS), **at) for claim, at in COMPARED.items()},
     "dlce-best-in-car": setting("car", 5.0, method="dlce"),
     "p10-does-not-go-with-cp10": together,
     "intermediate-cap-is-best": cap_at("CDCG", "original", 0.001),
@@ -198,7 +198,7 @@ def test_an_explanation_goes_only_with_a_claim_that_is_not_reproduced(frames: Fr
 
 
 def test_the_papers_own_figures_by_the_same_criteria() -> None:
-    verdicts = {one.id: one.paper for one in claims.check(paper_tables.frames())}
+    verdicts = {one.id: one.paper for one in claims.check(printed.frames())}
     assert verdicts["dlce-over-blce"] == "reproduced"
     assert verdicts["dlce-over-dlto-original"] == "inconclusive"  # 0.0826 ± 0.0026 against 0.0825 ± 0.0023
     assert verdicts["cap-helps-estimate-of-car"] == "reproduced"
@@ -252,7 +252,7 @@ def test_the_level_counts_all_comparisons(frames: Frames, monkeypatch: pytest.Mo
         return plain(first, second)
 
     monkeypatch.setattr(comparison, "_differ", counting)
-    claims.check({**paper_tables.frames(), **frames})
+    claims.check({**printed.frames(), **frames})
     ours = len(calls)
     calls.clear()
     claims.check({})  # the printed figures alone
@@ -260,10 +260,10 @@ def test_the_level_counts_all_comparisons(frames: Frames, monkeypatch: pytest.Mo
 
 
 def test_a_second_answer_from_the_authors_settings(frames: Frames) -> None:
-    (result,) = claims.check(frames, claims=claims.CLAIMS[:1], authors={"comparison": paper_tables.comparison()})
+    result = claims.check(frames, authors={"comparison": printed.comparison()})[0]
     assert result.authors == result.paper == "reproduced"
     assert "DLCE : BLCE" in result.authors_figures
-    without = claims.check(frames, authors={"car": paper_tables.car()})
+    without = claims.check(frames, authors={"car": printed.car()})
     assert [one.id for one in without if one.authors] == ["dlce-best-in-car"]
 
 
@@ -274,30 +274,30 @@ def test_the_rank_correlation_leaves_the_limits_out() -> None:
         for metric, value in (("CP@10", effect), ("P@10", bought))
     ]
     frame = pd.DataFrame(rows, columns=["items", "setting", "method", "metric", "mean", "std"])
-    value, count = criteria.rank_correlation(frame, "P@10", "CP@10", ("category", "original"))
+    value, count = claims.rank_correlation(frame, "P@10", "CP@10", ("category", "original"))
     assert value == pytest.approx(-1.0)
     assert count == 3
-    assert criteria.rank_correlation(frame, "P@10", "CP@10", ("product", "original")) == (None, 0)
+    assert claims.rank_correlation(frame, "P@10", "CP@10", ("product", "original")) == (None, 0)
 
 
 def test_rows_of_the_file_are_lines() -> None:
-    frame = claims.to_frame(claims.check(paper_tables.frames()))
+    frame = claims.to_frame(claims.check(printed.frames()))
     assert list(frame["id"]) == [claim.id for claim in claims.CLAIMS]
     assert not frame.map(lambda value: "\n" in str(value)).any(axis=None)
 
 
 def test_the_papers_tables() -> None:
-    table = paper_tables.comparison().set_index(["items", "setting", "method", "metric"])
+    table = printed.comparison().set_index(["items", "setting", "method", "metric"])
     assert len(table) == 2 * 3 + 2 * 8 * 6  # Random stands once
     assert tuple(table.loc[("category", "original", "dlce", "CP@10"), ["mean", "std"]]) == (0.0826, 0.0026)
     assert tuple(table.loc[("category", "personalized", "cause", "CDCG"), ["mean", "std"]]) == (1.681, 0.017)
     assert tuple(table.loc[("product", "original", "ulrmf", "CP@100"), ["mean", "std"]]) == (0.0285, 0.0003)
     assert tuple(table.loc[("product", "personalized", "dlto", "CP@10"), ["mean", "std"]]) == (0.2708, 0.0041)
-    errors = paper_tables.estimators().set_index(["setting", "method", "metric", "cap"])
+    errors = printed.estimators().set_index(["setting", "method", "metric", "cap"])
     assert len(errors) == 12 * 10 + 2 * 5
     assert errors.loc[("original", "dlce", "CDCG", 0.1), "mae"] == 0.398
     assert errors.loc[("personalized", "ulbpr", "CP@100", 0.3), "mae"] == 0.0549
     assert tuple(errors.loc[("personalized", "dlce", "CAR", 0.1), ["mae", "truth"]]) == (0.072, 0.649)
-    facts = paper_tables.statistics().set_index(["items", "quantity"])["value"]
+    facts = printed.statistics().set_index(["items", "quantity"])["value"]
     assert facts["product", "items"] == 11331
     assert facts["category", "prior_weight"] == 0.4

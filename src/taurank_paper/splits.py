@@ -10,15 +10,12 @@ import hashlib
 import os
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
-from taurank.data.log import Log
-from taurank.estimation import gains, propensity
-from taurank.estimation.gains import Gains
-from taurank.worlds import dunnhumby
-from taurank.worlds.world import Sample, World
-from taurank_paper.plan.plans import Dataset, Preset
+import taurank as tr
+from taurank_paper.plan import Dataset, Items, Preset
 
 PARTS = {"train": 0, "validation": 1, "test": 2, "fit": 3, "propensity": 4}
 
@@ -28,7 +25,7 @@ class Split:
     """One world, and the weeks drawn from it."""
 
     dataset: Dataset
-    world: World
+    world: tr.World
     threads: int | None
 
     def draw(self) -> None:
@@ -37,38 +34,39 @@ class Split:
             getattr(self, part)
 
     @cached_property
-    def train(self) -> Log:
+    def train(self) -> tr.Log:
         """The log to learn from, with the propensities that the learner sees."""
-        log = self._sample("train", self.dataset.times.train).log
+        log: tr.Log = self._sample("train", self.dataset.times.train).log
         if self.dataset.propensity == "estimated":
-            return propensity.estimate(log, fit_seed(self.dataset, "propensity"), model="additive")
+            return tr.propensity.estimate(log, fit_seed(self.dataset, "propensity"), model="additive")
         return log
 
     @cached_property
-    def validation(self) -> Gains:
+    def validation(self) -> tr.Gains:
         """Truth of the validation weeks, used for model selection."""
-        return self._sample("validation", self.dataset.times.validation).truth
+        truth: tr.Gains = self._sample("validation", self.dataset.times.validation).truth
+        return truth
 
     @cached_property
-    def _tested(self) -> tuple[Gains, Gains]:
+    def _tested(self) -> tuple[tr.Gains, tr.Gains]:
         sample = self.test_sample()
-        return sample.truth, gains.outcome(sample.log)
+        return sample.truth, tr.gains.outcome(sample.log)
 
     @property
-    def truth(self) -> Gains:
+    def truth(self) -> tr.Gains:
         """The truth of the test weeks."""
         return self._tested[0]
 
     @property
-    def outcome(self) -> Gains:
+    def outcome(self) -> tr.Gains:
         """The purchases of the test weeks."""
         return self._tested[1]
 
-    def test_sample(self) -> Sample:
+    def test_sample(self) -> Any:
         """The test weeks with their log: large, so drawn again where it is needed."""
         return self._sample("test", self.dataset.times.test)
 
-    def _sample(self, part: str, times: int) -> Sample:
+    def _sample(self, part: str, times: int) -> Any:
         return self.world.sample(times, _seeds(self.dataset, part), threads=self.threads)
 
 
@@ -77,17 +75,17 @@ class Splits:
 
     def __init__(self, preset: Preset, source: str | os.PathLike[str] | None, threads: int | None) -> None:
         self.preset, self.source, self.threads = preset, source, threads
-        self._worlds: dict[str, World] = {}
-        self._fingerprints: dict[str, str] = {}
+        self._worlds: dict[Items, tr.World] = {}
+        self._fingerprints: dict[Items, str] = {}
         self._last: Split | None = None
 
-    def world(self, items: str) -> World:
+    def world(self, items: Items) -> tr.World:
         """The world with the original assignment."""
         if items not in self._worlds:
             self._worlds[items] = self._make(items)
         return self._worlds[items]
 
-    def fingerprint(self, items: str) -> str:
+    def fingerprint(self, items: Items) -> str:
         """A hash of the world's numbers: other source files, or another loader, are another world."""
         if items not in self._fingerprints:
             digest = hashlib.blake2b(digest_size=16)
@@ -109,12 +107,12 @@ class Splits:
             self._last = Split(dataset, world, self.threads)
         return self._last
 
-    def _make(self, items: str) -> World:
+    def _make(self, items: Items) -> tr.World:
         if self.preset.sizes is None:
-            return dunnhumby.world(items, self.source)  # type: ignore[arg-type]
+            return tr.dunnhumby.world(items, self.source)
         users, n_items = self.preset.sizes[items]
         seed = np.random.SeedSequence(0, spawn_key=(n_items,))
-        return World.synthetic(users, n_items, seed, purchase_rate=0.03)
+        return tr.World.synthetic(users, n_items, seed, purchase_rate=0.03)
 
 
 def _seeds(dataset: Dataset, part: str) -> np.random.SeedSequence:

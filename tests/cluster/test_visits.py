@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from taurank.cluster.visits import Residents, first_blocks, recut, total_of, visits
 from taurank.learners.pairwise import baskets_of
 from taurank.sgd.planning import by_user
 from taurank.sgd.samples import NO_BASKETS
 from taurank.sgd.scheduler import Factors, Pairwise, factor_table, run_pairwise_epoch
 from taurank.sgd.strata import Strata, cut_items
-from taurank.sgd.visits import Residents, first_blocks, recut, total_of, visits
 
 N_USERS, N_ITEMS, COUNT, SEED = 90, 120, 40_000, 5
 PARAMS = Pairwise(0.05, 0.01, 2.0)

@@ -15,15 +15,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from taurank.estimation import gains
-from taurank.evaluation.evaluate import evaluate
-from taurank.worlds import dunnhumby
-from taurank_paper.plan.names import causal
-from taurank_paper.plan.plans import Dataset, Method, Plan
-from taurank_paper.plan.reading import check_settings, hyper_parameters
-from taurank_paper.runs import limits
-from taurank_paper.runs.cache import ResultCache
-from taurank_paper.runs.fits import MODEL_METRIC, FitSpec, best_of, needs_propensity, weeks_of
+import taurank as tr
+from taurank.errors import InputError
+from taurank_paper import limits
+from taurank_paper.fits import MODEL_METRIC, FitSpec, ResultCache, best_of, needs_propensity, weeks_of
+from taurank_paper.plan import Dataset, Items, Method, Plan, causal, check_settings, hyper_parameters
 
 DENSITY_BINS = 50
 CURVE_COLUMNS = ["items", "setting", "method", "metric", "updates", "value"]
@@ -80,13 +76,13 @@ def _comparison(plan: Plan) -> Iterator[RowSpec]:
 
 def _capping(plan: Plan) -> Iterator[RowSpec]:
     """Figures 3 and 4: the cap varied, everything else as tuned."""
-    for dataset, method, cap in itertools.product(plan.datasets, plan.methods, plan.vary["cap"]):
+    for dataset, method, cap in itertools.product(plan.datasets, plan.methods, plan.file.vary.cap):
         yield from _rows(plan, dataset, method, {**_named(plan, method), "cap": cap}, {"cap": cap})
 
 
 def _unevenness(plan: Plan) -> Iterator[RowSpec]:
     """Figure 5: β varied."""
-    for dataset, beta, method in itertools.product(plan.datasets, plan.vary["beta"], plan.methods):
+    for dataset, beta, method in itertools.product(plan.datasets, plan.file.vary.beta, plan.methods):
         labels = {"beta": beta, "method": method.label}
         yield from _rows(plan, replace(dataset, beta=float(beta)), method, labels)
 
@@ -98,7 +94,7 @@ def _misspecification(plan: Plan) -> Iterator[RowSpec]:
             labels = {"method": method.label, "propensity": "none", "xi": np.nan}
             yield from _rows(plan, dataset, method, labels)
             continue
-        for xi in plan.vary["xi"]:
+        for xi in plan.file.vary.xi:
             labels = {"method": method.label, "propensity": "misspecified", "xi": xi}
             yield from _rows(plan, replace(dataset, xi=float(xi)), method, labels)
         labels = {"method": method.label, "propensity": "estimated", "xi": np.nan}
@@ -108,7 +104,7 @@ def _misspecification(plan: Plan) -> Iterator[RowSpec]:
 def _losses(plan: Plan) -> Iterator[RowSpec]:
     """Section 5.1.2: surrogates of the rank, and the number of factors."""
     for dataset, method in itertools.product(plan.datasets, plan.methods):
-        for loss, factors in itertools.product(plan.vary["loss"], plan.vary["factors"]):
+        for loss, factors in itertools.product(plan.file.vary.loss, plan.file.vary.factors):
             labels = {**_named(plan, method), "loss": loss, "factors": factors}
             yield from _rows(plan, dataset, method, labels, {"loss": loss, "factors": factors})
 
@@ -186,9 +182,12 @@ def _choices(method: Method) -> Iterator[dict[str, Any]]:
 
 def _fit_spec(plan: Plan, dataset: Dataset, method: Method, settings: Mapping[str, Any]) -> FitSpec:
     fit_settings = {name: value for name, value in settings.items() if name in hyper_parameters(method.name)}
-    check_settings(method.name, fit_settings, f"{plan.name}.toml")
-    sizes = (plan.updates_on(dataset), plan.preset.validations)
-    keep = plan.keep_models or plan.kind == "estimators"
+    try:
+        check_settings(method.name, fit_settings)
+    except InputError as error:
+        raise InputError(f"{plan.name}.toml: {error}.") from error
+    sizes = (plan.preset.updates_on(dataset, plan.file.length), plan.preset.validations)
+    keep = plan.file.keep_models or plan.kind == "estimators"
     snapshots = plan.snapshots(method, dataset, settings)
     return FitSpec.of(dataset, method.name, settings, *sizes, plan.metrics_of(dataset), snapshots, keep)
 
@@ -242,7 +241,7 @@ def _target(dataset: Dataset, method: str, cap: float, metrics: list[str], cache
     return cache.cached(cache.key(FitSpec(dataset, method), "target", cap, metrics), measure)
 
 
-def _prior_curve(items: str, cache: ResultCache) -> pd.DataFrame:
+def _prior_curve(items: Items, cache: ResultCache) -> pd.DataFrame:
     """Brier score by prior weight; nothing for a synthetic world, which has no prior."""
     if cache.splits.preset.sizes is not None:
         return pd.DataFrame({"prior_weight": [], "brier": []}, dtype=np.float64)
@@ -250,8 +249,8 @@ def _prior_curve(items: str, cache: ResultCache) -> pd.DataFrame:
     return pd.DataFrame(cache.cached(key, lambda: _measure_prior(items, cache)))
 
 
-def _measure_prior(items: str, cache: ResultCache) -> Mapping[str, Any]:
-    curve = dunnhumby.tune_prior_weight(items, cache.splits.source)  # type: ignore[arg-type]
+def _measure_prior(items: Items, cache: ResultCache) -> Mapping[str, Any]:
+    curve = tr.dunnhumby.tune_prior_weight(items, cache.splits.source)
     return {str(name): list(column) for name, column in curve.items()}
 
 
@@ -267,7 +266,7 @@ def _density(dataset: Dataset, cache: ResultCache) -> list[Labels]:
 
 def _errors(fit: FitSpec, plan: Plan, cache: ResultCache) -> list[Labels]:
     """MAE and bias over the test weeks by cap and metric."""
-    key = cache.key(fit, "estimators", plan.vary["cap"], plan.metrics_of(fit.dataset))
+    key = cache.key(fit, "estimators", plan.file.vary.cap, plan.metrics_of(fit.dataset))
     return list(cache.cached(key, lambda: {"rows": _measure_errors(fit, plan, cache)})["rows"])
 
 
@@ -275,12 +274,12 @@ def _measure_errors(fit: FitSpec, plan: Plan, cache: ResultCache) -> list[Labels
     cache.result(fit)
     model, sample = cache.model(fit), cache.splits.split(fit.dataset).test_sample()
     metrics = plan.metrics_of(fit.dataset)
-    truth = evaluate(model, sample.truth, metrics, threads=cache.threads)
+    truth = tr.evaluate(model, sample.truth, metrics, threads=cache.threads)
     rows = []
-    for cap in plan.vary["cap"]:
-        estimate = gains.capped_ips(sample.log, cap) if cap else gains.ips(sample.log)
+    for cap in plan.file.vary.cap:
+        estimate = tr.gains.capped_ips(sample.log, cap) if cap else tr.gains.ips(sample.log)
         bare = replace(estimate, log=None)  # overlap is not measured here
-        estimates = evaluate(model, bare, metrics, threads=cache.threads)
+        estimates = tr.evaluate(model, bare, metrics, threads=cache.threads)
         for metric in metrics:
             error = estimates[metric].per_time - truth[metric].per_time
             row = {"metric": metric, "cap": cap, "mae": float(np.abs(error).mean()), "bias": float(error.mean())}
