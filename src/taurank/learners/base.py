@@ -33,7 +33,6 @@ from taurank.data.schema import Array
 from taurank.data.shards import ShardedArray
 from taurank.errors import InputError
 from taurank.learners import sharded
-from taurank.learners.lookup import Lookup
 from taurank.learners.options import FitOptions, Record, TrainingOptions, UpdateOptions, history_frame, takes
 from taurank.learners.recommend import Fitted, Request
 from taurank.learners.update import NewRows, WithNewUsers, bought_by_item, has_new_users, rows_of_new_users
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
 RandomState = int | np.random.Generator | None
 
 _SCORED_AT_ONCE = 256  # users
-_OF_THIS_PROCESS = ("_lookup", "_checkpoint")  # attributes that no copy shares
+_OF_THIS_PROCESS = ("_checkpoint",)  # attributes that no copy shares
 
 
 @dataclass(kw_only=True, eq=False)
@@ -263,13 +262,6 @@ class Learner(ABC):
         """The items of the log it was fitted on, in order."""
         items: Ids = self._fitted("items_")
         return items
-
-    @property
-    def lookup(self) -> Lookup:
-        """Positions of users by id, indexed once."""
-        if "_lookup" not in self.__dict__:
-            self._lookup = Lookup(self.users)
-        return self._lookup
 
     def score(self, users: Any, items: Any) -> Floats32:
         """The score of each pair (users[n], items[n]); one user or one item goes with all of the other."""
