@@ -77,6 +77,12 @@ class Pairs:
         _add_by_item(item, rows, each, sums)
         return sums
 
+    def bought_by_user(self) -> Floats:
+        return np.bincount(self.user, self.positives, self.n_users).astype(np.float64)
+
+    def bought_by_item(self) -> Floats:
+        return np.bincount(self.item, self.positives, self.n_items).astype(np.float64)
+
     def mean_chances(self) -> Floats:
         """For each item, how many chances a pair without rows had on average."""
         number = self.users - self.by_item(np.minimum(self.rows, 1))
