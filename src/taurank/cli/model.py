@@ -173,6 +173,8 @@ def evaluate(
     """Evaluate a ranking by true or estimated effects."""
     from taurank.evaluation.evaluate import evaluate as measure
 
+    if cluster is not None and truth is None and estimator is None and cap is None:
+        raise InputError("on a cluster, name the estimator: --cap 0.1 for capped IPS, or --estimator ips.")
     ranker = read_ranker(model, trusted(trust))
     with reader(cluster) as read, warnings.catch_warnings():
         default = Estimator.doubly_robust if cluster is None else Estimator.ips
@@ -181,15 +183,15 @@ def evaluate(
         if format is Output.table:
             warnings.simplefilter("ignore", TrainingLogWarning)  # the table has it
         result = measure(
-            ranker, gains, split_commas(metrics) or None, unlisted="last" if unlisted else None, unit=unit,
-            threads=threads,
+            ranker, gains, split_commas(metrics) or None, level=level, unlisted="last" if unlisted else None,
+            unit=unit, threads=threads,
         )  # fmt: skip
-        text = _as_text(result, gains.name, level, format)  # intervals are computed when asked for, where the log is
+        text = _as_text(result, gains.name, format)
     say(text, end="" if format is Output.csv else "\n")
 
 
-def _as_text(result: Any, gains: str, level: float, format: Output) -> str:
-    frame = result.to_frame(level)
+def _as_text(result: Any, gains: str, format: Output) -> str:
+    frame = result.to_frame()
     if format is Output.table:
         return f"{result}\nmeasured by: {gains}"
     if format is Output.csv:

@@ -18,7 +18,7 @@ from taurank._threads import worker_count
 from taurank._validation import check_integer
 from taurank.cluster.pool import WorkerPool, require_ray
 from taurank.data import remote
-from taurank.data.temporary import temporary_folder
+from taurank.data.files import check_local, temporary_folder
 from taurank.errors import InputError, first_line, plural
 
 
@@ -175,6 +175,7 @@ def _storage(ray: Any, storage: str | os.PathLike[str] | None) -> Path | None:
                 f"the cluster has {len(machines)} machines; name a folder that all of them reach: connect(storage=…)."
             )
         return None
+    check_local(storage)
     folder = Path(storage).resolve()
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import reduce
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -33,7 +34,7 @@ def fit(learner: CountingBayes, log: ClusterRows) -> None:
     lengths, shards = zip(*scored, strict=True)
     learner.unseen_ = learner.unseen_scores(means, log.n_times)
     start = np.concatenate(([0], np.cumsum(np.concatenate(lengths)))).astype(np.int64)
-    columns = {name: ShardedArray(folder, [part[name] for part in shards]) for name in shards[0]}
+    columns: dict[str, Any] = {name: ShardedArray(folder, [part[name] for part in shards]) for name in shards[0]}
     learner.pair_score_ = columns.pop("pair_score")
     cells = {"pair_item_cells": np.full(log.n_items, float(log.n_users * log.n_times)),
              "pair_user_cells": np.full(log.n_users, float(log.n_items * log.n_times))}  # fmt: skip

@@ -15,7 +15,7 @@ from taurank.cluster.rows import ClusterRows
 from taurank.cluster.visits import first_blocks, total_of, visits
 from taurank.cluster.worker_fit import SNAPSHOT, EpochReport, Job, Place, Positives, WorkerFit
 from taurank.data.ids import Catalog
-from taurank.data.shards import Shard, write_manifest, write_shard
+from taurank.data.shards import Shard, write_index, write_shard
 from taurank.errors import TooLittleData
 from taurank.learners import GainsPass
 from taurank.sgd.losses import SURROGATES
@@ -130,7 +130,7 @@ class DistributedFit:
         ]
         items = [pool.call(n, WorkerFit.write_items, folder, *self.blocks, held=True) for n in numbers]
         shards = {"user_factors": pool.get(users), "item_factors": pool.get(items)}
-        write_manifest(folder, SNAPSHOT, {}, shards)
+        write_index(folder, SNAPSHOT, {}, {}, shards)
         return folder
 
 

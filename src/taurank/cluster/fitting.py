@@ -1,4 +1,4 @@
-"""``fit`` on a cluster: which learners can, the part of the log that is held out, and training with its checkpoints."""
+"""``fit`` on a cluster: which learners can, what is held out, and the training with its checkpoints."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ from taurank.cluster.pieces import Part, count_rows
 from taurank.cluster.pool import Lost
 from taurank.cluster.rows import ClusterRows
 from taurank.cluster.worker_fit import read_snapshot
-from taurank.data.files import check_local
-from taurank.data.shards import link_shard
+from taurank.data.shards import link_file
 from taurank.errors import InputError, TooLittleData
 from taurank.learners import CountingBayes, FactorLearner, GainsPass, Learner, Popular, Random, Record
 from taurank.learners import holdout as policy
@@ -57,7 +56,7 @@ def fit(learner: Learner, log: ClusterRows, options: FitOptions) -> list[Record]
     if type(learner) is CountingBayes:
         counting.fit(learner, log)
     elif isinstance(learner, (Popular, Random)):
-        learner.learn(log)
+        learner.learn(log)  # type: ignore[arg-type]  # they count purchases alone
     else:
         why = "draws its samples from all cells" if isinstance(learner, FactorLearner) else "needs the whole log"
         raise InputError(
@@ -72,7 +71,7 @@ def _train(learner: GainsPass, log: ClusterRows, options: FitOptions) -> list[Re
     full, checkpoint, stored = learner._schedule, None, None
     if options.checkpoint is not None:
         identity = identity_of(learner, options, full, learner.random_state, log)
-        checkpoint = FolderCheckpoint(check_local(options.checkpoint).resolve(), identity)
+        checkpoint = FolderCheckpoint(Path(options.checkpoint).resolve(), identity)
         stored = checkpoint.stored()
     held_out = [Record(**one) for one in stored["held_out"]] if stored else _hold_out_run(learner, log, options)
     seed = stored["seed"] if stored else int(generator(learner.random_state).integers(2**63))
@@ -84,7 +83,7 @@ def _train(learner: GainsPass, log: ClusterRows, options: FitOptions) -> list[Re
     learner.trained_ = np.array([state.best_epoch or state.epoch], np.int64)
     learner.holdout_ = history_frame(held_out, options.metrics)
     if checkpoint:
-        learner._checkpoint = checkpoint
+        learner._checkpoint = checkpoint  # type: ignore[assignment]  # ``save`` removes it
     options.warn_if_improving(type(learner).__name__, held_out or state.history, full.epochs)
     return state.history
 
@@ -189,7 +188,8 @@ class ClusterState(State):
 def put_into(learner: FactorLearner, folder: Path) -> None:
     """Give a learner the factors of a snapshot: users memory-mapped, items in memory."""
     arrays = read_snapshot(folder)
-    learner.user_factors_, learner.item_factors_ = arrays["user_factors"], np.asarray(arrays["item_factors"])
+    learner.user_factors_ = arrays["user_factors"]  # type: ignore[assignment]  # indexed like an array
+    learner.item_factors_ = np.asarray(arrays["item_factors"])
     _ = arrays["user_factors"].parts  # mapped now: the files may be replaced by those of a later epoch
 
 
@@ -259,7 +259,7 @@ def _link(source: Path, target: Path) -> None:
     """The files of a snapshot under another name."""
     target.mkdir()
     for file in source.iterdir():
-        link_shard(file, target / file.name)
+        link_file(file, target / file.name)
 
 
 def _is_ours(name: str) -> bool:

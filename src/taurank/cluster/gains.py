@@ -9,28 +9,26 @@ from __future__ import annotations
 import copy
 import hashlib
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from taurank._types import Codes, Floats, Mask
-from taurank.cluster.assessment import ClusterAssessment
 from taurank.cluster.groups import by_group
 from taurank.cluster.pieces import Piece, read_part
 from taurank.cluster.rows import ClusterRows
+from taurank.cluster.tallies import TalliedRows
 from taurank.data.ids import Catalog
 from taurank.data.log import Log
 from taurank.data.remote import RemoteGains
 from taurank.errors import InputError
 from taurank.estimation import gains as estimators
-from taurank.estimation.estimators import LoggedPairs
 from taurank.estimation.gains import Gains
-from taurank.evaluation.measurement import Measurement, Unlisted
+from taurank.evaluation.measurement import Measured, Measurement
 from taurank.evaluation.metrics import Metric
-from taurank.evaluation.rankers import LearnerRanking, Ranker, ranker_of, ranking_of
-from taurank.evaluation.ranking_tables import TableRanker
-from taurank.evaluation.results import Result
+from taurank.evaluation.rankers import Block, LearnerRanking, Ranker, ranking_of
+from taurank.evaluation.weights import BlockSums
 from taurank.learners.options import choose_users
 
 GROUPS_PER_WORKER = 4
@@ -81,8 +79,9 @@ class ClusterGains(RemoteGains):
             has[users] = True
         return has
 
-    def measurement(self, metrics: Any, unlisted: Any, unit: Any, threads: int | None) -> ClusterMeasurement:
-        return ClusterMeasurement(self, Measurement.of(self.empty, metrics, unlisted, unit, threads))
+    def measurement(self, metrics: Any, unlisted: Any) -> ClusterMeasurement:
+        whole = Measurement.prepare(self.empty, metrics, unlisted=unlisted)
+        return ClusterMeasurement(whole.gains, whole.metrics, whole.unlisted, self.chosen, source=self)
 
 
 def _users_with(piece: Piece, catalog: Catalog, share: float, estimate: Estimate, rows: bool) -> Codes:
@@ -103,49 +102,53 @@ def _empty(log: ClusterRows, estimate: Estimate) -> Gains:
     return gains
 
 
-class ClusterMeasurement:
-    """``Measurement`` for gains that are elsewhere."""
+@dataclass(frozen=True, eq=False)
+class ClusterMeasurement(Measurement):
+    """``Measurement`` for gains that are elsewhere; its own ``gains`` have the catalog and no rows."""
 
-    def __init__(self, gains: ClusterGains, whole: Measurement) -> None:
-        self.gains, self.log, self.whole, self.formulas = gains, gains.log, whole, whole.formulas
+    source: ClusterGains = None  # type: ignore[assignment]  # a field behind others with defaults
 
-    def first_metric(self) -> ClusterMeasurement:
-        return ClusterMeasurement(self.gains, self.whole.first_metric())
+    def means(self, ranker: Any, threads: int | None = None) -> dict[str, float]:
+        per_user, per_time, _ = self._measured(*self._learner(ranker), self.source.users_with(rows=False))
+        return {m.name: self._mean(*means) for m, *means in zip(self.metrics, per_user, per_time, strict=True)}
 
-    def result(self, ranker: Any) -> Result:
-        ready = ranker_of(ranker)
-        if not hasattr(ready, "score_block"):
+    def measure(self, ranker: Any, workers: int) -> Measured:
+        log, (ready, ranking) = self.source.log, self._learner(ranker)
+        unknown, trained = (ranking.unknown_users, ranking.unknown_items), self.is_trained_here(ready)
+        if self.gains.estimator is not None:
+            return Measured(*unknown, trained, TalliedRows.of(log, ready, self.metrics, self.gains.estimator))
+        needed = self.source.users_with(rows=log.summary.lacks_overlap and self.gains.kind != "outcome")
+        per_user, per_time, overlap = self._measured(ready, ranking, needed)
+        return Measured(*unknown, trained, (), per_user, per_time, overlap)
+
+    def _learner(self, ranker: Any) -> tuple[Ranker, LearnerRanking]:
+        ready, ranking = self._ranking(ranker)
+        if not isinstance(ranking, LearnerRanking):
             raise InputError(
                 "an array of scores is measured on one machine; on a cluster, evaluate a model or a table."
             )
-        if isinstance(ready, TableRanker) and self.whole.unlisted is None:
-            ready.check_depth(self.formulas, self.log.users, self.log.items)
-        ranking = LearnerRanking(ready, self.log.users, self.log.items)
-        groups = self._groups(ranking)
-        facts = (self.log.cluster.pool.put(ready), self.gains.estimate, self.log.summary.lacks_overlap,
-                 self.formulas, self.whole.unlisted)  # fmt: skip
-        per_user, per_time = self.whole.no_sums()
-        for users, (sums, blocks) in zip(
-            groups, by_group(self.log, groups, _measure, [facts] * len(groups)), strict=True
-        ):
-            per_user[:, :, users] = sums
-            for block in blocks:
-                per_time += block
-        unknown = (ranking.unknown_users, ranking.unknown_items)
-        return self.whole.summarize(ready, unknown, (per_user, per_time), self._assessment(ready))
+        return ready, ranking
 
-    def _assessment(self, ranker: Ranker) -> ClusterAssessment | None:
-        """As on one machine: None if the gains are not an estimate, or if a metric is not a weighted sum."""
-        estimator = self.gains.empty.estimator
-        if estimator is None or self.gains.chosen is not None or any(formula.area for formula in self.formulas):
-            return None
-        return ClusterAssessment.of(self.log, ranker, self.formulas, estimator, self.whole.trained_here(ranker))
+    def _measured(
+        self, ranker: Ranker, ranking: LearnerRanking, needed: Mask
+    ) -> tuple[Floats, Floats, list[float | None]]:
+        log = self.source.log
+        if self.users is not None:
+            needed = np.zeros(log.n_users, np.bool_)
+            needed[self.users] = True
+        groups, shared = self._groups(ranking, needed), log.cluster.pool.put(ranker)
+        task = (shared, self.source.estimate, log.summary.lacks_overlap, self.metrics, self.unlisted)
+        results = by_group(log, groups, _sums, [task] * len(groups))
+        sums = np.zeros((len(results[0][0]) if results else 1, len(self.metrics), log.n_users))
+        for users, (own, _) in zip(groups, results, strict=True):
+            sums[:, :, users] = own
+        return self.summarize(sums, [block for _, blocks in results for block in blocks])
 
-    def _groups(self, ranking: LearnerRanking) -> list[Codes]:
+    def _groups(self, ranking: LearnerRanking, needed: Mask) -> list[Codes]:
         """Groups of whole blocks; users that the ranker knows and those that it does not are apart."""
-        blocks = list(ranking.blocks(self._needed()))
-        most = -(-len(blocks) // (GROUPS_PER_WORKER * self.log.cluster.workers)) or 1
-        groups: list[list[Any]] = []
+        blocks = list(ranking.blocks(needed))
+        most = -(-len(blocks) // (GROUPS_PER_WORKER * self.source.log.cluster.workers)) or 1
+        groups: list[list[Block]] = []
         for block in blocks:
             known = bool(block.at_ranker[0] >= 0)
             if not groups or len(groups[-1]) == most or bool(groups[-1][-1].at_ranker[0] >= 0) != known:
@@ -153,24 +156,12 @@ class ClusterMeasurement:
             groups[-1].append(block)
         return [np.concatenate([block.users for block in group]) for group in groups]
 
-    def _needed(self) -> Mask:
-        if self.gains.chosen is None:
-            return self.gains.users_with(rows=self.log.summary.lacks_overlap and self.gains.kind != "outcome")
-        needed = np.zeros(self.log.n_users, np.bool_)
-        needed[self.gains.chosen] = True
-        return needed
 
-
-def _measure(
-    log: Log, ranker: Ranker, estimate: Estimate, lacks_overlap: bool, formulas: list[Metric], unlisted: Unlisted | None
-) -> tuple[Floats, list[Floats]]:
+def _sums(
+    log: Log, ranker: Ranker, estimate: Estimate, lacks_overlap: bool, metrics: list[Metric], unlisted: str | None
+) -> BlockSums:
     """The sums of every user of a group, and those over time of each of its blocks."""
     gains = estimate.of(log)
-    extreme = gains.extreme
-    if lacks_overlap and extreme is not None:  # decided for the whole log, not for this group
-        pairs = LoggedPairs.of(log.user, log.item, extreme, log.n_users, log.n_items)
-        gains.__dict__["overlap"] = pairs
-    measurement = Measurement.of(gains, formulas, unlisted, "time", 1)
-    per_user, _ = measurement.no_sums()
-    ranking = ranking_of(ranker, gains.users, gains.items)
-    return per_user, list(measurement.block_sums(ranking, per_user))
+    measurement = Measurement.prepare(gains, metrics, unlisted=unlisted)
+    measurement = replace(measurement, with_pairs=lacks_overlap)  # decided for the whole log, not for this group
+    return measurement.sums(ranking_of(ranker, gains.users, gains.items), 1)

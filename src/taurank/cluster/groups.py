@@ -100,13 +100,13 @@ def _rows_of_piece(piece: Piece, catalog: Catalog, share: float, group_of: Codes
 def _run(function: Callable[..., T], group: Group, catalog: Catalog, *more: Any) -> T:
     """On a worker: put the log of a group together, and call the function."""
     rows, arguments = more[: group.pieces], more[group.pieces :]
-    user, item, time, treated, outcome, propensity = (
-        None if parts[0] is None else np.concatenate(parts) for parts in zip(*rows, strict=True)
-    )
+    user, *columns = (None if parts[0] is None else np.concatenate(parts) for parts in zip(*rows, strict=True))
+    assert user is not None
+    codes = np.searchsorted(group.users, user).astype(np.int32)
     own = Catalog(Ids(catalog.users.decode(group.users), "user_id"), catalog.items, catalog.times)
-    user = np.searchsorted(group.users, user).astype(np.int32)
-    columns: Any = (user, item, time, treated, outcome, propensity)
-    return function(PartOfLog(own, *columns, group.timed, share=group.treated_share), *arguments)
+    named: Any = dict(zip(Rows._fields[1:], columns, strict=True))
+    log = PartOfLog(own, codes, **named, timed=group.timed, share=group.treated_share)
+    return function(log, *arguments)
 
 
 def _collect(pool: WorkerPool, running: dict[Any, int], results: dict[int, Any]) -> None:

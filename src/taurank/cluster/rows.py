@@ -9,7 +9,8 @@ from typing import Any
 from taurank._types import Longs
 from taurank.cluster.connection import Cluster
 from taurank.cluster.pieces import Part, Piece, Summary
-from taurank.data.ids import Catalog, WithCatalog
+from taurank.data import storage
+from taurank.data.ids import Catalog, WithCatalog, ids_to_arrays
 
 
 class ClusterRows(WithCatalog):
@@ -20,7 +21,8 @@ class ClusterRows(WithCatalog):
     ) -> None:
         self.cluster, self.pieces, self.catalog, self.summary = cluster, list(pieces), catalog, summary
         self.popularity = popularity
-        ids = hashlib.blake2b(catalog.to_text().encode(), digest_size=16).hexdigest()
+        types, arrays = ids_to_arrays(*catalog.lists)
+        ids = storage.checksum("catalog", str(types), arrays)
         self.fingerprint = hashlib.blake2b(f"{summary.digest} {ids}".encode(), digest_size=16).hexdigest()
         self._shared: Any = None
 

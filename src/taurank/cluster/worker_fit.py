@@ -16,13 +16,13 @@ import pyarrow as pa
 
 from taurank._types import Codes, Floats32, Longs
 from taurank.cluster.visits import Residents, recut
-from taurank.data.shards import Shard, ShardedArray, open_arrays, read_manifest, write_shard
+from taurank.data.shards import Shard, ShardedArray, read_folder, write_shard
 from taurank.learners.factors import normal_rows
 from taurank.learners.pairwise import baskets_of
 from taurank.sgd.planning import by_user
 from taurank.sgd.samples import NO_BASKETS
 from taurank.sgd.scheduler import Pairwise, UnitStats, factor_table
-from taurank.sgd.strata import ItemBlocks, cut_items
+from taurank.sgd.strata import cut_items
 
 SNAPSHOT = "factors"
 
@@ -52,7 +52,7 @@ class Place(NamedTuple):
 
 
 class Positives(NamedTuple):
-    """Positives of a piece: users are positions in the catalog, on their way to a worker among those of the worker."""
+    """Positives of a piece; users are positions in the catalog, once ``split`` among those of a worker."""
 
     user: Codes
     item: Codes
@@ -76,7 +76,7 @@ class WorkerFit:
     def __init__(self, job: Job, number: int, place: Place) -> None:
         release_memory()
         self.job, self.number = job, number
-        self.codes, self._members, self._start = (np.array(part) for part in place)
+        self.codes, self._members, self._start = (part.copy() for part in place)
         self._pieces: dict[int, list[Any]] = {}
         self.users = factor_table(0, job.factors)
         self.items = cut_items(1, 1, 0, 0)
@@ -218,8 +218,7 @@ def release_memory() -> None:
 
 def read_snapshot(folder: Path) -> dict[str, ShardedArray]:
     """The arrays of a snapshot, memory-mapped."""
-    _, shards = read_manifest(folder, SNAPSHOT, check=False)
-    return open_arrays(folder, shards)
+    return read_folder(folder, SNAPSHOT, check=False)[1]
 
 
 def _joined(pieces: list[list[Any]], column: int) -> Any:
@@ -227,4 +226,3 @@ def _joined(pieces: list[list[Any]], column: int) -> Any:
     for piece in pieces:
         piece[column] = None  # each column is released as soon as it is copied
     return np.concatenate(parts)
-
