@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import taurank as tr
+from support.command_line import Command
 from taurank.cli.arguments import read_ranker
 from taurank.cluster import connection, distributed_fit, pieces
 from taurank.cluster import pool as cluster_pool
@@ -190,33 +191,32 @@ def test_an_object_store_is_refused_in_one_sentence(data: tuple[Any, Any], model
                 use(path)
 
 
-def test_the_command_does_not_change_the_estimator(logs: tuple[Path, Path], tmp_path: Path) -> None:
+def test_the_command_does_not_change_the_estimator(taurank: Command, logs: tuple[Path, Path], tmp_path: Path) -> None:
     """Without --cluster the default is doubly robust, which a cluster does not have; nothing is connected to."""
-    done = CliRunner().invoke(app, ["evaluate", str(tmp_path), str(logs[1]), "--cluster", "127.0.0.1:1"])
-    assert done.exit_code == 2
-    assert "on a cluster, name the estimator: --cap 0.1" in done.output
+    done = taurank("evaluate", tmp_path, logs[1], "--cluster", "127.0.0.1:1")
+    assert done.refused_with("on a cluster, name the estimator: --cap 0.1"), done
 
 
 def test_commands_take_a_model_folder_like_a_file(
-    models: tuple[Any, Any], logs: tuple[Path, Path], tmp_path: Path
+    taurank: Command, models: tuple[Any, Any], logs: tuple[Path, Path], tmp_path: Path
 ) -> None:
+    printed = []
     for name, model in zip(("file", "folder"), models, strict=True):
-        model.save(tmp_path / name)
-        commands = (
-            ["evaluate", name, logs[1], "--format", "json"],
-            ["update", name, logs[1], "--out", f"{name}-2"],
-            ["recommend", f"{name}-2", "--out", f"{name}.csv"],
-            ["recommend", name, "--out", f"{name}.parquet"],
-        )
-        for number, words in enumerate(commands):
-            words = [str(tmp_path / str(w)) if str(w).startswith(name) else str(w) for w in words]
-            done = CliRunner().invoke(app, words)
-            assert done.exit_code == 0, done.output
-            (tmp_path / f"{number}-{name}.txt").write_text(done.stdout.replace(name, "model"))
+        path, updated = tmp_path / name, tmp_path / f"{name}-2"
+        model.save(path)
+        printed.append(taurank("evaluate", path, logs[1], "--format", "json"))
+        for words in (
+            ("update", path, logs[1], "--out", updated),
+            ("recommend", path, "--out", tmp_path / f"{name}.csv"),
+            ("recommend", updated, "--out", tmp_path / f"{name}-2.csv"),
+        ):
+            done = taurank(*words)
+            assert done.code == 0, done
     assert (tmp_path / "folder").is_dir()
-    assert (tmp_path / "file.csv").read_text() == (tmp_path / "folder.csv").read_text()
-    assert pq.read_table(tmp_path / "file.parquet") == pq.read_table(tmp_path / "folder.parquet")
-    assert (tmp_path / "0-file.txt").read_text() == (tmp_path / "0-folder.txt").read_text()
+    assert printed[0].code == 0
+    assert printed[0].out == printed[1].out
+    for end in (".csv", "-2.csv"):
+        assert (tmp_path / f"file{end}").read_bytes() == (tmp_path / f"folder{end}").read_bytes()
 
 
 def test_a_model_folder_can_be_updated(

@@ -76,7 +76,7 @@ class WorkerFit:
     def __init__(self, job: Job, number: int, place: Place) -> None:
         release_memory()
         self.job, self.number = job, number
-        self.codes, self._members, self._start = (part.copy() for part in place)
+        self.codes, self._members, self._start = place.codes.copy(), place.members.copy(), place.start.copy()
         self._pieces: dict[int, list[Any]] = {}
         self.users = factor_table(0, job.factors)
         self.items = cut_items(1, 1, 0, 0)
