@@ -1,7 +1,7 @@
 """Gains of a cluster's log: an estimator that runs where the rows are, and ``evaluate`` by it.
 
 Users are measured in the blocks of ``taurank.evaluate``, each on one worker, and the sums of the blocks are added in
-their order: the numbers are the same, bit for bit.
+their order: the numbers do not depend on how many workers there are.
 """
 
 from __future__ import annotations
