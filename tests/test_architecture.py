@@ -34,8 +34,8 @@ def test_arrows_that_follow_from_others_are_left_out() -> None:
     assert graph.direct("a", {"a": {"b", "c"}, "b": {"c"}, "c": set()}) == {"b"}
 
 
-def test_every_room_has_its_paragraph() -> None:
-    described = re.findall(r"^\*\*(\w+)\*\*", PAGE, flags=re.MULTILINE)
+def test_every_room_has_its_row() -> None:
+    described = re.findall(r"^\| \*\*(\w+)\*\* \|", PAGE, flags=re.MULTILINE)
     assert set(described) == set(import_graph().rooms())
 
 

@@ -35,7 +35,6 @@ from taurank.evaluation.metrics import Metric, parse
 from taurank.learners import Learner, learner_class, learner_name
 
 if TYPE_CHECKING:
-    import altair as alt
     import optuna
 
 Space = Mapping[str, Sequence[Any]]
@@ -142,20 +141,7 @@ class Tuning:
         return f"{ordered.to_string(index=False)}\n\n{self._best()}"
 
     def _best(self) -> str:
-        return f"best {self.search.metric} {self.value:.4f} with {_text(self.best)}"
-
-    def chart(self) -> alt.HConcatChart:
-        """The metric over each hyper-parameter, by how the trials ended."""
-        from taurank.report import tuning
-
-        return tuning.chart(self.trials, self.search.metric, self.search.space)
-
-    def write_html(self, path: str | os.PathLike[str]) -> None:
-        """A page with a chart for each hyper-parameter and the table of trials."""
-        from taurank.report import tuning
-
-        best = f"Best {self.search.metric}: {self.value:.4f} with {_text(self.best, ' = ')}."
-        tuning.write(path, f"Tuning {self.search.name}", best, self.trials, self.search.metric, self.search.space)
+        return f"best {self.search.metric} {self.value:.4f} with {settings_text(self.best)}"
 
 
 @dataclass(frozen=True)
@@ -218,7 +204,7 @@ class Search:
                 news = self._measure(study, trial, settings, stop)
                 with lock:
                     running.remove(settings)
-                    progress.step(f"{news} with {_text(settings)}")
+                    progress.step(f"{news} with {settings_text(settings)}")
 
         if jobs == 1:
             work()
@@ -481,7 +467,8 @@ def _summary(search: Search, objective: _LearnerObjective, trials: Sequence[Tria
     return Tuning(search, objective, best.settings, best.metrics[search.metric], pd.DataFrame(rows))
 
 
-def _text(settings: Mapping[str, Any], equals: str = "=") -> str:
+def settings_text(settings: Mapping[str, Any], equals: str = "=") -> str:
+    """Settings in a line: a=1, b=2."""
     return ", ".join(
         f"{name}{equals}{value:g}" if isinstance(value, float) else f"{name}{equals}{value}"
         for name, value in settings.items()

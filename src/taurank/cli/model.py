@@ -260,7 +260,7 @@ def tune(
     journal: Annotated[
         Path | None, typer.Option(help="Journal file, from which a killed search resumes."), WRITES
     ] = None,
-    jobs: Annotated[int, typer.Option(help="Number of processes.", min=1)] = 1,
+    jobs: Annotated[int, typer.Option(help="Number of trials at a time.", min=1)] = 1,
     html: Annotated[Path | None, typer.Option(help="Also write a page with charts."), WRITES] = None,
     out: Annotated[
         Path | None, typer.Option(help="Write the best hyper-parameters as JSON, for fit --settings."), WRITES
@@ -281,7 +281,9 @@ def tune(
         )  # fmt: skip
     say(str(result))
     if html is not None:
-        result.write_html(html)
+        from taurank.report.tuning import tuning_page
+
+        tuning_page(result, html)
     if out is not None:
         result.write_json(out)
 

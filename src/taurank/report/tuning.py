@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 
 import altair as alt
 import pandas as pd
 
 from taurank.report import page
+from taurank.tuning import Tuning, settings_text
 
 _POINTS = "Each point is a trial; a pruned trial fell behind the others and was stopped."
 
 
-def write(
-    path: str | os.PathLike[str], title: str, best: str, trials: pd.DataFrame, metric: str, names: Iterable[str]
-) -> None:
+def tuning_page(tuning: Tuning, path: str | os.PathLike[str]) -> None:
     """Write the page; the file appears whole or not at all."""
-    charts = [page.chart(panel(trials, metric, name), f"{metric} by {name}") for name in names]
-    page.write(path, title, [page.text(best), page.panels(charts), page.text(_POINTS), page.table(trials)])
-
-
-def chart(trials: pd.DataFrame, metric: str, names: Iterable[str]) -> alt.HConcatChart:
-    """A panel for each hyper-parameter, side by side."""
-    return alt.hconcat(*(panel(trials, metric, name) for name in names))
+    search, trials = tuning.search, tuning.trials
+    best = f"Best {search.metric}: {tuning.value:.4f} with {settings_text(tuning.best, ' = ')}."
+    charts = [page.chart(panel(trials, search.metric, name), f"{search.metric} by {name}") for name in search.space]
+    blocks = [page.text(best), page.panels(charts), page.text(_POINTS), page.table(trials)]
+    page.write(path, f"Tuning {search.name}", blocks)
 
 
 def panel(trials: pd.DataFrame, metric: str, name: str) -> alt.Chart:
