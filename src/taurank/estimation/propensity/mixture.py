@@ -19,7 +19,7 @@ import numpy as np
 from taurank._jit import compiled, vectorized
 from taurank._threads import map_blocks
 from taurank._types import Bits, Codes, Floats, Floats32, Longs, Mask
-from taurank.estimation.propensities.cells import inverse
+from taurank.estimation.propensity.cells import inverse
 
 PRIOR = 10.0
 SMOOTHING = 50.0

@@ -28,8 +28,8 @@ from taurank.data.features import Features
 from taurank.data.log import Log
 from taurank.estimation.folds import Folds
 from taurank.estimation.newton import fit_intercepts, fit_logistic
-from taurank.estimation.propensities.categories import Categories, CategoryShares, fit_category_shares
-from taurank.estimation.propensities.cells import (
+from taurank.estimation.propensity.categories import Categories, CategoryShares, fit_category_shares
+from taurank.estimation.propensity.cells import (
     BOUND,
     PairHistory,
     Proposal,
@@ -40,7 +40,7 @@ from taurank.estimation.propensities.cells import (
     positions,
     sample_cells,
 )
-from taurank.estimation.propensities.mixture import Exposures, Mixture, fit_mixture
+from taurank.estimation.propensity.mixture import Exposures, Mixture, fit_mixture
 
 if TYPE_CHECKING:
     import pandas as pd

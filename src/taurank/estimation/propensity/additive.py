@@ -22,7 +22,7 @@ from taurank.data.ids import Catalog
 from taurank.data.log import Log
 from taurank.estimation.folds import Folds
 from taurank.estimation.newton import MAX_STEP
-from taurank.estimation.propensities.cells import (
+from taurank.estimation.propensity.cells import (
     BOUND,
     PairHistory,
     Proposal,

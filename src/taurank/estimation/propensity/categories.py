@@ -17,8 +17,8 @@ import numpy as np
 
 from taurank._types import Floats, Longs
 from taurank.data.features import UserCategories
-from taurank.estimation.propensities.cells import inverse
-from taurank.estimation.propensities.mixture import Exposures
+from taurank.estimation.propensity.cells import inverse
+from taurank.estimation.propensity.mixture import Exposures
 
 ROUNDS = 20  # of the weights
 INSIDE, OUTSIDE = 0.5, 0.05  # pseudo-exposures of an item inside a user's categories, and outside

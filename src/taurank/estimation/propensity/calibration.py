@@ -27,7 +27,7 @@ from taurank._validation import check_instance, generator
 from taurank.data.log import Log
 from taurank.errors import InputError
 from taurank.estimation.newton import fit_logistic
-from taurank.estimation.propensities.cells import (
+from taurank.estimation.propensity.cells import (
     BOUND,
     MAX_CELLS,
     PairHistory,
