@@ -178,7 +178,7 @@ class Clock:
 
 @cache
 def authors() -> Any:
-    return tomllib.loads((resources.files("taurank_paper.plan") / "experiments" / "authors.toml").read_text("utf-8"))
+    return tomllib.loads((resources.files("taurank_paper") / "experiments" / "authors.toml").read_text("utf-8"))
 
 
 @cache

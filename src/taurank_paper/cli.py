@@ -20,11 +20,6 @@ class PresetName(StrEnum):
     authors = "authors"
 
 
-class TableFormat(StrEnum):
-    html = "html"
-    latex = "latex"
-
-
 def paper(
     names: Annotated[
         list[str] | None,
@@ -45,9 +40,6 @@ def paper(
         int | None,
         typer.Option(min=0, help="Seed of all draws (default: that of the experiments).", show_default=False),
     ] = None,
-    format: Annotated[
-        TableFormat, typer.Option(help="latex: also write every table to tables.tex.")
-    ] = TableFormat.html,
     out: OutFolder = Path("out/reproduce"),
     threads: Threads = None,
 ) -> None:
@@ -55,9 +47,11 @@ def paper(
 
     The report has every table and figure of the paper, and a verdict on every claim.
     """
-    from taurank_paper import run
+    from taurank import report
+
+    report.require()  # before any import of what this extra installs, pydantic among it
+    from taurank_paper.runner import run
 
     import_from_here()  # an experiment may name a learner of one's own
-    latex = format is TableFormat.latex
-    folder = run(names or (), preset.value, source, out, threads=threads, items=items, seed=seed, latex=latex)
-    say(f"Wrote {folder / 'report.html'}{' and tables.tex beside it' if latex else ''}.")
+    folder = run(names or (), preset.value, source, out, threads=threads, items=items, seed=seed)
+    say(f"Wrote {folder / 'report.html'}.")

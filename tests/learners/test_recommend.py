@@ -11,7 +11,6 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 from taurank import Log
@@ -19,8 +18,7 @@ from taurank._threads import one_blas_thread
 from taurank.data.eligibility import Eligibility
 from taurank.data.ids import Ids
 from taurank.errors import InputError
-from taurank.learners import BPR, CUBN, LEARNERS, CountingBayes, Learner, Popular
-from taurank.learners.lookup import Lookup
+from taurank.learners import BPR, CUBN, LEARNERS, CountingBayes, Learner
 
 
 @pytest.fixture(scope="module")
@@ -258,40 +256,3 @@ class TestManyItems:
 
 TEXTS = st.lists(st.text(max_size=3), unique=True, max_size=30)
 INTEGERS = st.lists(st.integers(-20, 20) | st.integers(-(2**63), 2**63 - 1), unique=True, max_size=30)
-
-
-class TestLookup:
-    @given(data=st.data(), kind=st.sampled_from([(TEXTS, pa.string()), (INTEGERS, pa.int64())]))
-    def test_agrees_with_hashing(self, data: st.DataObject, kind: Any) -> None:
-        values, of_type = kind
-        ids = Ids(pa.array(data.draw(values), of_type), "user_id")
-        asked = pa.array([*data.draw(values), *data.draw(st.permutations(ids.values.to_pylist()))], of_type)
-        assert Lookup(ids).encode(asked).tolist() == ids.encode(asked).tolist()
-
-    def test_other_kinds_of_ids(self) -> None:
-        days = pd.date_range("2024-01-01", periods=5)
-        assert Lookup(Ids(days, "user_id")).encode(days[[3, 0]]).tolist() == [3, 0]
-        assert Lookup(Ids([1.5, 2.5], "user_id")).encode([2.5, 9.0]).tolist() == [1, -1]
-
-    def test_a_wrong_kind_is_refused(self) -> None:
-        with pytest.raises(InputError, match="user_id"):
-            Lookup(Ids([1, 2], "user_id")).encode(["a"])
-
-    def test_a_few_users_are_found_without_hashing_all_of_them(
-        self, log: Log, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        model = Popular().fit(log)
-
-        def hash_all(*_: object) -> None:
-            raise AssertionError("the whole catalog was hashed")
-
-        monkeypatch.setattr(Ids, "encode", hash_all)
-        assert model.recommend([5, 7], k=1)["user_id"].tolist() == [5, 7]
-
-    def test_a_second_fit_has_its_own_index(self, log: Log) -> None:
-        model = Popular().fit(log)
-        model.recommend([5], k=1)
-        other = Log.from_frame(log.to_frame().assign(user_id=lambda rows: rows["user_id"] + 1000))
-        assert model.fit(other).recommend([1005], k=1)["user_id"].tolist() == [1005]
-        with pytest.raises(InputError, match="1 user is not in the log"):
-            model.recommend([5], k=1)

@@ -131,6 +131,17 @@ def test_counting_learners_add_up_to_the_bits_of_a_fit(
     assert np.array_equal(scores(updated, *everyone(again)), scores(again, *everyone(again)))  # type: ignore[arg-type]
 
 
+def test_an_update_holds_nothing_out(models: Any, news: tr.Log) -> None:
+    with pytest.raises(InputError, match="an update holds nothing out"):
+        copy.copy(models["dlce"]).update(news, validation="auto")
+
+
+def test_drawn_learners_refuse_values_of_new_users_as_a_fit_does(models: Any, news: tr.Log) -> None:
+    valued = tr.Log.from_frame(news.to_frame().assign(value=lambda rows: 2.0 * rows["outcome"]))
+    with pytest.raises(InputError, match="cannot weigh them by the column 'value'"):
+        models["ulbpr"].fold_in(valued)
+
+
 def test_users_without_new_rows_keep_their_factors(models: Any, past: tr.Log, news: tr.Log) -> None:
     rows = news.to_frame()
     few = tr.Log.from_frame(rows[rows["user_id"] % 3 == 0])

@@ -6,14 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from taurank_paper.plan.plans import Preset
-from taurank_paper.runs.cache import ResultCache
-from taurank_paper.runs.splits import Splits
+from taurank_paper.fits import ResultCache
+from taurank_paper.plan import Preset
+from taurank_paper.splits import Splits
 
 
 def small(**changes: Any) -> Preset:
     """A preset of synthetic worlds and very short fits."""
-    preset = Preset("smoke", 3000, 3, factors={"original": 4, "personalized": 4}, use_tuned=False)
+    preset = Preset("smoke", 3000, 3, factors={"original": 4, "personalized": 4})
     return replace(preset, **{"sizes": {"category": (30, 20), "product": (30, 40)}, **changes})
 
 

@@ -28,7 +28,6 @@ from taurank.errors import InputError
 from taurank.evaluation import topk
 from taurank.evaluation.rankers import Ranker
 from taurank.learners.candidates import Limits, unknown_ids
-from taurank.learners.lookup import Lookup
 from taurank.learners.scores import ProductSearch
 
 if TYPE_CHECKING:
@@ -50,9 +49,6 @@ class Fitted(Ranker, Protocol):
 
     @property
     def scores_are_effects(self) -> bool: ...
-
-    @property
-    def lookup(self) -> Lookup: ...
 
 
 @dataclass(frozen=True)
@@ -122,7 +118,7 @@ class Request:
         if users is None:
             return np.arange(len(known), dtype=np.int32), known.values
         ids = to_array(users, "user_id")
-        codes = self.learner.lookup.encode(ids)
+        codes = self.learner.users.encode(ids)
         if self.unknown_users != "popular" and (codes < 0).any():
             text = unknown_ids("user", ids.filter(pa.array(codes < 0)))
             if self.unknown_users == "raise":

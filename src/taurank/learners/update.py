@@ -16,7 +16,6 @@ from taurank.data.fingerprint import fingerprint
 from taurank.data.ids import Ids
 from taurank.data.log import Log
 from taurank.errors import InputError
-from taurank.learners.lookup import Lookup
 from taurank.learners.recommend import Fitted
 
 
@@ -97,10 +96,6 @@ class WithNewUsers:
     @property
     def items(self) -> Ids:
         return self.known.items
-
-    @cached_property
-    def lookup(self) -> Lookup:
-        return Lookup(self.users)
 
     def score_block(self, user_codes: Codes) -> Floats32:
         beyond = len(self.known.users)

@@ -20,7 +20,6 @@ from taurank.data.features import Features
 from taurank.data.ids import Codes, Ids
 from taurank.data.writer import write_batches
 from taurank.learners import Learner
-from taurank.learners.lookup import Lookup
 from taurank.learners.recommend import Request
 
 LAST = np.float32(-1e30)  # the score of an item that the user cannot be shown
@@ -64,10 +63,6 @@ class WithinCategories:
     @property
     def items(self) -> Ids:
         return self.learner.items
-
-    @property
-    def lookup(self) -> Lookup:
-        return self.learner.lookup
 
     def score_block(self, user_codes: Codes) -> npt.NDArray[Any]:
         scores = np.require(self.learner.score_block(user_codes), requirements=["C", "W"])

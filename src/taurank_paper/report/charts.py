@@ -1,18 +1,73 @@
-"""The charts of the data and of the comparison: Fig. 2 of the paper, and its Tables 3 to 5 as charts."""
+"""The charts: one color and one mark for each method, small panels, few ticks.
+
+The colors are distinguishable with common color-vision deficiencies, and legible on white and on black.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+from zlib import crc32
 
 import altair as alt
 import pandas as pd
 
 from taurank.report import page, svg
-from taurank_paper.plan.names import LIMITS
-from taurank_paper.report import styles
-from taurank_paper.report.styles import few_ticks, panel
-from taurank_paper.verdicts import paper_tables
-from taurank_paper.verdicts.comparison import DatasetKey, datasets_of, method_name, methods_of, rows_of
+from taurank_paper import printed
+from taurank_paper.comparison import (
+    DatasetKey,
+    datasets_of,
+    dlce_rows,
+    larger_is_better,
+    method_name,
+    methods_of,
+    rows_of,
+)
+from taurank_paper.plan import LIMITS
 
+WIDTH, HEIGHT = 260, 180  # small: four panels in a row on a wide screen, one on a phone
 DOTS_WIDTH, ROW_HEIGHT = 215, 17
+MAIN_METRIC = "CP@10"
+CHART_METRICS = (MAIN_METRIC, "CDCG")
+SETTING_COLORS = {"original": "#7a6fd0", "personalized": "#b58a1b"}
+DASHES = ([1, 0], [6, 3], [2, 3], [8, 3, 2, 3])
+LOSSES = {"logistic": "upper bound (logistic)", "sigmoid": "approximation (sigmoid)", "hinge": "hinge"}
+
+
+class Style(NamedTuple):
+    color: str
+    mark: str
+
+
+STYLES = {
+    "random": Style("#8c8c8c", "circle"),
+    "popular": Style("#9c755f", "cross"),
+    "bpr": Style("#8a7fd1", "diamond"),
+    "ulbpr": Style("#1b7fc0", "square"),
+    "ulrmf": Style("#3fa3db", "triangle-up"),
+    "cause": Style("#009e73", "triangle-down"),
+    "dlto": Style("#c28a00", "diamond"),
+    "blce": Style("#c2689a", "triangle-right"),
+    "dlce": Style("#d55e00", "circle"),
+    "countingbayes": Style("#6b8e23", "cross"),
+    "truth": Style("currentColor", "stroke"),
+    "ten_weeks": Style("currentColor", "stroke"),
+}
+# for every other method: any pair of these
+OTHER_COLORS = ("#b0527d", "#4d9aa3", "#8467cf", "#a8642f", "#7a8a2a", "#6d7f93", "#c25353")
+OTHER_MARKS = ("square", "triangle-up", "diamond", "triangle-down", "triangle-left", "cross")
+
+
+def styles(methods: Sequence[str]) -> dict[str, Style]:
+    """A style for each method; one the paper does not have gets a style by its name, unlike those of the others."""
+    chosen = {method: STYLES[method] for method in methods if method in STYLES}
+    free = [Style(color, mark) for mark in OTHER_MARKS for color in OTHER_COLORS]
+    for method in sorted(set(methods) - set(chosen)):
+        chosen[method] = free.pop(crc32(method.encode()) % len(free)) if free else Style(OTHER_COLORS[0], "circle")
+    return {method: chosen[method] for method in methods}
+
+
+# ---- the comparison ------------------------------------------------------------------------------
 
 
 def scores(frame: pd.DataFrame, metric: str) -> list[page.Block]:
@@ -23,11 +78,11 @@ def scores(frame: pd.DataFrame, metric: str) -> list[page.Block]:
         if len(rows):
             caption = f"{metric}, {', '.join(dataset)}"
             height = len(methods_of(rows)) * ROW_HEIGHT
-            blocks.append(panel(_dots(frame, dataset, metric), caption, DOTS_WIDTH, height))
+            blocks.append(_panel(_dots(frame, dataset, metric), caption, DOTS_WIDTH, height))
     return blocks
 
 
-def comparison_file(frame: pd.DataFrame, metric: str = styles.MAIN_METRIC) -> str:
+def comparison_file(frame: pd.DataFrame, metric: str = MAIN_METRIC) -> str:
     """All datasets in one SVG with its own colors, for a README."""
     height = len(methods_of(frame)) * ROW_HEIGHT
     panels = [_dots(frame, each, metric).properties(width=260, height=height) for each in datasets_of(frame)]
@@ -37,20 +92,20 @@ def comparison_file(frame: pd.DataFrame, metric: str = styles.MAIN_METRIC) -> st
 
 def _dots(frame: pd.DataFrame, dataset: DatasetKey, metric: str) -> alt.LayerChart:
     ours = rows_of(frame, dataset, metric)
-    printed = paper_tables.car() if metric == "CAR" else paper_tables.comparison()
+    in_paper = printed.car() if metric == "CAR" else printed.comparison()
     methods = methods_of(ours)
-    theirs = rows_of(printed, dataset, metric)
+    theirs = rows_of(in_paper, dataset, metric)
     theirs = theirs[theirs["method"].isin(methods)]
     labels = [method_name(method) for method in methods]
     y = alt.Y("label:N", sort=labels, title=None, axis=alt.Axis(grid=True, labelLimit=120))
-    title = styles.metric_title(metric)
-    x = alt.X("mean:Q", title=title, axis=few_ticks())
-    chosen = {method: style.color for method, style in styles.styles(methods).items()}
-    color = alt.Color("method:N", scale=styles.scale(chosen), legend=None)
-    base = alt.Chart(styles.with_spread(ours))
+    title = _metric_title(metric)
+    x = alt.X("mean:Q", title=title, axis=_few_ticks())
+    chosen = {method: style.color for method, style in styles(methods).items()}
+    color = alt.Color("method:N", scale=_scale(chosen), legend=None)
+    base = alt.Chart(_with_spread(ours))
     bars = base.mark_rule(strokeWidth=2).encode(y, alt.X("low:Q", title=title), alt.X2("high:Q"), color)
     dots = base.mark_point(filled=True, size=75, opacity=1).encode(y, x, color)
-    hollow = alt.Chart(styles.with_spread(theirs)).mark_point(shape="diamond", filled=False, size=80, opacity=0.9)
+    hollow = alt.Chart(_with_spread(theirs)).mark_point(shape="diamond", filled=False, size=80, opacity=0.9)
     return (bars + dots + hollow.encode(y, x, color)).properties(title=", ".join(dataset))
 
 
@@ -62,16 +117,112 @@ def outcome_against_effect(frame: pd.DataFrame) -> list[page.Block]:
         rows = rows[rows["metric"].isin(["P@10", "CP@10"]) & ~rows["method"].isin(LIMITS)]
         wide = rows.pivot_table(index="method", columns="metric", values="mean")
         if {"P@10", "CP@10"} <= set(wide.columns):
-            points = wide.dropna().rename(columns={"P@10": "outcome", "CP@10": "effect"}).reset_index()
-            blocks.append(_scatter(points, ", ".join(dataset)))
+            points = _labeled(wide.dropna().rename(columns={"P@10": "outcome", "CP@10": "effect"}).reset_index())
+            x = alt.X("outcome:Q", title="P@10", axis=_few_ticks())
+            y = alt.Y("effect:Q", title="CP@10", axis=_few_ticks())
+            drawn = alt.Chart(points, title=", ".join(dataset)).mark_point(filled=True, size=90, opacity=1)
+            blocks.append(_panel(drawn.encode(x, y, **_keys(points)), f"P@10 against CP@10, {', '.join(dataset)}"))
     return blocks
 
 
-def _scatter(frame: pd.DataFrame, dataset: str) -> page.Block:
-    x = alt.X("outcome:Q", title="P@10", axis=few_ticks())
-    y = alt.Y("effect:Q", title="CP@10", axis=few_ticks())
-    points = alt.Chart(styles.labeled(frame), title=dataset).mark_point(filled=True, size=90, opacity=1)
-    return panel(points.encode(x, y, **styles.by_method(frame)), f"P@10 against CP@10, {dataset}")
+# ---- what is varied ------------------------------------------------------------------------------
+
+
+def convergence(frame: pd.DataFrame, metric: str) -> list[page.Block]:
+    """The validation metric of every trained method by the number of updates."""
+    trained = frame[frame["updates"] > 0]  # the axis is logarithmic
+    millions = trained.assign(millions=trained["updates"] / 1e6, mean=trained["value"])
+    x = alt.X("millions:Q", title="million updates", scale=alt.Scale(type="log"), axis=alt.Axis(tickCount=4))
+    return _curves(millions, [metric], x, "{metric} of the validation week by updates")
+
+
+def caps(frame: pd.DataFrame, metric: str) -> list[page.Block]:
+    """Figs. 3 and 4: DLCE by cap."""
+    rows = dlce_rows(frame).assign(method="dlce")
+    return _curves(rows, [metric], _grid(rows, "cap", "cap χ", "log"), "{metric} of DLCE by cap")
+
+
+def estimator_errors(frame: pd.DataFrame) -> list[page.Block]:
+    """Tables 6 and 7 as charts: the error relative to the truth, by cap."""
+    relative = frame.assign(mean=100 * frame["mae"] / frame["truth"].abs(), at=frame["cap"].map("{:g}".format))
+    order = [f"{cap:g}" for cap in sorted(set(frame["cap"]))]
+    x = alt.X("at:O", sort=order, title="cap χ (0: none)", axis=alt.Axis(labelAngle=0))
+    caption = "Error of the estimates of {metric} relative to the truth"
+    y = alt.Y("mean:Q", title="MAE, %", scale=alt.Scale(type="log"), axis=alt.Axis(tickCount=3, format=",.4~g"))
+    return _curves(relative[relative["mean"] > 0], (*CHART_METRICS, "CAR"), x, caption, y)
+
+
+def unevenness(frame: pd.DataFrame) -> list[page.Block]:
+    """Fig. 5: by β."""
+    rows = frame.assign(setting="personalized")
+    return _curves(rows, CHART_METRICS, _grid(rows, "beta", "unevenness β", "linear"), "{metric} by unevenness β")
+
+
+def misspecification(frame: pd.DataFrame) -> list[page.Block]:
+    """Fig. 6: DLCE by ξ; methods that use no propensity, or an estimated one, are horizontal lines."""
+    grid = sorted(set(frame["xi"].dropna())) or [0.0, 1.0]
+    constant = frame[frame["xi"].isna()]
+    rows = pd.concat([frame[frame["xi"].notna()], constant.assign(xi=grid[0]), constant.assign(xi=grid[-1])])
+    names = [method_name(method) for method in rows["method"]]
+    kinds = ["" if kind == "none" else f", {kind} P" for kind in rows["propensity"]]
+    rows = rows.assign(label=[name + kind for name, kind in zip(names, kinds, strict=True)])
+    x = alt.X("xi:Q", title="misspecification ξ")
+    return _curves(rows, CHART_METRICS, x, "{metric} by misspecification of the propensity")
+
+
+def losses(frame: pd.DataFrame) -> list[page.Block]:
+    """Section 5.1.2: one line per loss, all DLCE, by number of factors."""
+    rows = dlce_rows(frame).assign(method="dlce", label=frame["loss"].map(lambda loss: LOSSES.get(loss, loss)))
+    x = _grid(rows, "factors", "factors d", "log")
+    return _curves(rows, CHART_METRICS, x, "{metric} of DLCE by number of factors and loss")
+
+
+def _grid(frame: pd.DataFrame, column: str, title: str, kind: str) -> alt.X:
+    """An axis with a tick at each value."""
+    ticks = alt.Axis(values=sorted(set(frame[column])), format="~g", labelOverlap="greedy")
+    return alt.X(f"{column}:Q", title=title, scale=alt.Scale(type=kind, nice=False, zero=False), axis=ticks)
+
+
+def _curves(
+    frame: pd.DataFrame, metrics: Iterable[str], x: alt.X, caption: str, y: alt.Y | None = None
+) -> list[page.Block]:
+    """A panel for each metric and dataset: a line per label, with bars of ± one standard deviation where known."""
+    blocks = []
+    for metric in metrics:
+        for dataset in datasets_of(frame):
+            rows = rows_of(frame, dataset, metric)
+            if rows.empty:
+                continue
+            rows, keys = _with_spread(rows), _keys(rows)
+            title = f"{metric}: {', '.join(dataset)}"
+            height = y or alt.Y("mean:Q", title=_metric_title(metric), scale=alt.Scale(zero=False), axis=_few_ticks())
+            base = alt.Chart(rows, title=title)
+            points = alt.OverlayMarkDef(filled=True, size=45, opacity=1)
+            line = base.mark_line(point=points, strokeWidth=2).encode(x, height, **keys)
+            bars = base.mark_rule(opacity=0.6).encode(x, alt.Y("low:Q"), alt.Y2("high:Q"), color=keys["color"])
+            drawn = bars + line if "std" in rows else line
+            blocks.append(_panel(drawn, f"{caption.format(metric=metric)}, {', '.join(dataset)}"))
+    return blocks
+
+
+def _keys(frame: pd.DataFrame) -> dict[str, Any]:
+    """Color and mark of each label: those of its method; labels that share a method differ by mark and dash."""
+    chosen, order = styles(methods_of(frame)), methods_of(frame)
+    pairs = dict(zip(_labeled(frame)["label"], frame["method"], strict=True))
+    labels = sorted(pairs, key=lambda label: order.index(pairs[label]))
+    turn = {label: [each for each in labels if pairs[each] == pairs[label]].index(label) for label in labels}
+    marks = [OTHER_MARKS[turn[label] - 1] if turn[label] else chosen[pairs[label]].mark for label in labels]
+    dashes = [DASHES[turn[label] % len(DASHES)] for label in labels]
+    legend = alt.Legend(title=None, orient="top", columns=4, symbolOpacity=1, labelLimit=200)
+    color = alt.Color("label:N", sort=labels, scale=_scale({label: chosen[pairs[label]].color for label in labels}),
+                      legend=legend)  # fmt: skip
+    keys = {"color": color, "shape": alt.Shape("label:N", sort=labels, scale=_range(labels, marks), legend=legend)}
+    if any(turn.values()):
+        keys["strokeDash"] = alt.StrokeDash("label:N", sort=labels, scale=_range(labels, dashes), legend=legend)
+    return keys
+
+
+# ---- the data ------------------------------------------------------------------------------------
 
 
 def densities(frame: pd.DataFrame) -> list[page.Block]:
@@ -80,44 +231,70 @@ def densities(frame: pd.DataFrame) -> list[page.Block]:
 
 
 def _density(frame: pd.DataFrame, items: str) -> page.Block:
-    names = [setting for setting in styles.SETTING_COLORS if setting in set(frame["setting"])]
-    dashes = alt.Scale(domain=names, range=list(styles.DASHES[: len(names)]))
+    names = [setting for setting in SETTING_COLORS if setting in set(frame["setting"])]
+    ends = frame.sort_values("low").groupby("setting").tail(1)  # a last point, so that the last step has its width
+    steps = pd.concat([frame, ends.assign(low=ends["high"])]).sort_values(["setting", "low"])
     picture = (
-        alt.Chart(_steps(frame), title=items)
+        alt.Chart(steps, title=items)
         .mark_line(interpolate="step-after", strokeWidth=2)
         .encode(
             alt.X("low:Q", title="propensity", scale=alt.Scale(domain=[0, 1])),
-            alt.Y("density:Q", title="density (square-root scale)", scale=alt.Scale(type="sqrt"), axis=few_ticks()),
-            alt.Color(
-                "setting:N", sort=names, scale=styles.scale({key: styles.SETTING_COLORS[key] for key in names})
-            ),
-            alt.StrokeDash("setting:N", sort=names, scale=dashes),
+            alt.Y("density:Q", title="density (square-root scale)", scale=alt.Scale(type="sqrt"), axis=_few_ticks()),
+            alt.Color("setting:N", sort=names, scale=_scale({name: SETTING_COLORS[name] for name in names})),
+            alt.StrokeDash("setting:N", sort=names, scale=_range(names, DASHES[: len(names)])),
         )
     )
-    return panel(picture, f"Density of the propensity over the purchases of a sampled log, {items}")
-
-
-def _steps(frame: pd.DataFrame) -> pd.DataFrame:
-    """A last point at the right end, so that the last step has its width."""
-    ends = frame.sort_values("low").groupby("setting").tail(1)
-    return pd.concat([frame, ends.assign(low=ends["high"])]).sort_values(["setting", "low"])
+    return _panel(picture, f"Density of the propensity over the purchases of a sampled log, {items}")
 
 
 def brier(frame: pd.DataFrame) -> list[page.Block]:
     """The Brier score of the last week by prior weight; a dot marks the lowest, a dashed line the paper's weight."""
-    printed = paper_tables.statistics()
-    weights = printed[printed["quantity"] == "prior_weight"].set_index("items")["value"]
+    facts = printed.statistics()
+    weights = facts[facts["quantity"] == "prior_weight"].set_index("items")["value"]
     return [_brier(rows, str(items), weights.get(items)) for items, rows in frame.groupby("items", sort=False)]
 
 
 def _brier(frame: pd.DataFrame, items: str, in_paper: float | None) -> page.Block:
-    x = alt.X("prior_weight:Q", title="prior weight w", axis=few_ticks())
+    x = alt.X("prior_weight:Q", title="prior weight w", axis=_few_ticks())
     y = alt.Y("brier:Q", title="Brier score", scale=alt.Scale(zero=False), axis=alt.Axis(tickCount=5, format=".6~g"))
-    color = styles.SETTING_COLORS["original"]
+    color = SETTING_COLORS["original"]
     lowest = alt.Chart(frame.loc[[frame["brier"].idxmin()]])
     line = alt.Chart(frame, title=items).mark_line(color=color, strokeWidth=2).encode(x, y)
     picture = line + lowest.mark_point(filled=True, size=90, opacity=1, color=color).encode(x, y)
     if in_paper is not None:
         rule = alt.Chart(pd.DataFrame({"prior_weight": [in_paper]})).mark_rule(strokeDash=[3, 3], opacity=0.7)
         picture = picture + rule.encode(alt.X("prior_weight:Q"))
-    return panel(picture, f"Brier score of the last week by prior weight, {items}")
+    return _panel(picture, f"Brier score of the last week by prior weight, {items}")
+
+
+# ---- parts ---------------------------------------------------------------------------------------
+
+
+def _labeled(frame: pd.DataFrame) -> pd.DataFrame:
+    return frame if "label" in frame else frame.assign(label=frame["method"].map(method_name))
+
+
+def _with_spread(frame: pd.DataFrame) -> pd.DataFrame:
+    """The frame with labels and the ends of mean ± standard deviation."""
+    spread = frame["std"].fillna(0) if "std" in frame else 0.0
+    return _labeled(frame.assign(low=frame["mean"] - spread, high=frame["mean"] + spread))
+
+
+def _scale(colors: dict[str, str]) -> alt.Scale:
+    return _range(list(colors), list(colors.values()))
+
+
+def _range(names: Sequence[str], values: Sequence[Any]) -> alt.Scale:
+    return alt.Scale(domain=list(names), range=list(values))
+
+
+def _few_ticks() -> alt.Axis:
+    return alt.Axis(tickCount=4, format=".3~g")
+
+
+def _metric_title(metric: str) -> str:
+    return metric if larger_is_better(metric) else f"{metric}, smaller is better"
+
+
+def _panel(picture: Any, caption: str, width: int = WIDTH, height: int = HEIGHT) -> page.Block:
+    return page.chart(picture.properties(width=width, height=height), caption)

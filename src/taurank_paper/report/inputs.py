@@ -15,66 +15,56 @@ of a run with the authors' settings, which gives every claim a second answer, an
 from __future__ import annotations
 
 import json
-import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from pydantic import ConfigDict
+from pydantic.dataclasses import dataclass as checked
 
-from taurank.errors import InputError, plural
-from taurank_paper.plan.names import KINDS
-from taurank_paper.verdicts.claims import CLAIMS
+from taurank.errors import InputError, first_line
+from taurank_paper.claims import CLAIMS
+from taurank_paper.plan import KINDS, read_toml, validated
 
-_SCORES = ("items", "setting", "method", "metric", "mean", "std")
-COLUMNS: Mapping[str, tuple[str, ...]] = {
-    "statistics": ("items", "quantity", "value"),
-    "statistics_brier": ("items", "prior_weight", "brier"),
-    "statistics_density": ("items", "setting", "low", "high", "density"),
-    "comparison": _SCORES,
+_SCORES = "items setting method metric mean std"
+COLUMNS: Mapping[str, str] = {
+    "statistics": "items quantity value",
+    "statistics_brier": "items prior_weight brier",
+    "statistics_density": "items setting low high density",
+    "comparison": f"{_SCORES} settings seconds updates",
     "comparison_targets": _SCORES,
-    "comparison_curves": ("items", "setting", "method", "metric", "updates", "value"),
+    "comparison_curves": "items setting method metric updates value",
     "car": _SCORES,
-    "capping": ("items", "setting", "metric", "cap", "mean", "std"),
-    "estimators": ("items", "setting", "method", "metric", "cap", "mae", "truth"),
-    "unevenness": ("items", "beta", "method", "metric", "mean", "std"),
-    "misspecification": (*_SCORES, "propensity", "xi"),
-    "losses": ("items", "setting", "loss", "factors", "metric", "mean", "std"),
-    "search": (
-        "items",
-        "setting",
-        "method",
-        "objective",
-        "trials",
-        "pruned",
-        "updates",
-        "core_minutes",
-        "validation",
-    ),
+    "capping": "items setting metric cap mean std",
+    "estimators": "items setting method metric cap mae truth",
+    "unevenness": "items beta method metric mean std",
+    "misspecification": f"{_SCORES} propensity xi",
+    "losses": "items setting loss factors metric mean std",
+    "search": "items setting method objective trials pruned updates minutes validation settings",
 }
 SUFFIXES = ("", "_brier", "_density", "_targets", "_curves")  # of the tables that one experiment may write
 _TEXT = ("items", "setting", "method", "metric", "objective", "quantity", "propensity", "loss", "settings", "weeks")
-_RENAMED = {"cut": "pruned"}  # columns of tables written by earlier versions
 
 
-@dataclass(frozen=True)
+@checked(frozen=True, config=ConfigDict(extra="forbid"))
 class Findings:
     """Prose about one run, written by people."""
 
     note: str = ""
-    sections: Mapping[str, str] = field(default_factory=dict)
-    explanations: Mapping[str, str] = field(default_factory=dict)
+    sections: dict[str, str] = field(default_factory=dict)
+    explanations: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """The tables by name, the record of the run, and the findings."""
+    """The tables by name, the record of the run, the findings, and the tables at the authors' settings."""
 
     frames: Mapping[str, pd.DataFrame]
-    record: Mapping[str, Any] = field(default_factory=dict)
-    findings: Findings = field(default_factory=Findings)
-    authors: Mapping[str, pd.DataFrame] = field(default_factory=dict)
+    record: Mapping[str, Any]
+    findings: Findings
+    authors: Mapping[str, pd.DataFrame]
 
     @property
     def is_smoke(self) -> bool:
@@ -82,22 +72,24 @@ class Inputs:
         return bool(self.record.get("preset") == "smoke")
 
     @property
-    def in_pairs(self) -> bool:
-        """Whether the weeks of every score are known, so that scores are compared in pairs."""
-        return any("weeks" in frame for frame in self.frames.values())
-
-    @property
-    def own(self) -> dict[str, str]:
-        """A researcher's own experiments: the kind of each by its name."""
-        return own_experiments(self.record)
+    def own(self) -> Mapping[str, Mapping[str, str]]:
+        """A researcher's own experiments: kind and title by name."""
+        own: Mapping[str, Mapping[str, str]] = self.record.get("own", {})
+        return own
 
 
 def read(folder: Path) -> Inputs:
     """Everything that lies in the folder of a run; tables that are not there are left out."""
     if not folder.is_dir():
         raise InputError(f"the folder '{folder}' does not exist; run 'taurank paper --out {folder}' first.")
-    record = _read_record(folder / "run.json")
-    own = own_experiments(record)
+    try:
+        path = folder / "run.json"
+        record = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    except ValueError as error:
+        raise InputError(f"'{path}' cannot be read as JSON: {error}.") from error
+    if not isinstance(record, dict):
+        raise InputError(f"'{path}' does not contain a JSON object; write it again with 'taurank paper'.")
+    own = {name: str(entry["kind"]) for name, entry in record.get("own", {}).items()}
     findings = _read_findings(folder / "findings.toml", [*KINDS, *own])
     return Inputs(_read_tables(folder, own), record, findings, _read_tables(folder / "authors", {}))
 
@@ -107,71 +99,33 @@ def _read_tables(folder: Path, own: Mapping[str, str]) -> dict[str, pd.DataFrame
         name + suffix: kind + suffix for name, kind in own.items() for suffix in SUFFIXES if kind + suffix in COLUMNS
     }
     paths = {name: folder / f"{name}.csv" for name in kinds}
-    return {name: _read_table(path, COLUMNS[kinds[name]]) for name, path in paths.items() if path.is_file()}
+    return {name: _read_table(path, COLUMNS[kinds[name]].split()) for name, path in paths.items() if path.is_file()}
 
 
-def own_experiments(record: Mapping[str, Any]) -> dict[str, str]:
-    return {name: str(entry["kind"]) for name, entry in record.get("own", {}).items()}
-
-
-def _read_table(path: Path, columns: Sequence[str]) -> pd.DataFrame:
-    types = dict.fromkeys(_TEXT, object)
+def _read_table(path: Path, columns: list[str]) -> pd.DataFrame:
+    types = {name: object if name in _TEXT else "float64" for name in (*columns, *_TEXT)}
     try:
-        frame = pd.read_csv(path, dtype=types, keep_default_na=False, na_values=[""]).rename(columns=_RENAMED)
+        frame = pd.read_csv(path, dtype=types, keep_default_na=False, na_values=[""])
     except (ValueError, OSError) as error:
-        raise InputError(f"'{path}' cannot be read as CSV: {error}.") from error
+        raise InputError(f"'{path}' cannot be read as CSV: {first_line(error)}; write it again.") from error
     missing = [name for name in columns if name not in frame.columns]
     if missing:
         raise InputError(f"'{path}' has no column {missing[0]!r}; write it again with 'taurank paper'.")
-    for name in columns:
-        if name not in _TEXT:
-            frame[name] = _numbers(frame[name], path)
     return frame
 
 
-def _numbers(column: pd.Series[Any], path: Path) -> pd.Series[float]:
-    numbers = pd.to_numeric(column, errors="coerce").astype("float64")
-    bad = column[numbers.isna() & column.notna()]
-    if len(bad):
-        where = f"'{path}' has {plural(len(bad), 'value')} in the column {column.name!r}"
-        raise InputError(f"{where} that should be numbers, such as {bad.iloc[0]!r}; write it again.")
-    return numbers
-
-
-def _read_record(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise InputError(f"'{path}' cannot be read as JSON: {error}.") from error
-    if not isinstance(record, dict):
-        raise InputError(f"'{path}' does not contain a JSON object; write it again with 'taurank paper'.")
-    return record
-
-
-def _read_findings(path: Path, experiments: Sequence[str]) -> Findings:
+def _read_findings(path: Path, experiments: list[str]) -> Findings:
     if not path.is_file():
         return Findings()
-    try:
-        content = tomllib.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise InputError(f"'{path}' cannot be read as TOML: {error}.") from error
-    _check_keys(path, "", content, ("note", "sections", "explanations"))
-    sections, explanations = content.get("sections", {}), content.get("explanations", {})
-    _check_keys(path, "sections.", sections, experiments)
-    _check_keys(path, "explanations.", explanations, [claim.id for claim in CLAIMS])
-    return Findings(_prose(content.get("note", "")), *(
-        {key: _prose(text) for key, text in part.items()} for part in (sections, explanations)
-    ))  # fmt: skip
-
-
-def _check_keys(path: Path, prefix: str, table: Mapping[str, Any], known: Sequence[str]) -> None:
-    unknown = [key for key in table if key not in known]
-    if unknown:
-        raise InputError(f"'{path}' has the unknown key '{prefix}{unknown[0]}'; known: {', '.join(known)}.")
+    findings: Findings = validated(Findings, read_toml(path), f"'{path}'")
+    for part, known in (("sections", experiments), ("explanations", [claim.id for claim in CLAIMS])):
+        for key in getattr(findings, part):
+            if key not in known:
+                raise InputError(f"'{path}' has the unknown key '{part}.{key}'; known: {', '.join(known)}.")
+    texts = ({key: _prose(text) for key, text in part.items()} for part in (findings.sections, findings.explanations))
+    return Findings(_prose(findings.note), *texts)
 
 
 def _prose(text: str) -> str:
     """Paragraphs without the line breaks of the file; an empty line starts a new paragraph."""
-    return "\n\n".join(" ".join(part.split()) for part in str(text).split("\n\n") if part.strip())
+    return "\n\n".join(" ".join(part.split()) for part in text.split("\n\n") if part.strip())

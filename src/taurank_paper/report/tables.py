@@ -1,4 +1,4 @@
-"""The tables of the report, the paper's figures beside ours: built once, shown as HTML and as Markdown."""
+"""The tables of the report, the paper's figures beside ours."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from typing import Any
 
 import pandas as pd
 
+from taurank.report import page
 from taurank.report.page import Cell
-from taurank_paper.plan.names import ITEMS, LIMITS
-from taurank_paper.report.table import NOTHING, Table
-from taurank_paper.verdicts import paper_tables
-from taurank_paper.verdicts.comparison import (
+from taurank_paper import printed
+from taurank_paper.comparison import (
     DatasetKey,
     Score,
     datasets_of,
@@ -23,10 +22,10 @@ from taurank_paper.verdicts.comparison import (
     methods_of,
     rows_of,
 )
+from taurank_paper.plan import ITEMS, LIMITS
 
-HERE, PAPER = "here", "paper"
+NOTHING = Cell("–", kind="quiet")
 EXTRA = ("countingbayes",)  # not in the paper, set apart from its methods
-OUTCOME = "P@10"
 FLAT = 0.01  # relative gain in the last quarter of the updates below which a curve has gone flat
 _QUANTITIES = {
     "users": "users",
@@ -39,74 +38,200 @@ _QUANTITIES = {
 }
 _FORMATS = {"users": ",.0f", "items": ",.0f", "treated_rate": ".4f", "control_rate": ".4f"}
 
+Row = list[Cell]
 
-def statistics(frame: pd.DataFrame) -> list[Table]:
+
+def statistics(frame: pd.DataFrame) -> page.Block:
     """Table 2."""
     present = list(frame["items"].unique())
     kinds = [items for items in ITEMS if items in present] or present
-    sources = ((frame, ""), (paper_tables.statistics(), "quiet"))
+    sources = ((frame, ""), (printed.statistics(), "quiet"))
+
+    def cell(source: pd.DataFrame, items: str, name: str, kind: str) -> Cell:
+        values = source.loc[(source["items"] == items) & (source["quantity"] == name), "value"].dropna()
+        return NOTHING if values.empty else Cell(format(float(values.iloc[0]), _FORMATS.get(name, ".3g")), kind=kind)
+
     rows = [
-        [Cell(label), *(_quantity(source, items, name, kind) for items in kinds for source, kind in sources)]
+        [Cell(label), *(cell(source, items, name, kind) for items in kinds for source, kind in sources)]
         for name, label in _QUANTITIES.items()
     ]
-    columns = ["", *[HERE, PAPER] * len(kinds)]
-    return [Table("Statistics of the data (Table 2)", columns, rows, [("", 1), *((items, 2) for items in kinds)])]
+    groups = [("", 1), *((items, 2) for items in kinds)]
+    return page.grid(["", *["here", "paper"] * len(kinds)], rows, "Statistics of the data (Table 2)", groups)
 
 
-def _quantity(frame: pd.DataFrame, items: str, name: str, kind: str) -> Cell:
-    values = frame.loc[(frame["items"] == items) & (frame["quantity"] == name), "value"].dropna()
-    return NOTHING if values.empty else Cell(format(float(values.iloc[0]), _FORMATS.get(name, ".3g")), kind=kind)
-
-
-def main(frame: pd.DataFrame, metric: str) -> Table:
-    """One metric on all datasets, the paper's figures in parentheses: what fits on a front page."""
-    datasets, printed = datasets_of(frame), paper_tables.comparison()
+def main(frame: pd.DataFrame, metric: str) -> tuple[str, list[str], list[Row]]:
+    """One metric on all datasets, the paper's figures in parentheses: caption, columns and rows of a front page."""
+    datasets, in_paper = datasets_of(frame), printed.comparison()
 
     def cell(method: str, dataset: DatasetKey) -> Cell:
         ours = _score(rows_of(frame, dataset), method, metric)
-        theirs = lookup(rows_of(printed, dataset), method, metric=metric)
+        theirs = lookup(rows_of(in_paper, dataset), method, metric=metric)
         return Cell(ours.text, f"({format_score(metric, theirs.mean)})" if theirs else "", ours.kind)
 
     rows = [[Cell(method_name(method)), *(cell(method, each) for each in datasets)] for method in methods_of(frame)]
-    return Table(f"{metric} here (in the paper)", ["", *(", ".join(each) for each in datasets)], rows)
+    return f"{metric} here (in the paper)", ["", *(", ".join(each) for each in datasets)], rows
 
 
-def comparison(frame: pd.DataFrame) -> list[Table]:
+def markdown(caption: str, columns: Sequence[str], rows: Sequence[Row]) -> str:
+    """A table as Markdown, the best in bold."""
+
+    def cell(cell: Cell) -> str:
+        text = f"**{_escaped(cell.text)}**" if cell.kind == "best" else _escaped(cell.text)
+        return f"{text} {_escaped(cell.note)}".strip()
+
+    body = [
+        list(map(_escaped, columns)),
+        ["---", *["---:"] * (len(columns) - 1)],
+        *(list(map(cell, row)) for row in rows),
+    ]
+    return "\n".join([f"**{_escaped(caption)}**", "", *(f"| {' | '.join(row)} |" for row in body), ""])
+
+
+def _escaped(text: str) -> str:
+    """Text that Markdown shows as it is, in one line."""
+    for sign, safe in (("&", "&amp;"), ("<", "&lt;"), ("|", "\\|"), ("*", "\\*"), ("_", "\\_"), ("\n", " ")):
+        text = text.replace(sign, safe)
+    return text
+
+
+def comparison(frame: pd.DataFrame) -> list[page.Block]:
     """Tables 3 and 4, one for each dataset, P@10 last; CountingBayes and the limits are set apart."""
     numbers = {"category": "Table 3", "product": "Table 4"}
-    metrics = (*paper_tables.METRICS, OUTCOME)
-    printed = paper_tables.comparison()
-    return [_scores(frame, printed, each, metrics, numbers.get(each[0], "")) for each in datasets_of(frame)]
+    metrics = (*printed.METRICS, "P@10")
+    return [
+        _scores(frame, printed.comparison(), each, metrics, numbers.get(each[0], "")) for each in datasets_of(frame)
+    ]
 
 
-def car(frame: pd.DataFrame) -> list[Table]:
+def car(frame: pd.DataFrame) -> list[page.Block]:
     """Table 5."""
-    return [_scores(frame, paper_tables.car(), each, ("CAR",), "Table 5") for each in datasets_of(frame)]
+    return [_scores(frame, printed.car(), each, ("CAR",), "Table 5") for each in datasets_of(frame)]
 
 
-def targets(frame: pd.DataFrame, caption: str) -> Table:
+def _scores(
+    frame: pd.DataFrame, in_paper: pd.DataFrame, dataset: DatasetKey, metrics: Sequence[str], number: str
+) -> page.Block:
+    ours, theirs = rows_of(frame, dataset), rows_of(in_paper, dataset)
+    sources = {
+        metric: [(ours, ""), (theirs, "quiet")][: 2 if metric in set(theirs["metric"]) else 1]
+        for metric in metrics
+        if metric in set(ours["metric"])
+    }
+    methods = methods_of(ours)
+    rows = [
+        [
+            Cell(method_name(method)),
+            *(_score(rows, method, metric, kind) for metric, pairs in sources.items() for rows, kind in pairs),
+        ]
+        for method in methods
+    ]
+    columns = ["", *(column for pairs in sources.values() for column in ("here", "paper")[: len(pairs)])]
+    better = {metric: "" if larger_is_better(metric) else " (smaller is better)" for metric in sources}
+    groups = [("", 1), *((metric + better[metric], len(pairs)) for metric, pairs in sources.items())]
+    caption = f"{', '.join(dataset)} ({number})" if number and not theirs.empty else ", ".join(dataset)
+    apart = [methods.index(first) for first in (*EXTRA, *LIMITS[:1]) if first in methods]
+    return page.grid(columns, rows, caption, groups, apart)
+
+
+def _score(rows: pd.DataFrame, method: str, metric: str, kind: str = "") -> Cell:
+    score = lookup(rows, method, metric=metric)
+    if score is None:
+        return NOTHING
+    kinds = [kind, "best"] if score.mean == best_score(rows, method, metric) else [kind]
+    return Cell(format_score(metric, score.mean), _spread(score, metric), " ".join(filter(None, kinds)))
+
+
+def best_score(rows: pd.DataFrame, method: str, metric: str) -> float | None:
+    """The best score among those a method competes with.
+
+    The limits know the truth and do not compete. CountingBayes competes with all methods; the paper's and a
+    researcher's own compete among themselves.
+    """
+    if method in LIMITS:
+        return None
+    excluded = LIMITS if method in EXTRA else (*LIMITS, *EXTRA)
+    means = rows.loc[(rows["metric"] == metric) & ~rows["method"].isin(excluded), "mean"]
+    return float(means.max() if larger_is_better(metric) else means.min())
+
+
+def estimators(frame: pd.DataFrame) -> list[page.Block]:
+    """Tables 6 and 7: the mean absolute error by cap, the paper's small behind ours; the lowest of a row is best."""
+    in_paper = printed.estimators()
+    return [_errors(rows_of(frame, each), rows_of(in_paper, each), each) for each in datasets_of(frame)]
+
+
+def _errors(ours: pd.DataFrame, theirs: pd.DataFrame, dataset: DatasetKey) -> page.Block:
+    caps = sorted(set(ours["cap"].dropna()))
+    rows: list[Row] = []
+    ruled: set[int] = set()
+    for metric in (*printed.METRICS, "CAR"):
+        here, in_paper = (part[part["metric"] == metric] for part in (ours, theirs))
+        if len(rows) and len(here):
+            ruled.add(len(rows))
+        for method in methods_of(here):
+            own, paper = (part[part["method"] == method].set_index("cap") for part in (here, in_paper))
+            errors, notes = own["mae"].dropna(), paper["mae"].dropna()
+            truth = own["truth"].dropna()
+            cells = [
+                Cell(
+                    format_score(metric, errors[cap]),
+                    f"({format_score(metric, notes[cap])})" if cap in notes.index else "",
+                    "best" if errors[cap] == errors.min() else "",
+                ) if cap in errors.index else NOTHING
+                for cap in caps
+            ]  # fmt: skip
+            known = Cell(format_score(metric, float(truth.iloc[0])), kind="quiet") if len(truth) else NOTHING
+            rows.append([Cell(f"{metric} {method_name(method)}"), known, *cells])
+    columns = ["", "truth", *("no cap" if cap == 0 else f"χ = {cap:g}" for cap in caps)]
+    caption = f"{', '.join(dataset)}: mean absolute error, the paper's in parentheses (Tables 6 and 7)"
+    return page.grid(columns, rows, caption, (), ruled)
+
+
+def by_value(frame: pd.DataFrame, down: Sequence[str], across: str, caption: str) -> page.Block:
+    """The figures of a chart as a table: ``down`` names the rows and ends with the metric, ``across`` the columns."""
+    values = [f"{value:g}" for value in sorted(set(frame[across].dropna()))]
+    frame = frame.assign(**{across: frame[across].map(lambda value: "none" if pd.isna(value) else f"{value:g}")})
+    values += ["none"] if "none" in set(frame[across]) else []
+    rows = []
+    for keys, own in frame.groupby(list(down), sort=False):
+        scores = [lookup(own, **{across: value}) for value in values]
+        metric = str(keys[-1])
+        cells = [Cell(format_score(metric, s.mean), _spread(s, metric)) if s else NOTHING for s in scores]
+        rows.append([Cell(" ".join(method_name(str(key)) for key in keys)), *cells])
+    return page.grid(["", *values], rows, caption)
+
+
+def targets(frame: pd.DataFrame, caption: str) -> page.Block:
     """Population targets: a row for each dataset and method."""
-    metrics = [metric for metric in paper_tables.METRICS if metric in set(frame["metric"])]
+    metrics = [metric for metric in printed.METRICS if metric in set(frame["metric"])]
     rows = [
         [Cell(f"{', '.join(dataset)}: {method_name(method)}"), *(_score(own, method, metric) for metric in metrics)]
         for dataset in datasets_of(frame)
         for own in [rows_of(frame, dataset)]
         for method in methods_of(own)
     ]
-    return Table(caption, ["", *metrics], rows)
+    return page.grid(["", *metrics], rows, caption)
 
 
-def convergence(frame: pd.DataFrame) -> Table:
+def _spread(score: Score, metric: str) -> str:
+    return f"±{format_score(metric, score.std)}"
+
+
+# ---- plain tables --------------------------------------------------------------------------------
+
+
+def convergence(frame: pd.DataFrame) -> page.Block:
     """How much each method still gained in the last quarter of its updates: flat is below one percent."""
     rows, trained = [], frame[frame["updates"] > 0]
-    for (items, setting, method, metric), curve in trained.groupby(
-        ["items", "setting", "method", "metric"], sort=False
-    ):
-        gain, updates = last_gain(curve, str(metric)), curve["updates"].max()
+    for keys, curve in trained.groupby(["items", "setting", "method", "metric"], sort=False):
+        items, setting, method, metric = map(str, keys)
+        gain, updates = last_gain(curve, metric), curve["updates"].max()
         state = "flat" if gain < FLAT else "still rising"
-        cells = (Cell(f"{updates / 1e6:,.0f} M"), Cell(f"{gain:+.1%}"), Cell(state))
-        rows.append([Cell(f"{items}, {setting}: {method_name(str(method))}, {metric}"), *cells])
-    return Table("Convergence", ["", "updates", "gain in the last quarter", ""], rows)
+        rows.append(
+            (f"{items}, {setting}: {method_name(method)}, {metric}", _millions(updates), f"{gain:+.1%}", state)
+        )
+    columns = ["", "updates", "gain in the last quarter", "state"]
+    return page.table(pd.DataFrame(rows, columns=columns), "Convergence", columns[1:])
 
 
 def last_gain(curve: pd.DataFrame, metric: str) -> float:
@@ -120,125 +245,42 @@ def last_gain(curve: pd.DataFrame, metric: str) -> float:
     return float((best.iloc[-1] - before.iloc[-1]) / max(abs(before.iloc[-1]), 1e-12))
 
 
-def _scores(
-    frame: pd.DataFrame, printed: pd.DataFrame, dataset: DatasetKey, metrics: Sequence[str], number: str
-) -> Table:
-    ours, theirs = rows_of(frame, dataset), rows_of(printed, dataset)
-    both, alone = [(ours, ""), (theirs, "quiet")], [(ours, "")]
-    in_paper = set(theirs["metric"])
-    present = [metric for metric in metrics if metric in set(ours["metric"])]
-    sources = {metric: both if metric in in_paper else alone for metric in present}
-    methods = methods_of(ours)
+def search(frame: pd.DataFrame) -> page.Block:
+    """Each search: its trials, what they cost, and the best hyper-parameters; the last row is the total."""
     rows = [
-        [
-            Cell(method_name(method)),
-            *(_score(rows, method, metric, kind) for metric, pairs in sources.items() for rows, kind in pairs),
-        ]
-        for method in methods
+        (
+            f"{row['items']}, {row['setting']}: {method_name(row['method'])}, {row['objective']}",
+            _parameters(row["settings"]),
+            "–" if pd.isna(row["validation"]) else format_score(row["objective"], row["validation"]),
+            f"{row['trials']:.0f}, {row['pruned']:.0f} pruned",
+            f"{row['minutes']:.1f} min",
+        )
+        for row in frame.to_dict("records")
     ]
-    columns = ["", *(column for pairs in sources.values() for column in (HERE, PAPER)[: len(pairs)])]
-    groups = [("", 1), *((_with_direction(metric), len(pairs)) for metric, pairs in sources.items())]
-    caption = f"{', '.join(dataset)} ({number})" if number and not theirs.empty else ", ".join(dataset)
-    apart = {methods.index(first) for first in (*EXTRA, *LIMITS[:1]) if first in methods}
-    return Table(caption, columns, rows, groups, frozenset(apart))
+    trials, pruned, minutes = (frame[column].sum() for column in ("trials", "pruned", "minutes"))
+    rows.append(("all", "", "", f"{trials:.0f}, {pruned:.0f} pruned", f"{minutes:.0f} min"))
+    columns = ["", "best hyper-parameters", "on the validation week", "trials", "time"]
+    size = _millions(frame["updates"].max())
+    caption = f"Hyper-parameter search, trials of at most {size} updates"
+    return page.table(pd.DataFrame(rows, columns=columns), caption, columns[1:])
 
 
-def _with_direction(metric: str) -> str:
-    return metric if larger_is_better(metric) else f"{metric} (smaller is better)"
-
-
-def _score(rows: pd.DataFrame, method: str, metric: str, kind: str = "") -> Cell:
-    score = lookup(rows, method, metric=metric)
-    if score is None:
-        return NOTHING
-    kinds = [kind, "best"] if score.mean == _best(rows, method, metric) else [kind]
-    return _mean(score, metric, " ".join(filter(None, kinds)))
-
-
-def _best(rows: pd.DataFrame, method: str, metric: str) -> float | None:
-    """The best score among those a method competes with.
-
-    The limits know the truth and do not compete. CountingBayes competes with all methods; the paper's and a
-    researcher's own compete among themselves.
-    """
-    if method in LIMITS:
-        return None
-    excluded = LIMITS if method in EXTRA else (*LIMITS, *EXTRA)
-    means = rows.loc[(rows["metric"] == metric) & ~rows["method"].isin(excluded), "mean"]
-    return float(means.max() if larger_is_better(metric) else means.min())
-
-
-def _mean(score: Score, metric: str, kind: str = "") -> Cell:
-    return Cell(format_score(metric, score.mean), f"±{format_score(metric, score.std)}", kind)
-
-
-def estimators(frame: pd.DataFrame) -> list[Table]:
-    """Tables 6 and 7: the mean absolute error by cap, the paper's small behind ours; the lowest of a row is best."""
-    printed = paper_tables.estimators()
-    return [_errors(rows_of(frame, each), rows_of(printed, each), each) for each in datasets_of(frame)]
-
-
-def _errors(ours: pd.DataFrame, theirs: pd.DataFrame, dataset: DatasetKey) -> Table:
-    caps = sorted(set(ours["cap"].dropna()))
-    rows: list[list[Cell]] = []
-    ruled: set[int] = set()
-    for metric in (*paper_tables.METRICS, "CAR"):
-        here, printed = (part[part["metric"] == metric] for part in (ours, theirs))
-        if len(rows) and len(here):
-            ruled.add(len(rows))
-        for method in methods_of(here):
-            errors = [part[part["method"] == method].set_index("cap") for part in (here, printed)]
-            label = Cell(f"{metric} {method_name(method)}")
-            rows.append([label, _truth(errors[0], metric), *_error_cells(errors[0], errors[1], caps, metric)])
-    columns = ["", "truth", *("no cap" if cap == 0 else f"χ = {cap:g}" for cap in caps)]
-    caption = f"{', '.join(dataset)}: mean absolute error, the paper's in parentheses (Tables 6 and 7)"
-    return Table(caption, columns, rows, (), frozenset(ruled))
-
-
-def _truth(rows: pd.DataFrame, metric: str) -> Cell:
-    truth = rows["truth"].dropna()
-    return Cell(format_score(metric, float(truth.iloc[0])), kind="quiet") if len(truth) else NOTHING
-
-
-def _error_cells(ours: pd.DataFrame, theirs: pd.DataFrame, caps: Sequence[float], metric: str) -> list[Cell]:
-    here, printed = ours["mae"].dropna(), theirs["mae"].dropna()
-    notes = {cap: f"({format_score(metric, error)})" for cap, error in printed.items()}
-    return [
-        Cell(format_score(metric, here[cap]), notes.get(cap, ""), "best" if here[cap] == here.min() else "")
-        if cap in here.index else NOTHING
-        for cap in caps
+def fits(frame: pd.DataFrame) -> page.Block:
+    """The hyper-parameters of each method, its updates and its time."""
+    rows = [
+        (
+            f"{row['items']}, {row['setting']}: {method_name(row['method'])}, {row['metric']}",
+            _parameters(row["settings"]), _millions(row["updates"]), f"{row['seconds']:,.0f} s",
+        )
+        for row in frame[~frame["method"].isin(LIMITS) & frame["metric"].isin(printed.METRICS)].to_dict("records")
     ]  # fmt: skip
+    columns = ["", "values", "updates", "time"]
+    return page.table(pd.DataFrame(rows, columns=columns), "Hyper-parameters", columns[1:])
 
 
-def by_value(frame: pd.DataFrame, down: Sequence[str], across: str, caption: str) -> Table:
-    """The figures of a chart as a table: ``down`` names the rows and ends with the metric, ``across`` the columns."""
-    values = sorted(set(frame[across].dropna()))
-    rows = []
-    for keys, own in frame.groupby(list(down), sort=False):
-        scores = [lookup(own, **{across: value}) for value in values]
-        cells = [NOTHING if score is None else _mean(score, str(keys[-1])) for score in scores]
-        rows.append([Cell(" ".join(method_name(str(key)) for key in keys)), *cells])
-    return Table(caption, ["", *(f"{value:g}" for value in values)], rows)
-
-
-def misspecification(frame: pd.DataFrame) -> list[Table]:
-    """By ξ for misspecified propensities; one column for methods that use none, or estimated ones."""
-    down = ["items", "setting", "method", "metric"]
-    varied, constant = frame[frame["xi"].notna()], frame[frame["xi"].isna()]
-    tables = [by_value(varied, down, "xi", "By misspecification ξ")] if len(varied) else []
-    rows = []
-    for (items, setting, method, kind, metric), own in constant.groupby(
-        [*down[:3], "propensity", "metric"], sort=False
-    ):
-        score = lookup(own)
-        label = Cell(f"{items} {setting} {method_name(str(method))} {metric}")
-        rows.append([label, Cell(str(kind)), NOTHING if score is None else _mean(score, str(metric))])
-    return [*tables, Table("Without misspecification", ["", "propensity", HERE], rows)] if rows else tables
-
-
-def record(entries: Mapping[str, Any]) -> Table:
+def record(entries: Mapping[str, Any]) -> page.Block:
     """What is known about the run, nested entries in one list."""
-    return Table("This run", ["", "value"], [[Cell(key), Cell(value)] for key, value in _flat(entries)])
+    return page.table(pd.DataFrame(_flat(entries), columns=["", "value"]), "This run")
 
 
 def _flat(entries: Mapping[str, Any], before: str = "") -> list[tuple[str, str]]:
@@ -252,56 +294,9 @@ def _flat(entries: Mapping[str, Any], before: str = "") -> list[tuple[str, str]]
     return rows
 
 
-def search(frame: pd.DataFrame) -> Table:
-    """Each search: its trials, what they cost, and the best hyperparameters; the last row is the total."""
-    rows = [_search_row(row) for row in frame.to_dict("records")]
-    trials, pruned, minutes = (frame[column].sum() for column in ("trials", "pruned", "core_minutes"))
-    rows.append([Cell("all"), Cell(""), Cell(""), Cell(_trials(trials, pruned)), Cell(f"{minutes:.0f} min")])
-    columns = ["", "best hyperparameters", "on the validation week", "trials", "time on one core"]
-    size = f"{frame['updates'].max() / 1e6:.0f} M updates"
-    return Table(f"Hyperparameter search, trials of at most {size}", columns, rows)
+def _parameters(text: str) -> str:
+    return ", ".join(f"{key} {value}" for key, value in (json.loads(text) or {}).items())
 
 
-def _search_row(row: Mapping[Any, Any]) -> list[Cell]:
-    value = "–" if pd.isna(row["validation"]) else format_score(row["objective"], row["validation"])
-    return [
-        Cell(f"{row['items']}, {row['setting']}: {method_name(row['method'])}, {row['objective']}"),
-        Cell(_parameters(row["settings"])),
-        Cell(value),
-        Cell(_trials(row["trials"], row["pruned"])),
-        Cell(f"{row['core_minutes']:.1f} min"),
-    ]
-
-
-def _trials(trials: float, pruned: float) -> str:
-    return f"{trials:.0f}, {pruned:.0f} pruned"
-
-
-def hyperparameters(frame: pd.DataFrame) -> list[Table]:
-    """The hyperparameters of each method, its updates and its time."""
-    if "settings" not in frame:
-        return []
-    tuned = frame["settings"].notna() & ~frame["method"].isin(LIMITS) & frame["metric"].isin(paper_tables.METRICS)
-    rows = [
-        [
-            Cell(f"{row['items']}, {row['setting']}: {method_name(row['method'])}, {row['metric']}"),
-            Cell(_parameters(row["settings"])),
-            Cell(_in_units(row.get("updates"), 1e6, "M")),
-            Cell(_in_units(row.get("seconds"), 1, "s")),
-        ]
-        for row in frame[tuned].to_dict("records")
-    ]
-    return [Table("Hyperparameters", ["", "values", "updates", "time"], rows)] if rows else []
-
-
-def _parameters(text: object) -> str:
-    try:
-        values = json.loads(str(text))
-    except ValueError:
-        return str(text)
-    return ", ".join(f"{key} {value}" for key, value in values.items()) if isinstance(values, dict) else str(text)
-
-
-def _in_units(value: object, unit: float, name: str) -> str:
-    number = pd.to_numeric(str(value), errors="coerce")
-    return "–" if pd.isna(number) else f"{number / unit:,.0f} {name}"
+def _millions(updates: float) -> str:
+    return f"{updates / 1e6:,.0f} M"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from taurank_paper.verdicts.paper_tables import WEEKS
+from taurank_paper.printed import WEEKS
 
 PACKAGED_WEEKS = 53
 
@@ -24,7 +24,7 @@ items, and the probabilities differ. Absolute figures therefore differ from the 
 the order of the methods and the size of their differences. The paper's figures are shown beside ours for that
 purpose."""
 _NOT_SEARCHED = """\
-The hyperparameters of this run were searched on the packaged weeks, not on these: every verdict that compares
+The hyper-parameters of this run were searched on the packaged weeks, not on these: every verdict that compares
 methods is provisional until `taurank paper --preset full` has searched here."""
 _SAME = """\
 The datasets here are made of {ours} weeks of purchases, as many as the paper's. They are sampled independently,
@@ -34,17 +34,14 @@ This is the smoke preset: small synthetic datasets that show that everything run
 the paper, so no claim is checked."""
 UNKNOWN_RUN = "There is no run.json: versions, seed and time of this run are not known."
 
-_IN_PAIRS = """\
+CRITERION = """\
 Methods are compared in pairs by a t-test: over independent draws of the training log where there are several, else
 over the test weeks of one draw. The level of 5 % is divided by the number of comparisons that all claims make. Of the
 paper's own figures only mean and standard deviation are printed: there a difference counts if it is larger than the
-larger of the two standard deviations."""
-_BY_SPREAD = """\
-A difference counts if it is larger than the larger of the two standard deviations over the test weeks."""
-_CRITERION = """\
-▲ is clearly for the claim, ▼ clearly against it, ≈ within noise. A claim about several datasets is not reproduced if
-one of them is clearly against it, reproduced if all are clearly for it, and inconclusive otherwise. By the same
-criteria, the paper's own printed figures do not confirm all of its claims either; each claim says so."""
+larger of the two standard deviations. ▲ is clearly for the claim, ▼ clearly against it, ≈ within noise. A claim about
+several datasets is not reproduced if one of them is clearly against it, reproduced if all are clearly for it, and
+inconclusive otherwise. By the same criteria, the paper's own printed figures do not confirm all of its claims either;
+each claim says so."""
 
 STATISTICS = "Two catalogs from the same purchases: items are product categories, or single products."
 DENSITY = """\
@@ -79,7 +76,7 @@ not correlate and leaves P@10 out."""
 
 CAR = "CAR, the causal average rank, is what DLCE and BLCE optimize; smaller is better. Every method is tuned for it."
 CAPPING = "The cap χ bounds the propensities in the weights from below: less variance, more bias."
-CAP_CHARTS = "Fig. 3: CDCG of DLCE by cap; the band is ± one standard deviation over weeks, the ring the best cap."
+CAP_CHARTS = "Fig. 3: CDCG of DLCE by cap; the bars are ± one standard deviation."
 CAP_CAR = "Fig. 4: the same for CAR; smaller is better."
 ESTIMATORS = """\
 In practice the truth is unknown, and a metric has to be estimated from a log. Here both are known: the mean
@@ -98,11 +95,6 @@ Section 5.1.2: the upper bound of the local loss, its approximation, and a hinge
 The paper uses d = 200 in the original and 400 in the personalized setting."""
 
 
-def criterion(in_pairs: bool) -> str:
-    """What counts as a difference; tables of earlier versions do not have the weeks that pairs need."""
-    return f"{_IN_PAIRS if in_pairs else _BY_SPREAD} {_CRITERION}"
-
-
 def data(record: Mapping[str, Any]) -> tuple[str, str]:
     """How the data of this run differ from the paper's: a label and a sentence or two."""
     ours = _weeks(record.get("weeks"))
@@ -118,17 +110,3 @@ def _weeks(weeks: object) -> int:
     """How many weeks the datasets were made of: a number, or one for each kind of items."""
     numbers = weeks.values() if isinstance(weeks, Mapping) else [weeks]
     return min((number for number in numbers if isinstance(number, int)), default=PACKAGED_WEEKS)
-
-
-def missing_experiments(names: Sequence[str]) -> str:
-    return f"Missing experiments: {', '.join(names)}. To run one: taurank paper {names[0]}" if names else ""
-
-
-def missing_datasets(names: Sequence[str]) -> str:
-    return f"Not run, though the paper shows them: {'; '.join(names)}." if names else ""
-
-
-def correlations(values: Mapping[str, float]) -> str:
-    """Rank correlations of P@10 and CP@10, by dataset."""
-    figures = "; ".join(f"{dataset}: {value:+.2f}" for dataset, value in values.items())
-    return f"{OUTCOME} Rank correlation over the methods: {figures}." if values else OUTCOME

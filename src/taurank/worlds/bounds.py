@@ -1,0 +1,175 @@
+"""How far an estimate of a metric lies from the truth: its bias, and a bound on its deviation.
+
+All of this needs a ``World``, which knows the truth, and a ranking that is *fixed*: chosen without the
+data it is measured on. With weights λ, the metric is R = (1/UI) Σ λ_ui τ_ui and its estimate puts
+Z·Y / D^T − (1−Z)·Y / D^C in place of τ. The denominators are D^T = P̂ and D^C = 1 − P̂, under a cap
+D^T = max(P̂, χ^T) and D^C = max(1 − P̂, χ^C), each arm its own. P̂ is what the log records. Metrics are as
+``taurank.evaluate`` shows them: CAR is mean(rank · gain), smaller is better. AUC is not a weighted sum, so it has no
+place here; CAUC does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from taurank._threads import one_blas_thread
+from taurank._types import Floats
+from taurank._validation import check_instance, check_integer
+from taurank.errors import InputError, first_line, plural
+from taurank.estimation.estimators import Caps
+from taurank.evaluation.intervals import check_fraction
+from taurank.evaluation.metrics import Metric, parse, position_weights
+from taurank.evaluation.rankers import AnyRanker, Block, Ranking, ranking_of
+from taurank.worlds.world import World
+
+
+def expected(world: World, scores: AnyRanker, metric: str | Metric) -> float:
+    """The metric a ranking has in expectation: (1/UI) Σ λ_ui (μ^T_ui − μ^C_ui).
+
+    ``scores`` is an array users × items in the world's order, a fitted learner or a table, as in ``evaluate``.
+    """
+    _check_world(world)
+    total = 0.0
+    for users, weight in _weights(world, scores, metric):
+        effect = _rows(world.treated_rate, users) - _rows(world.control_rate, users)
+        total += float(np.sum(weight * effect))
+    return total / world.n_users
+
+
+def bias(
+    world: World,
+    scores: AnyRanker,
+    metric: str | Metric,
+    *,
+    propensity: npt.ArrayLike | None = None,
+    cap: float | None = None,
+    cap_treated: float | None = None,
+    cap_control: float | None = None,
+) -> float:
+    """E[R̂ − R] of (capped) IPS for a fixed ranking, Eq. (bias_estimated_propensity) with its sign put right.
+
+    (1/UI) Σ λ_ui [(P / D^T − 1) μ^T − ((1−P) / D^C − 1) μ^C], the expectation over Z, Y^T and Y^C.
+
+    ``propensity`` is P̂, one number or an array users × items. Without it P̂ is what a log sampled from this
+    world records: ``world.recorded`` if the world is misspecified, else the true P. ``cap`` applies to both
+    arms; ``cap_treated`` (χ^T) and ``cap_control`` (χ^C) override it, as in ``gains.capped_ips``. On a world
+    that records the true P, either P̂ or a cap must be given: nothing else makes a bias.
+    """
+    _check_world(world)
+    caps = (cap, cap_treated, cap_control)
+    if propensity is None and world.recorded is None and all(given is None for given in caps):
+        raise InputError(
+            "IPS with the true propensities has no bias; give propensity (what the log records instead), or a cap."
+        )
+    return _scan(world, scores, metric, _propensity(world, propensity), Caps.of(*caps)).bias
+
+
+def deviation(
+    world: World,
+    scores: AnyRanker,
+    metric: str | Metric,
+    confidence: float = 0.95,
+    *,
+    propensity: npt.ArrayLike | None = None,
+    cap: float | None = None,
+    cap_treated: float | None = None,
+    cap_control: float | None = None,
+    times: int = 1,
+) -> float:
+    """A bound that |R̂ − R| exceeds with probability at most ζ = 1 − ``confidence``, Eq. (tail_bound_IPS).
+
+    |bias| + (1/UI) √(ln(2/ζ) / 2) · √(Σ d_ui² / times), with d_ui = λ_ui (1/D^T + 1/D^C).
+
+    Hoeffding's inequality, so it holds at any size, but only if the ranking was fixed without the data it
+    is measured on and the Z (and Y) of all cells and times are independent. R may be read in two ways, and
+    the bound holds for each: the ``expected`` metric, and the realized one of the same draw,
+    (1/UI) Σ λ (Y^T − Y^C). For a cell's estimate minus its realized τ lies in [−1/D^C, 1/D^T] just as the
+    estimate itself does, and both have the same bias. An average over ``times`` independent times is closer
+    by 1/√times; the bias stays. The other options are those of ``bias``; without any of them the bias is 0.
+    """
+    _check_world(world)
+    check_fraction("confidence", confidence)
+    check_integer("times", times)
+    caps = Caps.of(cap, cap_treated, cap_control)
+    sums = _scan(world, scores, metric, _propensity(world, propensity), caps)
+    factor = np.sqrt(np.log(2.0 / (1.0 - confidence)) / 2.0)
+    return abs(sums.bias) + float(factor * np.sqrt(sums.squares / times))
+
+
+@dataclass(frozen=True)
+class _Sums:
+    bias: float  # E[R̂ − R]
+    squares: float  # Σ (d_ui / UI)²
+
+
+def _scan(world: World, scores: Any, metric: str | Metric, recorded: npt.NDArray[Any], caps: Caps) -> _Sums:
+    """Sums over all cells; ``recorded`` is P̂, one number or users × items."""
+    bias = squares = 0.0
+    for users, weight in _weights(world, scores, metric):
+        treated, control = caps.denominators(_rows(recorded, users))
+        p = _rows(world.propensity, users)
+        with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+            error = (p / treated - 1.0) * _rows(world.treated_rate, users)
+            error -= ((1.0 - p) / control - 1.0) * _rows(world.control_rate, users)
+            bias += float(np.sum(weight * error))
+            squares += float(np.sum((weight * (1.0 / treated + 1.0 / control)) ** 2))
+    if not np.isfinite(bias):
+        raise InputError("a propensity is too small to be inverted; give a cap, such as cap=0.01.")
+    return _Sums(bias / world.n_users, squares / world.n_users**2)
+
+
+def _check_world(world: Any) -> None:
+    check_instance("world", world, World, "World.synthetic(n_users, n_items) or dunnhumby.world()")
+
+
+def _propensity(world: World, given: npt.ArrayLike | None) -> npt.NDArray[Any]:
+    if given is None:
+        return world.propensity if world.recorded is None else world.recorded
+    try:
+        values = np.asarray(given)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"propensity is not an array users × items: {first_line(error)}.") from error
+    shape = (world.n_users, world.n_items)
+    if values.dtype.kind != "f" or values.shape not in ((), shape):
+        raise InputError(
+            f"propensity must be one number or an array users × items {shape}, got shape {values.shape} and "
+            f"type {values.dtype}."
+        )
+    wrong = ~((values > 0.0) & (values < 1.0))
+    if wrong.any():
+        raise InputError(
+            f"propensity must be strictly between 0 and 1; wrong in {plural(int(np.count_nonzero(wrong)), 'cell')}, "
+            f"for example {values[wrong][0]}."
+        )
+    return values
+
+
+def _rows(values: npt.NDArray[Any], users: npt.NDArray[np.int32]) -> Floats:
+    """Some users of an array users × items in float64; a single number as it is."""
+    return (values[users] if values.ndim else values).astype(np.float64)
+
+
+def _weights(world: World, scores: Any, metric: str | Metric) -> Iterator[tuple[npt.NDArray[np.int32], Floats]]:
+    """λ / I of every item for a block of users at a time, ties shared."""
+    parse(metric).weights(world.n_items)
+    ranking = ranking_of(scores, world.users, world.items)
+    # one BLAS thread per block of fixed shape: the same scores, and so the same ties, on any machine
+    with one_blas_thread():
+        for block in ranking.blocks(np.ones(world.n_users, np.bool_)):
+            yield block.users, position_weights(_all_scores(ranking, block), metric)
+
+
+def _all_scores(ranking: Ranking, block: Block) -> npt.NDArray[Any]:
+    """A column for every item: those the ranker does not know come last, tied."""
+    scores = ranking.scores(block)
+    known = block.column >= 0
+    if known.all() and scores.shape[1] == len(known):
+        return scores
+    whole = np.full((len(block.users), len(known)), -np.inf, scores.dtype)
+    whole[:, known] = scores[:, block.column[known]]
+    return whole

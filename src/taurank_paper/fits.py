@@ -1,0 +1,360 @@
+"""Fits: one method with its settings on one dataset, trained and measured, each once.
+
+For each metric, the epoch that is best by the truth of the validation weeks is measured on the test weeks: the paper
+tunes each metric by itself. A fit with ``snapshots`` measures each metric after a given number of updates instead.
+
+What was measured is a small file named by a hash of everything it depends on. So a fit that two experiments share is
+made once, and a killed run continues where it stopped; a fit with snapshots, which may take an hour, from its own
+checkpoint.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import inspect
+import json
+import math
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import taurank as tr
+from taurank.errors import DivergedError, UnfinishedWarning
+from taurank.evaluation.metrics import parse
+from taurank.learners import Record, learner_class
+from taurank_paper import limits
+from taurank_paper.files import write_text
+from taurank_paper.plan import LIMITS, Dataset, Settings, causal, hyper_parameters
+from taurank_paper.splits import Split, Splits, fit_seed
+
+TRACKED = ("CP@10", "CP@100", "CDCG", "CAR", "P@10")  # measured in every fit, so that experiments can share it
+MODEL_METRIC = "CDCG"  # selects the epoch of a stored model
+ATTEMPTS = 4  # at a fit that diverges, each with a third of the learning rate before
+RESULT_VERSION = 4  # raise it whenever the same settings give other figures
+
+
+@dataclass(frozen=True)
+class FitSpec:
+    """One fit to be made; equal specs have equal results.
+
+    ``updates`` and ``validations`` are 0 without epochs. ``snapshots`` says after how many updates a metric is
+    measured; without it the validation weeks choose the epoch of each metric.
+    """
+
+    dataset: Dataset
+    method: str
+    settings: tuple[tuple[str, Any], ...] = ()
+    updates: int = 0
+    validations: int = 0
+    metrics: tuple[str, ...] = TRACKED
+    snapshots: tuple[tuple[str, int], ...] = ()
+    keep_model: bool = field(default=False, compare=False)
+
+    @classmethod
+    def of(
+        cls, dataset: Dataset, method: str, settings: Settings, updates: int, validations: int,
+        metrics: Iterable[str] = (), snapshots: Mapping[str, int] | None = None, keep_model: bool = False,
+    ) -> FitSpec:  # fmt: skip
+        """A spec without anything that cannot change the result, so that experiments share fits."""
+        defaults = hyper_parameters(method)
+        filled = {name: settings.get(name, value) for name, value in defaults.items() if name != "updates"}
+        spec = cls(
+            _relevant(dataset, method), method,
+            tuple(sorted((k, tuple(v) if isinstance(v, list) else v) for k, v in filled.items() if v is not None)),
+            metrics=(*TRACKED, *sorted({*metrics} - {*TRACKED})), keep_model=keep_model,
+        )  # fmt: skip
+        if "updates" not in defaults:
+            return spec
+        if snapshots:
+            spec, updates = replace(spec, snapshots=tuple(sorted(snapshots.items()))), max(snapshots.values())
+        else:
+            updates = min(int(settings.get("updates", updates)), updates)
+        return replace(spec, updates=updates, validations=validations)
+
+    def __str__(self) -> str:
+        usual = hyper_parameters(self.method)
+        changed = ", ".join(f"{key}={value}" for key, value in self.settings if value != usual.get(key))
+        return f"{self.method} on {self.dataset}" + (f" ({changed})" if changed else "")
+
+
+def _relevant(dataset: Dataset, method: str) -> Dataset:
+    """The dataset without what this method does not look at."""
+    if not needs_propensity(method):
+        dataset = replace(dataset, xi=0.0, propensity="recorded")
+    return replace(dataset, beta=2.0) if dataset.assignment == "original" else dataset
+
+
+def needs_propensity(method: str) -> bool:
+    """Whether a method uses the propensities of a log."""
+    return method not in LIMITS and learner_class(method).needs_propensity
+
+
+@dataclass(frozen=True)
+class Value:
+    """A metric at the epoch chosen for it: per test week, and the validation value it was chosen by."""
+
+    weeks: tuple[float, ...]
+    validation: float
+    updates: int
+
+
+@dataclass(frozen=True)
+class FitResult:
+    """What was measured of a fit, and what it cost; of a killed fit, the seconds since it was resumed.
+
+    ``curve`` has the validation metrics after each check, with its ``updates``.
+    """
+
+    settings: Mapping[str, Any]
+    seconds: float
+    updates: int
+    values: Mapping[str, Value]
+    curve: Sequence[Mapping[str, float]] = ()
+
+    @classmethod
+    def from_json(cls, saved: Mapping[str, Any]) -> FitResult:
+        values = {name: _value(value) for name, value in saved["values"].items()}
+        return cls(saved["settings"], saved["seconds"], saved["updates"], values, saved["curve"])
+
+
+def _value(saved: Mapping[str, Any]) -> Value:
+    return Value(tuple(saved["weeks"]), saved["validation"], saved["updates"])
+
+
+def best_of(results: Iterable[FitResult], metric: str) -> FitResult:
+    """The result that the validation weeks prefer for this metric; the first of equals."""
+    chosen, *others = results
+    for other in others:
+        if _better(causal(metric), other.values[metric].validation, chosen.values[metric].validation):
+            chosen = other
+    return chosen
+
+
+def _better(metric: str, value: float, than: float) -> bool:
+    return value > than if parse(metric).larger_is_better else value < than
+
+
+class ResultCache:
+    """Makes fits, or reads them from disk; ``done`` counts those made."""
+
+    def __init__(self, folder: Path, splits: Splits, threads: int | None = None) -> None:
+        self.folder, self.splits, self.threads = folder, splits, threads
+        self.done = 0
+
+    def result(self, spec: FitSpec) -> FitResult:
+        """The measured fit, from the disk if it is there."""
+        stored = self.find(spec)
+        if stored is not None:
+            return stored
+        result = _measured_fit(spec, self)
+        self._write(self.key(spec), {"fit": asdict(spec), **asdict(result)})
+        self.done += 1
+        return result
+
+    def find(self, spec: FitSpec) -> FitResult | None:
+        """The fit from the disk, if it is there, with its model if that is wanted."""
+        if spec.keep_model and spec.method not in LIMITS and not self.path(spec, ".model").exists():
+            return None
+        stored = self._read(self.key(spec))
+        try:
+            return None if stored is None else FitResult.from_json(stored)
+        except (KeyError, TypeError, AttributeError):
+            return None
+
+    def model(self, spec: FitSpec) -> tr.Learner:
+        """The fitted learner of a spec with ``keep_model``."""
+        return tr.load(self.path(spec, ".model"), trust=[learner_class(spec.method).__module__])
+
+    def cached(self, key: str, measure: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
+        """What is stored under this key, measured and stored first if need be."""
+        stored = self._read(key)
+        if stored is None:
+            stored = dict(measure())
+            self._write(key, stored)
+        return stored
+
+    def key(self, spec: FitSpec, *more: Any) -> str:
+        """A hash of everything the result depends on; threads and folders are not among it."""
+        settings = asdict(spec)
+        del settings["keep_model"]
+        world = self.splits.fingerprint(spec.dataset.items)
+        parts = [RESULT_VERSION, tr.__version__, world, _source_hash(spec.method), settings, *more]
+        return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:24]
+
+    def path(self, spec: FitSpec, suffix: str) -> Path:
+        return self.folder / f"{self.key(spec)}{suffix}"
+
+    def _read(self, key: str) -> dict[str, Any] | None:
+        try:
+            stored = json.loads((self.folder / f"{key}.json").read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError):
+            return None
+        return stored if isinstance(stored, dict) else None
+
+    def _write(self, key: str, content: Mapping[str, Any]) -> None:
+        write_text(self.folder / f"{key}.json", json.dumps(content, indent=1))
+
+
+def _source_hash(method: str) -> str | None:
+    """Of a learner of one's own, the text of its module: after a change its fits are made again."""
+    if ":" not in method:
+        return None
+    try:
+        text = inspect.getsource(sys.modules[learner_class(method).__module__])
+    except (OSError, TypeError):
+        return None
+    return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+
+# ---- making a fit --------------------------------------------------------------------------------
+
+
+def _measured_fit(spec: FitSpec, cache: ResultCache) -> FitResult:
+    split, threads = cache.splits.split(spec.dataset), cache.threads
+    split.draw()  # before the clock starts
+    began = time.perf_counter()
+    if spec.method in LIMITS:
+        weeks = weeks_of(limits.scores(spec.method, split.world, split.train, threads), split, spec.metrics, threads)
+        return FitResult(
+            {}, time.perf_counter() - began, 0, {name: Value(weeks[name], 0.0, 0) for name in spec.metrics}
+        )
+    learner = learner_class(spec.method)(**dict(spec.settings), random_state=fit_seed(spec.dataset))
+    rhythm = Rhythm.of(spec, learner.updates_per_epoch(split.train))
+    if rhythm.epochs:
+        learner.set_params(epochs=rhythm.epochs, threads=threads)
+    cache.folder.mkdir(parents=True, exist_ok=True)
+    chosen = _fit_to_snapshots(spec, learner, rhythm, cache) if spec.snapshots else _fit(spec, learner, rhythm, cache)
+    seconds = time.perf_counter() - began
+    params = learner.get_params()
+    settings = {name: params[name] for name, _ in spec.settings}  # with the learning rate that did not diverge
+    updates = rhythm.epochs * rhythm.per_epoch
+    return FitResult(settings, seconds, updates, chosen, _curve(learner, rhythm.per_epoch))
+
+
+@dataclass(frozen=True)
+class Rhythm:
+    """Epochs in all and between two checks; ``unit`` is the number of updates that a check stands for."""
+
+    per_epoch: int
+    epochs: int = 0
+    every: int = 0
+    unit: int = 0
+
+    @classmethod
+    def of(cls, spec: FitSpec, per_epoch: int) -> Rhythm:
+        """The last check is after the last epoch, and there is one at every snapshot."""
+        if not per_epoch:
+            return cls(0)
+        if not spec.snapshots:
+            epochs = max(1, round(spec.updates / per_epoch))
+            every = max(1, epochs // spec.validations)
+            return cls(per_epoch, epochs - epochs % every, every)
+        wanted = [updates for _, updates in spec.snapshots]
+        common = math.gcd(*wanted)
+        unit = common // math.ceil(spec.validations * common / max(wanted))
+        every = max(1, round(unit / per_epoch))
+        return cls(per_epoch, every * round(max(wanted) / unit), every, unit)
+
+    def epoch(self, updates: int) -> int:
+        """The epoch of the snapshot after so many updates."""
+        return self.every * round(updates / self.unit)
+
+
+def _fit(spec: FitSpec, learner: tr.Learner, rhythm: Rhythm, cache: ResultCache) -> dict[str, Value]:
+    """Every metric at its best epoch; with a third of the learning rate whenever the fit diverges."""
+    split = cache.splits.split(spec.dataset)
+    names = _validated(spec)
+    for left in reversed(range(ATTEMPTS)):
+        best: dict[str, tuple[float, int, tr.Learner]] = {}
+
+        def check(at: tr.Learner, record: Record, best: dict[str, Any] = best) -> None:
+            better = [
+                name for name in names if name not in best or _better(name, record.metrics[name], best[name][0])
+            ]
+            copied = copy.copy(at) if better else at
+            best |= {name: (record.metrics[name], record.epoch * rhythm.per_epoch, copied) for name in better}
+
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UnfinishedWarning)  # the report has the curves
+                learner.fit(
+                    split.train, split.validation, metric=names, patience=None, validate_every=rhythm.every or None,
+                    show_progress=False, callback=check,
+                )  # fmt: skip
+            break
+        except DivergedError:
+            if not left:
+                raise
+            learner.set_params(learning_rate=learner.get_params()["learning_rate"] / 3)
+    if spec.keep_model:
+        best[MODEL_METRIC][2].save(cache.path(spec, ".model"))
+    values: dict[str, Value] = {}
+    for updates in dict.fromkeys(updates for _, updates, _ in best.values()):
+        together = [name for name in spec.metrics if best[causal(name)][1] == updates]
+        weeks = weeks_of(best[causal(together[0])][2], split, together, cache.threads)
+        values |= {name: Value(weeks[name], best[causal(name)][0], updates) for name in together}
+    return {name: values[name] for name in spec.metrics}
+
+
+def _fit_to_snapshots(spec: FitSpec, learner: tr.Learner, rhythm: Rhythm, cache: ResultCache) -> dict[str, Value]:
+    """Every metric at its snapshot, stored as soon as it is measured; a killed fit continues from its checkpoint."""
+    split, wanted = cache.splits.split(spec.dataset), dict(spec.snapshots)
+    # a metric without a number of updates of its own is measured at the end
+    due = {name: rhythm.epoch(wanted.get(causal(name), spec.updates)) for name in spec.metrics}
+    values: dict[str, Value] = {}
+
+    def check(at: tr.Learner, record: Record) -> None:
+        together = [name for name in spec.metrics if due[name] == record.epoch]
+        if together:
+            weeks = weeks_of(at, split, together, cache.threads)
+            for name in together:
+                value = Value(weeks[name], record.metrics[causal(name)], record.epoch * rhythm.per_epoch)
+                cache.cached(cache.key(spec, name), lambda value=value: asdict(value))  # type: ignore[misc]
+        if spec.keep_model and due[MODEL_METRIC] == record.epoch:
+            at.save(cache.path(spec, ".model"))
+
+    checkpoint = cache.path(spec, ".checkpoint")
+    for _ in range(2):  # the second time from the start, where a checkpoint is later than what was measured
+        learner.fit(
+            split.train, split.validation, metric=_validated(spec), patience=None, validate_every=rhythm.every,
+            show_progress=False, checkpoint=checkpoint, callback=check,
+        )  # fmt: skip
+        checkpoint.unlink(missing_ok=True)
+        stored = {name: cache._read(cache.key(spec, name)) for name in spec.metrics}
+        values = {name: _value(value) for name, value in stored.items() if value is not None}
+        if len(values) == len(spec.metrics):
+            break
+    return values
+
+
+def _validated(spec: FitSpec) -> list[str]:
+    return list(dict.fromkeys(causal(name) for name in spec.metrics))
+
+
+def _curve(learner: tr.Learner, per_epoch: int) -> list[dict[str, float]]:
+    """The validation metrics of every check, by the number of updates made until then."""
+    checks = learner.history_.drop(columns=["loss", "updates"]).dropna().to_dict("records")
+    return [
+        {"updates": check.pop("epoch") * per_epoch, **{str(name): float(value) for name, value in check.items()}}
+        for check in checks
+    ]
+
+
+def weeks_of(ranker: Any, split: Split, metrics: Iterable[str], threads: int | None) -> dict[str, tuple[float, ...]]:
+    """Metrics in each test week: a causal name by the truth, any other by the purchases."""
+    weeks: dict[str, tuple[float, ...]] = {}
+    for gains, names in (
+        (split.truth, [name for name in metrics if name == causal(name)]),
+        (split.outcome, [name for name in metrics if name != causal(name)]),
+    ):
+        if names:
+            result = tr.evaluate(ranker, gains, names, threads=threads)
+            weeks |= {name: tuple(map(float, np.asarray(result[name].per_time))) for name in names}
+    return weeks

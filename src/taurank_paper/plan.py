@@ -1,0 +1,509 @@
+"""Plans: what an experiment measures, on which datasets, with which hyper-parameters.
+
+An experiment is a TOML file that names datasets, methods and metrics, and what is varied. Presets say how large
+everything is, ``tuned.toml`` has the hyper-parameters that a search found. Hyper-parameters have three sources, each
+overriding the one before: the preset, the tuned file, the experiment's own file. Everything is checked before
+anything runs: an unknown key or a value out of range is one sentence.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar, get_args
+
+from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic.dataclasses import dataclass as checked
+
+from taurank.errors import InputError, first_line, show
+from taurank.evaluation.metrics import parse
+from taurank.learners import LEARNERS, learner_class, learner_name
+
+Kind = Literal["statistics", "comparison", "car", "capping", "estimators", "unevenness", "misspecification", "losses"]
+Items = Literal["category", "product"]
+Assignment = Literal["original", "personalized"]  # how recommendations were assigned
+
+KINDS: tuple[str, ...] = get_args(Kind)  # the paper's experiments; one of your own is of one of these kinds
+ITEMS: tuple[str, ...] = get_args(Items)
+ASSIGNMENTS: tuple[str, ...] = get_args(Assignment)
+LIMITS = ("truth", "ten_weeks")  # rankings computed from the world itself, beside the learners
+TUNED_METRICS = ("CDCG", "CP@10", "CP@100", "CAR")  # the first is the one that hyper-parameters are tuned for
+DECIDED = ("random_state", "threads", "epochs")  # hyper-parameters that a run decides, not a plan
+VARIED = {  # what each kind of experiment varies, beside datasets and methods
+    "capping": ("cap",), "estimators": ("cap",), "unevenness": ("beta",), "misspecification": ("xi",),
+    "losses": ("loss", "factors"),
+}  # fmt: skip
+RESERVED = (  # tables and files that a run writes itself; an experiment of this name would overwrite them
+    "run", "report", "search", "tuned", "verdicts", "cache", "tuning", "statistics_brier", "statistics_density",
+    "comparison_targets", "comparison_curves", "authors",
+)  # fmt: skip
+
+Settings = Mapping[str, Any]  # hyper-parameters of a method, and `updates` for the length of a fit
+Tuned = dict[str, dict[str, dict[str, dict[str, Any]]]]  # items -> assignment -> method -> settings
+T = TypeVar("T")
+
+
+def causal(metric: str) -> str:
+    """The metric that a metric is chosen by: P@10 is reported of the model that is best in CP@10."""
+    return metric if metric.startswith("C") else f"C{metric}"
+
+
+def _check_label(text: str) -> str:
+    if not 0 < len(text.strip()) <= 200 or not text.isprintable():
+        raise InputError("must be a short text of printable characters")
+    return text
+
+
+def _distinct(values: tuple[T, ...]) -> tuple[T, ...]:
+    for n, value in enumerate(values):
+        if value in values[:n]:
+            raise InputError(f"{show(value)} is listed twice; remove one")
+    return values
+
+
+Label = Annotated[str, AfterValidator(_check_label)]
+Integer = Annotated[int, Field(strict=True, ge=0)]
+Positive = Annotated[int, Field(strict=True, ge=1)]
+Weeks = Annotated[int, Field(strict=True, ge=1, le=10_000)]
+Number = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(strict=True, ge=0, le=1)]
+Flag = Annotated[bool, Field(strict=True)]
+MetricName = Annotated[str, AfterValidator(lambda name: parse(name).name)]
+Values = Annotated[tuple[T, ...], Field(min_length=1), AfterValidator(_distinct)]
+
+_STRICT = ConfigDict(extra="forbid")
+
+
+@checked(frozen=True, config=_STRICT)
+class Times:
+    """How many weeks are drawn for training, validation and test."""
+
+    train: Weeks = 10
+    validation: Weeks = 1
+    test: Weeks = 10
+
+
+@checked(frozen=True, config=_STRICT)
+class Sampled:
+    """What is sampled, and which propensities the learner sees.
+
+    ``beta`` is how uneven the propensities of the personalized assignment are; ``xi`` is how far the recorded
+    propensities are misspecified; ``propensity`` is "recorded", or "estimated" from the training log itself.
+    """
+
+    items: Items
+    assignment: Assignment = "original"
+    beta: Number = 2.0
+    xi: Number = 0.0
+    propensity: Literal["recorded", "estimated"] = "recorded"
+
+
+@checked(frozen=True, config=_STRICT)
+class Dataset(Sampled):
+    """The weeks drawn from it with a seed."""
+
+    times: Times = Times()
+    seed: Integer = 0
+
+    def __str__(self) -> str:
+        parts: list[str] = [self.items, self.assignment]
+        if self.assignment == "personalized" and self.beta != 2:
+            parts.append(f"β={self.beta:g}")
+        if self.xi:
+            parts.append(f"ξ={self.xi:g}")
+        if self.propensity == "estimated":
+            parts.append("estimated")
+        return " ".join(parts)
+
+
+@checked(frozen=True, config=_STRICT)
+class Data(Sampled):
+    """A [[data]] entry: metrics and, by label of a method, settings of its own override those of the file."""
+
+    metrics: tuple[MetricName, ...] = ()
+    settings: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def dataset(self, times: Times, seed: int) -> Dataset:
+        return Dataset(self.items, self.assignment, self.beta, self.xi, self.propensity, times, seed)
+
+
+@checked(frozen=True, config=_STRICT)
+class Method:
+    """A [[methods]] entry: a learner or a limit by name, under a label, with settings that override the tuned ones.
+
+    Of the values in ``choose`` the best by the validation weeks is taken, for each metric.
+    """
+
+    name: str
+    label: Label = ""
+    settings: dict[str, Any] = field(default_factory=dict)
+    choose: dict[str, Values[Any]] = field(default_factory=dict)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _named(cls, given: Any) -> Any:
+        """The full name of a learner, and its class as the label unless a method of the paper has that name."""
+        content = given.kwargs if hasattr(given, "kwargs") else given
+        if not isinstance(content, dict) or not isinstance(content.get("name"), str):
+            return given
+        name = _full_name(content["name"])
+        short = name.rpartition(":")[2]
+        return {"label": name if short.lower() in (*LEARNERS, *LIMITS) else short, **content, "name": name}
+
+    @model_validator(mode="after")
+    def _known_settings(self) -> Method:
+        check_settings(self.name, self.settings)
+        for key, values in self.choose.items():
+            for value in values:
+                check_settings(self.name, {**self.settings, key: value})
+        return self
+
+
+def _full_name(name: str) -> str:
+    """The name of a limit or a built-in learner, or the "module:Class" of one's own."""
+    if name in LIMITS:
+        return name
+    if ":" not in name and name.lower() not in LEARNERS:
+        known = ", ".join((*LEARNERS, *LIMITS))
+        raise InputError(f"there is no method '{name}'; known: {known}, or your own as my_module:MyClass")
+    kind = learner_class(name)
+    try:
+        kind()
+    except TypeError as error:
+        raise InputError(f"'{name}' {error}") from error
+    return learner_name(kind)
+
+
+def hyper_parameters(name: str) -> dict[str, Any]:
+    """What a plan can set of a method, with the defaults; ``updates`` is the length of a fit with epochs."""
+    if name in LIMITS:
+        return {}
+    defaults = learner_class(name)().get_params()
+    settable = {key: value for key, value in defaults.items() if key not in DECIDED}
+    return {**settable, "updates": None} if "epochs" in defaults else settable
+
+
+def check_settings(name: str, settings: Settings) -> None:
+    """Refuse hyper-parameters that the method does not have, or values it does not take."""
+    known = hyper_parameters(name)
+    for key in settings:
+        if key not in known:
+            listed = ", ".join(known) or "none"
+            raise InputError(f"unknown key {show(key)} in the settings of {name}; known: {listed}")
+    updates = settings.get("updates", 1)
+    if isinstance(updates, bool) or not isinstance(updates, int) or updates < 1:
+        raise InputError(f"updates must be an integer ≥ 1, got {show(updates)}")
+    if name not in LIMITS:
+        try:
+            learner_class(name)(**{key: value for key, value in settings.items() if key != "updates"})
+        except (InputError, TypeError, ValueError, OverflowError) as error:
+            raise InputError(f"{name}: {str(error).rstrip('.')}") from error
+
+
+@checked(frozen=True, config=_STRICT)
+class Vary:
+    """The values of what a kind of experiment varies."""
+
+    cap: Values[Share] = ()
+    beta: Values[Number] = ()
+    xi: Values[Number] = ()
+    loss: Values[Label] = ()
+    factors: Values[Positive] = ()
+
+
+@checked(frozen=True, config=_STRICT)
+class Experiment:
+    """The content of an experiment's file.
+
+    With ``per_metric``, each metric that was tuned to other settings has a fit of its own (None: as the preset says);
+    CAR always has one. With ``spread``, every fit is made on all draws of the preset, otherwise on the first.
+    ``length`` multiplies the updates of the preset. ``keep_models`` stores the fitted models in the cache.
+    """
+
+    kind: Kind
+    title: Label | None = None
+    seed: Integer = 0
+    times: Times = Times()
+    metrics: tuple[MetricName, ...] = ()
+    vary: Vary = Vary()
+    data: tuple[Data, ...] = ()
+    methods: tuple[Method, ...] = ()
+    keep_models: Flag = False
+    per_metric: Flag | None = None
+    spread: Flag = False
+    length: Annotated[float, Field(strict=True, gt=0, le=100)] = 1.0
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> Experiment:
+        if not self.data:
+            raise InputError("at least one [[data]] is needed")
+        if repeated := _repeated([f"{entry.items} {entry.assignment}" for entry in self.data]):
+            raise InputError(f"two [[data]] entries are '{repeated}', so their rows would look alike; use two files")
+        for key, values in asdict(self.vary).items():
+            wanted = key in VARIED.get(self.kind, ())
+            if wanted != bool(values):
+                raise InputError(
+                    f"vary: {key} is missing; list its values" if wanted else
+                    f"vary: unknown key '{key}'; known: {', '.join(VARIED.get(self.kind, ())) or 'none'}"
+                )  # fmt: skip
+        if self.kind != "statistics":
+            self._check_methods()
+        return self
+
+    def _check_methods(self) -> None:
+        if not self.methods:
+            raise InputError("at least one [[methods]] is needed")
+        if not all(entry.metrics or self.metrics for entry in self.data):
+            raise InputError("metrics is missing; name at least one, such as CDCG")
+        by_label = {method.label: method.name for method in self.methods}
+        if repeated := _repeated([method.label for method in self.methods]):
+            raise InputError(f"two methods have the label '{repeated}'; give one of them another label")
+        for entry in self.data:
+            for label, settings in entry.settings.items():
+                if label not in by_label:
+                    raise InputError(f"settings: unknown key {show(label)}; known: {', '.join(by_label)}")
+                check_settings(by_label[label], settings)
+        for name in by_label.values():
+            for key in VARIED.get(self.kind, ()):
+                if key in hyper_parameters(name):
+                    for value in getattr(self.vary, key):
+                        check_settings(name, {key: value})
+
+
+def _repeated(names: list[str]) -> str | None:
+    return next((name for name in names if names.count(name) > 1), None)
+
+
+@checked(frozen=True, config=_STRICT)
+class Budget:
+    """What each search for hyper-parameters may cost; ``updates`` and ``validations`` are those of one trial."""
+
+    trials: Positive
+    updates: Positive
+    validations: Positive
+    objectives: tuple[MetricName, ...]
+    learning_rate: tuple[Number, ...]
+
+
+@checked(frozen=True, config=_STRICT)
+class Preset:
+    """How large everything is.
+
+    A fit makes at most ``updates``, times the ``lengths`` of its dataset, and is checked on the validation weeks
+    ``validations`` times. ``factors`` is d by assignment, ``settings`` are defaults of all trained methods. ``sizes``
+    are the users and items of the synthetic worlds that replace the real data. ``tuned`` is the file with the
+    hyper-parameters, ``search`` the budget of the search that comes first. ``experiments`` are those that a run makes
+    unless others are named. With ``snapshots``, the hyper-parameters say after how many updates each metric is
+    measured; otherwise the validation weeks choose the epoch. ``draws`` are added to the seed of a dataset, one for
+    each independent draw; the search uses the seed itself.
+    """
+
+    name: str
+    updates: Positive
+    validations: Positive
+    factors: dict[Assignment, Positive]
+    settings: dict[str, Any] = field(default_factory=dict)
+    sizes: dict[Items, tuple[int, int]] | None = None
+    tuned: str | None = None
+    per_metric: Flag = False
+    search: Budget | None = None
+    experiments: tuple[Kind, ...] = KINDS  # type: ignore[assignment]
+    snapshots: Flag = False
+    draws: tuple[Integer, ...] = (0,)
+    lengths: dict[Items, dict[Assignment, float]] = field(default_factory=dict)
+
+    def updates_on(self, dataset: Dataset, length: float = 1.0) -> int:
+        """The updates of a fit on this dataset; some need longer training than others before every method is flat."""
+        own = self.lengths.get(dataset.items, {}).get(dataset.assignment, 1.0)
+        return round(length * round(self.updates * own))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One experiment under a preset: the name of its tables, its file, and the datasets that are run."""
+
+    name: str
+    file: Experiment
+    preset: Preset
+    tuned: Tuned
+    datasets: tuple[Dataset, ...]
+
+    @property
+    def kind(self) -> str:
+        return self.file.kind
+
+    @property
+    def title(self) -> str:
+        return self.file.title or self.name
+
+    @property
+    def methods(self) -> tuple[Method, ...]:
+        return self.file.methods
+
+    @property
+    def per_metric(self) -> bool:
+        return self.preset.per_metric if self.file.per_metric is None else self.file.per_metric
+
+    def on(self, items: str) -> Plan:
+        """The same experiment on the datasets of these items alone."""
+        return replace(self, datasets=tuple(dataset for dataset in self.datasets if dataset.items == items))
+
+    def with_seed(self, seed: int) -> Plan:
+        """The same experiment on other draws."""
+        return replace(self, datasets=tuple(replace(dataset, seed=seed) for dataset in self.datasets))
+
+    def drawn(self, dataset: Dataset) -> list[Dataset]:
+        """The dataset in each draw: independent training, validation and test weeks, and initial factors."""
+        draws = self.preset.draws if self.file.spread else self.preset.draws[:1]
+        return [replace(dataset, seed=dataset.seed + draw) for draw in draws]
+
+    def metrics_of(self, dataset: Dataset) -> tuple[str, ...]:
+        return self._entry(dataset).metrics or self.file.metrics
+
+    def settings(self, method: Method, dataset: Dataset, metric: str) -> dict[str, Any]:
+        """The hyper-parameters of a method on this dataset: the preset's, the tuned ones, the file's own."""
+        settings: dict[str, Any] = {"factors": self.preset.factors[dataset.assignment], **self.preset.settings}
+        table = self.tuned.get(dataset.items, {}).get(dataset.assignment, {}).get(method.name, {})
+        settings |= {key: value for key, value in table.items() if not isinstance(value, dict)}
+        if self.per_metric or metric == "CAR":
+            settings |= table.get(causal(metric), {})
+        return {**settings, **method.settings, **self._entry(dataset).settings.get(method.label, {})}
+
+    def snapshots(self, method: Method, dataset: Dataset, settings: Settings) -> dict[str, int]:
+        """After how many updates a fit with these settings is measured, by metric: one run serves several metrics."""
+        updates = {}
+        for metric in TUNED_METRICS if self.preset.snapshots else ():
+            wanted = self.settings(method, dataset, metric)
+            if "updates" in wanted and {**wanted, "updates": None} == {**settings, "updates": None}:
+                updates[metric] = int(wanted["updates"])
+        return updates
+
+    def _entry(self, dataset: Dataset) -> Data:
+        return next(
+            each for each in self.file.data if (each.items, each.assignment) == (dataset.items, dataset.assignment)
+        )
+
+
+# ---- reading -------------------------------------------------------------------------------------
+
+
+def load(name: str, preset: Preset, tuned: Tuned | None = None) -> Plan:
+    """The plan of one of the paper's experiments, or of a TOML file of your own given by its path.
+
+    ``tuned`` are hyper-parameters to use in place of the preset's.
+    """
+    if name in KINDS:
+        text, stem = _packaged(f"{name}.toml"), name
+    elif name.endswith(".toml"):
+        text, stem = _read(Path(name)), Path(name).stem
+        _check_stem(stem)
+    else:
+        raise InputError(f"there is no experiment '{name}'; known: {', '.join(KINDS)}, or the path of a TOML file.")
+    where = f"{stem}.toml"
+    content, presets = _parse(text, where), _presets()
+    for key in presets:
+        if not isinstance(content.get(key, {}), dict):
+            raise InputError(f"{where}: [{key}] must be a table, got {show(content[key])}.")
+    plain = {key: value for key, value in content.items() if key not in presets}
+    file = validated(Experiment, {**plain, **content.get(preset.name, {})}, where)
+    datasets = tuple(entry.dataset(file.times, file.seed) for entry in file.data)
+    return Plan(stem, file, preset, load_tuned(preset) if tuned is None else tuned, datasets)
+
+
+def load_preset(name: str) -> Preset:
+    """smoke, quick, full or authors, as ``presets.toml`` describes them."""
+    presets = _presets()
+    if name not in presets:
+        raise InputError(f"there is no preset '{name}'; known: {', '.join(presets)}.")
+    return validated(Preset, {"name": name, **presets[name]}, f"presets.toml: {name}")
+
+
+def load_tuned(preset: Preset, path: Path | None = None) -> Tuned:
+    """Tuned hyper-parameters: from a file, or those that the package has for the preset."""
+    if path is None:
+        return packaged_tuned(preset.tuned) if preset.tuned else {}
+    return validated(Tuned, read_toml(path), str(path))
+
+
+def packaged_tuned(name: str) -> Tuned:
+    """``tuned.toml``, or ``authors.toml``."""
+    return validated(Tuned, _parse(_packaged(name), name), name)
+
+
+def validated(kind: type[T], content: Mapping[str, Any], where: str) -> T:
+    """The content as a dataclass, or one sentence about its first flaw."""
+    try:
+        return TypeAdapter(kind).validate_python(dict(content))
+    except ValidationError as error:
+        raise InputError(f"{where}: {_sentence(error, kind)}.") from error
+
+
+_WORDS = (  # of pydantic's messages, and ours
+    ("Input should be", "must be"), ("Tuple should have", "must have"), (" after validation", ""),
+    ("greater than or equal to", "≥"), ("less than or equal to", "≤"), ("a valid integer", "an integer"),
+    ("a valid ", "a "), ("a dictionary or an instance of", "a table:"), ("a dictionary", "a table"),
+)  # fmt: skip
+
+
+def _sentence(error: ValidationError, kind: Any) -> str:
+    """The first flaw: where it is, what is wrong, and what was given."""
+    flaw = error.errors(include_url=False)[0]
+    place = [part for part in flaw["loc"] if part != "[key]"]
+    if flaw["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
+        kinds = {"data": Data, "methods": Method, "times": Times, "vary": Vary}
+        known = fields(kinds.get(str(place[0]), kind) if len(place) > 1 else kind)
+        what = f": unknown key {show(place.pop())}; known: {', '.join(each.name for each in known)}"
+    elif flaw["type"] in ("missing", "missing_argument"):
+        what = f": '{place.pop()}' is missing"
+    elif flaw["type"] == "value_error":
+        what = str(flaw["ctx"]["error"]).rstrip(".")
+        what = f" {what}" if what.startswith("must") else f": {what}"
+    else:
+        message = flaw["msg"]
+        for theirs, ours in _WORDS:
+            message = message.replace(theirs, ours)
+        what = f" {message.partition(':')[0]}, got {show(flaw['input'])}"
+    names = [f"[[{part}]]" if part in ("data", "methods") and place[1:] else part for part in place]
+    path = ": ".join(str(name) for name in names if not isinstance(name, int))
+    numbers = [name + 1 for name in names if isinstance(name, int)]
+    if numbers and names[0] in ("[[data]]", "[[methods]]"):
+        path = path.replace("]]", f"]] {numbers[0]}", 1)
+    return f"{path}{what}".removeprefix(": ").strip()
+
+
+def _check_stem(stem: str) -> None:
+    if stem.casefold() in RESERVED:
+        raise InputError(
+            f"an experiment cannot be called '{stem}', which is a file of the report; rename {stem}.toml."
+        )
+
+
+def _presets() -> dict[str, Any]:
+    return tomllib.loads(_packaged("presets.toml"))
+
+
+def _packaged(name: str) -> str:
+    return (resources.files("taurank_paper") / "experiments" / name).read_text(encoding="utf-8")
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    return _parse(_read(path), str(path))
+
+
+def _parse(text: str, where: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{where} is not valid TOML: {first_line(error)}.") from error
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(f"'{path}' is not UTF-8 text; save it as UTF-8.") from error
+    except (OSError, ValueError) as error:
+        raise InputError(f"'{path}' cannot be read: {getattr(error, 'strerror', None) or error}.") from error

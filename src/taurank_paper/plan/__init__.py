@@ -1,1 +1,0 @@
-"""What to run: experiments and presets, as TOML files and as dataclasses."""

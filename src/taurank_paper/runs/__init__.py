@@ -1,1 +1,0 @@
-"""Running experiments: samples, fits, the search for hyper-parameters, tables."""

@@ -1,0 +1,131 @@
+"""Made-up tables of all experiments, shaped like real ones; the numbers are near the paper's and prove nothing."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from taurank_paper import printed
+from taurank_paper.plan import ASSIGNMENTS, ITEMS
+
+CAPS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 0.5, 0.7)
+BEST_CAP = {"original": 0.01, "personalized": 0.3}
+PLACES = list(itertools.product(ITEMS, ASSIGNMENTS))
+MIDDLE = {"CP@10": 0.1, "CP@100": 0.03, "CDCG": 1.4, "CAR": 0.7}
+
+
+def frames(seed: int = 0) -> dict[str, pd.DataFrame]:
+    """All tables, as an experiment would leave them."""
+    rng = np.random.default_rng(seed)
+    return {
+        "statistics": _statistics(),
+        "statistics_brier": pd.DataFrame(
+            [(i, w / 10, 0.009 + 1e-5 * (w / 10 - 0.7) ** 2) for i in ITEMS for w in range(1, 21)],
+            columns=["items", "prior_weight", "brier"],
+        ),
+        "statistics_density": _density(),
+        "comparison": _comparison(rng),
+        "car": printed.car(),
+        "capping": _capping(),
+        "estimators": printed.estimators().assign(
+            mae=lambda f: f["mae"] * 0.9, bias=0.001, truth=lambda f: f["truth"].fillna(0.7)
+        ),
+        "unevenness": _unevenness(rng),
+        "misspecification": _misspecification(),
+        "losses": _losses(),
+    }
+
+
+def save(tables: dict[str, pd.DataFrame], folder: Path, preset: str = "quick", weeks: int = 53) -> Path:
+    """The folder of a run."""
+    for name, frame in tables.items():
+        frame.to_csv(folder / f"{name}.csv", index=False)
+    run = {"versions": {"taurank": "0.0", "python": "3.11"}, "seed": 0, "preset": preset, "weeks": weeks,
+           "seconds": dict.fromkeys(tables, 12.5), "source": None, "date": "2020-01-01"}  # fmt: skip
+    (folder / "run.json").write_text(json.dumps(run), encoding="utf-8")
+    return folder
+
+
+def _statistics() -> pd.DataFrame:
+    tuned = pd.DataFrame({"items": ITEMS, "quantity": "tuned_prior_weight", "value": [0.7, 0.8]})
+    return pd.concat([printed.statistics(), tuned])
+
+
+def _density() -> pd.DataFrame:
+    edges = np.linspace(0, 1, 51)
+    rows = []
+    for items, setting in PLACES:
+        shape = 6 * np.exp(-5 * edges[:-1]) if setting == "original" else np.r_[5, np.full(48, 0.1), 40]
+        density = shape / shape.mean()
+        rows += [(items, setting, a, b, d) for a, b, d in zip(edges, edges[1:], density, strict=False)]
+    return pd.DataFrame(rows, columns=["items", "setting", "low", "high", "density"])
+
+
+def _comparison(rng: np.random.Generator) -> pd.DataFrame:
+    own = printed.comparison()
+    own["mean"] *= 1.15 + 0.1 * rng.random(len(own))
+    extra = [
+        (items, setting, method, metric, value * by, 0.02 * value)
+        for items, setting in PLACES
+        for method, by in (("countingbayes", 1.2), ("ten_weeks", 1.3), ("truth", 3.2))
+        for metric, value in list(MIDDLE.items())[:3]
+    ]
+    outcome = [
+        (items, setting, method, "P@10", 0.1 + 0.2 * rng.random(), 0.004)
+        for items, setting in PLACES
+        for method in (*printed.METHODS, "countingbayes", "truth")
+    ]
+    frame = pd.concat([own, pd.DataFrame(extra + outcome, columns=own.columns)])
+    settings = json.dumps({"factors": 200, "regularization": 0.01, "cap": 0.01})
+    return frame.assign(settings=settings, seconds=31.2, updates=60_000_000)
+
+
+def _capping() -> pd.DataFrame:
+    rows = []
+    for items, setting in PLACES:
+        away = [abs(np.log(cap / BEST_CAP[setting])) for cap in CAPS]
+        rows += [(items, setting, "CDCG", c, 1.5 - 0.06 * a, 0.02) for c, a in zip(CAPS, away, strict=True)]
+    rows += [("category", "personalized", "CAR", c, 0.65 + 0.1 * abs(np.log(c / 0.1)), 0.04) for c in CAPS]
+    return pd.DataFrame(rows, columns=["items", "setting", "metric", "cap", "mean", "std"])
+
+
+def _unevenness(rng: np.random.Generator) -> pd.DataFrame:
+    lift = {"bpr": 0.8, "ulbpr": 0.95, "ulrmf": 0.85, "cause": 0.97, "dlto": 1.12, "blce": 0.9, "dlce": 1.1}
+    rows = [
+        (items, beta, method, metric, MIDDLE[metric] * by * (1 + 0.2 * beta), 0.02 * MIDDLE[metric])
+        for items in ITEMS
+        for beta in (0.5, 1.0, 1.5, 2.0, 2.5)
+        for method, by in lift.items()
+        for metric in printed.METRICS
+    ]
+    return pd.DataFrame(rows, columns=["items", "beta", "method", "metric", "mean", "std"])
+
+
+def _misspecification() -> pd.DataFrame:
+    rows: list[tuple[object, ...]] = []
+    for (items, setting), metric in itertools.product(PLACES[:3], printed.METRICS):
+        middle, place = MIDDLE[metric], (items, setting)
+        rows += [
+            (*place, "dlce", "misspecified", xi, metric, middle * (1.1 - 0.15 * xi), 0.02 * middle)
+            for xi in (0.0, 0.2, 0.4, 0.6, 0.8, 1.0)
+        ]
+        rows.append((*place, "dlce", "estimated", None, metric, middle * 1.04, 0.02 * middle))
+        rows.append((*place, "blce", "none", None, metric, middle * 0.9, 0.02 * middle))
+        rows.append((*place, "ulbpr", "none", None, metric, middle * 0.96, 0.02 * middle))
+    columns = ["items", "setting", "method", "propensity", "xi", "metric", "mean", "std"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def _losses() -> pd.DataFrame:
+    rows = [
+        (items, setting, loss, factors, metric, MIDDLE[metric] * by * (1 - 3 / factors), 0.02 * MIDDLE[metric])
+        for items, setting in PLACES[:2]
+        for loss, by in (("logistic", 1.0), ("sigmoid", 1.01), ("hinge", 0.93))
+        for factors in (25, 50, 100, 200, 400, 800)
+        for metric in printed.METRICS
+    ]
+    return pd.DataFrame(rows, columns=["items", "setting", "loss", "factors", "metric", "mean", "std"])
