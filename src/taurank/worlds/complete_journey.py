@@ -64,7 +64,7 @@ def read(files: SourceFiles, items: Items) -> Panel:
     with _database() as database:
         try:
             _load(database, files, items)
-            for step in (_PURCHASES, _ENOUGH_WEEKS, _NUMBERS, _ARMS):
+            for step in (_PURCHASES, _ENOUGH_WEEKS, _NUMBERS):
                 database.execute(step)
             panel = _fetch(database)
         except (duckdb.Error, OSError) as error:
@@ -104,22 +104,12 @@ CREATE TABLE weeks AS SELECT week, row_number() OVER (ORDER BY week) - 1 AS t
     FROM (SELECT DISTINCT week FROM kept);
 CREATE TABLE stores AS SELECT store, row_number() OVER (ORDER BY store) - 1 AS s
     FROM (SELECT DISTINCT store FROM kept);
-CREATE TABLE numbered AS SELECT u, t, s, item FROM kept
-    JOIN users USING (user) JOIN weeks USING (week) JOIN stores USING (store);
-CREATE TABLE stop AS SELECT DISTINCT u, t, s FROM numbered;
-CREATE TABLE featured AS SELECT DISTINCT t, s, item FROM mailed
-    JOIN catalog USING (product) SEMI JOIN lasting USING (item)
-    JOIN weeks USING (week) JOIN stores USING (store);
-"""
-
-# Z_uit: a store at which u shopped in week t had item i in its mailer. Items need a purchase in both arms; this is
-# the last filter, and takes no user or week away.
-_ARMS = """
-CREATE TABLE outcome AS SELECT u, t, item, bool_or(featured.item IS NOT NULL) AS treated
-    FROM (SELECT DISTINCT u, t, item FROM numbered) AS bought JOIN stop USING (u, t)
-    LEFT JOIN featured USING (t, s, item) GROUP BY u, t, item;
 CREATE TABLE items AS SELECT item, row_number() OVER (ORDER BY item) - 1 AS i
-    FROM outcome GROUP BY item HAVING bool_or(treated) AND NOT bool_and(treated);
+    FROM (SELECT DISTINCT item FROM kept);
+CREATE TABLE numbered AS SELECT u, t, s, i FROM kept
+    JOIN users USING (user) JOIN weeks USING (week) JOIN stores USING (store) JOIN items USING (item);
+CREATE TABLE stop AS SELECT DISTINCT u, t, s FROM numbered;
+CREATE TABLE numbered_product AS SELECT product, i FROM catalog JOIN items USING (item);
 """
 
 
@@ -132,14 +122,27 @@ def _fetch(database: Database) -> Panel:
     ((n_weeks, n_stores),) = database.execute(
         "SELECT (SELECT count(*) FROM weeks), (SELECT count(*) FROM stores)"
     ).fetchall()
-    stops = fetch("SELECT u AS user, t AS week, s AS store FROM stop ORDER BY u, t, s")
-    purchases = fetch(
-        "SELECT u AS user, t AS week, i AS item, treated FROM outcome JOIN items USING (item) ORDER BY u, t, i"
-    )
     mailer = np.zeros((n_weeks, n_stores, len(items)), dtype=bool)
-    cells = fetch(f"SELECT (t * {n_stores} + s) * {len(items)} + i AS cell FROM featured JOIN items USING (item)")
+    cells = fetch(
+        f"SELECT (t * {n_stores} + s) * {len(items)} + i AS cell FROM mailed "
+        "JOIN numbered_product USING (product) JOIN weeks USING (week) JOIN stores USING (store)"
+    )
     mailer.reshape(-1)[cells["cell"]] = True
-    return Panel(users, items, n_weeks, stops, purchases, np.packbits(mailer, axis=2))
+    stops = fetch("SELECT u AS user, t AS week, s AS store FROM stop ORDER BY u, t, s")
+    bought = fetch(
+        "SELECT u AS user, t AS week, i AS item, s AS store FROM (SELECT DISTINCT u, t, i FROM numbered) "
+        "JOIN stop USING (u, t) ORDER BY u, t, i"
+    )
+    # Z_uit: a store at which u shopped in week t had item i in its mailer.
+    bought["treated"] = mailer[bought["week"], bought.pop("store"), bought["item"]]
+    purchases = bought.groupby(["user", "week", "item"], as_index=False).agg(treated=("treated", "any"))
+    # Items need a purchase in both arms; this is the last filter, and takes no user or week away.
+    item, treated = purchases["item"].to_numpy(), purchases["treated"].to_numpy()
+    arms = np.array([np.bincount(item[rows], minlength=len(items)) for rows in (treated, ~treated)])
+    both = np.asarray(arms.min(axis=0) > 0)
+    purchases = purchases.assign(item=np.cumsum(both)[item] - 1)[both[item]]
+    packed = np.packbits(np.compress(both, mailer, axis=2), axis=2)
+    return Panel(users, items[both], n_weeks, stops, purchases, packed)
 
 
 # ---- loading -------------------------------------------------------------------------------------
