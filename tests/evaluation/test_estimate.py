@@ -20,7 +20,7 @@ from taurank.errors import OverlapWarning
 from taurank.estimation.estimators import Estimator
 from taurank.evaluation.events import Events, EventSums
 from taurank.evaluation.evidence import slope
-from taurank.evaluation.intervals import Bootstrap, Estimate, clustered_variance
+from taurank.evaluation.intervals import Bootstrap, Estimate, bca_interval, clustered_variance, resampled_means
 from taurank.evaluation.metrics import position_weights
 
 METRICS = ["CP@3", "CDCG", "CAR"]
@@ -577,3 +577,23 @@ def test_two_times_are_said_before_the_number() -> None:
     assert "Caution: two times say little" in " ".join(lead.split())
     assert "two times" not in rest
     assert "two times" not in str(evaluate(TODAY, WORLD.sample(3, random_state=3).log, "CP@10"))
+
+
+def test_a_difference_has_no_rows_that_differ_by_rounding_alone() -> None:
+    n = 50
+    treated, propensity = np.ones(n, bool), np.full(n, 0.25)
+    weight, outcome = np.linspace(1.0, 2.0, n), (np.arange(n) % 2).astype(np.float64)
+    first = Events(np.arange(n), weight, outcome, treated, propensity, weight * outcome)
+    nearly = weight * (1.0 + 3 * np.finfo(float).eps)
+    nearly[7] *= 1.5
+    other = Events(np.arange(n), nearly, outcome, treated, propensity, nearly * outcome)
+    assert first.minus(other).row.tolist() == [7]
+
+
+def test_an_interval_does_not_depend_on_how_sums_are_rounded() -> None:
+    """Resampled means of few distinct values often equal the mean; they are ties whatever their last digit is."""
+    values = np.repeat([0.1, 0.2, 0.3], 40)
+    means = resampled_means(values[:, None])[:, 0]
+    assert np.count_nonzero(np.isclose(means, values.mean(), rtol=1e-12)) > 20
+    lower, upper = (bca_interval(values, means * (1.0 + noise), 0.95) for noise in (-1e-14, 1e-14))
+    np.testing.assert_allclose(lower, upper, rtol=1e-9)
