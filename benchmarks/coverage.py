@@ -22,13 +22,9 @@ from scipy.special import chdtri, ndtr, ndtri, stdtrit
 
 from taurank import Log
 from taurank.data.ids import Catalog, Ids
-from taurank.estimation.estimators import Estimator
-from taurank.estimation.variate import fit_variate
-from taurank.evaluation.assessment import Assessment
-from taurank.evaluation.bootstrap import Bootstrap
-from taurank.evaluation.metrics import parse
-from taurank.evaluation.rankers import ArrayRanking
-from taurank.evaluation.uncertainty import TIMES_DIFFER, clustered_variance
+from taurank.evaluation.intervals import TIMES_DIFFER, Bootstrap, clustered_variance
+from taurank.evaluation.measurement import Measurement
+from taurank.evaluation.verdicts import judge
 
 Floats = npt.NDArray[np.float64]
 K = 10
@@ -130,16 +126,17 @@ def coverage(case: Case, draws: int, seed: int = 0, bootstrap: bool = False) -> 
     tally = Tally(dict.fromkeys(names, 0), draws=draws)
     for _ in range(draws):
         log = case.draw(rng)
-        ranking = ArrayRanking(np.zeros((case.users, K)), log.users, log.items)
-        robust = Estimator("doubly robust", variate=fit_variate(log))
-        assessed = Assessment(ranking, log, [parse(f"CP@{K}")], robust)
-        for one in (robust, Estimator("SNIPS", normalized=True), Estimator("IPS")):
-            low, high = assessed.answer(f"CP@{K}", one).interval()
-            tally.covered[one.name] += low <= case.truth <= high
+        measurement = Measurement.prepare(log, f"CP@{K}")
+        assert measurement.gains.estimator is not None
+        (rows,) = measurement.measure(np.zeros((case.users, K)), 1).rows
+        found = rows.evidence(measurement.gains.estimator)
+        intervals = {"doubly robust": found.own, "SNIPS": found.snips, "IPS": found.ips}
         if bootstrap:
-            low, high = Bootstrap(assessed.answer(f"CP@{K}", Estimator("IPS")).per_user).interval(threads=1)
-            tally.covered["bootstrap"] += low <= case.truth <= high
-        tally.believed += assessed.verdict(f"CP@{K}").believe
+            intervals["bootstrap"] = Bootstrap.of([found.ips.per_user])[0]
+        for name, one in intervals.items():
+            low, high = one.interval()
+            tally.covered[name] += low <= case.truth <= high
+        tally.believed += judge(found).believe
     return tally
 
 

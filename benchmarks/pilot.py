@@ -52,16 +52,16 @@ def _check(result: Pilot, shop: Shop, threads: int | None) -> None:
     if result.estimate is None:
         print("  refused before any training")
         return
-    rows = result.of_segment(result.estimate.table)
-    rows = rows[rows["recommended"]]
+    rows = {name: ranker[result.config.pilot.metric] for name, ranker in result.estimate.items()}
     k = result.config.pilot.k
     covered = 0
-    for row in rows.to_dict("records"):
-        low, high, true = k * row["low"], k * row["high"], truth[row["ranker"]]
+    for name, one in rows.items():
+        low, high, true = k * one.low, k * one.high, truth[name]
         covered += low <= true <= high
         print(
-            f"  {row['ranker']:<8} estimate {k * row['estimate']:.3f} ({low:.3f} to {high:.3f})  truth {true:.3f}  "
-            f"{'covered' if low <= true <= high else 'NOT COVERED'}  {'believe' if row['believe'] else 'refused'}"
+            f"  {name:<8} estimate {k * one.mean:.3f} ({low:.3f} to {high:.3f})  truth {true:.3f}  "
+            f"{'covered' if low <= true <= high else 'NOT COVERED'}  "
+            f"{'believe' if one.verdict is not None and one.verdict.believe else 'refused'}"
         )
     right, clear = _order(result, truth, threads)
     print(
@@ -94,9 +94,15 @@ def _order(result: Pilot, truth: dict[str, float], threads: int | None) -> tuple
     right = clear = 0
     for first, second in combinations(truth, 2):
         pair = tr.compare(
-            rankers[first], rankers[second], gains, result.config.pilot.metric, unlisted="last", threads=threads
+            rankers[first],
+            rankers[second],
+            gains,
+            result.config.pilot.metric,
+            level=result.config.pilot.level,
+            unlisted="last",
+            threads=threads,
         )
-        winner = pair.winner(result.config.pilot.level)
+        winner = pair.winner
         if winner is not None:
             clear += 1
             right += (winner == "first") == (truth[first] > truth[second])

@@ -34,9 +34,10 @@ sys.path[:0] = [str(Path(__file__).parent.parent / "src"), str(Path(__file__).pa
 import taurank as tr  # noqa: E402
 from features import benchmark_cold, benchmark_journey, featured_world, split, to_markdown  # noqa: E402
 from taurank.data.ids import Catalog, Ids  # noqa: E402
-from taurank.learners.empirical_bayes.choice import Fits, Setting, log_likelihood  # noqa: E402
-from taurank.learners.empirical_bayes.counts import count, hold_out  # noqa: E402
-from taurank.learners.empirical_bayes.model import FINER_SHAPES, SHAPES  # noqa: E402
+from taurank.learners.empirical_bayes.choice import STRENGTHS  # noqa: E402
+from taurank.learners.empirical_bayes.counted import SHAPES, CountPrior  # noqa: E402
+from taurank.learners.empirical_bayes.prior import Setting, hold_out  # noqa: E402
+from taurank.learners.pairs import count  # noqa: E402
 from taurank_paper import limits  # noqa: E402
 
 METRICS = ("CP@10", "CP@100", "CDCG")
@@ -162,21 +163,21 @@ def _calibrated(n_users: int, n_items: int, prior: str, seed: int, threads: int)
 
 
 def clusters(options: argparse.Namespace) -> None:
-    """Clusterings of items, and how much own pairs count: percent of "ten weeks", held-out log-likelihood."""
+    """Clusterings of items and their strengths: percent of "ten weeks", held-out log-likelihood."""
     world = tr.dunnhumby.world(items="product")
     log, truth = world.sample(10, DEVELOPMENT[0]).log, world.sample(10, DEVELOPMENT[1]).truth
     limit = measured(limits.ten_weeks_scores(world, log, options.threads), truth)
     held_out, pairs = hold_out(log), count(log)
-    for shapes in (SHAPES, ((2, 4), (3, 3), (2, 6)), FINER_SHAPES, ((6, 12), (8, 8), (10, 10))):
-        before, whole = (Fits(each, options.threads, shapes=shapes) for each in (held_out.pairs, pairs))
+    for shapes in (SHAPES, SHAPES[-1:], ((2, 4), (3, 3), (2, 6)), ((6, 12), (8, 8), (10, 10))):
         print(" and ".join(f"{shared} × {rate}" for shared, rate in shapes))
-        for own in (1.0, 0.5, 0.0):
-            setting = Setting("item", 3.0, steps=3, own=own)
-            likelihood = log_likelihood(held_out, before, setting) * log.n_users * log.n_items
-            result = whole.counted(setting)
-            scores = np.tile(result.absent[:, 0] - result.absent[:, 1], (log.n_users, 1))
-            scores[pairs.user, pairs.item] = result.pair[:, 0] - result.pair[:, 1]
-            print_row("", DEVELOPMENT[0], f"own {own:g}", measured(scores, truth), limit, f"{likelihood:12.0f}")
+        for strength in STRENGTHS:
+            prior = CountPrior(Setting("item", strength), options.threads, shapes)
+            likelihood = prior.fit(held_out.pairs).log_likelihood(held_out) * log.n_users * log.n_items
+            fitted = prior.fit(pairs)
+            scores = np.tile(fitted.absent[:, 0] - fitted.absent[:, 1], (log.n_users, 1))
+            scores[pairs.user, pairs.item] = fitted.pair_effects()[0]
+            label = f"strength {strength:g}"
+            print_row("", DEVELOPMENT[0], label, measured(scores, truth), limit, f"{likelihood:12.0f}")
 
 
 def fit_time(options: argparse.Namespace) -> None:
@@ -254,13 +255,10 @@ def measured(ranker: object, truth: tr.Gains) -> dict[str, float]:
 
 
 def chosen(learner: tr.EmpiricalBayes) -> str:
-    best = max(learner.settings_, key=lambda setting: learner.settings_[setting])
-    rest = (
-        f", rank {best.rank}"
-        if best.rank
-        else f", {best.steps} steps" + (f", own {best.own:g}" if best.own < 1 else "")
+    best = learner.setting_
+    return f"{best.prior}, strength {best.strength:g}" + (
+        f", rank {best.rank}" if best.rank else f", {best.steps} steps"
     )
-    return f"{best.prior}, strength {best.strength:g}{rest}"
 
 
 def print_row(

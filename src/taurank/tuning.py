@@ -30,7 +30,7 @@ from taurank.data.remote import RemoteGains, RemoteLog
 from taurank.errors import DivergedError, InputError, first_line, missing_extra, plural
 from taurank.estimation import gains
 from taurank.estimation.gains import Gains
-from taurank.evaluation.evaluate import evaluate
+from taurank.evaluation.measurement import Measurement
 from taurank.evaluation.metrics import Metric, parse
 from taurank.learners import Learner, learner_class, learner_name
 
@@ -408,8 +408,7 @@ class _LearnerObjective:
             self.log, self.validation, self.metrics, show_progress=False,
             callback=lambda _, record: report(record.metrics),
         )  # fmt: skip
-        result = evaluate(learner, self.validation, list(self.metrics), threads=self.threads)  # type: ignore[arg-type]
-        return {name: result[name].mean for name in result}
+        return Measurement.prepare(self.validation, list(self.metrics)).means(learner, self.threads)
 
     def make(self, settings: Mapping[str, Any]) -> Learner:
         try:

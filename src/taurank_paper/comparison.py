@@ -21,7 +21,6 @@ import pandas as pd
 from taurank.evaluation.metrics import parse
 from taurank_paper.plan import ASSIGNMENTS, ITEMS, LIMITS
 
-Floats = npt.NDArray[np.float64]
 Frames = Mapping[str, pd.DataFrame]
 DatasetKey = tuple[str, str]  # items, setting
 
@@ -162,7 +161,7 @@ def _differ(first: Score, second: Score) -> bool:
     return p_value(differences) < LEVEL / COMPARISONS
 
 
-def paired_differences(first: Score, second: Score) -> Floats | None:
+def paired_differences(first: Score, second: Score) -> npt.NDArray[np.float64] | None:
     """One independent difference for each draw, or for each week of the only draw; None if weeks are not known."""
     one, two = np.array(first.weeks), np.array(second.weeks)
     if not one.size or one.shape != two.shape:
@@ -172,7 +171,7 @@ def paired_differences(first: Score, second: Score) -> Floats | None:
     return differences if len(differences) > 1 else None
 
 
-def p_value(differences: Floats) -> float:
+def p_value(differences: npt.NDArray[np.float64]) -> float:
     """Student's two-sided t-test of mean zero; 1 where all differences are zero."""
     from scipy import stats
 

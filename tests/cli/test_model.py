@@ -102,18 +102,18 @@ class TestFit:
     def test_the_checkpoint_outlives_a_model_that_cannot_be_written(
         self, taurank: Command, shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        from taurank.data import archive
+        from taurank.data import storage
 
         def full(path: object, kind: str, *rest: Any) -> None:
             if kind == "model":
                 raise OSError(28, "No space left on device")
             write(path, kind, *rest)
 
-        write: Any = archive.write
+        write: Any = storage.write
         checkpoint, model = tmp_path / "checkpoint", tmp_path / "model"
         arguments = ("fit", "bpr", shop / "train.parquet", *SMALL, "--checkpoint", checkpoint, "--out", model)
         with monkeypatch.context() as disk:
-            disk.setattr(archive, "write", full)
+            disk.setattr(storage, "write", full)
             assert taurank(*arguments).refused_with("No space left")
         assert checkpoint.exists()
         assert taurank(*arguments).code == 0

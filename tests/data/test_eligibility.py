@@ -114,9 +114,9 @@ def test_files_with_different_eligible_cells_are_refused_together(tmp_path: Path
 def test_damaged_metadata_is_refused() -> None:
     metadata = to_metadata(catalog_of(), eligibility_of(3, "item_time", True)[0])
     for wrong in (b"", b"!", b"AAAA", metadata[ELIGIBILITY_KEY][:-60]):
-        with pytest.raises(InputError, match="the eligible cells are corrupt"):
+        with pytest.raises(InputError, match="the eligibility is corrupt"):
             eligibility_from_metadata({**metadata, ELIGIBILITY_KEY: wrong}, catalog_of())
-    with pytest.raises(InputError, match="corrupt"):  # of a larger catalog
+    with pytest.raises(InputError, match="not those of the catalog"):  # of a larger catalog
         eligibility_from_metadata(metadata, catalog_of((2, 2, 1)))
 
 

@@ -1,9 +1,8 @@
-"""Files are written whole or not at all, keep their permissions, and a killed process leaves nothing for long."""
+"""Files are written whole or not at all, keep their permissions, and leave nothing half-written."""
 
 from __future__ import annotations
 
 import os
-import signal
 import stat
 import subprocess
 import sys
@@ -14,36 +13,10 @@ import pytest
 
 import taurank as tr
 from support.builders import synthetic_log
-from taurank.data import files, temporary
-from taurank.data.files import atomic_path, check_target
-from taurank.data.temporary import temporary_file, temporary_folder
+from taurank.data import files
+from taurank.data.files import atomic_folder, atomic_path, check_target, temporary_folder
 from taurank.errors import InputError
 from taurank.report.overlap import overlap_page
-
-KILLED = """
-import sys, time
-from pathlib import Path
-from taurank.data.files import atomic_path
-from taurank.data.temporary import temporary_folder
-folder = Path(sys.argv[1])
-with atomic_path(folder / "out.csv") as path, temporary_folder(folder) as scratch:
-    path.write_text("half")
-    (scratch / "spilled").write_text("half")
-    print("ready", flush=True)
-    time.sleep(60)
-"""
-
-
-@pytest.fixture(autouse=True)
-def nothing_cleaned(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(temporary, "_cleaned", set())
-
-
-def start_writer(folder: Path) -> subprocess.Popen[str]:
-    process = subprocess.Popen([sys.executable, "-c", KILLED, folder], stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
-    return process
 
 
 class TestAtomicPath:
@@ -148,49 +121,38 @@ sys.exit(4)
         assert [(p.name, p.read_text()) for p in tmp_path.iterdir()] == [(name, "old")]
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-class TestAfterAKill:
-    def test_the_next_run_removes_what_is_left(self, tmp_path: Path, number: signal.Signals) -> None:
-        process = start_writer(tmp_path)
-        process.send_signal(number)
-        process.communicate()
-        assert len(list(tmp_path.iterdir())) == 2
-        (tmp_path / ".taurank-mine.tmp").touch()  # a name that is only similar
-        (tmp_path / ("." + "0" * 32 + ".tmp")).touch()
-        with atomic_path(tmp_path / "out.csv") as path, temporary_folder(tmp_path):
-            path.write_text("whole")
-        left = sorted(p.name for p in tmp_path.iterdir())
-        assert left == sorted([".taurank-mine.tmp", "." + "0" * 32 + ".tmp", "out.csv"])
+def test_temporary_folders_go_with_their_block_even_if_it_is_interrupted(tmp_path: Path) -> None:
+    def interrupted() -> None:
+        with temporary_folder(tmp_path) as folder, atomic_path(tmp_path / "out.csv") as path:
+            (folder / "spilled").write_text("half")
+            path.write_text("half")
+            raise KeyboardInterrupt
 
-    def test_a_running_process_keeps_its_files(self, tmp_path: Path, number: signal.Signals) -> None:
-        process = start_writer(tmp_path)
-        before = set(tmp_path.iterdir())
-        with atomic_path(tmp_path / "other.csv") as path, temporary_folder(tmp_path):
-            path.write_text("whole")
-        assert set(tmp_path.iterdir()) == before | {tmp_path / "other.csv"}
-        process.send_signal(number)
-        process.communicate()
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert list(tmp_path.iterdir()) == []
 
 
-def test_a_folder_is_searched_once_by_a_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls: list[Path] = []
-    monkeypatch.setattr(temporary, "remove_stale_files", calls.append)
-    for _ in range(3):
-        with temporary_file(tmp_path), temporary_file(tmp_path):
+class TestAtomicFolder:
+    def test_it_appears_at_the_end_and_replaces_one_of_its_kind(self, tmp_path: Path) -> None:
+        for text in ("old", "new"):
+            with atomic_folder(tmp_path / "a", "index") as folder:
+                (folder / "index").write_text(text)
+        assert (tmp_path / "a" / "index").read_text() == "new"
+        with pytest.raises(RuntimeError), atomic_folder(tmp_path / "a", "index"):
+            raise RuntimeError
+        assert (tmp_path / "a" / "index").read_text() == "new"
+        assert len(list(tmp_path.iterdir())) == 1
+
+    @pytest.mark.parametrize("path", [None, "file", "full", "none/a"])
+    def test_other_targets_are_refused(self, path: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.chdir(tmp_path)
+        (tmp_path / "file").touch()
+        (tmp_path / "full").mkdir()
+        (tmp_path / "full" / "precious").touch()
+        with pytest.raises(InputError), atomic_folder(path, "index"):
             pass
-    assert calls == [tmp_path]
-
-
-def test_links_named_like_temporary_files_are_not_followed(tmp_path: Path) -> None:
-    precious = tmp_path / "precious"
-    precious.mkdir()
-    (precious / ".lock").touch()
-    (tmp_path / f"taurank-{'0' * 32}").symlink_to(precious)
-    (tmp_path / f".taurank-{'0' * 32}.tmp").symlink_to(precious / ".lock")
-    temporary.remove_stale_folders(tmp_path)
-    temporary.remove_stale_files(tmp_path)
-    assert (precious / ".lock").exists()
-    assert len(list(tmp_path.iterdir())) == 3
+        assert (tmp_path / "full" / "precious").exists()
 
 
 def test_files_that_cannot_be_opened_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -201,6 +163,7 @@ def test_files_that_cannot_be_opened_are_refused(tmp_path: Path, monkeypatch: py
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr("builtins.open", refuse)
+    monkeypatch.setattr("taurank.data.storage.safe_open", refuse)
     monkeypatch.setattr("pyarrow.input_stream", refuse)
     for act in (lambda: tr.Log.read(tmp_path / "log.csv"), lambda: tr.World.load(tmp_path / "a.world")):
         with pytest.raises(InputError, match="Permission denied"):

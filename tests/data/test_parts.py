@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 
 import taurank as tr
@@ -95,17 +96,19 @@ def test_a_failure_in_the_second_file_leaves_the_first_as_it_was(
     small_log().write(tmp_path / "log.parquet")
     train, test = tmp_path / "train.parquet", tmp_path / "test.parquet"
     train.write_bytes(b"an earlier one")
-    sealed: list[Path] = []
+    written: list[Path] = []
 
-    def seal(path: Path) -> None:
-        sealed.append(path)
-        if len(sealed) == 2:
+    def full(path: Path, *rest: Any, **options: Any) -> Any:
+        written.append(path)
+        if len(written) == 2:
             raise InputError("the disk is full.")
+        return writer(path, *rest, **options)
 
-    monkeypatch.setattr("taurank.data.writer.seal", seal)
+    writer = pq.ParquetWriter
+    monkeypatch.setattr(pq, "ParquetWriter", full)
     command = ["log", "split", tmp_path / "log.parquet", "--times", 1, "--train", train, "--test", test]
     assert taurank(*command).refused_with("the disk is full")
-    assert len(sealed) == 2
+    assert len(written) == 2
     assert train.read_bytes() == b"an earlier one"
     assert sorted(file.name for file in tmp_path.iterdir()) == ["log.parquet", "train.parquet"]
 

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 
 import taurank as tr
-from taurank.data import archive
+from taurank.data import storage
 from taurank.errors import InputError
 from taurank.evaluation.ranking_tables import TableRanker
 
@@ -107,7 +107,7 @@ class TestFiles:
 
     def test_models_of_another_version(self, tmp_path: Path) -> None:
         facts = {"learner": "newest", "taurank": "9.0", "hyper_parameters": {}}
-        archive.write(tmp_path / "model", "model", facts, {"ids": np.zeros(1, np.uint8)})
+        storage.write(tmp_path / "model", "model", facts, {"ids": np.zeros(1, np.uint8)})
         with pytest.raises(InputError, match=r"written by taurank 9\.0"):
             tr.load(tmp_path / "model")
 

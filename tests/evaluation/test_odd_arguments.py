@@ -28,6 +28,7 @@ MADE, WORLD, SCORES = gains.ips(LOG), World.synthetic(3, 4, random_state=0), np.
 METRIC = evaluate(SCORES, MADE, "CDCG")["CDCG"]
 TABLE = evaluate({"a": SCORES, "b": -SCORES}, MADE, "CDCG")
 EVALUATE = {"gains": MADE, "metrics": "CDCG", "unlisted": None, "unit": "week", "threads": 1}
+EVALUATE |= {"level": 0.9, "by": ["a", "a", "b"], "detail": True}
 BOUND = {"world": WORLD, "scores": SCORES, "metric": "CDCG", "propensity": 0.5, "cap": 0.1}
 BOUND |= {"cap_treated": 0.1, "cap_control": 0.1}
 CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
@@ -45,8 +46,7 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "deviation": (bounds.deviation, {**BOUND, "confidence": 0.9, "times": 2}),
     "formula": (Metric, {"name": "x", "weight": len, "scale": len, "depth": 3}),
     "interval": (METRIC.interval, {"level": 0.9}),
-    "frame": (TABLE.to_frame, {"level": 0.9}),
-    "winner": (TABLE.against_baseline("b", "CDCG").winner, {"level": 0.9}),
+    "difference": (TABLE.differences["b", "CDCG"].interval, {"level": 0.9}),
 }
 
 

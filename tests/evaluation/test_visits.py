@@ -11,9 +11,9 @@ import pandas as pd
 import pytest
 
 from support.builders import cells_frame, sparse_log
-from taurank import Gains, InputError, Log, compare, estimate, evaluate, gains
+from taurank import Gains, InputError, Log, compare, evaluate, gains
 from taurank.data.eligibility import Eligibility
-from taurank.evaluation.visits import Visits, contributions
+from taurank.evaluation.intervals import Visits, contributions
 
 USERS, ITEMS, TIMES = 150, 12, 3
 
@@ -80,7 +80,7 @@ def test_visits_against_the_slow_twin(how: str, chosen: npt.NDArray[np.bool_]) -
     limits = Eligibility.from_positions(log.catalog, pairs(rng.random((9, 4)) < 0.5), random_candidates(rng, how))
     cells = np.indices((9, 8, 4))
     visits = limits.contains(*cells).any(axis=1) & chosen[:, None]
-    fast = Visits.of(log.catalog, limits, chosen)
+    fast = Visits.of(limits, chosen)
     np.testing.assert_array_equal(fast.by_user, visits.sum(axis=1))
     np.testing.assert_array_equal(fast.by_time, visits.sum(axis=0))
     assert (fast.total, fast.n_users) == (visits.sum(), visits.any(axis=1).sum())
@@ -161,16 +161,17 @@ def test_estimate_segments_and_differences_agree(shops: list[Shop]) -> None:
     """A segment is the log of its users; the parts add up to the whole by their visits."""
     shop = shops[0]
     half = np.where(np.arange(USERS) % 2, "odd", "even")
-    whole = estimate({"a": shop.scores, "b": -shop.scores}, shop.log, "CP@4", baseline="b", by=half)
-    rows = whole.answers[whole.answers["ranker"] == "a"].set_index("segment")["estimate"]
+    whole = evaluate({"a": shop.scores, "b": -shop.scores}, shop.log, "CP@4", baseline="b", by=half)
+    frame = whole.to_frame()
+    rows = frame[frame["ranker"] == "a"].set_index("segment")["mean"]
     counts = {label: shop.visits[half == label].sum() for label in ("odd", "even")}
     parts = sum(rows[label] * count for label, count in counts.items()) / shop.visits.sum()
     assert rows["all"] == pytest.approx(parts)
     assert rows["all"] == pytest.approx(evaluate(shop.scores, shop.log, "CP@4")["CP@4"].mean)
     pair = compare(shop.scores, -shop.scores, shop.log, "CP@4")
-    row = whole.differences[whole.differences["segment"] == "all"].iloc[0]
+    row = frame[(frame["segment"] == "all") & (frame["ranker"] == "a")].iloc[0]
     assert row["difference"] == pytest.approx(pair.difference)
-    assert (row["low"], row["high"]) == pytest.approx(pair.interval())
+    assert (row["difference_low"], row["difference_high"]) == pytest.approx(pair.interval())
 
 
 def test_a_paired_bootstrap_leaves_out_who_never_visits(shops: list[Shop]) -> None:

@@ -106,18 +106,18 @@ def test_refuses_what_is_not_there(channels: tr.Channels, frame: pd.DataFrame) -
 def test_a_saved_best_channel_recommends_the_same(channels: tr.Channels, tmp_path: Path) -> None:
     models = {"mailer": tr.CountingBayes(), "display": tr.EmpiricalBayes(threads=1, prior="item")}
     best = tr.BestChannel(models).fit(channels)
-    best.save(tmp_path / "best.zip")
-    again = tr.BestChannel.load(tmp_path / "best.zip")
+    best.save(tmp_path / "best.model")
+    again = tr.BestChannel.load(tmp_path / "best.model")
     assert list(again.learners) == ["mailer", "display"]
     pd.testing.assert_frame_equal(again.recommend(k=3), best.recommend(k=3))
 
 
 def test_a_file_that_is_not_a_best_channel_is_refused(channels: tr.Channels, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="does not exist"):
-        tr.BestChannel.load(tmp_path / "nothing.zip")
-    (tmp_path / "text.zip").write_text("text")
-    with pytest.raises(InputError, match="not a saved BestChannel"):
-        tr.BestChannel.load(tmp_path / "text.zip")
+        tr.BestChannel.load(tmp_path / "nothing.model")
+    (tmp_path / "text.model").write_text("text")
+    with pytest.raises(InputError, match="is not a complete taurank file"):
+        tr.BestChannel.load(tmp_path / "text.model")
     with pytest.raises(InputError, match="not fitted"):
-        tr.BestChannel({"mailer": tr.CountingBayes()}).save(tmp_path / "unfitted.zip")
-    assert not (tmp_path / "unfitted.zip").exists()
+        tr.BestChannel({"mailer": tr.CountingBayes()}).save(tmp_path / "unfitted.model")
+    assert not (tmp_path / "unfitted.model").exists()

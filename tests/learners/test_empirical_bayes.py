@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,11 @@ import pytest
 from scipy.special import comb
 
 from taurank import CountingBayes, EmpiricalBayes, InputError, Log, Popular, World, load
-from taurank.learners.empirical_bayes import taste as tastes
-from taurank.learners.empirical_bayes.choice import GROUPS, Fits, Setting, log_likelihood
-from taurank.learners.empirical_bayes.counts import NOT_HELD_OUT, count, hold_out, without_cold
+from taurank.learners.empirical_bayes.choice import make_prior
+from taurank.learners.empirical_bayes.counted import CountPrior, item_rates
+from taurank.learners.empirical_bayes.covariates import NOTHING_KNOWN
 from taurank.learners.empirical_bayes.grid import (
+    Base,
     Patterns,
     fit_priors,
     fit_shapes,
@@ -23,10 +25,12 @@ from taurank.learners.empirical_bayes.grid import (
     posteriors,
     tilt,
 )
-from taurank.learners.empirical_bayes.groups import by_propensity
+from taurank.learners.empirical_bayes.groups import GROUPS, by_propensity
 from taurank.learners.empirical_bayes.link import level
-from taurank.learners.empirical_bayes.model import item_rates, segment
+from taurank.learners.empirical_bayes.prior import NOT_HELD_OUT, Setting, hold_out
 from taurank.learners.empirical_bayes.rates import paired_rates
+from taurank.learners.empirical_bayes.taste import RIDGE, TastePrior, gamma_posterior, learn_taste
+from taurank.learners.pairs import count, without_cold
 
 Floats = npt.NDArray[np.float64]
 RATES = make_rates(6, 0.01, 0.9)
@@ -72,7 +76,7 @@ def all_scores(learner: EmpiricalBayes, n_users: int) -> npt.NDArray[np.float32]
 
 @pytest.mark.parametrize("without_last", [False, True])
 def test_counts_of_every_pair_row_by_row(low_rank_log: Log, without_last: bool) -> None:
-    pairs = hold_out(low_rank_log).pairs if without_last else count(low_rank_log)
+    pairs = hold_out(low_rank_log).pairs if without_last else count(low_rank_log, propensity=True)
     expected: dict[tuple[int, int], list[Any]] = {}
     log, held, only = low_rank_log, {}, {}
     assert log.propensity is not None
@@ -100,7 +104,6 @@ def test_one_time_holds_out_a_fifth_of_the_pairs() -> None:
     assert np.mean(~pairs.seen) == pytest.approx(0.2, abs=0.03)
     assert np.isin(held_out.held[~pairs.seen], (1, 2, 3)).all()
     assert (held_out.held[pairs.seen] == NOT_HELD_OUT).all()  # they are learned from, so they do not decide
-    assert pairs.users == pytest.approx(160)
     assert held_out.share == pytest.approx(0.2)
     seen, absent = pairs.by_item(pairs.rows), 200 - np.bincount(pairs.item, minlength=50)
     assert pairs.item_cells == pytest.approx(seen + 0.8 * absent)
@@ -126,7 +129,7 @@ def test_absent_pairs_are_spread_over_propensities_without_bias() -> None:
     propensity = np.where(rng.random((n_users, n_items)) < 0.5, 0.03, 0.3)
     rates = np.full((n_users, n_items), 1e-7)
     world = World(rates, rates, propensity, np.arange(n_users), np.arange(n_items))
-    groups = by_propensity(count(world.sample(5, 1).log))
+    groups = by_propensity(count(world.sample(5, 1).log, propensity=True))
     missed = {0.03: 2000 * 0.97**5, 0.3: 2000 * 0.7**5}
     assert groups.absent[:, 1] == pytest.approx(missed[0.03], rel=0.1)
     assert groups.absent[:, 3] == pytest.approx(missed[0.3], rel=0.1)
@@ -141,6 +144,10 @@ def some_patterns(seed: int = 0, times: int = 4) -> Patterns:
     return Patterns(np.array([0, len(every)]), np.array(every, np.int32).T.copy(), rng.exponential(10.0, len(every)))
 
 
+def base_of(start: Floats, means: Floats, pull: float) -> Base:
+    return Base(start, np.zeros(1, np.int64), means, pull, np.zeros(1, np.bool_))
+
+
 def dense_likelihood(patterns: Patterns, rates: Floats) -> Floats:
     n, y, m, c = patterns.counts[:, :, None, None]
     a, b = rates[None, :, None], rates[None, None, :]
@@ -153,7 +160,7 @@ def test_the_prior_maximizes_the_penalized_likelihood(pull: float) -> None:
     patterns = some_patterns()
     start = np.random.default_rng(1).dirichlet(np.ones(36)).reshape(6, 6)
     means = np.array([[(start.sum(1) * RATES).sum(), (start.sum(0) * RATES).sum()]])
-    prior = fit_priors(patterns, start[None], np.zeros(1, np.int64), means, pull, 5000, GRID)[0]
+    prior = fit_priors(patterns, base_of(start[None], means, pull), 5000, GRID)[0]
     likelihood, weight, twin = dense_likelihood(patterns, RATES), patterns.weight, start.copy()
 
     def objective(phi: Floats) -> float:
@@ -172,8 +179,8 @@ def test_independent_rates_maximize_the_penalized_likelihood(pull: float) -> Non
     """Against EM for the two margins, with dense arrays."""
     patterns, rng = some_patterns(), np.random.default_rng(1)
     start = np.outer(rng.dirichlet(np.ones(6)), rng.dirichlet(np.ones(6)))
-    whole, means = np.zeros(1, np.int64), np.array([means_of(start)])
-    prior = fit_priors(patterns, start[None], whole, means, pull, 5000, GRID, 1, np.ones(1, np.bool_))[0]
+    base = base_of(start[None], np.array([means_of(start)]), pull)
+    prior = fit_priors(patterns, base._replace(independent=np.ones(1, np.bool_)), 5000, GRID)[0]
     likelihood, weight, twin = dense_likelihood(patterns, RATES), patterns.weight, start.copy()
     for _ in range(3000):
         share = likelihood * twin / (likelihood * twin).sum((1, 2), keepdims=True)
@@ -192,7 +199,7 @@ def test_independent_rates_maximize_the_penalized_likelihood(pull: float) -> Non
 def test_posterior_moments_are_sums_over_the_grid() -> None:
     patterns, prior = some_patterns(), np.random.default_rng(2).dirichlet(np.ones(36)).reshape(6, 6)
     means = np.array([[(prior.sum(1) * RATES).sum(), (prior.sum(0) * RATES).sum()]])
-    moments = posteriors(patterns, prior[None], np.zeros(1, np.int64), means, 1.0, 0, GRID)
+    moments = posteriors(patterns, base_of(prior[None], means, 1.0), 0, GRID)
     weight = dense_likelihood(patterns, RATES) * prior
     weight /= weight.sum((1, 2), keepdims=True)
     a, b = RATES[:, None], RATES[None, :]
@@ -229,7 +236,7 @@ def test_the_prior_of_one_unit_is_its_shape() -> None:
     """A prior of maximum likelihood has the means of its unit, needs no tilt, and stays as it is."""
     patterns, start = some_patterns(), np.random.default_rng(1).dirichlet(np.ones(36)).reshape(1, 6, 6)
     whole, means = np.zeros(1, np.int64), np.array([means_of(start[0])])
-    prior = fit_priors(patterns, start, whole, means, 1e-6, 20_000, GRID)
+    prior = fit_priors(patterns, base_of(start, means, 1e-6), 20_000, GRID)
     shape = fit_shapes(patterns, prior, whole, np.array([means_of(prior[0])]), 1e-6, GRID)
     assert shape == pytest.approx(prior, abs=2e-3)
 
@@ -284,11 +291,11 @@ def test_rates_of_hardly_any_data_are_finite(units: int) -> None:
 
 def test_leaving_a_pair_out_equals_a_fit_without_its_counts(low_rank_log: Log) -> None:
     pairs = count(low_rank_log)
-    taste = tastes.learn_taste(pairs, item_rates(pairs), 3, 1)
+    taste, left_out = learn_taste(pairs, item_rates(pairs), 3, 1)
     means, items = taste.means, taste.items
     for pair in range(0, len(pairs.item), len(pairs.item) // 8):
         user = pairs.user[pair]
-        matrix, right = tastes.RIDGE * np.eye(3), tastes.RIDGE * np.eye(3)[0]
+        matrix, right = RIDGE * np.eye(3), RIDGE * np.eye(3)[0]
         n, y = np.zeros((pairs.n_items, 2)), np.zeros((pairs.n_items, 2))
         n[:, 1] = pairs.times
         for other in range(pairs.start[user], pairs.start[user + 1]):
@@ -301,7 +308,7 @@ def test_leaving_a_pair_out_equals_a_fit_without_its_counts(low_rank_log: Log) -
                     matrix = matrix + n[i, arm] * means[i, arm] * np.outer(items[i, arm], items[i, arm])
                     right = right + y[i, arm] * items[i, arm]
         expected = items[pairs.item[pair]] @ np.linalg.solve(matrix, right)
-        assert taste.left_out[pair] == pytest.approx(expected, rel=1e-6, abs=1e-8)
+        assert left_out[pair] == pytest.approx(expected, rel=1e-6, abs=1e-8)
 
 
 # the learner
@@ -334,14 +341,13 @@ def test_rates_are_independent_where_everything_is_treated() -> None:
     pairs = count(
         World(world.treated_rate, world.control_rate, propensity, *map(np.arange, (400, 40))).sample(8, 1).log
     )
-    groups = GROUPS["exposure"](pairs)
-    segments = segment(pairs, groups, RATES, item_rates(pairs))
-    always = groups.number - 1
+    groups, prior = GROUPS["exposure"](pairs), CountPrior(Setting("exposure", 3.0)).fit(pairs)
+    segments, always = prior.fitted, groups.number - 1
     assert np.flatnonzero(segments.independent.reshape(40, -1)[0]).tolist() == [always]
     for priors, parent in segments.clusterings:
         for group in range(groups.number):
-            prior = priors[parent.reshape(40, -1)[0, group]]
-            apart = np.abs(prior - np.outer(prior.sum(1), prior.sum(0))).max()
+            phi = priors[parent.reshape(40, -1)[0, group]]
+            apart = np.abs(phi - np.outer(phi.sum(1), phi.sum(0))).max()
             assert (apart < 1e-9) == (group == always)
 
 
@@ -363,22 +369,27 @@ def test_the_held_out_likelihood_is_a_sum_over_all_cells(low_rank_log: Log) -> N
     """Cell by cell, for a prior of counts and for taste."""
     held_out = hold_out(low_rank_log)
     pairs = held_out.pairs
-    fits, shape = Fits(pairs, 1), (pairs.n_users, pairs.n_items)
+    shape = (pairs.n_users, pairs.n_items)
     held = np.zeros(shape, np.int8)
     held[pairs.user, pairs.item] = held_out.held
-    for setting in (Setting("exposure", 10.0, steps=3), Setting("taste", 3.0, rank=3)):
+    for setting in (Setting("exposure", 10.0), Setting("taste", 3.0, rank=3)):
+        prior = make_prior(setting).fit(pairs, NOTHING_KNOWN)
         treated, control = np.empty(shape), np.empty(shape)
-        if setting.prior == "taste":
-            taste = fits.taste(3)
-            treated[:], control[:], _ = tastes.absent_moments(taste, taste.users, 3.0, pairs.times)
-            moments = tastes.pair_moments(pairs, taste, 3.0)
+        if isinstance(prior, TastePrior):
+            taste = prior.taste
+            assert taste is not None
+            for arm, (rate, trials) in enumerate(((treated, 0), (control, pairs.times))):
+                mean = taste.means[:, arm] * level(taste.link[arm], taste.users @ taste.items[:, arm].T)
+                rate[:] = gamma_posterior(0.0, trials, mean, 3.0)[0]
+            moments = prior.moments(slice(None), 3.0)
         else:
-            result = fits.counted(setting)
-            treated[:], control[:] = result.absent[:, 0], result.absent[:, 1]
-            moments = np.where(pairs.seen[:, None], result.pair, result.absent[pairs.item])
+            assert isinstance(prior, CountPrior)
+            treated[:], control[:] = prior.absent[:, 0], prior.absent[:, 1]
+            own = prior.moments[prior.fitted.pair_entry]
+            moments = np.where(pairs.seen[:, None], own, prior.absent[pairs.item])
         treated[pairs.user, pairs.item], control[pairs.user, pairs.item] = moments[:, 0], moments[:, 1]
         cells = np.choose(held, [1 - control, 1 - treated, treated, control])
-        assert log_likelihood(held_out, fits, setting) == pytest.approx(np.log(cells).mean(), rel=1e-9)
+        assert prior.log_likelihood(held_out) == pytest.approx(np.log(cells).mean(), rel=1e-9)
 
 
 @pytest.mark.parametrize("prior", ["item", "propensity", "taste"])
@@ -386,17 +397,20 @@ def test_after_one_time_pairs_are_predicted_without_counts_of_their_own(prior: s
     """Cell by cell, from the means alone; the strength, which one trial per pair cannot tell, makes no difference."""
     held_out = hold_out(World.synthetic(120, 30, 3, rank=2).sample(1, random_state=4).log)
     pairs = held_out.pairs
-    fits, shape = Fits(pairs, 1), (pairs.n_users, pairs.n_items)
+    fitted = make_prior(Setting(prior, 3.0, rank=3)).fit(pairs, NOTHING_KNOWN)
+    shape = (pairs.n_users, pairs.n_items)
     treated, control = np.empty(shape), np.empty(shape)
-    if prior == "taste":
-        taste = fits.taste(3)
+    if isinstance(fitted, TastePrior):
+        taste = fitted.taste
+        assert taste is not None
         for arm, rate in enumerate((treated, control)):
             rate[:] = taste.means[:, arm] * level(taste.link[arm], taste.users @ taste.items[:, arm].T)
             rate[pairs.user, pairs.item] = taste.means[pairs.item, arm] * level(
-                taste.link[arm], taste.left_out[:, arm]
+                taste.link[arm], fitted.left_out[:, arm]
             )
     else:
-        segments = fits.segments(prior)
+        assert isinstance(fitted, CountPrior)
+        segments = fitted.fitted
         means = segments.means.reshape(pairs.n_items, -1, 2)
         treated[:], control[:] = np.einsum("ig,iga->ai", segments.absent_share, means)[:, None]
         of_pair = GROUPS[prior](pairs).of_pair
@@ -410,16 +424,17 @@ def test_after_one_time_pairs_are_predicted_without_counts_of_their_own(prior: s
     value = np.take_along_axis(likelihood, (held % NOT_HELD_OUT)[None], 0)[0]
     expected = (weight * np.log(value)).sum() / weight.sum()
     for strength in (0.3, 30.0):
-        setting = Setting(prior, strength, steps=3, rank=3)
-        assert log_likelihood(held_out, fits, setting) == pytest.approx(expected, rel=1e-9)
+        stronger = replace(fitted, setting=Setting(prior, strength, rank=3))
+        assert stronger.log_likelihood(held_out) == pytest.approx(expected, rel=1e-9)
 
 
 def test_taste_is_chosen_where_there_is_some_and_only_there(log: Log) -> None:
     chosen = EmpiricalBayes(threads=1, rank=4).fit(log)
-    assert max(chosen.settings_, key=lambda one: chosen.settings_[one]).prior != "taste"
+    assert chosen.setting_.prior != "taste"
     tasty = World.synthetic(500, 100, 5, rank=2).sample(6, random_state=6)
     learner = EmpiricalBayes(threads=1, rank=6).fit(tasty.log)
-    assert max(learner.settings_, key=lambda one: learner.settings_[one]).prior == "taste"
+    assert learner.setting_ == max(learner.settings_, key=lambda one: learner.settings_[one])
+    assert learner.setting_.prior == "taste"
 
 
 @pytest.mark.parametrize(("prior", "rank"), [*FIXED, ("auto", 2)])
@@ -442,6 +457,11 @@ def test_what_cannot_be_fitted_is_refused_in_one_sentence(log: Log) -> None:
         EmpiricalBayes().fit(Log.from_frame(pd.DataFrame({**rows, "treated": [1, 1]})))
     with pytest.raises(InputError, match="prior='propensity' needs the column 'propensity'"):
         fixed("propensity").fit(Log.from_frame(pd.DataFrame({**rows, "treated": [1, 0]})))
+    valued = replace(log, value=np.full(len(log), 2.5))
+    with pytest.raises(InputError, match="cannot weigh them by the column 'value'"):
+        EmpiricalBayes().fit(valued)
+    with pytest.raises(InputError, match="cannot weigh them by the column 'value'"):
+        fixed("item").fit(log).update(valued)
     for wrong in ({"prior": "user"}, {"strength": 0.0}, {"strength": -1.0}, {"rank": 0}, {"threads": 0}):
         with pytest.raises(InputError, match=next(iter(wrong))):
             EmpiricalBayes(**wrong)  # type: ignore[arg-type]

@@ -14,11 +14,11 @@ from scipy.sparse import csr_array
 from scipy.special import expit
 
 from taurank import EmpiricalBayes, Features, InputError, Log, Popular, World, load
-from taurank.learners.empirical_bayes.counts import count, without_cold
+from taurank.learners.empirical_bayes.counted import item_rates
 from taurank.learners.empirical_bayes.covariates import Covariates, VectorMap
-from taurank.learners.empirical_bayes.model import item_rates
 from taurank.learners.empirical_bayes.rates import paired_rates
-from taurank.learners.empirical_bayes.taste import learn_taste
+from taurank.learners.empirical_bayes.taste import Taste, learn_taste
+from taurank.learners.pairs import count, without_cold
 
 N_USERS, N_ITEMS = 400, 80
 COLD_USERS, COLD_ITEMS = list(range(0, N_USERS, 10)), list(range(0, N_ITEMS, 10))
@@ -65,6 +65,11 @@ def all_scores(model: EmpiricalBayes) -> npt.NDArray[np.float32]:
     return model.score_block(np.arange(len(model.users), dtype=np.int32))
 
 
+def latent(model: EmpiricalBayes) -> Taste:
+    assert model.taste_ is not None
+    return model.taste_
+
+
 CELLS = {
     "cold users": (COLD_USERS, range(N_ITEMS)),
     "cold items": (range(N_USERS), COLD_ITEMS),
@@ -92,7 +97,8 @@ def test_a_cold_pair_has_the_deviation_of_its_prior(world: Any, log: Log) -> Non
     """Gamma(k) in both arms, and no counts: the variances are mean² / k."""
     model = learner("taste").fit(log, features=world[1])
     user, item = COLD_USERS[1], COLD_ITEMS[2]
-    rates = model.mean_rate_[item] * np.maximum(model.item_vector_[item] @ model.user_vector_[user], 0.02)
+    taste = latent(model)
+    rates = taste.means[item] * np.maximum(taste.items[item] @ taste.users[user], 0.02)
     assert model.score([user], [item])[0] == pytest.approx(rates[0] - rates[1], rel=1e-4)
     assert model.deviation([user], [item])[0] == pytest.approx(np.sqrt((rates**2).sum() / 3.0), rel=1e-4)
 
@@ -142,7 +148,7 @@ def test_rates_are_shrunk_toward_the_regression_on_features() -> None:
 def test_the_vectors_of_cold_users_are_a_ridge_regression(world: Any, log: Log) -> None:
     covariates = Covariates.of(world[1], log.users, log.items)
     pairs = covariates.warm(count(log))
-    taste = learn_taste(pairs, item_rates(pairs, covariates.items), 4, 1, covariates)
+    taste, _ = learn_taste(pairs, item_rates(pairs, covariates.items), 4, 1, covariates)
     x, e = covariates.users.toarray(), np.eye(4)[0]
     n = pairs.bought_by_user()
     weight = n / (n + n[n > 0].mean())
@@ -159,7 +165,7 @@ def test_features_that_say_nothing_leave_the_item_mean(log: Log) -> None:
     rng = np.random.default_rng(3)
     noise = Features(users=pd.DataFrame({"user_id": range(N_USERS), "x": rng.standard_normal(N_USERS)}))
     model = learner("item").fit(log, features=noise)
-    means = model.mean_rate_[:, 0] - model.mean_rate_[:, 1]
+    means = latent(model).means @ [1.0, -1.0]
     mine = all_scores(model)[COLD_USERS].mean(0)
     warm = np.setdiff1d(np.arange(N_ITEMS), COLD_ITEMS)
     assert np.corrcoef(mine[warm], means[warm])[0, 1] > 0.8
@@ -197,7 +203,7 @@ def test_an_update_equals_a_fit_to_all_rows(prior: str, world: Any, frame: pd.Da
     fitted = learner(prior).fit(Log.from_frame(pd.concat([early, later]), **same_order), features=world[1])
     assert all_scores(updated) == pytest.approx(all_scores(fitted), abs=1e-6)
     users = updated.users.encode_known(range(N_USERS))
-    assert updated.cold_user_[users].nonzero()[0].tolist() == COLD_USERS
+    assert updated.posterior_.cold_user[users].nonzero()[0].tolist() == COLD_USERS
 
 
 @pytest.mark.parametrize("prior", ["item", "taste"])

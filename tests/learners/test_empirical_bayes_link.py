@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import pytest
@@ -11,9 +13,9 @@ from scipy.optimize import minimize
 
 from taurank import Log, World
 from taurank.learners.empirical_bayes import link as links
-from taurank.learners.empirical_bayes import taste as tastes
-from taurank.learners.empirical_bayes.counts import Pairs, count
-from taurank.learners.empirical_bayes.model import item_rates
+from taurank.learners.empirical_bayes.counted import item_rates
+from taurank.learners.empirical_bayes.taste import Taste, learn_taste
+from taurank.learners.pairs import Pairs, count
 
 Floats = npt.NDArray[np.float64]
 
@@ -29,12 +31,13 @@ def pairs(log: Log) -> Pairs:
 
 
 @pytest.fixture(scope="module")
-def taste(pairs: Pairs) -> tastes.Taste:
-    return tastes.learn_taste(pairs, item_rates(pairs), 3, 1)
+def learned(pairs: Pairs) -> tuple[Taste, Floats]:
+    return learn_taste(pairs, item_rates(pairs), 3, 1)  # type: ignore[return-value]
 
 
-def every_pair(log: Log, pairs: Pairs, taste: tastes.Taste, arm: int) -> tuple[Floats, Floats, Floats]:
+def every_pair(log: Log, pairs: Pairs, learned: tuple[Taste, Floats], arm: int) -> tuple[Floats, Floats, Floats]:
     """x·v, trials and purchases of all users × items in one arm."""
+    taste, left_out = learned
     shown, bought = np.zeros((2, log.n_users, log.n_items))
     np.add.at(shown, (log.user, log.item), log.treated)
     np.add.at(bought, (log.user, log.item), log.outcome * (log.treated == 1 - arm))
@@ -42,13 +45,14 @@ def every_pair(log: Log, pairs: Pairs, taste: tastes.Taste, arm: int) -> tuple[F
     product = taste.users @ taste.items[:, arm].T
     for pair, (u, i) in enumerate(zip(pairs.user, pairs.item, strict=True)):
         if pairs.treated[pair] or pairs.control_positives[pair]:
-            product[u, i] = taste.left_out[pair, arm]
+            product[u, i] = left_out[pair, arm]
     return product, trials, bought
 
 
 @pytest.mark.parametrize("arm", [0, 1])
-def test_a_poisson_regression_over_all_pairs(log: Log, pairs: Pairs, taste: tastes.Taste, arm: int) -> None:
-    product, trials, bought = every_pair(log, pairs, taste, arm)
+def test_a_poisson_regression_over_all_pairs(log: Log, pairs: Pairs, learned: tuple[Taste, Floats], arm: int) -> None:
+    product, trials, bought = every_pair(log, pairs, learned, arm)
+    taste = learned[0]
     z = np.log(np.clip(product, 0.02, 50.0))
     offset = trials * taste.means[:, arm]
 
@@ -63,9 +67,10 @@ def test_a_poisson_regression_over_all_pairs(log: Log, pairs: Pairs, taste: tast
     assert (offset * links.level(taste.link[arm], product)).sum() == pytest.approx(bought.sum(), rel=0.01)
 
 
-def test_a_sample_of_users_stands_for_all(pairs: Pairs, taste: tastes.Taste, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sample_of_users_stands_for_all(pairs: Pairs, learned: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    taste, left_out = learned
     monkeypatch.setattr(links, "SAMPLED_USERS", 100)
-    sampled = links.fit_link(pairs, taste.users, taste.items, taste.means, taste.left_out)
+    sampled = links.fit_link(pairs, taste.users, taste.items, taste.means, left_out)
     assert sampled == pytest.approx(taste.link, abs=0.1)
 
 

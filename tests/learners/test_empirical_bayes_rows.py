@@ -11,15 +11,17 @@ import numpy.typing as npt
 import pandas as pd
 import pytest
 
+import taurank.learners.empirical_bayes.counted as counted_module
 import taurank.learners.empirical_bayes.learner as learner_module
-import taurank.learners.empirical_bayes.model as model_module
 from taurank import EmpiricalBayes, Features, InputError, Log, World, load
 from taurank.data.eligibility import Eligibility
-from taurank.learners.empirical_bayes.choice import Fits, Setting, log_likelihood
-from taurank.learners.empirical_bayes.counts import NOT_HELD_OUT, count, hold_out
-from taurank.learners.empirical_bayes.grid import Patterns, make_grid, make_rates, posteriors
+from taurank.learners.empirical_bayes.choice import make_prior
+from taurank.learners.empirical_bayes.counted import CountPrior
+from taurank.learners.empirical_bayes.covariates import NOTHING_KNOWN
+from taurank.learners.empirical_bayes.grid import Base, Patterns, make_grid, make_rates, posteriors
 from taurank.learners.empirical_bayes.groups import by_exposure
-from taurank.learners.empirical_bayes.merging import added
+from taurank.learners.empirical_bayes.prior import NOT_HELD_OUT, Setting, hold_out
+from taurank.learners.pairs import added, count
 
 PRIORS: list[tuple[str, int | None]] = [("item", None), ("exposure", None), ("propensity", None), ("taste", 3)]
 N_USERS, N_ITEMS = 60, 15
@@ -102,21 +104,22 @@ def test_cells_that_are_not_eligible_are_not_chances(world: World) -> None:
     assert not np.allclose(scores(learner("item", None).fit(padded)), scores(learner("item", None).fit(short)))
 
 
-@pytest.mark.parametrize("setting", [Setting("exposure", 10.0, steps=3), Setting("taste", 3.0, rank=3)])
+@pytest.mark.parametrize("setting", [Setting("exposure", 10.0), Setting("taste", 3.0, rank=3)])
 def test_only_eligible_cells_of_the_last_time_decide(log: Log, setting: Setting) -> None:
     some = eligible_log(log, listed=False)
     held_out = hold_out(some)
-    fits, pairs = Fits(held_out.pairs, 1), held_out.pairs
-    listed = log_likelihood(hold_out(eligible_log(log, listed=True)), fits, setting)
-    assert log_likelihood(held_out, fits, setting) == pytest.approx(listed, rel=1e-9)
-    if setting.prior == "taste":
+    pairs = held_out.pairs
+    prior = make_prior(setting).fit(pairs, NOTHING_KNOWN)
+    listed = prior.log_likelihood(hold_out(eligible_log(log, listed=True)))
+    assert prior.log_likelihood(held_out) == pytest.approx(listed, rel=1e-9)
+    if not isinstance(prior, CountPrior):
         return
-    result = fits.counted(setting)
+    of_pair = prior.moments[prior.fitted.pair_entry]
     total, cells = 0.0, 0
     own = {(u, i): n for n, (u, i) in enumerate(zip(pairs.user, pairs.item, strict=True))}
     for u, i in np.argwhere(dense_chances(some)[:, :, -1]):
         at = own.get((u, i))
-        treated, control, _ = result.absent[i] if at is None or not pairs.seen[at] else result.pair[at]
+        treated, control, _ = prior.absent[i] if at is None or not pairs.seen[at] else of_pair[at]
         kind = 0 if at is None else held_out.held[at]
         total += np.log([1 - control, 1 - treated, treated, control][kind])
         cells += 1
@@ -139,14 +142,14 @@ def test_an_update_without_the_past_equals_a_fit_to_all_rows(world: World, prior
     assert updated.users == refitted.users
     assert updated.items == refitted.items
     assert scores(updated) == pytest.approx(scores(refitted), abs=0 if prior in ("item", "exposure") else 1e-6)
-    assert updated.times_.tolist() == [6]
+    assert updated.counts_.times == 6
 
 
 def test_an_update_leaves_the_choice_as_it_was(world: World) -> None:
     past, news, _ = parts(world)
     model = EmpiricalBayes(threads=1, rank=3).fit(past)
-    chosen = model.chosen_.copy()
-    assert (model.update(news).chosen_ == chosen).all()
+    chosen = model.setting_
+    assert model.update(news).setting_ == chosen
 
 
 def test_new_rows_with_tables_add_their_chances(log: Log) -> None:
@@ -192,10 +195,6 @@ def test_what_new_rows_must_have_is_said_in_one_sentence(world: World, log: Log)
         learner("propensity", None).fit(past).fold_in(replace(news, propensity=None))
     with pytest.raises(InputError, match="propensit"):
         learner("propensity", None).fit(past).update(replace(news, propensity=None))
-    old = learner("item", None).fit(past)
-    del old.times_
-    with pytest.raises(InputError, match="fit it again"):
-        old.update(news)
 
 
 def test_propensities_that_some_rows_lack_are_not_used(log: Log) -> None:
@@ -218,14 +217,14 @@ def test_every_nth_user_of_a_large_log_decides(log: Log, monkeypatch: pytest.Mon
     model = EmpiricalBayes(threads=1, rank=3).fit(log, features=features)
     third = EmpiricalBayes(threads=1, rank=3).fit(log.select(users=np.arange(0, log.n_users, 3)), features=of_third)
     assert model.settings_ == third.settings_
-    assert len(model._fitted("pair_start_")) == log.n_users + 1  # all users are fitted
+    assert model.counts_.n_users == log.n_users  # all users are fitted
 
 
 def test_counts_are_numbered_alike_with_and_without_a_table(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     pairs = count(log)
-    by_table = model_module._patterns(pairs, by_exposure(pairs))
-    monkeypatch.setattr(model_module, "MAX_CODES", 0)
-    sorted_ = model_module._patterns(pairs, by_exposure(pairs))
+    by_table = counted_module._patterns(pairs, by_exposure(pairs))
+    monkeypatch.setattr(counted_module, "MAX_CODES", 0)
+    sorted_ = counted_module._patterns(pairs, by_exposure(pairs))
     assert (by_table[0].counts == sorted_[0].counts).all()
     assert by_table[0].weight == pytest.approx(sorted_[0].weight)
     assert (by_table[1] == sorted_[1]).all()
@@ -245,7 +244,8 @@ def test_posteriors_under_a_known_prior_are_calibrated() -> None:
     table = np.stack((trials, rng.binomial(trials, treated), 8 - trials, rng.binomial(8 - trials, control)))
     patterns = Patterns(np.array([0, n]), table.astype(np.int32), np.zeros(n))
     means = np.array([[prior.sum(1) @ rates, prior.sum(0) @ rates]])
-    moments = posteriors(patterns, prior[None], np.zeros(1, np.int64), means, 1.0, 0, make_grid(rates))
+    base = Base(prior[None], np.zeros(1, np.int64), means, 1.0, np.zeros(1, np.bool_))
+    moments = posteriors(patterns, base, 0, make_grid(rates))
     score, effect = moments[:, 0] - moments[:, 1], treated - control
     deviation = np.sqrt(moments[:, 2] - score**2)
     assert_calibrated(score, deviation, effect)
@@ -285,5 +285,5 @@ def test_the_columns_of_a_frame_name_the_counts(log: Log) -> None:
     model, frame = learner("item", None).fit(log), log.to_frame()
     expected = frame.groupby(["user_id", "item_id"])["treated"].agg(["size", "sum"])
     assert isinstance(frame, pd.DataFrame)
-    assert model._fitted("pair_rows_").tolist() == expected["size"].tolist()
-    assert model._fitted("pair_treated_").tolist() == expected["sum"].tolist()
+    assert model.counts_.rows.tolist() == expected["size"].tolist()
+    assert model.counts_.treated.tolist() == expected["sum"].tolist()

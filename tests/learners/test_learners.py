@@ -125,7 +125,7 @@ class TestStore:
         altered[len(whole) // 2] ^= 4
         for content in (b"", whole[:-5], whole[:40], bytes(altered), b"PK\x03\x04 something", whole + b"\0"):
             path.write_bytes(content)
-            with pytest.raises(ValueError, match=r"not a taurank file|checksum mismatch"):
+            with pytest.raises(ValueError, match=r"not a complete taurank file|checksum mismatch"):
                 load(path)
         with pytest.raises(ValueError, match=r"the file .* does not exist"):
             load(tmp_path / "none")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import subprocess
 import sys
@@ -10,16 +9,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 import taurank as tr
 from taurank import Log, World
-from taurank.data import archive
+from taurank.data import storage
 from taurank.errors import InputError
 from taurank.learners import DLCE, LEARNERS, FactorLearner, Learner, Popular, learner_class, learner_name, load
 
-SAVED = Path(__file__).parents[1] / "support" / "saved"
 OURS = DLCE
 
 
@@ -151,16 +148,7 @@ class TestTrust:
     @pytest.mark.parametrize("name", ["os:system", "json:JSONDecoder"])
     def test_a_class_that_is_not_a_learner(self, log: Log, tmp_path: Path, name: str) -> None:
         Popular().fit(log).save(tmp_path / "model")
-        facts, arrays = archive.read(tmp_path / "model", "model")
-        archive.write(tmp_path / "model", "model", {**facts, "learner": name}, arrays)
+        facts, arrays = storage.read(tmp_path / "model", "model")
+        storage.write(tmp_path / "model", "model", {**facts, "learner": name}, arrays)
         with pytest.raises(InputError, match="is not a learner"):
             load(tmp_path / "model", trust=["os", "json"])
-
-
-@pytest.mark.parametrize("name", json.loads((SAVED / "scores.json").read_text()))
-def test_files_of_the_first_version_still_load(name: str) -> None:
-    model = load(SAVED / f"{name}.taurank")
-    expected = np.array(json.loads((SAVED / "scores.json").read_text())[name], np.float32)
-    scores = model.score_block(np.arange(len(model.users), dtype=np.int32))
-    np.testing.assert_allclose(scores.ravel()[: expected.size], expected.ravel(), rtol=1e-5, atol=1e-7)
-    assert model.log_fingerprint_ is None

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from taurank import Gains, Log, World
-from taurank.data import archive
+from taurank.data import storage
 from taurank.data.fingerprint import fingerprint
-from taurank.data.ids import Ids, ids_to_bytes
+from taurank.data.ids import Ids, ids_to_arrays
 from taurank.errors import InputError
 from taurank.learners import BPR, DLCE, LEARNERS, CausE, CountingBayes, Learner, Popular, Random, load
 
@@ -38,14 +38,21 @@ def small(kind: type[Learner]) -> Learner:
 
 
 def rewrite(path: Path, kind: str, change: Change) -> None:
-    facts, arrays = archive.read(path, kind)
+    facts, arrays = storage.read(path, kind)
     change(facts, arrays)
-    archive.write(path, kind, facts, arrays)
+    storage.write(path, kind, facts, arrays)
 
 
-def ids(n_users: int, n_items: int, columns: tuple[str, str] = ("user_id", "item_id")) -> Any:
-    lists = (Ids(np.arange(n_users), columns[0]), Ids(np.arange(n_items), columns[1]))
-    return np.frombuffer(ids_to_bytes(*lists), np.uint8)
+def with_ids(*lists: Ids) -> Change:
+    def change(facts: Facts, arrays: Arrays) -> None:
+        facts["ids"], own = ids_to_arrays(*lists)
+        arrays.update(own)
+
+    return change
+
+
+def numbers(column: str, count: int) -> Ids:
+    return Ids(np.arange(count), column)
 
 
 def put(name: str, index: Any, value: Any) -> Change:
@@ -57,7 +64,7 @@ def put(name: str, index: Any, value: Any) -> Change:
 
 
 MODELS: list[tuple[type[Learner], str, Change]] = [
-    (BPR, r"'popularity' has shape \(8,\)", lambda f, a: a.update(ids=ids(20, 200_000))),
+    (BPR, r"'popularity' has shape \(8,\)", with_ids(numbers("user_id", 20), numbers("item_id", 200_000))),
     (BPR, "'item_factors' has shape", lambda f, a: a.update(item_factors=a["item_factors"][:1])),
     (BPR, "'user_factors' has shape", lambda f, a: a.update(user_factors=a["user_factors"][:, :3])),
     (BPR, "'user_factors' has shape", lambda f, a: a.update(user_factors=a["user_factors"].ravel())),
@@ -76,9 +83,13 @@ MODELS: list[tuple[type[Learner], str, Change]] = [
     (BPR, "'score_block' is unknown", lambda f, a: a.update(score_block=np.zeros(3))),
     (BPR, "'item_factors' is missing", lambda f, a: a.pop("item_factors")),
     (BPR, "'popularity' is missing", lambda f, a: a.pop("popularity")),
-    (BPR, "ids", lambda f, a: a.pop("ids")),
-    (BPR, "lists of ids", lambda f, a: a.update(ids=ids(20, 8, ("item_id", "user_id")))),
-    (BPR, "lists of ids", lambda f, a: a.update(ids=np.frombuffer(ids_to_bytes(Ids([1], "user_id")), np.uint8))),
+    (BPR, "lists of ids are missing", lambda f, a: f.pop("ids")),
+    (BPR, "lists of ids are corrupt", lambda f, a: a.pop("user_id.0")),
+    (BPR, "lists of ids are corrupt", lambda f, a: f["ids"].update(user_id=["int64", 10**9])),
+    (BPR, "lists of ids are corrupt", lambda f, a: f["ids"].update(user_id=["string", 20])),
+    (BPR, "lists of ids are corrupt", lambda f, a: f["ids"].update(user_id=["nonsense", 20])),
+    (BPR, "lists of ids are item_id, user_id", with_ids(numbers("item_id", 8), numbers("user_id", 20))),
+    (BPR, "lists of ids are user_id,", with_ids(numbers("user_id", 1))),
     (BPR, "which learner", lambda f, a: f.pop("learner")),
     (BPR, "which learner", lambda f, a: f.update(learner=3)),
     (BPR, "update taurank", lambda f, a: f.update(learner="tomorrow")),

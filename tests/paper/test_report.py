@@ -315,6 +315,15 @@ def test_methods_of_ones_own_are_in_charts_and_tables() -> None:
     assert "my_module:X" in charts.comparison_file(frame)
 
 
+def test_the_curve_of_convergence_leaves_out_what_is_not_trained() -> None:
+    """The axis of updates is logarithmic: a method without updates would be at minus infinity."""
+    rows = [("dlce", 10**6, 1.0), ("dlce", 10**7, 1.2), ("countingbayes", 0, 1.1)]
+    frame = pd.DataFrame(rows, columns=["method", "updates", "value"])
+    (block,) = charts.convergence(frame.assign(items="category", setting="original", metric="CDCG"), "CDCG")
+    assert "DLCE" in block
+    assert "CountingBayes" not in block
+
+
 def test_lines_that_share_a_method_differ_by_mark_and_dash() -> None:
     frame = made_up.frames()["losses"]
     assert all(loss in charts.losses(frame)[0] for loss in charts.LOSSES.values())

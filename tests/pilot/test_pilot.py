@@ -50,8 +50,7 @@ def test_the_answer_names_a_ranking_that_is_better_in_truth(shop: Shop, result: 
 
 def test_intervals_contain_the_truth(shop: Shop, result: Pilot) -> None:
     assert result.estimate is not None
-    table = result.estimate.table
-    rows = table[table["recommended"] & (table["segment"] == "all")].set_index("ranker")
+    rows = result.estimate.to_frame().query("segment == 'all'").set_index("ranker")
     lists = {name: one.recommend(k=10) for name, one in result.rankings.items()} | {"today": shop.today()}
     first = result.log.n_times - result.test.n_times
     for name, frame in lists.items():

@@ -264,6 +264,7 @@ def test_schemathesis_finds_nothing(sqlite_store: Store, tmp_path: Path) -> None
         "positive_data_acceptance",  # no schema can say what a model file is, or that the floor is below the ceiling
     ]
     command += ["--max-examples", "25", "--seed", "1", "--phases", "examples,coverage,fuzzing"]
+    command += ["--request-timeout", "60"]  # the first list compiles the policy
     with server(sqlite_store.address, port):
         answer = subprocess.run(command, capture_output=True, text=True, timeout=500, cwd=tmp_path)
     assert answer.returncode == 0, answer.stdout[-3000:]

@@ -114,7 +114,7 @@ def reader(cluster: str | None, out: Path | None = None) -> Iterator[Callable[[P
         return
     from taurank.cluster import connect
     from taurank.cluster import read_log as read_remote
-    from taurank.data.temporary import temporary_folder
+    from taurank.data.files import temporary_folder
 
     with (
         temporary_folder((out or Path("x")).resolve().parent) as storage,
@@ -192,22 +192,17 @@ def read_period(text: str) -> str | list[str]:
 
 def read_ranker(path: str | os.PathLike[str], trust: list[str]) -> Any:
     """A model that ``save`` wrote, a ``.npy`` array users × items, or the path of a ranking table."""
-    from taurank.data import archive, shards
+    from taurank.data import shards, storage
 
     name = os.fspath(path)
-    if (Path(name) / shards.MANIFEST).is_file():
+    if (Path(name) / shards.INDEX).is_file() or storage.is_stored(name):
         from taurank.learners import load
 
         return load(path, trust=trust)
     if Path(name).is_file():
         with open(name, "rb") as stream:
-            start = stream.read(8)
-        if start == archive.MAGIC:
-            from taurank.learners import load
-
-            return load(path, trust=trust)
-        if start[:6] == b"\x93NUMPY":
-            return _read_array(name)
+            if stream.read(6) == b"\x93NUMPY":
+                return _read_array(name)
     return path
 
 

@@ -181,15 +181,15 @@ def evaluate(
         if format is Output.table:
             warnings.simplefilter("ignore", TrainingLogWarning)  # the table has it
         result = measure(
-            ranker, gains, split_commas(metrics) or None, unlisted="last" if unlisted else None, unit=unit,
-            threads=threads,
+            ranker, gains, split_commas(metrics) or None, level=level, unlisted="last" if unlisted else None,
+            unit=unit, threads=threads,
         )  # fmt: skip
-        text = _as_text(result, gains.name, level, format)  # intervals are computed when asked for, where the log is
+        text = _as_text(result, gains.name, format)
     say(text, end="" if format is Output.csv else "\n")
 
 
-def _as_text(result: Any, gains: str, level: float, format: Output) -> str:
-    frame = result.to_frame(level)
+def _as_text(result: Any, gains: str, format: Output) -> str:
+    frame = result.to_frame()
     if format is Output.table:
         return f"{result}\nmeasured by: {gains}"
     if format is Output.csv:

@@ -1,6 +1,5 @@
 """Intervals and verdicts on a cluster: workers tally the rows of their users, the driver adds the tallies up.
 
-As on one machine this happens when an interval or a verdict is first asked for, in a pass over log and scores.
 Users are cut into groups by the size of the log alone, so that the numbers do not depend on the number of workers.
 """
 
@@ -8,24 +7,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Never
 
 import numpy as np
 
+from taurank._types import Codes, Floats, Longs
 from taurank.cluster.evaluating import Rows, group_log
 from taurank.cluster.grouping import send_rows
-from taurank.data.ids import Catalog, Codes
+from taurank.cluster.tallies import Tally, added, added_events, events_of, evidence_of, tally
+from taurank.data.ids import Catalog
+from taurank.data.log import Log
 from taurank.errors import InputError
 from taurank.estimation.estimators import Estimator
-from taurank.evaluation.assessment import Assessment
 from taurank.evaluation.events import EventSums
+from taurank.evaluation.evidence import Evidence
+from taurank.evaluation.intervals import Estimate
+from taurank.evaluation.measurement import logged_cells
 from taurank.evaluation.metrics import Metric
 from taurank.evaluation.rankers import ranking_of
-from taurank.evaluation.reach import rows_within
-from taurank.evaluation.tallies import IPS, SNIPS, TalliedEvidence, Tally, added, events_of, tally
-from taurank.evaluation.uncertainty import Uncertainty
-from taurank.evaluation.verdicts import Case
+from taurank.evaluation.weights import CellWeights
 
 ROWS_PER_GROUP = 1 << 20
 MIN_GROUPS = 8
@@ -37,7 +37,7 @@ class AssessTask(NamedTuple):
     users: Codes  # positions in the catalog, in order
     timed: bool
     share: float
-    formulas: list[Metric]
+    metrics: list[Metric]
     estimator: Estimator
     n: int  # users × times of the whole log
 
@@ -45,93 +45,67 @@ class AssessTask(NamedTuple):
 def tally_group(task: AssessTask, catalog: Catalog, rankers: tuple[Any], *rows: Rows) -> list[Tally]:
     """A tally of each metric."""
     log = group_log(task.users, catalog, task.timed, task.share, rows)
-    within = rows_within(ranking_of(rankers[0], log.users, log.items), log, task.formulas, 1)
-    return [tally(log, *reach, task.estimator, task.n) for reach in within]
+    return [tally(log, *weighed, task.estimator, task.n) for weighed in _weighed(log, rankers[0], task.metrics)]
 
 
 def pair_sums(task: AssessTask, catalog: Catalog, rankers: tuple[Any, Any], *rows: Rows) -> EventSums:
     """The sums over the events of the paired difference of two rankings, by the first metric."""
     log = group_log(task.users, catalog, task.timed, task.share, rows)
-    first, second = (
-        events_of(log, *rows_within(ranking_of(one, log.users, log.items), log, task.formulas, 1)[0],
-                  task.estimator, task.n)
-        for one in rankers
-    )  # fmt: skip
+    first, second = (events_of(log, *_weighed(log, one, task.metrics)[0], task.estimator, task.n) for one in rankers)
     return EventSums.of(first.minus(second))
 
 
+def _weighed(log: Log, ranker: Any, metrics: list[Metric]) -> list[tuple[Longs, Floats]]:
+    """The rows that each metric weighs, and their weights."""
+    rows, cells = logged_cells(log)
+    weights, _ = CellWeights(log.eligibility, cells, metrics).weigh(ranking_of(ranker, log.users, log.items), 1)
+    return [(rows[weight != 0], weight[weight != 0]) for weight in weights]
+
+
 @dataclass(frozen=True, eq=False)
-class ClusterAssessment(Assessment):
-    """``Assessment`` by gains of a ``ClusterLog``, which ``log`` is; ``ranking`` is the ranker."""
+class Assessment:
+    """``WeighedRows`` of a ``ClusterLog``: one metric of one ranking, tallied by the workers."""
+
+    log: Any
+    ranker: Any
+    metric: Metric
+    tally: Tally
 
     @classmethod
-    def of(cls, log: Any, ranker: Any, formulas: list[Metric], estimator: Estimator, trained: bool) -> Self:
-        return cls(ranker, log, formulas, estimator, trained)
+    def of(cls, log: Any, ranker: Any, metrics: list[Metric], estimator: Estimator) -> list[Assessment]:
+        groups = _groups(log)
+        by_group = _each(log, tally_group, groups, (ranker,), metrics, estimator)
+        return [
+            cls(log, ranker, metric, added(list(zip(groups, tallies, strict=True)), log.n_users))
+            for metric, tallies in zip(metrics, zip(*by_group, strict=True), strict=True)
+        ]
 
-    @cached_property
-    def evidence(self) -> dict[str, TalliedEvidence]:
-        log: Any = self.log
-        groups = self._groups()
-        by_group = self._each(tally_group, groups, (self.ranking,), self.formulas)
-        by_metric = zip(self.formulas, zip(*by_group, strict=True), strict=True)
-        return {
-            formula.name: TalliedEvidence(
-                added(list(zip(groups, tallies, strict=True)), log.catalog), formula, log.catalog,
-                float(log.summary.positives),
-            )
-            for formula, tallies in by_metric
-        }  # fmt: skip
+    def evidence(self, own: Estimator) -> Evidence:
+        return evidence_of(self.tally, self.metric, self.log.catalog, float(self.log.summary.positives))
 
-    def answer(self, metric: str, estimator: Estimator | None = None, users: Any = None) -> Uncertainty:
-        if users is not None:
-            raise InputError("on a cluster an estimate is that of all users; split them on one machine (Log.read).")
-        key = (metric, (estimator or self.estimator).name)
-        if key not in self._answers:
-            one = self.evidence[metric].answer(estimator)
-            parts = (one.per_user, one.per_time, one.events, one.unit, one.limits, one.visits)
-            self._answers[key] = _Paired(*parts, self, metric)
-        return self._answers[key]
+    def minus(self, other: Assessment, estimator: Estimator, own: Estimate, others: Estimate) -> Estimate:
+        """The paired difference, by another pass over both rankings."""
+        rankers, groups = (self.ranker, other.ranker), _groups(self.log)
+        parts = _each(self.log, pair_sums, groups, rankers, [self.metric], estimator)
+        return own.minus(others, added_events(parts))
 
-    def _case(self, metric: str, level: float, users: Any) -> Case:
-        others = [(one.name, self.answer(metric, one)) for one in (SNIPS, IPS) if one.name != self.estimator.name]
-        return Case(self.answer(metric), others, self.evidence[metric], level, self.trained_here)
+    def of_users(self, users: Any) -> Never:
+        raise InputError("on a cluster an estimate is that of all users; split them on one machine (Log.read).")
 
-    def difference_sums(self, other: Assessment, metric: str) -> EventSums:
-        """Of the paired difference of two rankings."""
-        formulas = [formula for formula in self.formulas if formula.name == metric]
-        return EventSums.added(self._each(pair_sums, self._groups(), (self.ranking, other.ranking), formulas))
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "log": None}
-
-    def _groups(self) -> list[Codes]:
-        log: Any = self.log
-        if log is None or not log.cluster.open:
-            raise InputError(
-                "the connection this log was read with is closed; ask for intervals and verdicts inside "
-                "`with connect(…)`."
-            )
-        users = np.arange(log.n_users, dtype=np.int32)
-        count = min(max(MIN_GROUPS, -(-len(log) // ROWS_PER_GROUP)), max(1, log.n_users))
-        return list(np.array_split(users, count))
-
-    def _each(
-        self, function: Callable[..., Any], groups: list[Codes], rankers: tuple[Any, ...], formulas: list[Metric]
-    ) -> list[Any]:
-        log: Any = self.log
-        n = max(log.n_users * log.n_times, 1)
-        facts = (log.summary.timed, log.treated_share, formulas, self.estimator, n)
-        shared = log.cluster.pool.put(rankers)
-        return send_rows(log, groups, function, [(AssessTask(users, *facts), log.shared, shared) for users in groups])
+    def by_caps(self, own: Estimator) -> Never:
+        raise InputError("on a cluster estimators cannot be shown side by side; evaluate on one machine (Log.read).")
 
 
-@dataclass(frozen=True, eq=False)
-class _Paired(Uncertainty):
-    """Sums alone cannot be subtracted: a difference is tallied by another pass over both rankings."""
+def _groups(log: Any) -> list[Codes]:
+    users = np.arange(log.n_users, dtype=np.int32)
+    count = min(max(MIN_GROUPS, -(-len(log) // ROWS_PER_GROUP)), max(1, log.n_users))
+    return list(np.array_split(users, count))
 
-    assessment: Any = None
-    metric: str = ""
 
-    def minus(self, other: Uncertainty) -> Uncertainty:
-        assert isinstance(other, _Paired)
-        return self.difference(other, self.assessment.difference_sums(other.assessment, self.metric))
+def _each(
+    log: Any, function: Callable[..., Any], groups: list[Codes], rankers: tuple[Any, ...], metrics: list[Metric],
+    estimator: Estimator,
+) -> list[Any]:  # fmt: skip
+    facts = (log.summary.timed, log.treated_share, metrics, estimator, max(log.n_users * log.n_times, 1))
+    shared = log.cluster.pool.put(rankers)
+    return send_rows(log, groups, function, [(AssessTask(users, *facts), log.shared, shared) for users in groups])

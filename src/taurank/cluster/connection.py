@@ -18,7 +18,7 @@ from taurank._threads import worker_count
 from taurank._validation import check_integer
 from taurank.cluster.pool import WorkerPool, require_ray
 from taurank.data import remote
-from taurank.data.temporary import temporary_folder
+from taurank.data.files import temporary_folder
 from taurank.errors import InputError, first_line, plural
 
 

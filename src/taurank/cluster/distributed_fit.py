@@ -9,7 +9,7 @@ from taurank.cluster import routing
 from taurank.cluster.pool import WorkerPool
 from taurank.cluster.visits import first_blocks, total_of, visits
 from taurank.cluster.worker_fit import SNAPSHOT, EpochReport, Job, WorkerFit
-from taurank.data.shards import write_manifest
+from taurank.data.shards import write_index
 from taurank.errors import TooLittleData
 from taurank.sgd.losses import SURROGATES
 from taurank.sgd.scheduler import Pairwise, Stats
@@ -121,5 +121,5 @@ class DistributedFit:
         ]
         items = [pool.call(n, WorkerFit.write_items, folder, *self.blocks, held=True) for n in numbers]
         shards = {"user_factors": pool.get(users), "item_factors": pool.get(items)}
-        write_manifest(folder, SNAPSHOT, {}, shards)
+        write_index(folder, SNAPSHOT, {}, {}, shards)
         return folder

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,7 +13,6 @@ from taurank.cluster.pieces import PartOfLog, Piece, read_part
 from taurank.data.ids import Catalog, Codes, Ids
 from taurank.data.log import Log
 from taurank.estimation import gains as estimators
-from taurank.estimation.estimators import LoggedPairs
 from taurank.estimation.gains import Gains
 from taurank.evaluation.measurement import Measurement
 from taurank.evaluation.rankers import ranking_of
@@ -90,11 +90,6 @@ def measure_group(task: MeasureTask, catalog: Catalog, ranker: Any, *rows: Rows)
     """The sums of every user of the group, and those over time of each of its blocks."""
     log = group_log(task.users, catalog, task.timed, task.share, rows)
     gains = task.estimate.of(log)
-    extreme = gains.extreme
-    if task.lacks_overlap and extreme is not None:  # decided for the whole log, not for this group
-        pairs = LoggedPairs.of(log.user, log.item, extreme, log.n_users, log.n_items)
-        gains.__dict__["overlap"] = pairs
-    measurement = Measurement.of(gains, task.metrics, task.unlisted, "time", 1)
-    per_user, _ = measurement.no_sums()
-    ranking = ranking_of(ranker, gains.users, gains.items)
-    return per_user, list(measurement.block_sums(ranking, per_user))
+    measurement = Measurement.prepare(gains, task.metrics, unlisted=task.unlisted)
+    measurement = replace(measurement, with_pairs=task.lacks_overlap)  # decided for the whole log, not for this group
+    return measurement.sums(ranking_of(ranker, gains.users, gains.items), 1)

@@ -17,7 +17,7 @@ from taurank.cluster.distributed_fit import DistributedFit
 from taurank.cluster.holdout import hold_out
 from taurank.cluster.pool import Lost
 from taurank.cluster.worker_fit import read_snapshot
-from taurank.data.shards import link_shard
+from taurank.data.shards import link_file
 from taurank.errors import InputError, TooLittleData
 from taurank.learners import CountingBayes, FactorLearner, GainsPass, Popular, Random, Record
 from taurank.learners import holdout as policy
@@ -254,7 +254,7 @@ def _link(source: Path, target: Path) -> None:
     """The files of a snapshot under another name."""
     target.mkdir()
     for file in source.iterdir():
-        link_shard(file, target / file.name)
+        link_file(file, target / file.name)
 
 
 def _is_ours(name: str) -> bool:

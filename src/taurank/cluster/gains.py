@@ -9,24 +9,21 @@ from __future__ import annotations
 import copy
 import hashlib
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from taurank.cluster.assessing import ClusterAssessment
+from taurank._types import Codes, Floats, Mask
+from taurank.cluster.assessing import Assessment
 from taurank.cluster.evaluating import Estimate, MeasureTask, measure_group, needed_users
 from taurank.cluster.grouping import send_rows
-from taurank.data.ids import Codes
 from taurank.data.log import Log
 from taurank.data.remote import RemoteGains
 from taurank.errors import InputError
 from taurank.estimation.gains import Gains
-from taurank.evaluation.measurement import Measurement
-from taurank.evaluation.rankers import LearnerRanking, ranker_of
-from taurank.evaluation.ranking_tables import TableRanker
-from taurank.evaluation.results import Result
+from taurank.evaluation.measurement import Measured, Measurement
+from taurank.evaluation.rankers import LearnerRanking
 from taurank.learners.options import choose_users
 
 GROUPS_PER_WORKER = 4
@@ -60,7 +57,7 @@ class ClusterGains(RemoteGains):
         sample.chosen = choose_users(users.astype(np.int32), count, seed)
         return sample
 
-    def users_with(self, rows: bool) -> npt.NDArray[np.bool_]:
+    def users_with(self, rows: bool) -> Mask:
         """Which users have gains, or any row."""
         log, has = self.log, np.zeros(self.log.n_users, np.bool_)
         tasks = [(piece, log.shared, log.treated_share, self.estimate, rows) for piece in log.pieces]
@@ -68,51 +65,58 @@ class ClusterGains(RemoteGains):
             has[users] = True
         return has
 
-    def measurement(self, metrics: Any, unlisted: Any, unit: Any, threads: int | None) -> ClusterMeasurement:
-        return ClusterMeasurement(self, metrics, Measurement.of(self.empty, metrics, unlisted, unit, threads))
+    def measurement(self, metrics: Any, unlisted: Any) -> ClusterMeasurement:
+        whole = Measurement.prepare(self.empty, metrics, unlisted=unlisted)
+        return ClusterMeasurement(whole.gains, whole.metrics, whole.unlisted, self.chosen, source=self)
 
 
-class ClusterMeasurement:
-    """``Measurement`` for gains that are elsewhere."""
+@dataclass(frozen=True, eq=False)
+class ClusterMeasurement(Measurement):
+    """``Measurement`` for gains that are elsewhere; its own ``gains`` have the catalog and no rows."""
 
-    def __init__(self, gains: ClusterGains, metrics: Any, whole: Measurement) -> None:
-        self.gains, self.metrics, self.whole = gains, metrics, whole
-        self.formulas = whole.formulas
+    source: Any = None  # ClusterGains
 
-    def first_metric(self) -> ClusterMeasurement:
-        first = replace(self.whole, formulas=self.whole.formulas[:1])
-        return ClusterMeasurement(self.gains, first.formulas, first)
+    def means(self, ranker: Any, threads: int | None = None) -> dict[str, float]:
+        per_user, per_time, _ = self._measured(*self._learner(ranker), self.source.users_with(rows=False))
+        return {m.name: self._mean(*means) for m, *means in zip(self.metrics, per_user, per_time, strict=True)}
 
-    def result(self, ranker: Any) -> Result:
-        ready = ranker_of(ranker)
-        if not hasattr(ready, "score_block"):
+    def measure(self, ranker: Any, workers: int) -> Measured:
+        log, (ready, ranking) = self.source.log, self._learner(ranker)
+        unknown, trained = (ranking.unknown_users, ranking.unknown_items), self.is_trained_here(ready)
+        if self.gains.estimator is not None:
+            return Measured(*unknown, trained, Assessment.of(log, ready, self.metrics, self.gains.estimator))
+        needed = self.source.users_with(rows=log.summary.lacks_overlap and self.gains.kind != "outcome")
+        per_user, per_time, overlap = self._measured(ready, ranking, needed)
+        return Measured(*unknown, trained, (), per_user, per_time, overlap)
+
+    def _learner(self, ranker: Any) -> tuple[Any, LearnerRanking]:
+        ready, ranking = self._ranking(ranker)
+        if not isinstance(ranking, LearnerRanking):
             raise InputError(
                 "an array of scores is measured on one machine; on a cluster, evaluate a model or a table."
             )
-        if isinstance(ready, TableRanker) and self.whole.unlisted is None:
-            ready.check_depth(self.formulas, self.gains.users, self.gains.items)
-        ranking = LearnerRanking(ready, self.gains.users, self.gains.items)
-        groups = self._groups(ranking)
-        per_user, per_time = self.whole.no_sums()
-        for users, (sums, blocks) in zip(groups, self._measured(ready, groups), strict=True):
-            per_user[:, :, users] = sums
-            for block in blocks:
-                per_time += block
-        unknown = (ranking.unknown_users, ranking.unknown_items)
-        return self.whole.summarize(ready, unknown, (per_user, per_time), self._assessment(ready))
+        return ready, ranking
 
-    def _assessment(self, ranker: Any) -> ClusterAssessment | None:
-        """As on one machine: None if the gains are not an estimate, or if a metric is not a weighted sum."""
-        estimator = self.gains.empty.estimator
-        if estimator is None or self.gains.chosen is not None or any(formula.area for formula in self.formulas):
-            return None
-        return ClusterAssessment.of(self.gains.log, ranker, self.formulas, estimator, self.whole.trained_here(ranker))
+    def _measured(
+        self, ranker: Any, ranking: LearnerRanking, needed: Mask
+    ) -> tuple[Floats, Floats, list[float | None]]:
+        log, source = self.source.log, self.source
+        if self.users is not None:
+            needed = np.zeros(log.n_users, np.bool_)
+            needed[self.users] = True
+        groups, shared = self._groups(ranking, needed), log.cluster.pool.put(ranker)
+        facts = (log.summary.timed, log.treated_share, source.estimate, log.summary.lacks_overlap)
+        tasks = [(MeasureTask(users, *facts, self.metrics, self.unlisted), log.shared, shared) for users in groups]
+        results = send_rows(log, groups, measure_group, tasks)
+        sums = np.zeros((len(results[0][0]) if results else 1, len(self.metrics), log.n_users))
+        for users, (own, _) in zip(groups, results, strict=True):
+            sums[:, :, users] = own
+        return self.summarize(sums, [block for _, blocks in results for block in blocks])
 
-    def _groups(self, ranking: LearnerRanking) -> list[Codes]:
+    def _groups(self, ranking: LearnerRanking, needed: Mask) -> list[Codes]:
         """Groups of whole blocks; users that the ranker knows and those that it does not are apart."""
-        log = self.gains.log
-        blocks = list(ranking.blocks(self._needed()))
-        most = -(-len(blocks) // (GROUPS_PER_WORKER * log.cluster.workers)) or 1
+        blocks = list(ranking.blocks(needed))
+        most = -(-len(blocks) // (GROUPS_PER_WORKER * self.source.log.cluster.workers)) or 1
         groups: list[list[Any]] = []
         for block in blocks:
             known = bool(block.at_ranker[0] >= 0)
@@ -120,24 +124,6 @@ class ClusterMeasurement:
                 groups.append([])
             groups[-1].append(block)
         return [np.concatenate([block.users for block in group]) for group in groups]
-
-    def _needed(self) -> Any:
-        if self.gains.chosen is None:
-            return self.gains.users_with(rows=self.gains.log.summary.lacks_overlap and self.gains.kind != "outcome")
-        needed = np.zeros(self.gains.log.n_users, np.bool_)
-        needed[self.gains.chosen] = True
-        return needed
-
-    def _measured(self, ranker: Any, groups: list[Codes]) -> list[Any]:
-        log, pool = self.gains.log, self.gains.log.cluster.pool
-        shared = pool.put(ranker)
-        metrics = list(self.formulas)
-
-        def task(users: Codes) -> MeasureTask:
-            facts = (log.summary.timed, log.treated_share, self.gains.estimate, log.summary.lacks_overlap)
-            return MeasureTask(users, *facts, metrics, self.whole.unlisted)
-
-        return send_rows(log, groups, measure_group, [(task(users), log.shared, shared) for users in groups])
 
 
 def _empty(log: Any, estimate: Estimate) -> Gains:

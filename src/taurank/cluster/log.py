@@ -12,8 +12,9 @@ import numpy.typing as npt
 
 from taurank.cluster.connection import Cluster, current
 from taurank.cluster.pieces import Part, Piece, Summary, find_pieces, merge, summarize
+from taurank.data import storage
 from taurank.data.columns import ID_COLUMNS, WrongRows
-from taurank.data.ids import Catalog, IdColumn, Ids
+from taurank.data.ids import Catalog, IdColumn, Ids, ids_to_arrays
 from taurank.data.reader import recorded_ids
 from taurank.data.remote import RemoteLog
 from taurank.errors import InputError
@@ -50,7 +51,8 @@ class ClusterLog(RemoteLog):
     ) -> None:  # fmt: skip
         self.cluster, self.pieces, self.catalog, self.summary = cluster, list(pieces), catalog, summary
         self.popularity = bought
-        ids = hashlib.blake2b(catalog.to_text().encode(), digest_size=16).hexdigest()
+        types, arrays = ids_to_arrays(*catalog.lists)
+        ids = storage.checksum("catalog", str(types), arrays)
         self.fingerprint = hashlib.blake2b(f"{summary.digest} {ids}".encode(), digest_size=16).hexdigest()
         self._shared: Any = None
 

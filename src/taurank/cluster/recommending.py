@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from taurank.data.shards import whole_folder
+from taurank.data.files import atomic_folder
 from taurank.learners.recommend import Request
 
 USERS_PER_FILE = 1 << 16
@@ -28,7 +28,7 @@ class RecommendTask(NamedTuple):
 def write_recommendations(cluster: Any, request: Request, folder: str | os.PathLike[str], users: Any) -> int:
     """Write a folder of Parquet files; the number of rows. The folder is there in full or not at all."""
     codes, ids = request.locate(users)
-    with whole_folder(folder, replace=False) as temporary:
+    with atomic_folder(folder) as temporary:
         shared = cluster.pool.put(replace(request, threads=1))  # a worker is one core
         tasks = []
         for number, low in enumerate(range(0, max(len(codes), 1), USERS_PER_FILE)):

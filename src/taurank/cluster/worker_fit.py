@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from taurank._types import Codes
 from taurank.cluster.visits import Residents, recut
-from taurank.data.shards import Shard, ShardedArray, open_arrays, read_manifest, write_shard
+from taurank.data.shards import Shard, ShardedArray, read_folder, write_shard
 from taurank.learners.factors import normal_rows
 from taurank.learners.pairwise import baskets_of
 from taurank.sgd.planning import by_user
@@ -204,8 +204,7 @@ def release_memory() -> None:
 
 def read_snapshot(folder: Path) -> dict[str, ShardedArray]:
     """The arrays of a snapshot, memory-mapped."""
-    _, shards = read_manifest(folder, SNAPSHOT, check=False)
-    return open_arrays(folder, shards)
+    return read_folder(folder, SNAPSHOT, check=False)[1]
 
 
 def _joined(pieces: list[Any], column: int) -> npt.NDArray[Any]:

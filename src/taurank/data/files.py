@@ -5,12 +5,13 @@ from __future__ import annotations
 import glob
 import os
 import stat
+import tempfile
+import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from taurank.data.temporary import temporary_file
 from taurank.errors import InputError, first_line
 
 SUFFIXES = {".parquet": "Parquet", ".pq": "Parquet", ".csv": "CSV", ".csv.gz": "CSV"}
@@ -23,16 +24,25 @@ def find_files(path: str | os.PathLike[str]) -> list[Path]:
     text = os.fsdecode(path)
     try:
         return _in_folder(text) if os.path.isdir(text) else _at_path(text)
+    except InputError:
+        raise
     except (OSError, ValueError, RecursionError) as error:
-        if isinstance(error, InputError):
-            raise
         raise InputError(f"'{text}' cannot be read: {reason(error)}.") from error
 
 
 def _in_folder(text: str) -> list[Path]:
-    inside = [p for p in sorted(Path(text).rglob("*")) if not _is_hidden(p.relative_to(text))]
-    files = [p for p in inside if p.is_file() and known_kind(p)]
-    _refuse_partitions(files, text)
+    files = []
+    for path in sorted(Path(text).rglob("*")):
+        *folders, name = path.relative_to(text).parts
+        if any(part.startswith((".", "_")) for part in (*folders, name)):
+            continue  # leftovers of other tools: .ipynb_checkpoints/…, ._a.parquet, _SUCCESS
+        if path.is_file() and known_kind(path):
+            if column := next((part for part in folders if "=" in part), None):
+                raise InputError(
+                    f"'{text}' is partitioned: the folder name '{column}' is the value of a column; "
+                    "write the column into the files first."
+                )
+            files.append(path)
     if not files:
         raise InputError(f"the folder '{text}' contains no .parquet or .csv file.")
     return files
@@ -48,21 +58,6 @@ def _at_path(text: str) -> list[Path]:
     if not files:
         raise InputError(f"the file '{text}' does not exist.")
     return files
-
-
-def _is_hidden(relative: Path) -> bool:
-    """Leftovers of other tools: .ipynb_checkpoints/…, ._a.parquet, _SUCCESS."""
-    return any(part.startswith((".", "_")) for part in relative.parts)
-
-
-def _refuse_partitions(files: list[Path], folder: str) -> None:
-    for file in files:
-        for part in file.relative_to(folder).parts[:-1]:
-            if "=" in part:
-                raise InputError(
-                    f"'{folder}' is partitioned: the folder name '{part}' is the value of a column; "
-                    "write the column into the files first."
-                )
 
 
 def kind_of(file: Path) -> str:
@@ -85,13 +80,53 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
     A file that is replaced passes its permissions on to the new one.
     """
     target = check_target(path)
+    temporary = target.with_name(f".taurank-{uuid.uuid4().hex}.tmp")
     try:
-        mode = stat.S_IMODE(target.stat().st_mode) if target.exists() else None
-        with temporary_file(target.parent, mode) as temporary:
-            yield temporary
-            temporary.replace(target)
+        temporary.touch(exist_ok=False)
+        if target.exists():
+            temporary.chmod(stat.S_IMODE(target.stat().st_mode))
+        yield temporary
+        os.replace(temporary, target)
     except OSError as error:
         raise InputError(f"'{target}' cannot be written: {reason(error)}.") from error
+    finally:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+
+
+@contextmanager
+def atomic_folder(path: str | os.PathLike[str], replaced: str | None = None) -> Iterator[Path]:
+    """A temporary folder beside ``path`` that takes its place if the block ends well, and is removed if not.
+
+    An older folder is replaced if it has the file ``replaced`` in it, or is empty; anything else there is refused.
+    """
+    try:
+        target = Path(path).resolve()
+    except TypeError as error:
+        raise InputError(f"{path!r} is not the name of a folder.") from error
+    if target.exists() and not target.is_dir():
+        raise InputError(f"'{path}' is a file; name a folder.")
+    if target.is_dir() and any(target.iterdir()) and not (replaced and (target / replaced).is_file()):
+        raise InputError(f"the folder '{path}' has other files in it; name a new one.")
+    if not target.parent.is_dir():
+        raise InputError(f"the folder '{target.parent}' does not exist; create it first.")
+    try:
+        with temporary_folder(target.parent) as folder:
+            whole = folder / target.name  # with the permissions of any new folder
+            whole.mkdir()
+            yield whole
+            if target.exists():
+                os.replace(target, folder / "older")
+            os.replace(whole, target)
+    except OSError as error:
+        raise InputError(f"'{target}' cannot be written: {reason(error)}.") from error
+
+
+@contextmanager
+def temporary_folder(parent: str | os.PathLike[str] | None = None) -> Iterator[Path]:
+    """A folder for intermediate results, in ``parent`` or in the system's temporary folder; removed afterwards."""
+    with tempfile.TemporaryDirectory(prefix="taurank-", dir=parent, ignore_cleanup_errors=True) as folder:
+        yield Path(folder)
 
 
 def check_target(path: str | os.PathLike[str]) -> Path:

@@ -7,7 +7,7 @@ and PyArrow frames of the same ids have the same catalog.
 
 from __future__ import annotations
 
-import base64
+import re
 from bisect import bisect_left
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,7 +21,6 @@ import pyarrow.compute as pc
 from taurank._types import Codes as Codes
 from taurank._types import Longs
 from taurank.data.columns import WrongRows
-from taurank.data.packing import pack, unpack
 from taurank.errors import InputError, first_line, plural, show
 
 FEW = 1000  # ids to look up in a sorted index; more than that are looked up by hashing the catalog
@@ -130,6 +129,17 @@ class Ids:
                 ids = Ids(pa.concat_arrays([ids.values, new]), ids.column)
         return ids
 
+    def buffers(self) -> list[npt.NDArray[np.uint8]]:
+        """The bytes of the ids; text has two arrays, where each id ends and what they say."""
+        array = self.values.cast(pa.uint8()) if pa.types.is_boolean(self.values.type) else self.values
+        first, last = array.offset, array.offset + len(array)
+        buffers = [np.frombuffer(buffer or b"", np.uint8) for buffer in array.buffers()[1:]]
+        if pa.types.is_string(array.type) or pa.types.is_binary(array.type):
+            ends = buffers[0].view(np.int32)[first : last + 1] if len(array) else np.zeros(1, np.int32)
+            return [(ends - ends[0]).view(np.uint8), buffers[1][int(ends[0]) : int(ends[-1])]]
+        width = array.type.bit_width // 8
+        return [buffers[0][first * width : last * width]]
+
     def name(self, code: int) -> str:
         """One id as it is written in a message."""
         return show(self.values[int(code)])
@@ -168,19 +178,6 @@ class Catalog:
         """The position of each user, item and time in another catalog; −1 where it is not in it."""
         both = zip(self.lists, other.lists, strict=True)
         return [np.arange(len(old), dtype=np.int32) if old is new else new.encode(old.values) for old, new in both]
-
-    def to_text(self) -> str:
-        """The catalog as text for the metadata of a Parquet file."""
-        return base64.b64encode(ids_to_bytes(self.users, self.items, self.times)).decode()
-
-    @classmethod
-    def from_text(cls, text: bytes | str) -> Catalog:
-        """The catalog that ``to_text`` wrote."""
-        try:
-            data = base64.b64decode(text, validate=True)
-        except ValueError as error:
-            raise InputError("the lists of ids are corrupt; save the file again.") from error
-        return cls(*ids_from_bytes(data, ("user_id", "item_id", "time")))
 
     def cell_index(self, user: Codes, item: Codes, time: Codes) -> Longs:
         """The number of each cell, counted by time, then user, then item."""
@@ -222,17 +219,39 @@ class WithCatalog:
         return self.catalog.n_times
 
 
-def ids_to_bytes(*lists: Ids) -> bytes:
-    """Several id lists as bytes, for a saved file."""
-    return pack({ids.column: ids.values for ids in lists})
+def ids_to_arrays(*lists: Ids) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
+    """Id lists for a file: the type and length of each, and its bytes; of text also where each id ends."""
+    types = {ids.column: [str(ids.values.type), len(ids)] for ids in lists}
+    return types, {f"{ids.column}.{n}": part for ids in lists for n, part in enumerate(ids.buffers())}
 
 
-def ids_from_bytes(data: bytes, columns: tuple[str, ...] = ("user_id", "item_id")) -> list[Ids]:
-    """The id lists that ``ids_to_bytes`` wrote, which must be those of these columns."""
-    lists = unpack(data)
-    if tuple(lists) != columns:
-        raise InputError(f"the lists of ids are {', '.join(lists) or 'missing'}, expected {', '.join(columns)}.")
-    return [Ids(values, column) for column, values in lists.items()]
+def ids_from_arrays(types: Any, arrays: dict[str, npt.NDArray[Any]], *columns: str) -> list[Ids]:
+    """The id lists of these columns, taken out of the arrays of a file."""
+    if not isinstance(types, dict) or list(types) != list(columns):
+        found = ", ".join(types) if isinstance(types, dict) else "missing"
+        raise InputError(f"the lists of ids are {found}, expected {', '.join(columns)}.")
+    lists = []
+    try:
+        for column, (name, length) in types.items():
+            is_flag, kind = name == "bool", _type("uint8" if name == "bool" else name)
+            n_parts = 2 if pa.types.is_string(kind) or pa.types.is_binary(kind) else 1
+            parts = [pa.py_buffer(arrays.pop(f"{column}.{n}")) for n in range(n_parts)]
+            values = pa.Array.from_buffers(kind, length, [None, *parts])
+            values.validate(full=True)
+            lists.append(Ids(values.cast(pa.bool_()) if is_flag else values, column))
+    except (pa.ArrowException, KeyError, TypeError, ValueError, OverflowError) as error:
+        raise InputError(f"the lists of ids are corrupt ({first_line(error)}); save the file again.") from error
+    return lists
+
+
+def _type(name: str) -> pa.DataType:
+    """The Arrow type with this name."""
+    if match := re.fullmatch(r"timestamp\[(\w+), tz=(.+)\]", name):
+        return pa.timestamp(*match.groups())
+    if match := re.fullmatch(r"decimal(128|256)\((\d+), (-?\d+)\)", name):
+        bits, digits, scale = map(int, match.groups())
+        return pa.decimal128(digits, scale) if bits == 128 else pa.decimal256(digits, scale)
+    return pa.type_for_alias(name)
 
 
 class IdColumn:

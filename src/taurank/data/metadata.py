@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from taurank._types import Longs
+from taurank.data import storage
 from taurank.data.eligibility import Eligibility, Members
-from taurank.data.ids import Catalog
-from taurank.data.packing import pack, unpack
+from taurank.data.ids import Catalog, ids_from_arrays, ids_to_arrays
 from taurank.errors import InputError
 
 CATALOG_KEY = b"taurank.catalog"
@@ -21,16 +22,21 @@ _UNSIGNED = (np.uint8, np.uint16, np.uint32, np.uint64)
 
 def to_metadata(catalog: Catalog, eligibility: Eligibility | None = None) -> dict[bytes, bytes]:
     """The catalog, and the eligible cells if they are limited, as metadata of a schema."""
-    metadata = {CATALOG_KEY: catalog.to_text().encode()}
+    types, arrays = ids_to_arrays(*catalog.lists)
+    metadata = {CATALOG_KEY: _to_text("catalog", {"ids": types}, arrays)}
     if eligibility is not None and not (eligibility.is_everything and eligibility.numbers() == (0, 0)):
-        metadata[ELIGIBILITY_KEY] = base64.b64encode(_pack(eligibility))
+        steps = {name: _differences(codes) for name, codes in eligibility.arrays().items()}
+        metadata[ELIGIBILITY_KEY] = _to_text("eligibility", {"outside": eligibility.numbers()}, steps)
     return metadata
 
 
 def from_metadata(metadata: Mapping[bytes, bytes]) -> Catalog | None:
     """The catalog that a schema carries, if it carries one."""
     text = metadata.get(CATALOG_KEY)
-    return None if text is None else Catalog.from_text(text)
+    if text is None:
+        return None
+    facts, arrays = _from_text("catalog", text)
+    return Catalog(*ids_from_arrays(facts.get("ids"), arrays, "user_id", "item_id", "time"))
 
 
 def eligibility_from_metadata(metadata: Mapping[bytes, bytes], catalog: Catalog) -> Eligibility:
@@ -38,31 +44,32 @@ def eligibility_from_metadata(metadata: Mapping[bytes, bytes], catalog: Catalog)
     text = metadata.get(ELIGIBILITY_KEY)
     if text is None:
         return Eligibility.everything(catalog)
-    try:
-        return _unpack(base64.b64decode(text, validate=True), catalog)
-    except ValueError as error:  # InputError is one
-        raise InputError("the eligible cells are corrupt; save the file again.") from error
-
-
-def _pack(eligibility: Eligibility) -> bytes:
-    lists = {"outside": pa.array(eligibility.numbers(), pa.int64())}
-    lists |= {name: pa.array(_differences(codes)) for name, codes in eligibility.arrays().items()}
-    return pack(lists)
-
-
-def _unpack(data: bytes, catalog: Catalog) -> Eligibility:
-    lists = unpack(data)
-    treated, outcomes = lists.pop("outside").cast(pa.int64()).to_pylist()
+    facts, steps = _from_text("eligibility", text)
     limits = {"visitors": catalog.n_users, "candidates": catalog.n_items}
     members = {name: Members(size, catalog.n_times) for name, size in limits.items()}
-    listed = _sums(lists.pop("listed"), catalog.n_cells) if "listed" in lists else None
-    for key, values in lists.items():
-        name, _, form = key.partition("_")
-        if name not in limits or form not in ("timed", "always"):
-            raise ValueError(f"the list '{key}' is unknown")
-        codes = _sums(values, limits[name] * (catalog.n_times if form == "timed" else 1))
-        members[name] = Members(limits[name], catalog.n_times, codes, form == "timed")
+    try:
+        listed = _sums(steps.pop("listed"), catalog.n_cells) if "listed" in steps else None
+        for key, values in steps.items():
+            name, _, form = key.partition("_")
+            codes = _sums(values, limits[name] * (catalog.n_times if form == "timed" else 1))
+            members[name] = Members(limits[name], catalog.n_times, codes, form == "timed")
+        treated, outcomes = facts["outside"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError("the eligible cells are not those of the catalog; save the file again.") from error
     return Eligibility(members["visitors"], members["candidates"], listed, treated, outcomes)
+
+
+def _to_text(kind: str, metadata: Mapping[str, Any], arrays: storage.Arrays) -> bytes:
+    return base64.b64encode(pa.compress(storage.to_bytes(kind, metadata, arrays), "zstd", asbytes=True))
+
+
+def _from_text(kind: str, text: bytes) -> tuple[dict[str, Any], storage.Arrays]:
+    try:
+        packed = pa.BufferReader(base64.b64decode(text, validate=True))
+        data = pa.CompressedInputStream(packed, "zstd").read()
+    except (ValueError, OSError) as error:  # OSError: what Arrow raises about damaged bytes
+        raise InputError(f"the {kind} is corrupt; save the file again.") from error
+    return storage.from_bytes(f"the {kind}", data, kind)
 
 
 def _differences(codes: Longs) -> np.ndarray[tuple[int], np.dtype[np.unsignedinteger]]:
@@ -72,9 +79,9 @@ def _differences(codes: Longs) -> np.ndarray[tuple[int], np.dtype[np.unsignedint
     return steps.astype(next(kind for kind in _UNSIGNED if largest <= np.iinfo(kind).max))
 
 
-def _sums(steps: pa.Array, limit: int) -> Longs:
+def _sums(steps: Any, limit: int) -> Longs:
     """The codes behind the steps, which must be sorted and below the limit."""
-    codes: Longs = np.cumsum(np.asarray(steps.cast(pa.int64())), dtype=np.int64) - 1
+    codes: Longs = np.cumsum(steps, dtype=np.int64) - 1
     if len(codes) and not (codes[0] >= 0 and codes[-1] < limit and (codes[1:] > codes[:-1]).all()):
         raise ValueError("the codes are not sorted or out of range")
     return codes

@@ -43,7 +43,7 @@ class RemoteGains(ABC):
         """Identifies the gains: the log, the estimator and its options."""
 
     @abstractmethod
-    def measurement(self, metrics: Any, unlisted: Any, unit: Any, threads: int | None) -> Any:
+    def measurement(self, metrics: Any, unlisted: Any) -> Any:
         """What rankers are measured by: the ``Measurement`` of ``taurank.evaluate``."""
 
 

@@ -13,7 +13,6 @@ import pyarrow.csv
 import pyarrow.parquet
 
 from taurank.data.files import atomic_path, check_target, kind_of
-from taurank.data.seal import seal
 from taurank.errors import InputError, first_line
 
 AnyPath = str | os.PathLike[str]
@@ -46,8 +45,6 @@ def _write(path: AnyPath, kind: str, temporary: Path, schema: pa.Schema, batches
         with _writer(kind, temporary, schema) as writer:
             for table in _gathered(schema, batches):
                 writer.write_table(table)
-        if kind == "Parquet":
-            seal(temporary)
     except pa.ArrowException as error:
         raise InputError(f"'{path}' cannot be written: {first_line(error)}.") from error
 

@@ -10,14 +10,12 @@ NEAR of 0 or 1 one arm is hardly observed: such rows and their pairs lack overla
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from taurank._arrays import group
-from taurank._jit import compiled
-from taurank._types import Codes, Floats, Longs, Mask
+from taurank._types import Floats, Longs, Mask
 from taurank._validation import check_number
 from taurank.data.log import Log
 from taurank.errors import InputError
@@ -98,54 +96,3 @@ def almost_always(propensity: npt.NDArray[Any]) -> Mask:
 def lacks_overlap(propensity: npt.NDArray[Any]) -> Mask:
     """One of the two arms is hardly observed."""
     return almost_never(propensity) | almost_always(propensity)
-
-
-class Pairs(NamedTuple):
-    """Distinct pairs by user: the items of user u are ``item[start[u] : start[u + 1]]``."""
-
-    start: Longs
-    item: Codes
-
-
-class LoggedPairs(NamedTuple):
-    """The pairs of a log in two: those with overlap, and those with an extreme propensity at any time."""
-
-    inside: Pairs
-    extreme: Pairs
-
-    @classmethod
-    def of(cls, user: Codes, item: Codes, extreme: Mask, n_users: int, n_items: int) -> LoggedPairs:
-        """From rows of a log and whether the propensity of each is extreme."""
-        start, (items, flags) = group(user, n_users, item, extreme)
-        starts, first, second = _split_pairs(start, items, flags, n_items)
-        return cls(Pairs(starts[0], first), Pairs(starts[1], second))
-
-    @classmethod
-    def none(cls, n_users: int) -> LoggedPairs:
-        nothing = Pairs(np.zeros(n_users + 1, np.int64), np.empty(0, np.int32))
-        return cls(nothing, nothing)
-
-
-@compiled
-def _split_pairs(start: Any, item: Any, flag: Any, n_items: Any) -> Any:
-    """The distinct pairs among rows grouped by user, in two: where no row has the flag, and where one has it.
-
-    Returns ``starts`` (2 × users + 1) and two arrays of items.
-    """
-    starts, items = np.zeros((2, len(start)), np.int64), np.empty((2, len(item)), np.int32)
-    slot, seen, flagged = np.full(n_items, -1, np.int32), np.empty(n_items, np.int32), np.empty(n_items, np.int8)
-    for user in range(len(start) - 1):
-        n = 0
-        for row in range(start[user], start[user + 1]):
-            i = item[row]
-            if slot[i] < 0:
-                slot[i], seen[n], flagged[n] = n, i, 0
-                n += 1
-            flagged[slot[i]] |= flag[row]
-        starts[:, user + 1] = starts[:, user]
-        for a in range(n):
-            half = flagged[a]
-            items[half, starts[half, user + 1]] = seen[a]
-            starts[half, user + 1] += 1
-            slot[seen[a]] = -1
-    return starts, items[0, : starts[0, -1]].copy(), items[1, : starts[1, -1]].copy()

@@ -29,7 +29,7 @@ from taurank.data.log import Log
 from taurank.data.reader import read_cells
 from taurank.data.remote import RemoteLog
 from taurank.errors import InputError, first_line, plural
-from taurank.estimation.estimators import Caps, Estimator, LoggedPairs, lacks_overlap
+from taurank.estimation.estimators import Caps, Estimator, lacks_overlap
 from taurank.estimation.variate import fit_variate, outcomes_of
 
 Kind = Literal["effect", "outcome"]
@@ -227,17 +227,6 @@ class Gains(CellTable):
         if self.log is None or self.log.propensity is None or self.kind == "outcome":
             return None
         return lacks_overlap(self.log.propensity)
-
-    @cached_property
-    def overlap(self) -> LoggedPairs | None:
-        """The logged pairs with and without overlap, empty if none lacks it; None if that is not in question."""
-        log, extreme = self.log, self.extreme
-        if log is None or extreme is None:
-            return None
-        if not extreme.any():
-            return LoggedPairs.none(self.n_users)
-        user, item = _checked_codes(log.user, self.users), _checked_codes(log.item, self.items)
-        return LoggedPairs.of(user, item, extreme, self.n_users, self.n_items)
 
     @cached_property
     def log_fingerprint(self) -> str | None:

@@ -1,24 +1,19 @@
 """The rows behind an estimate, and the sums over them that an interval is made of.
 
 ``Events`` are single rows, which a paired difference needs. ``EventSums`` are all that the limits of an interval need
-of them; those of different users add up, so that no process has to hold the rows of all users.
+of them; those of different users add up.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
-Longs = npt.NDArray[np.int64]
-Mask = npt.NDArray[np.bool_]
+from taurank._types import Floats, Longs, Mask
 
 _POWERS = np.array([2.0, 3.0, 4.0])
-SEEN, HIDDEN, COUNTED = range(3)  # which moments of a side
-BOUGHT, SOLD = range(2)  # which outcomes of a side: of the rows that count by their chance, of those of COUNTED
 _TILT = 0.5  # how much log rates may change with log weights: the spread of the prior
 _BINS = 16  # of weights, for a factor of e
 _MANY = 0.5  # propensities above it: the control arm is the rare one
@@ -46,10 +41,16 @@ class Events(NamedTuple):
             column[np.searchsorted(row, events.row)] = np.stack([*events[1:]], axis=1)
         first, second = columns
         same = np.where(np.isin(row, self.row)[:, None], first, second)
-        weight, value = first[:, 0] - second[:, 0], first[:, 4] - second[:, 4]
+        weight, value = (_without_rounding(first[:, at], second[:, at]) for at in (0, 4))
         kept = (weight != 0) | (value != 0)
         events = Events(row, weight, same[:, 1], same[:, 2] == 1, same[:, 3], value)
         return Events(*(column[kept] for column in events))
+
+
+def _without_rounding(first: Floats, second: Floats) -> Floats:
+    """first − second, 0 where they differ by rounding alone: such a row would count as one of a tiny weight."""
+    difference = first - second
+    return np.where(np.abs(difference) > 1e-12 * np.maximum(np.abs(first), np.abs(second)), difference, 0.0)
 
 
 class WeightBins(NamedTuple):
@@ -65,20 +66,16 @@ class WeightBins(NamedTuple):
     def of(cls, weight: Floats, outcome: Floats, size: float = 1.0) -> WeightBins:
         """``weight`` was divided by ``size``, a power of 2."""
         log_weight = np.log(np.abs(weight)) + np.log(size)
-        bins, at = np.unique(np.floor(_BINS * log_weight).astype(np.int64), return_inverse=True)
+        bins = np.floor(_BINS * log_weight).astype(np.int64)
+        lowest = int(bins.min(initial=0))
+        at = bins - lowest
+        held = np.flatnonzero(np.bincount(at))
 
         def total(each: npt.ArrayLike | None) -> Floats:
-            return np.bincount(at, each, minlength=len(bins)).astype(np.float64)
+            return np.bincount(at, each)[held].astype(np.float64)
 
         powers = np.stack([total(weight**j) for j in (1, 2, 3, 4)])
-        return cls(bins, total(None), total(outcome > 0), total(log_weight), powers)
-
-    @classmethod
-    def added(cls, parts: Sequence[WeightBins]) -> WeightBins:
-        bins, at = np.unique(np.concatenate([part.bin for part in parts]), return_inverse=True)
-        columns = np.concatenate([np.vstack([*part[1:4], part.powers]) for part in parts], axis=1)
-        sums = [np.bincount(at, column, minlength=len(bins)).astype(np.float64) for column in columns]
-        return cls(bins, sums[0], sums[1], sums[2], np.stack(sums[3:]))
+        return cls(held + lowest, total(None), total(outcome > 0), total(log_weight), powers)
 
     def at(self, ratio: float) -> WeightBins:
         return self._replace(powers=self.powers * ratio ** np.array([[1.0], [2.0], [3.0], [4.0]]))
@@ -126,19 +123,75 @@ def _shares(rows: Floats, exponent: Floats) -> Floats:
     return np.asarray(share / share.sum())
 
 
-class EventSums(NamedTuple):
-    """Sums over events; the first index of an array is the side of the limit, below and above the estimate.
+class Side(NamedTuple):
+    """What decides the limit on one side of an estimate; moments are Σ x², Σ x³ and Σ x⁴ of scaled weights.
 
-    ``moments`` are Σ x², Σ x³ and Σ x⁴ of weights that were divided by ``size``, a power of 2: of what was seen, of
-    the control cells that treated rows stand for, and of the control rows that these replace.
+    Rows whose outcome would move the estimate to this side count by their chance of one, others by what was seen.
     """
 
+    seen: Floats  # moments of weight · outcome of the rows that count as seen
+    chances: WeightBins  # the rows that count by their chance
+    outcomes: Floats  # Σ outcome², … of these
+    largest: float  # outcome of these
+    hidden: Floats  # moments of the control cells that treated rows stand for
+    cells: float  # how many these are
+    counted: Floats  # moments of the control rows that they replace
+    sold: Floats  # Σ outcome², … of these
+
+    @classmethod
+    def of(cls, events: Events, size: float, side: float) -> Side:
+        """``side`` is −1 below and 1 above the estimate; the weights were divided by ``size``.
+
+        A control row without a purchase is not in the log, but where P > ½ the treated rows say where it would be:
+        each stands for (1−P)/P control cells with a weight of 1/(1−P).
+        """
+        weight, outcome, treated, propensity = events.weight, events.outcome, events.treated, events.propensity
+        toward = weight * side
+        chance, rare = treated & (toward > 0), propensity > _MANY
+        shown, sold = rare & treated & (toward < 0) & (propensity < 1.0), rare & ~treated & (toward > 0)
+        p = propensity[shown]
+        cells, control = (1.0 - p) / p, -weight[shown] * p / (1.0 - p)
+        return cls(
+            seen=_moments(weight[~chance] * outcome[~chance]),
+            chances=WeightBins.of(weight[chance], outcome[chance], size),
+            outcomes=_moments(outcome[chance]),
+            largest=float(outcome[chance].max(initial=0.0)),
+            hidden=np.array([np.sum(cells * control**j) for j in (2, 3, 4)]),
+            cells=float(cells.sum()),
+            counted=_moments(weight[sold] * outcome[sold]),
+            sold=_moments(outcome[sold]),
+        )
+
+    def at(self, ratio: float) -> Side:
+        power = ratio**_POWERS
+        return self._replace(
+            seen=self.seen * power, hidden=self.hidden * power, counted=self.counted * power,
+            chances=self.chances.at(ratio),
+        )  # fmt: skip
+
+    def expected(self, control: Floats, largest: float) -> tuple[float, float, float, float]:
+        """See ``EventSums.expected``; ``control`` are moments to add, ``largest`` is that outcome of all rows."""
+        moments = self.seen + control
+        if self.cells > 0:
+            most = max(1.0, largest) ** _POWERS
+            rate = (self.sold + 0.5 * most) / (self.cells + 1.0)
+            moments += self.hidden * np.minimum(rate, most) - self.counted
+        # powers of the outcome to expect from a row of the common rate, half a purchase added (Jeffreys)
+        most = max(1.0, self.largest) ** _POWERS
+        chances = (self.outcomes + 0.5 * most) / (self.chances.rows.sum() + 1.0)
+        expected, common = self.chances.expected()
+        common = float(moments[1]) + common * float(chances[1])
+        moments += expected * chances
+        return float(moments[0]), float(moments[1]), float(moments[2]), common
+
+
+class EventSums(NamedTuple):
+    """Sums over events, of weights that were divided by ``size``, a power of 2."""
+
     size: float
-    moments: Floats  # side × (SEEN, HIDDEN, COUNTED) × power
-    chances: tuple[WeightBins, WeightBins]  # the rows that count by their chance, by side
-    outcomes: Floats  # side × (BOUGHT, SOLD) × power: Σ outcome ** power
-    cells: Floats  # of HIDDEN, by side
-    largest: Floats  # outcome: of all rows, and of those that count by their chance on either side
+    below: Side
+    above: Side
+    largest: float  # outcome
     squares: float  # Σ value² / size²
     rows: int
     treated: bool  # any row
@@ -148,34 +201,22 @@ class EventSums(NamedTuple):
     def of(cls, events: Events) -> EventSums:
         size = power_of_two(events.weight)
         scaled = events._replace(weight=events.weight / size, value=events.value / size)
-        below, above = _Side.of(scaled, size, -1.0), _Side.of(scaled, size, 1.0)
-        most = float(events.outcome.max(initial=0.0))
+        counts = (events.weight != 0) | (events.value != 0)
         return cls(
-            size, np.stack([below.moments, above.moments]), (below.chances, above.chances),
-            np.stack([below.outcomes, above.outcomes]), np.array([below.cells, above.cells]),
-            np.array([most, below.largest, above.largest]), float(np.sum(scaled.value**2)), len(events.row),
-            bool(events.treated.any()), bool((events.weight > 0.0).any()),
+            size, Side.of(scaled, size, -1.0), Side.of(scaled, size, 1.0), float(events.outcome.max(initial=0.0)),
+            float(np.sum(scaled.value**2)), int(np.count_nonzero(counts)), bool(events.treated[counts].any()),
+            bool((events.weight > 0.0).any()),
         )  # fmt: skip
 
-    @classmethod
-    def added(cls, parts: Sequence[EventSums]) -> EventSums:
-        """Those of all users from those of some, in this order."""
-        size = max(part.size for part in parts)
-        same = [part.at(size) for part in parts]
-        below, above = (WeightBins.added([part.chances[at] for part in same]) for at in (0, 1))
-        return cls(
-            size, np.sum([part.moments for part in same], axis=0), (below, above),
-            np.sum([part.outcomes for part in same], axis=0), np.sum([part.cells for part in same], axis=0),
-            np.max([part.largest for part in same], axis=0), float(np.sum([part.squares for part in same])),
-            sum(part.rows for part in same), any(part.treated for part in same), any(part.positive for part in same),
-        )  # fmt: skip
+    def with_values(self, value: Floats) -> EventSums:
+        """The same rows and weights, which add up to something else."""
+        return self._replace(squares=float(np.sum((value / self.size) ** 2)))
 
     def at(self, size: float) -> EventSums:
         """The same in units of ``size``, another power of 2."""
         ratio = self.size / size
-        moments, squares = self.moments * ratio**_POWERS, self.squares * ratio**2
-        below, above = (chances.at(ratio) for chances in self.chances)
-        return self._replace(size=size, moments=moments, chances=(below, above), squares=squares)
+        below, above = self.below.at(ratio), self.above.at(ratio)
+        return self._replace(size=size, below=below, above=above, squares=self.squares * ratio**2)
 
     def expected(self, side: float, unit: float) -> tuple[float, float, float, float]:
         """Second, third and fourth moment of the sum of events, and the covariance of the sum with the second.
@@ -183,65 +224,10 @@ class EventSums(NamedTuple):
         Rows whose outcome would move the estimate to this side count by their chance of one; rows that move it to
         the other side count by what was seen. ``unit`` is what one outcome counts at most without a propensity.
         """
-        at = int(side > 0)
-        moments = self.moments[at, SEEN].copy()
-        if self.cells[at] > 0:
-            moments += self.moments[at, HIDDEN] * self._hidden_chances(at) - self.moments[at, COUNTED]
-        if side < 0:  # half a purchase more in the control arm, which has no rows where nothing was bought
-            moments += 0.5 * (-unit * max(1.0, self.largest[0])) ** _POWERS
-        chances, (expected, common) = self._chances(at), self.chances[at].expected()
-        common = float(moments[1]) + common * float(chances[1])
-        moments += expected * chances
-        return float(moments[0]), float(moments[1]), float(moments[2]), common
-
-    def _chances(self, at: int) -> Floats:
-        """Powers of the outcome to expect from a row of the common rate, half a purchase added (Jeffreys)."""
-        largest = max(1.0, self.largest[1 + at])
-        return np.asarray((self.outcomes[at, BOUGHT] + 0.5 * largest**_POWERS) / (self.chances[at].rows.sum() + 1.0))
-
-    def _hidden_chances(self, at: int) -> Floats:
-        """The same for control purchases where P > ½."""
-        largest = max(1.0, self.largest[0])
-        mean = (self.outcomes[at, SOLD] + 0.5 * largest**_POWERS) / (self.cells[at] + 1.0)
-        return np.asarray(np.minimum(mean, largest**_POWERS))
-
-
-class _Side(NamedTuple):
-    moments: Floats
-    chances: WeightBins
-    outcomes: Floats
-    cells: float
-    largest: float
-
-    @classmethod
-    def of(cls, events: Events, size: float, side: float) -> _Side:
-        """Rows whose outcome would move the estimate to this side count by their chance of one, others as seen."""
-        weight, outcome = events.weight, events.outcome
-        chance = events.treated & (weight * side > 0)
-        hidden, cells, sold, counted = _rare_controls(events, side)
-        return cls(
-            np.stack([_moments(weight[~chance] * outcome[~chance]), hidden, counted]),
-            WeightBins.of(weight[chance], outcome[chance], size),
-            np.stack([_powers(outcome[chance]), sold]),
-            cells,
-            float(outcome[chance].max(initial=0.0)),
-        )
-
-
-def _rare_controls(events: Events, side: float) -> tuple[Floats, float, Floats, Floats]:
-    """Control cells where P > ½ that the treated rows stand for, and the control purchases seen there.
-
-    A control row without a purchase is not in the log, but the treated rows say where it would be: each stands for
-    (1−P)/P control cells with a weight of 1/(1−P).
-    """
-    rare = events.propensity > _MANY
-    shown = rare & events.treated & (events.weight * side < 0) & (events.propensity < 1.0)
-    sold = rare & ~events.treated & (events.weight * side > 0)
-    p = events.propensity[shown]
-    cells, weight = (1.0 - p) / p, -events.weight[shown] * p / (1.0 - p)
-    hidden = np.array([np.sum(cells * weight**j) for j in (2, 3, 4)])
-    outcome = events.outcome[sold]
-    return hidden, float(cells.sum()), _powers(outcome), _moments(events.weight[sold] * outcome)
+        if side > 0:
+            return self.above.expected(np.zeros(3), self.largest)
+        # half a purchase more in the control arm, which has no rows where nothing was bought
+        return self.below.expected(0.5 * (-unit * max(1.0, self.largest)) ** _POWERS, self.largest)
 
 
 def power_of_two(*arrays: Floats) -> float:
@@ -251,8 +237,5 @@ def power_of_two(*arrays: Floats) -> float:
 
 
 def _moments(value: Floats) -> Floats:
-    return np.array([np.sum(value**2), np.sum(value**3), np.sum(value**4)])
-
-
-def _powers(outcome: Floats) -> Floats:
-    return np.array([np.sum(outcome**j) for j in (2, 3, 4)])
+    square = value**2
+    return np.array([np.sum(square), np.sum(square * value), np.sum(square**2)])

@@ -17,11 +17,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from taurank._types import Floats
 from taurank._validation import check_integer, check_number
 from taurank.errors import InputError, first_line, show
 from taurank.evaluation.rankers import as_scores
-
-Floats = npt.NDArray[np.float64]
 
 DEFAULT = ("CP@10", "CP@100", "CDCG", "CAR")
 OUTCOME_DEFAULT = ("P@10", "P@100", "DCG", "AR")
@@ -65,7 +64,11 @@ class Metric:
         """The worth of rank 1 … n_items, so that Δ_u = Σ_i weight(r_ui) · gain_ui (the paper's λ / I)."""
         if self.area:
             raise InputError(f"{self.name} is not a weighted sum of gains; C{self.name} is, for any gains.")
-        return self.unscaled(n_items) * self.factor(n_items)
+        return self.scaled(n_items)
+
+    def scaled(self, n_items: int) -> Floats:
+        """``weights``; of AUC those of the sum it is computed from."""
+        return self.unscaled(n_items) * (1.0 if self.area else self.factor(n_items))
 
     def factor(self, n_items: int) -> float:
         """``scale(n_items)``, checked."""

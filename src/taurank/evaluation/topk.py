@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from taurank._jit import compiled
+from taurank.evaluation.rank_kernels import descending
 
 STRETCH = 128
 _SORT_PAYS = 256  # deeper lists than this: insertions cost more than sorting the row
@@ -62,8 +63,7 @@ def best_first(scores: npt.NDArray[Any], depth: int) -> Listing:
     """All columns by descending score, or at least those that share the first ``depth`` ranks, ties included."""
     rows, n = scores.shape
     if depth > min(_SORT_PAYS, n - 1):
-        order = np.argsort(-scores, axis=1, kind="stable").astype(np.int32)
-        return Listing(order, np.full(rows, n, np.int64), np.full(rows, -np.inf, scores.dtype))
+        return Listing(descending(scores), np.full(rows, n, np.int64), np.full(rows, -np.inf, scores.dtype))
     top = best(scores, depth)
     above, tied = np.empty(rows, np.int64), np.empty(rows, np.int64)
     _count_ties(scores, top.values, above, tied)

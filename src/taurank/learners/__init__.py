@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from taurank.data.schema import Array
+from taurank.data.storage import Array
 from taurank.learners.base import Learner, learner_name
 from taurank.learners.baselines import Popular, Random
 from taurank.learners.batch_scoring import scorer

@@ -22,17 +22,16 @@ from taurank._choices import UnknownItems, UnknownUsers
 from taurank._threads import one_blas_thread
 from taurank._types import Codes, Floats32
 from taurank._validation import check_instance
-from taurank.data import archive
+from taurank.data import shards, storage
 from taurank.data.features import Features
 from taurank.data.files import known_kind
 from taurank.data.fingerprint import fingerprint
-from taurank.data.ids import Ids, ids_to_bytes
+from taurank.data.ids import Ids, ids_to_arrays
 from taurank.data.log import Log
 from taurank.data.remote import RemoteLog, engine
-from taurank.data.schema import Array
 from taurank.data.shards import ShardedArray
+from taurank.data.storage import Array
 from taurank.errors import InputError
-from taurank.learners import sharded
 from taurank.learners.options import FitOptions, Record, TrainingOptions, UpdateOptions, history_frame, takes
 from taurank.learners.recommend import Fitted, Request
 from taurank.learners.update import NewRows, WithNewUsers, bought_by_item, has_new_users, rows_of_new_users
@@ -357,33 +356,36 @@ class Learner(ABC):
         return WithNewUsers(self, self.fold_in(history, features=features))
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Store the fitted learner in exactly one file at ``path``; ``taurank.load`` brings it back.
+        """Store the fitted learner as a file; ``taurank.load`` brings it back.
 
-        The checkpoint of its fit, if there was one, is removed after the file is written.
+        A model that a cluster has fitted in shards becomes a folder, whose name has no ending. The checkpoint of its
+        fit, if there was one, is removed after the model is written.
         """
+        metadata, arrays = self.contents()
+        if any(isinstance(array, ShardedArray) for array in arrays.values()):
+            stored = shards.write_folder(path, "model", metadata, arrays)
+            self._set_state({name: stored[name] for name in self._state()[0]}, metadata)
+        else:
+            storage.write(path, "model", metadata, arrays)
+        if checkpoint := self.__dict__.pop("_checkpoint", None):
+            checkpoint.remove()
+
+    def contents(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """What a file has of a fitted learner: metadata and arrays."""
         from taurank import __version__
 
         self._fitted("users_")
         state, facts = self._state()
-        arrays = {"popularity": self.popularity_, **state}
-        arrays["ids"] = np.frombuffer(ids_to_bytes(self.users, self.items), np.uint8)
+        types, ids = ids_to_arrays(self.users, self.items)
         metadata = {
             **facts,
             "learner": learner_name(type(self)),
             "taurank": __version__,
             "hyper_parameters": self.hyper_parameters(),
             "log_fingerprint": self.log_fingerprint_,
+            "ids": types,
         }
-        if any(isinstance(array, ShardedArray) for array in arrays.values()):
-            sharded.save(path, metadata, arrays)
-            stored = sharded.load(path)[1]
-            self.popularity_ = stored.pop("popularity")
-            del stored["ids"]
-            self._set_state(stored, facts)
-        else:
-            archive.write(path, "model", metadata, arrays)
-        if checkpoint := self.__dict__.pop("_checkpoint", None):
-            checkpoint.remove()
+        return metadata, {**ids, "popularity": self.popularity_, **state}
 
     def _state(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """What ``save`` stores of the fit: the arrays that ``stored`` declares, and metadata for JSON."""

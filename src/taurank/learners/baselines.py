@@ -14,7 +14,7 @@ from taurank._types import Floats32
 from taurank._validation import generator
 from taurank.data.ids import Codes
 from taurank.data.log import Log
-from taurank.data.schema import Array
+from taurank.data.storage import Array
 from taurank.learners.base import Learner
 
 

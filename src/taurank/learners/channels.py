@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import os
-import zipfile
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -15,19 +12,20 @@ import numpy.typing as npt
 
 from taurank._threads import one_blas_thread
 from taurank._validation import check_instance, check_integer, check_number
+from taurank.data import storage
 from taurank.data.channels import Channels
-from taurank.data.files import atomic_path
 from taurank.data.ids import Codes
 from taurank.errors import InputError
 from taurank.evaluation import topk
 from taurank.learners.base import Learner
 from taurank.learners.recommend import MAX_EFFECT
-from taurank.learners.registry import load
+from taurank.learners.registry import from_contents
 
 if TYPE_CHECKING:
     import pandas as pd
 
 BLOCK = 256  # users
+KIND = "channels"  # of file
 
 
 @dataclass(frozen=True)
@@ -94,27 +92,23 @@ class BestChannel:
         return pd.concat(parts, ignore_index=True)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the fitted learners of all channels to one file, a ZIP archive of their models."""
+        """Write the fitted learners of all channels to one file."""
         self._first()
-        with TemporaryDirectory() as folder, atomic_path(path) as target, zipfile.ZipFile(target, "w") as archive:
-            for number, (channel, learner) in enumerate(self.learners.items()):
-                learner.save(Path(folder) / str(number))
-                archive.write(Path(folder) / str(number), channel)
+        metadata, arrays = {}, {}
+        for number, (channel, learner) in enumerate(self.learners.items()):
+            metadata[channel], own = learner.contents()
+            arrays.update({f"{number}/{name}": array for name, array in own.items()})
+        storage.write(path, KIND, {"channels": metadata}, arrays)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], trust: Iterable[str] = ()) -> Self:
         """The learners that ``save`` wrote; ``trust`` as in ``taurank.load``."""
+        metadata, arrays = storage.read(path, KIND)
         learners = {}
-        try:
-            with TemporaryDirectory() as folder, zipfile.ZipFile(path) as archive:
-                for number, channel in enumerate(archive.namelist()):
-                    model = Path(folder) / str(number)
-                    model.write_bytes(archive.read(channel))
-                    learners[channel] = load(model, trust)
-        except FileNotFoundError:
-            raise InputError(f"'{os.fspath(path)}' does not exist.") from None
-        except (zipfile.BadZipFile, zipfile.LargeZipFile, OSError) as error:
-            raise InputError(f"'{os.fspath(path)}' is not a saved BestChannel: {error}.") from error
+        for number, (channel, own) in enumerate(metadata["channels"].items()):
+            start = f"{number}/"
+            parts = {name.removeprefix(start): array for name, array in arrays.items() if name.startswith(start)}
+            learners[channel] = from_contents(os.fspath(path), own, parts, trust)
         return cls(learners)
 
     def _first(self) -> Learner:

@@ -16,7 +16,7 @@ import numpy as np
 from taurank._types import Codes, Floats, Floats32
 from taurank._validation import check_number
 from taurank.data.log import Log
-from taurank.data.schema import Array
+from taurank.data.storage import Array
 from taurank.errors import InputError
 from taurank.learners.pairs import COUNTS, PairLearner, Pairs, added, count, stored_pairs
 

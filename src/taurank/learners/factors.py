@@ -20,7 +20,7 @@ from taurank._types import Codes, Floats32
 from taurank._validation import check_number, generator
 from taurank.data.ids import Ids
 from taurank.data.log import Log
-from taurank.data.schema import Array
+from taurank.data.storage import Array
 from taurank.errors import InputError, TooLittleData
 from taurank.learners import holdout
 from taurank.learners.base import Learner

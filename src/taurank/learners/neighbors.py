@@ -12,7 +12,7 @@ from scipy.sparse import csr_array, diags_array
 from taurank._types import Codes, Floats, Floats32, Longs
 from taurank._validation import check_choice, check_number
 from taurank.data.log import Log
-from taurank.data.schema import Array
+from taurank.data.storage import Array
 from taurank.learners.pairs import PairLearner, Pairs, added, beside, count, stored_pairs
 
 BLOCK = 256  # users whose similarities are in memory at once

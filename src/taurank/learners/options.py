@@ -6,7 +6,7 @@ import inspect
 import os
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property, wraps
 from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar
 
@@ -18,9 +18,9 @@ from taurank.data.features import Features
 from taurank.data.files import check_target, is_folder
 from taurank.data.log import Log
 from taurank.data.remote import RemoteGains
-from taurank.errors import InputError, OverlapWarning, TrainingLogWarning, UnfinishedWarning
+from taurank.errors import InputError, TrainingLogWarning, UnfinishedWarning
 from taurank.estimation.gains import Gains
-from taurank.evaluation.evaluate import evaluate
+from taurank.evaluation.measurement import Measurement
 from taurank.evaluation.metrics import Metric, parse
 from taurank.evaluation.rankers import Ranker
 
@@ -108,29 +108,13 @@ class TrainingOptions:
         return choose_users(users, self.validation_users, seed=0) if len(users) > self.validation_users else None
 
     @cached_property
-    def _sampled_gains(self) -> Any:
-        """The validation, without the rows of users that are not sampled where nothing else needs them.
-
-        An estimate that also counts cells without a row is made from its whole log.
-        """
-        gains = self.gains
-        if not isinstance(gains, Gains) or self.sample is None or (gains.estimator and gains.estimator.is_dense):
-            return gains
-        rows = np.isin(gains.user, self.sample)
-        columns = {name: getattr(gains, name)[rows] for name in ("user", "item", "time", "value")}
-        return replace(gains, log=None, estimator=None, **columns)
+    def _measurement(self) -> Measurement | None:
+        """What checks measure a learner by, prepared once."""
+        return None if self.gains is None else Measurement.prepare(self.gains, list(self.metrics), users=self.sample)
 
     def measure(self, learner: Ranker, threads: int | None = None) -> dict[str, float]:
         """The validation metrics by name; empty without validation."""
-        if self.gains is None:
-            return {}
-        with warnings.catch_warnings():
-            for known in (OverlapWarning, TrainingLogWarning):  # noise once per check; see warn_of_training_log
-                warnings.simplefilter("ignore", known)
-            result = evaluate(learner, self._sampled_gains, list(self.metrics), threads=threads)
-        if self.sample is None:
-            return {metric.name: float(result[metric.name].mean) for metric in self.metrics}
-        return {one.name: float(np.nanmean(result[one.name].per_user[self.sample])) for one in self.metrics}
+        return {} if self._measurement is None else self._measurement.means(learner, threads)
 
     def merit(self, metrics: dict[str, float]) -> float:
         """The first metric, signed so that larger is better."""

@@ -16,7 +16,7 @@ from taurank._arrays import group, index_type, row_order
 from taurank._jit import compiled
 from taurank._types import Codes, Floats, Floats32, Longs, Mask
 from taurank.data.log import Log
-from taurank.data.schema import Array
+from taurank.data.storage import Array
 from taurank.learners.base import Learner
 
 COUNTS = ("rows", "treated", "treated_positives", "control_positives")
@@ -76,6 +76,12 @@ class Pairs:
         item, rows, each = (np.asarray(column) for column in (self.item, self.rows, counts))  # of files, perhaps
         _add_by_item(item, rows, each, sums)
         return sums
+
+    def bought_by_user(self) -> Floats:
+        return np.bincount(self.user, self.positives, self.n_users).astype(np.float64)
+
+    def bought_by_item(self) -> Floats:
+        return np.bincount(self.item, self.positives, self.n_items).astype(np.float64)
 
     def mean_chances(self) -> Floats:
         """For each item, how many chances a pair without rows had on average."""

@@ -16,7 +16,7 @@ from scipy.special import expit
 from taurank._types import Codes, Floats32
 from taurank._validation import check_number
 from taurank.data.log import Log
-from taurank.data.schema import Array
+from taurank.data.storage import Array
 from taurank.errors import TooLittleData
 from taurank.learners.eligible import arm_sampler, cells_of, class_sampler
 from taurank.learners.factors import REGULARIZATION_GRID, DrawnLearner, FactorLearner

@@ -8,12 +8,11 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from taurank.data import archive
+from taurank.data import shards, storage
 from taurank.data.files import is_folder
-from taurank.data.ids import Ids, ids_from_bytes
-from taurank.data.schema import Array, check_arrays
+from taurank.data.ids import ids_from_arrays
+from taurank.data.storage import Array, check_arrays
 from taurank.errors import InputError, first_line
-from taurank.learners import sharded
 from taurank.learners.base import Learner, class_path
 from taurank.learners.baselines import Popular, Random
 from taurank.learners.counting import CountingBayes
@@ -72,21 +71,26 @@ def _imported(path: str) -> type[Learner]:
 
 
 def load(path: str | os.PathLike[str], trust: Iterable[str] = ()) -> Learner:
-    """A fitted learner from the file that ``save`` wrote.
+    """A fitted learner from the file or folder that ``save`` wrote.
 
     A class that is not taurank's own must be imported, which runs code: name the modules (or packages) that
     may be imported in ``trust``. A class that this process has already imported needs no trust.
     """
-    metadata, arrays = sharded.load(path) if is_folder(path) else archive.read(path, "model")
-    name = metadata.get("learner") if isinstance(metadata, dict) else None
+    metadata, arrays = shards.read_folder(path, "model") if is_folder(path) else storage.read(path, "model")
+    return from_contents(os.fspath(path), metadata, arrays, trust)
+
+
+def from_contents(path: str, metadata: Mapping[str, Any], arrays: dict[str, Any], trust: Iterable[str]) -> Learner:
+    """The learner whose ``contents`` were stored; ``path`` is where, for messages."""
+    name = metadata.get("learner")
     if not isinstance(name, str):
-        raise InputError(f"'{os.fspath(path)}' does not say which learner it contains; save the model again.")
-    kind = _class_in_file(name, os.fspath(path), [trust] if isinstance(trust, str) else list(trust), metadata)
+        raise InputError(f"'{path}' does not say which learner it contains; save the model again.")
+    kind = _class_in_file(name, path, [trust] if isinstance(trust, str) else list(trust), metadata)
     try:
         return _restored(kind, metadata, arrays)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise InputError(
-            f"'{os.fspath(path)}' is not a consistent {kind.__name__} model: {first_line(error)}; save it again."
+            f"'{path}' is not a consistent {kind.__name__} model: {first_line(error)}; save it again."
         ) from error
 
 
@@ -109,9 +113,9 @@ def _class_in_file(name: str, path: str, trust: list[str], metadata: Mapping[str
     return _imported(name)
 
 
-def _restored(kind: type[Learner], metadata: Mapping[str, Any], arrays: archive.Arrays) -> Learner:
+def _restored(kind: type[Learner], metadata: Mapping[str, Any], arrays: dict[str, Any]) -> Learner:
     learner = kind(**metadata["hyper_parameters"])
-    users, items = _catalog(arrays)
+    users, items = ids_from_arrays(metadata.get("ids"), arrays, "user_id", "item_id")
     kind_of = str(arrays["popularity"].dtype) if "popularity" in arrays else ""
     popularity = "float64" if kind_of == "float64" else "int64"  # fractions where the log had values
     schema = {"popularity": Array(popularity, ("items",), minimum=0.0), **kind.stored}
@@ -122,13 +126,6 @@ def _restored(kind: type[Learner], metadata: Mapping[str, Any], arrays: archive.
     trained_on = metadata.get("log_fingerprint")
     learner.log_fingerprint_ = trained_on if isinstance(trained_on, str) else None
     return learner
-
-
-def _catalog(arrays: archive.Arrays) -> tuple[Ids, Ids]:
-    lists = ids_from_bytes(arrays.pop("ids").tobytes())
-    if [ids.column for ids in lists] != ["user_id", "item_id"]:
-        raise ValueError("its lists of ids are not those of users and items")
-    return lists[0], lists[1]
 
 
 __all__ = ["LEARNERS", "class_path", "learner_class", "load"]

@@ -21,7 +21,7 @@ import numpy as np
 from taurank._progress import Progress
 from taurank._threads import worker_count
 from taurank._types import Floats32
-from taurank.data import archive
+from taurank.data import storage
 from taurank.data.files import check_target
 from taurank.data.fingerprint import fingerprint
 from taurank.errors import DivergedError, InputError
@@ -185,13 +185,13 @@ class Checkpoint:
         arrays = {"users": state.tables.users, "items": state.tables.items}
         if state.best_tables:
             arrays |= {"best_users": state.best_tables.users, "best_items": state.best_tables.items}
-        archive.write(self.path, "checkpoint", {"identity": self.identity, **progress_of(state)}, arrays)
+        storage.write(self.path, "checkpoint", {"identity": self.identity, **progress_of(state)}, arrays)
 
     def read(self) -> State | None:
         """The state to resume from; None if there is no file yet."""
         if not self.path.exists():
             return None
-        progress, arrays = archive.read(self.path, "checkpoint")
+        progress, arrays = storage.read(self.path, "checkpoint")
         check_identity(self.path, progress, self.identity)
         arrays = {name: aligned(array) for name, array in arrays.items()}
         tables = Factors(arrays["users"], arrays["items"])
@@ -202,7 +202,7 @@ class Checkpoint:
     def remove(self) -> None:
         """Remove the file of a finished fit, unless another fit has replaced it meanwhile."""
         with suppress(InputError):  # no longer a checkpoint
-            if archive.read(self.path, "checkpoint")[0].get("identity") == self.identity:
+            if storage.read(self.path, "checkpoint")[0].get("identity") == self.identity:
                 self.path.unlink(missing_ok=True)
 
 

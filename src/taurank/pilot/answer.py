@@ -12,7 +12,7 @@ import pandas as pd
 
 from taurank.data.log import Log
 from taurank.errors import InputError
-from taurank.evaluation.estimates import Estimate
+from taurank.evaluation.results import Comparison, Difference
 from taurank.pilot.config import PilotConfig
 from taurank.pilot.gate import Gate, candidates_of, visits_of
 from taurank.pilot.learning import Ranking
@@ -51,7 +51,7 @@ class Pilot:
     """
 
     answer: Answer
-    estimate: Estimate | None
+    estimate: Comparison | None
     gate: Gate
     rankings: Mapping[str, Ranking]
     model: Ranking | None
@@ -69,26 +69,17 @@ class Pilot:
         k, compared = self.config.pilot.k, self.estimate
         if compared is None:
             return pd.DataFrame()
-        own = self.of_segment(compared.table, segment)
-        own = own[own["recommended"]].set_index("ranker")
-        other = self.of_segment(compared.differences, segment).set_index("ranker")
+        metric, compared = self.config.pilot.metric, compared if segment == "all" else compared.segments[segment]
         rows = []
-        for name in own.index:
-            row: Any = own.loc[name]
-            apart: Any = other.loc[name] if name in other.index else None
+        for name, result in compared.items():
+            own, apart = result[metric], compared.differences.get((name, metric))
             rows.append({
-                "ranking": name, "purchases": number(k * row["estimate"]),
-                "interval": span(k * row["low"], k * row["high"]), f"minus {compared.baseline}":
-                "" if apart is None else number(k * apart["difference"]),
-                "paired interval": "" if apart is None else span(k * apart["low"], k * apart["high"]),
-                "believe": "yes" if row["believe"] else "no",
+                "ranking": name, "purchases": number(k * own.mean), "interval": span(k * own.low, k * own.high),
+                f"minus {compared.baseline}": "" if apart is None else number(k * apart.difference),
+                "paired interval": "" if apart is None else span(k * apart.low, k * apart.high),
+                "believe": "yes" if own.verdict is not None and own.verdict.believe else "no",
             })  # fmt: skip
         return pd.DataFrame(rows)
-
-    def of_segment(self, frame: pd.DataFrame, segment: str = "all") -> pd.DataFrame:
-        """The rows of a frame of the estimate about the pilot's metric and a segment of users."""
-        frame = frame[frame["metric"] == self.config.pilot.metric]
-        return frame[frame["segment"] == segment] if "segment" in frame else frame
 
     def __repr__(self) -> str:
         return f"Pilot({self.answer.sentence!r})"
@@ -102,24 +93,22 @@ class Pilot:
         return "\n".join([*lines, *table, ""])
 
 
-def decide(config: PilotConfig, estimate: Estimate, log: Log, bought_anyway: Callable[[], float]) -> Answer:
+def decide(config: PilotConfig, estimate: Comparison, log: Log, bought_anyway: Callable[[], float]) -> Answer:
     """The estimate's choice; ``bought_anyway`` is asked for only where an experiment has to be designed."""
+    verdict = estimate.verdict
+    assert verdict is not None
     if estimate.choice is None:
-        verdict = estimate.verdict
         return unknown(config, verdict.reason, verdict.next_step, log, bought_anyway())
-    rows = estimate.differences
-    if "segment" in rows:
-        rows = rows[rows["segment"] == "all"]
-    rows = rows[rows["metric"] == config.pilot.metric].set_index("ranker")
+    pairs = {name: pair for (name, metric), pair in estimate.differences.items() if metric == config.pilot.metric}
     baseline = name_of(estimate.baseline)
     if estimate.choice != estimate.baseline:
-        sentence = f"Show {estimate.choice}: {_difference(config, rows.loc[estimate.choice])} than {baseline}."
-        return Answer("show", estimate.choice, sentence, estimate.verdict.next_step)
+        sentence = f"Show {estimate.choice}: {_difference(config, pairs[estimate.choice])} than {baseline}."
+        return Answer("show", estimate.choice, sentence, verdict.next_step)
     sentence = f"Keep {baseline}: no other ranking was compared."
-    if len(rows):
-        best: Any = rows["difference"].idxmax()
-        sentence = f"Keep {baseline}: of the others {best} comes closest, and {_difference(config, rows.loc[best])}."
-    return Answer("keep", estimate.choice, sentence, estimate.verdict.next_step)
+    if pairs:
+        best = max(pairs, key=lambda name: pairs[name].difference)
+        sentence = f"Keep {baseline}: of the others {best} comes closest, and {_difference(config, pairs[best])}."
+    return Answer("keep", estimate.choice, sentence, verdict.next_step)
 
 
 def unknown(config: PilotConfig, reason: str, next_step: str, log: Log, bought_anyway: float) -> Answer:
@@ -140,10 +129,10 @@ def span(low: float, high: float) -> str:
     return f"{low:.3f} to {high:.3f}"
 
 
-def _difference(config: PilotConfig, row: Any) -> str:
+def _difference(config: PilotConfig, pair: Difference) -> str:
     """CP@k is a mean over k items; a shop counts purchases."""
     k = config.pilot.k
-    low, middle, high = (k * float(row[end]) for end in ("low", "difference", "high"))
+    low, middle, high = (k * end for end in (pair.low, pair.difference, pair.high))
     word = "more" if middle >= 0 else "fewer"
     low, high = (low, high) if middle >= 0 else (-high, -low)
     return (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,9 +9,7 @@ from typing import Any
 import numpy as np
 
 from taurank.data.log import Log
-from taurank.errors import OverlapWarning
-from taurank.estimation import gains
-from taurank.evaluation.evaluate import evaluate
+from taurank.evaluation.measurement import Measurement
 from taurank.learners import LEARNERS, Learner, load
 from taurank.pilot.categories import Categories, WithinCategories
 from taurank.pilot.config import Options
@@ -87,13 +84,12 @@ class Learning:
         if len(tried) == 1 or train.n_times == 1:
             return tried[0]
         early, late = train.split(share=VALIDATION_SHARE)
-        metric, measure = self.options.metric, gains.recommended(_some_users(late, self.options.seed))
+        metric = self.options.metric
+        measure = Measurement.prepare(_some_users(late, self.options.seed), metric)
 
         def objective(settings: dict[str, Any], report: Report) -> dict[str, float]:
             model = within(self._fit(name, tried[settings["number"]], early), self.categories)
-            with warnings.catch_warnings():  # the estimates of the test periods say it, for the model that is used
-                warnings.simplefilter("ignore", OverlapWarning)
-                return {metric: evaluate(model, measure, [metric], threads=self.threads)[metric].mean}
+            return measure.means(model, self.threads)
 
         search = Search(
             name, objective, {"number": range(len(tried))}, metric, True, len(tried), "random", ({"number": 0},),

@@ -7,6 +7,7 @@ answer → the chosen learner fitted to everything. Each stage is stored, see ``
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -16,11 +17,11 @@ from typing import Any
 from taurank._progress import Progress
 from taurank.data.files import atomic_path
 from taurank.data.log import Log
-from taurank.errors import InputError, missing_extra
+from taurank.errors import InputError, OverlapWarning, missing_extra
 from taurank.estimation import gains, propensity
-from taurank.evaluation.estimate import estimate
-from taurank.evaluation.estimates import Estimate
 from taurank.evaluation.evaluate import evaluate
+from taurank.evaluation.measurement import Measurement
+from taurank.evaluation.results import Comparison
 from taurank.learners import Popular
 from taurank.pilot.answer import TODAY, Pilot, decide, unknown
 from taurank.pilot.config import PilotConfig
@@ -125,20 +126,23 @@ class _Run:
 
 def compare(
     config: PilotConfig, rankings: Mapping[str, Any], test: Log, small: SmallTables, threads: int | None = None
-) -> Estimate:
+) -> Comparison:
     """All rankings on the last periods, today's first if there is one."""
     today = {} if small.today is None else {TODAY: small.today}
     options = config.pilot
-    return estimate(
-        {**today, **rankings}, test, [options.metric], by=small.segments, level=options.level,
+    with warnings.catch_warnings():  # the verdicts say it
+        warnings.simplefilter("ignore", OverlapWarning)
+        table: Comparison = evaluate(
+        {**today, **rankings}, test, [options.metric], by=small.segments, level=options.level, detail=True,
         unlisted="last" if today else None, threads=threads,
     )  # fmt: skip
+    return table
 
 
 def bought_anyway(k: int, rankings: Mapping[str, Any], test: Log, threads: int | None) -> float:
     """How many of a list's items are bought without help: the most of any ranking's list, shown or not."""
-    results = (evaluate(one, gains.outcome(test), [f"P@{k}"], threads=threads) for one in rankings.values())
-    return k * max(float(result[f"P@{k}"].mean) for result in results)
+    bought = Measurement.prepare(gains.outcome(test), f"P@{k}")
+    return k * max(bought.means(one, threads)[f"P@{k}"] for one in rankings.values())
 
 
 def _write_outputs(result: Pilot, content: bytes, threads: int | None) -> None:

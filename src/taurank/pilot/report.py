@@ -15,7 +15,7 @@ from taurank.pilot.learning import learner_of
 if TYPE_CHECKING:
     import altair as alt
 
-    from taurank.evaluation.estimates import Estimate
+    from taurank.evaluation.results import Comparison
 
 LABELS = {"show": "Show it", "keep": "Keep it", "unknown": "Not known"}
 _UNIT = "extra purchases per {per}, of the first {k} items"
@@ -62,7 +62,7 @@ def _blocks(result: Pilot, plan: str) -> list[Any]:
     ]
 
 
-def _estimates(result: Pilot, estimate: Estimate, steps: list[Any]) -> list[Any]:
+def _estimates(result: Pilot, estimate: Comparison, steps: list[Any]) -> list[Any]:
     from taurank.report import page
 
     options = result.config.pilot
@@ -78,14 +78,13 @@ def _estimates(result: Pilot, estimate: Estimate, steps: list[Any]) -> list[Any]
         page.text(_MEANING.format(level=options.level)),
         page.fold("Why each number is to be believed or not", [page.listed(reasons)]),
     ]
-    if "segment" in estimate.table:
-        labels = [label for label in estimate.table["segment"].unique() if label != "all"]
-        tables = [page.table(result.table(label), caption=str(label)) for label in labels]
+    if estimate.segments:
+        tables = [page.table(result.table(label), caption=label) for label in estimate.segments]
         blocks += [page.heading(f"By {options.segment}"), page.tables(tables)]
     return blocks
 
 
-def _details(result: Pilot, estimate: Estimate) -> list[Any]:
+def _details(result: Pilot, estimate: Comparison) -> list[Any]:
     from taurank.report import page
 
     return [
@@ -94,17 +93,17 @@ def _details(result: Pilot, estimate: Estimate) -> list[Any]:
     ]
 
 
-def chart(result: Pilot, estimate: Estimate) -> alt.LayerChart:
+def chart(result: Pilot, estimate: Comparison) -> alt.LayerChart:
     """The recommended estimates with their intervals; those that are not to be believed are pale."""
     import altair as alt
 
-    rows = result.of_segment(estimate.table)
-    rows = rows[rows["recommended"]]
     k = result.config.pilot.k
-    frame = pd.DataFrame({
-        "ranking": rows["ranker"], "estimate": k * rows["estimate"], "low": k * rows["low"], "high": k * rows["high"],
-        "believe": np.where(rows["believe"], 1.0, 0.35),
-    })  # fmt: skip
+    rows = [
+        {"ranking": name, "estimate": k * one.mean, "low": k * one.low, "high": k * one.high,
+         "believe": 1.0 if one.verdict is not None and one.verdict.believe else 0.35}
+        for name, one in ((name, ranker[result.config.pilot.metric]) for name, ranker in estimate.items())
+    ]  # fmt: skip
+    frame = pd.DataFrame(rows)
     opacity = alt.Opacity("believe:Q", legend=None, scale=None)
     base = alt.Chart(frame, width=420, height=max(120, 34 * len(frame))).encode(
         y=alt.Y("ranking:N", sort=None, title=None), opacity=opacity
@@ -143,8 +142,9 @@ def _facts(result: Pilot) -> pd.DataFrame:
     return pd.DataFrame({"what": list(facts), "how much": list(facts.values())})
 
 
-def _opinions(result: Pilot, estimate: Estimate) -> pd.DataFrame:
-    rows, k = result.of_segment(estimate.table), result.config.pilot.k
+def _opinions(result: Pilot, estimate: Comparison) -> pd.DataFrame:
+    rows, k = estimate.estimators(), result.config.pilot.k
+    rows = rows[rows["segment"] == "all"] if "segment" in rows else rows
     return pd.DataFrame({
         "ranking": rows["ranker"], "estimator": rows["estimator"],
         "purchases": [number(k * value) for value in rows["estimate"]],

@@ -12,8 +12,8 @@ from taurank.data.log import Log
 from taurank.data.reader import read_ids
 from taurank.data.sources import Source, from_files
 from taurank.errors import InputError, first_line, plural, show
+from taurank.evaluation.evaluate import segments_of
 from taurank.evaluation.ranking_tables import TableRanker
-from taurank.evaluation.segments import segments_of
 from taurank.pilot.categories import Categories
 from taurank.pilot.config import PilotConfig
 

@@ -24,8 +24,7 @@ import pandas as pd
 
 from taurank._types import Longs, Mask
 from taurank.data.features import Features
-from taurank.data.files import reason
-from taurank.data.temporary import temporary_folder
+from taurank.data.files import reason, temporary_folder
 from taurank.errors import InputError, first_line, missing_extra
 
 MIN_WEEKS = 10

@@ -20,10 +20,10 @@ from scipy.special import expit, logit
 
 from taurank._types import Floats, Floats32
 from taurank._validation import RandomState, check_integer, check_number, generator
-from taurank.data import archive
-from taurank.data.ids import Catalog, Ids, ids_from_bytes, ids_to_bytes
+from taurank.data import storage
+from taurank.data.ids import Catalog, Ids, ids_from_arrays, ids_to_arrays
 from taurank.data.log import Log
-from taurank.data.schema import Array, check_arrays
+from taurank.data.storage import Array, check_arrays
 from taurank.errors import InputError, plural
 from taurank.estimation.gains import Gains
 from taurank.worlds import sampling
@@ -203,17 +203,17 @@ class World:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the world to one file with a checksum."""
         arrays = {name: getattr(self, name) for name in _STORED if getattr(self, name) is not None}
-        arrays["ids"] = np.frombuffer(ids_to_bytes(self.users, self.items), np.uint8)
-        archive.write(path, "world", {"origin": dict(self.origin)}, arrays)
+        types, ids = ids_to_arrays(self.users, self.items)
+        storage.write(path, "world", {"origin": dict(self.origin), "ids": types}, {**ids, **arrays})
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> World:
         """Read a world that ``save`` wrote."""
-        metadata, arrays = archive.read(path, "world")
-        ids, origin = arrays.pop("ids", np.zeros(0, np.uint8)), metadata.get("origin")
+        metadata, arrays = storage.read(path, "world")
+        origin = metadata.get("origin")
         if not isinstance(origin, dict):
             raise InputError(f"'{os.fsdecode(path)}' is not a valid taurank file: it has no origin; save it again.")
-        users, items = ids_from_bytes(ids.tobytes())
+        users, items = ids_from_arrays(metadata.get("ids"), arrays, "user_id", "item_id")
         try:
             check_arrays(arrays, _STORED, {"users": len(users), "items": len(items)})
         except ValueError as error:

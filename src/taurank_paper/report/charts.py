@@ -130,7 +130,8 @@ def outcome_against_effect(frame: pd.DataFrame) -> list[page.Block]:
 
 def convergence(frame: pd.DataFrame, metric: str) -> list[page.Block]:
     """The validation metric of every trained method by the number of updates."""
-    millions = frame.assign(millions=frame["updates"] / 1e6, mean=frame["value"])
+    trained = frame[frame["updates"] > 0]  # the axis is logarithmic
+    millions = trained.assign(millions=trained["updates"] / 1e6, mean=trained["value"])
     x = alt.X("millions:Q", title="million updates", scale=alt.Scale(type="log"), axis=alt.Axis(tickCount=4))
     return _curves(millions, [metric], x, "{metric} of the validation week by updates")
 

@@ -17,8 +17,7 @@ import numpy as np
 from taurank._validation import check_integer
 from taurank.data.events.periods import Periods, clock_text
 from taurank.data.events.tables import EventTable
-from taurank.data.files import reason
-from taurank.data.temporary import temporary_folder
+from taurank.data.files import reason, temporary_folder
 from taurank.errors import InputError, first_line, show
 
 ENOUGH = 10  # users with events in a stretch of time, so that a period without any there is incomplete

@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from taurank._types import Floats
 from taurank.data.features import Features
 from taurank.data.ids import Ids
-from taurank.learners.empirical_bayes.counts import Floats, Pairs, without_cold
 from taurank.learners.features import Ridge, trust
+from taurank.learners.pairs import Pairs, without_cold
 
 
 @dataclass(frozen=True)

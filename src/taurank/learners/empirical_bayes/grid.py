@@ -13,15 +13,11 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from scipy.special import expit, logit
 
 from taurank._jit import compiled, vectorized
 from taurank._threads import map_blocks
-
-Floats = npt.NDArray[np.float64]
-Integers = npt.NDArray[np.int64]
-Flags = npt.NDArray[np.bool_]
+from taurank._types import Codes, Floats, Longs, Mask
 
 RELAXATION = 1.7
 TILT_STEPS = 60
@@ -29,7 +25,7 @@ STEEPEST = 40.0  # exponent of a tilt: beyond it probabilities vanish to roundin
 TOLERANCE = 1e-7  # of the mean log-likelihood, where EM ends
 SHAPE_ROUNDS, SHAPE_TOLERANCE = 60, 1e-4
 _SMALLEST = 1e-12
-TINY = 1e-300  # a likelihood that is zero to rounding
+_TINY = 1e-300  # a likelihood that is zero to rounding
 
 
 class Grid(NamedTuple):
@@ -53,80 +49,76 @@ def make_grid(rates: Floats, saturation: float = np.inf) -> Grid:
 class Patterns:
     """Distinct counts: unit s owns the patterns start[s] .. start[s + 1]; ``counts`` are n^T, y^T, n^C, y^C."""
 
-    start: Integers
-    counts: npt.NDArray[np.int32]  # 4 × patterns
+    start: Longs
+    counts: Codes  # 4 × patterns
     weight: Floats
 
     @cached_property
-    def treated(self) -> tuple[Integers, Integers]:
-        """The different (n^T, y^T), and which of them each pattern has."""
-        return _different(self.counts[:2])
+    def _arms(self) -> tuple[tuple[Longs, Longs], tuple[Longs, Longs]]:
+        """In each arm the different (n, y), and which of them each pattern has."""
+        return _different(self.counts[:2]), _different(self.counts[2:])
 
-    @cached_property
-    def control(self) -> tuple[Integers, Integers]:
-        return _different(self.counts[2:])
-
-    def likelihoods(self, rates: Floats) -> tuple[Floats, Integers, Floats, Integers]:
-        """Of both arms, the likelihood of the different counts at every rate, and which of them a pattern has."""
-        (treated, of_treated), (control, of_control) = self.treated, self.control
-        return _likelihood(treated, rates), of_treated, _likelihood(control, rates), of_control
+    def data(self, rates: Floats) -> Data:
+        """What kernels need: of both arms, the likelihood of the different counts at every rate."""
+        (treated, of_treated), (control, of_control) = self._arms
+        arms = _likelihood(treated, rates), of_treated, _likelihood(control, rates), of_control
+        return Data(self.start, *arms, self.weight)
 
 
-def _different(counts: npt.NDArray[np.int32]) -> tuple[Integers, Integers]:
+class Data(NamedTuple):
+    """Patterns as kernels see them: in each arm, likelihoods and which of them each pattern has."""
+
+    start: Longs
+    treated: Floats
+    of_treated: Longs
+    control: Floats
+    of_control: Longs
+    weight: Floats
+
+
+class Base(NamedTuple):
+    """What the priors of units start from: the prior ``parents[parent[s]]`` tilted to the unit's means.
+
+    EM on the unit's own patterns has a Dirichlet(pull · start) prior. In ``independent`` units φ_kj = α_k β_j.
+    """
+
+    parents: Floats
+    parent: Longs
+    means: Floats
+    pull: float
+    independent: Mask
+
+
+def _different(counts: Codes) -> tuple[Longs, Longs]:
     base = int(counts.max(initial=0)) + 1
     code, at = np.unique(counts[0].astype(np.int64) * base + counts[1], return_inverse=True)
     return np.stack((code // base, code % base)), at
 
 
-def _likelihood(counts: Integers, rates: Floats) -> Floats:
+def _likelihood(counts: Longs, rates: Floats) -> Floats:
     """r^y (1 − r)^{n − y} of these counts at every rate, scaled so that the largest is 1."""
     trials, positives = counts[:, :, None]
     log = positives * np.log(rates) + (trials - positives) * np.log1p(-rates)
     return np.asarray(np.exp(log - log.max(1, keepdims=True)))
 
 
-def fit_priors(
-    patterns: Patterns, parents: Floats, parent: Integers, means: Floats, pull: float, steps: int, grid: Grid,
-    threads: int | None = 1, independent: Flags | None = None,
-) -> Floats:  # fmt: skip
-    """The prior of every unit: its parent tilted to its means, then EM with a Dirichlet(pull · parent) prior.
-
-    In ``independent`` units φ_kj = α_k β_j.
-    """
-    n = len(patterns.start) - 1
-    separate = np.zeros(n, np.bool_) if independent is None else independent
+def fit_priors(patterns: Patterns, base: Base, steps: int, grid: Grid, threads: int | None = 1) -> Floats:
+    """The prior of every unit: its base, and then EM until nothing moves, at most so many steps."""
+    n, data = len(patterns.start) - 1, patterns.data(grid.rates)
     priors = np.empty((n, len(grid.rates), len(grid.rates)))
-    likelihoods, nothing = patterns.likelihoods(grid.rates), np.empty((0, 0))
-    map_blocks(
-        lambda begin, end: _units(
-            begin, end, patterns.start, *likelihoods, patterns.weight, parents, parent, means, pull, steps, TOLERANCE,
-            grid, priors, nothing, separate,
-        ),
-        n, threads,
-    )  # fmt: skip
+    map_blocks(lambda begin, end: _fit_units(begin, end, data, base, steps, grid, priors), n, threads)
     return priors
 
 
-def posteriors(
-    patterns: Patterns, parents: Floats, parent: Integers, means: Floats, pull: float, steps: int, grid: Grid,
-    threads: int | None = 1, independent: Flags | None = None,
-) -> Floats:  # fmt: skip
+def posteriors(patterns: Patterns, base: Base, steps: int, grid: Grid, threads: int | None = 1) -> Floats:
     """Of every pattern, under its unit's prior: E[μ^T], E[μ^C] and E[(μ^T − μ^C)²], as an array patterns × 3."""
-    moments, n = np.empty((len(patterns.weight), 3)), len(patterns.start) - 1
-    separate = np.zeros(n, np.bool_) if independent is None else independent
-    likelihoods, nothing = patterns.likelihoods(grid.rates), np.empty((0, 0, 0))
-    map_blocks(
-        lambda begin, end: _units(
-            begin, end, patterns.start, *likelihoods, patterns.weight, parents, parent, means, pull, steps, 0.0,
-            grid, nothing, moments, separate,
-        ),
-        n, threads,
-    )  # fmt: skip
+    n, data, moments = len(patterns.start) - 1, patterns.data(grid.rates), np.empty((len(patterns.weight), 3))
+    map_blocks(lambda begin, end: _unit_moments(begin, end, data, base, steps, grid, moments), n, threads)
     return moments
 
 
 def fit_shapes(
-    patterns: Patterns, shapes: Floats, shape: Integers, means: Floats, pull: float, grid: Grid,
+    patterns: Patterns, shapes: Floats, shape: Longs, means: Floats, pull: float, grid: Grid,
     threads: int | None = 1,
 ) -> Floats:  # fmt: skip
     """Shapes from those given: unit s has as its prior the shape ``shape[s]``, tilted to its means.
@@ -141,58 +133,65 @@ def fit_shapes(
     """
     members = np.argsort(shape, kind="stable")
     begin = np.searchsorted(shape[members], np.arange(len(shapes) + 1))
-    likelihoods, fitted = patterns.likelihoods(grid.rates), shapes.copy()
+    data, fitted = patterns.data(grid.rates), shapes.copy()
     map_blocks(
-        lambda first, last: _shapes(
-            first, last, begin, members, patterns.start, *likelihoods, patterns.weight, means, pull,
-            SHAPE_ROUNDS, SHAPE_TOLERANCE, grid, fitted,
-        ),
-        len(shapes), threads,
-    )  # fmt: skip
+        lambda first, last: _shapes(first, last, begin, members, data, means, pull, grid, fitted),
+        len(shapes),
+        threads,
+    )
     return fitted
 
 
 @compiled
-def _units(
-    begin: Any, end: Any, start: Any, treated: Any, of_treated: Any, control: Any, of_control: Any, weight: Any,
-    parents: Any, parent: Any, means: Any, pull: Any, steps: Any, tolerance: Any, grid: Any, priors: Any,
-    moments: Any, independent: Any,
-) -> None:  # fmt: skip
+def _fit_units(begin: Any, end: Any, data: Any, base: Any, steps: Any, grid: Any, priors: Any) -> None:
     for unit in range(begin, end):
-        first, last = start[unit], start[unit + 1]
-        if first == last and len(priors) == 0:
-            continue
-        own = treated, of_treated[first:last], control, of_control[first:last]
-        prior = tilt(parents[parent[unit]], grid, means[unit], np.zeros(2))
-        if independent[unit]:
-            prior = np.outer(prior.sum(1), prior.sum(0))
-        prior = _maximize(prior, own, weight[first:last], pull, steps, tolerance, independent[unit])
-        if len(priors):
-            priors[unit] = prior
-        else:
+        own, weight = _own(data, unit)
+        priors[unit] = _unit_prior(own, weight, base, unit, steps, TOLERANCE, grid)
+
+
+@compiled
+def _unit_moments(begin: Any, end: Any, data: Any, base: Any, steps: Any, grid: Any, moments: Any) -> None:
+    for unit in range(begin, end):
+        first, last = data.start[unit], data.start[unit + 1]
+        if first < last:
+            own, weight = _own(data, unit)
+            prior = _unit_prior(own, weight, base, unit, steps, 0.0, grid)
             _moments(prior, own, grid.rates, moments[first:last])
 
 
 @compiled
+def _own(data: Any, unit: Any) -> Any:
+    """The patterns of one unit, and their weights."""
+    first, last = data.start[unit], data.start[unit + 1]
+    own = data.treated, data.of_treated[first:last], data.control, data.of_control[first:last]
+    return own, data.weight[first:last]
+
+
+@compiled
+def _unit_prior(own: Any, weight: Any, base: Any, unit: Any, steps: Any, tolerance: Any, grid: Any) -> Any:
+    prior = tilt(base.parents[base.parent[unit]], grid, base.means[unit], np.zeros(2))
+    if base.independent[unit]:
+        prior = np.outer(prior.sum(1), prior.sum(0))
+    return _maximize(prior, own, weight, base.pull, steps, tolerance, base.independent[unit])
+
+
+@compiled
 def _shapes(
-    begin: Any, end: Any, member_start: Any, members: Any, start: Any, treated: Any, of_treated: Any,
-    control: Any, of_control: Any, weight: Any, means: Any, pull: Any, rounds: Any, tolerance: Any, grid: Any,
-    fitted: Any,
-) -> None:  # fmt: skip
+    begin: Any, end: Any, member_start: Any, members: Any, data: Any, means: Any, pull: Any, grid: Any, fitted: Any
+) -> None:
     for at in range(begin, end):
         units = members[member_start[at] : member_start[at + 1]]
         exponents, given, share = np.zeros((len(units), 2)), fitted[at].copy(), np.empty_like(fitted[at])
-        for _ in range(rounds):
+        for _ in range(SHAPE_ROUNDS):
             after, before = pull * given, pull * fitted[at]
             for n in range(len(units)):
-                first, last = start[units[n]], start[units[n] + 1]
-                own = treated, of_treated[first:last], control, of_control[first:last]
+                own, weight = _own(data, units[n])
                 prior = tilt(fitted[at], grid, means[units[n]], exponents[n])
-                _responsibilities(prior, own, weight[first:last], share)
+                _responsibilities(prior, own, weight, share)
                 after += prior * share
-                before += prior * weight[first:last].sum()
+                before += prior * weight.sum()
             _relax(fitted[at], after / before)
-            if np.abs(after - before).sum() < tolerance * before.sum():
+            if np.abs(after - before).sum() < SHAPE_TOLERANCE * before.sum():
                 break
 
 
@@ -255,7 +254,7 @@ def _responsibilities(prior: Any, own: Any, weight: Any, share: Any) -> Any:
         back[:] = 0.0
         while p < n and of_treated[p] == run:
             likely = control[of_control[p]]
-            density = max(_dot(mixed, likely), TINY)
+            density = max(_dot(mixed, likely), _TINY)
             value += weight[p] * np.log(density)
             scale = weight[p] / density
             for j in range(size):

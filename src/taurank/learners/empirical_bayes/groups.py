@@ -7,19 +7,17 @@ many of an item's are in each group is estimated here, so that they need no rows
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from taurank.learners.empirical_bayes.counts import Floats, Pairs
+from taurank._types import Bits, Floats
+from taurank.learners.empirical_bayes.prior import BLOCK
+from taurank.learners.pairs import Pairs
 
 SHARE_EDGES = (0.0, 0.1, 0.35, 0.65, 0.9999)
 PROPENSITY_EDGES = (0.01, 0.05, 0.2, 0.6, 0.99)
-
-
-BLOCK = 2**20  # pairs at a time, so that a large log needs no further arrays of its size
 
 
 @dataclass(frozen=True)
@@ -27,7 +25,7 @@ class Groups:
     """The group of every pair that has rows, and the number of absent pairs, items × groups."""
 
     number: int
-    of_pair: npt.NDArray[np.int8]
+    of_pair: Bits
     absent: Floats
 
 
@@ -65,3 +63,8 @@ def by_propensity(pairs: Pairs) -> Groups:
 
 def _blocks(n: int) -> Iterator[slice]:
     return (slice(begin, begin + BLOCK) for begin in range(0, n, BLOCK))
+
+
+GROUPS: dict[str, Callable[[Pairs], Groups]] = {
+    "item": one_group, "exposure": by_exposure, "propensity": by_propensity,
+}  # fmt: skip

@@ -16,9 +16,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from taurank.learners.empirical_bayes.counts import Floats, Integers, Pairs
+from taurank._types import Floats, Floats32, Longs, Mask
+from taurank.learners.pairs import Pairs
 
 LEAST = 0.02  # of x·v, which least squares can make negative
 HIGHEST = 50.0  # of a level: beyond what has been seen, a parabola grows too fast
@@ -27,10 +27,7 @@ STEPS = 50
 PAIRS = 2**20  # visited at a time
 SAMPLED_USERS, BLOCK = 1024, 256  # whose idle pairs are visited, and how many users at a time
 
-Float32s = npt.NDArray[np.float32]
-Link = npt.NDArray[np.float64]  # arms × (a, b, c)
-
-STRAIGHT: Link = np.tile([0.0, 1.0, 0.0], (2, 1))
+STRAIGHT: Floats = np.tile([0.0, 1.0, 0.0], (2, 1))  # arms × (a, b, c)
 
 
 def level(coefficients: Floats, taste: Any) -> Floats:
@@ -45,7 +42,7 @@ def level(coefficients: Floats, taste: Any) -> Floats:
     return np.asarray(np.exp(np.clip(a + (b + c * z) * z, np.log(LEAST), np.log(HIGHEST))))
 
 
-def fit_link(pairs: Pairs, users: Floats, items: Floats, means: Floats, left_out: Float32s) -> Link:
+def fit_link(pairs: Pairs, users: Floats, items: Floats, means: Floats, left_out: Floats32) -> Floats:
     """The regressions of both arms; ``left_out`` is x·v of every pair with rows, without its own counts."""
     points = np.zeros((2, 3, len(EDGES) + 1))
     for begin in range(0, len(pairs.item), PAIRS):
@@ -61,13 +58,13 @@ def fit_link(pairs: Pairs, users: Floats, items: Floats, means: Floats, left_out
     return np.array([_regress(of_arm) for of_arm in points])
 
 
-def _happened(pairs: Pairs, part: slice) -> npt.NDArray[np.bool_]:
+def _happened(pairs: Pairs, part: slice) -> Mask:
     """Which pairs were treated or bought."""
     return np.asarray((pairs.treated[part] > 0) | (pairs.control_positives[part] > 0))
 
 
-def _points(taste: npt.NDArray[Any], expected: Floats, bought: Any) -> Floats:
-    """By parts of x·v: what the items' means let expect, that times z, and what was bought; 3 × parts."""
+def _points(taste: Any, expected: Floats, bought: Any) -> Floats:
+    """By parts of x·v: the counts expected from item means, the same times z, and what was bought; 3 × parts."""
     part = np.searchsorted(EDGES, taste)
     z = np.log(np.clip(taste, LEAST, HIGHEST))
     return np.stack([np.bincount(part, weight, len(EDGES) + 1) for weight in (expected, expected * z, bought)])
@@ -80,7 +77,7 @@ def _idle_blocks(pairs: Pairs, users: Floats, items: Floats, means: Floats) -> I
     sample = sample[:: max(1, everyone // SAMPLED_USERS)]
     weight, absent = everyone / max(1, len(sample)) * means * (pairs.item_cells > 0), pairs.absent_chances()
     for first in range(0, len(sample), BLOCK):
-        block: Integers = sample[first : first + BLOCK]
+        block: Longs = sample[first : first + BLOCK]
         chances = np.tile(absent, (len(block), 1))
         for at, user in enumerate(block):
             own = slice(pairs.start[user], pairs.start[user + 1])

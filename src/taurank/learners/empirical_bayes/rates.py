@@ -15,11 +15,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from taurank._types import Floats, Mask
 from taurank.learners.features import Ridge
-
-Floats = npt.NDArray[np.float64]
 
 STEPS = 60
 
@@ -61,7 +59,7 @@ def _newton(
     return z + np.clip(step, -1.0, 1.0), spread
 
 
-def _moments(z: Floats, spread: Floats, used: npt.NDArray[np.bool_], ridge: Ridge | None) -> tuple[Floats, Floats]:
+def _moments(z: Floats, spread: Floats, used: Mask, ridge: Ridge | None) -> tuple[Floats, Floats]:
     """The mean (of each unit, where there are features), and the covariance around it."""
     mean = z[used].mean(0)
     if ridge is not None:

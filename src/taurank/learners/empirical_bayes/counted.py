@@ -1,4 +1,4 @@
-"""The model: segments (the pairs of one item in one group), their means, their priors, and what follows for a pair.
+"""Priors of counts: segments (the pairs of one item in one group), their means, their priors, and what follows.
 
     all pairs  ─►  clusters of items × groups  ─►  segments
 
@@ -8,24 +8,36 @@ Each level's prior is its parent's, tilted to the level's own means and moved by
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from taurank._arrays import row_order
 from taurank._jit import compiled
-from taurank.data.ids import Codes
-from taurank.learners.empirical_bayes.counts import Floats, Integers, Pairs, distinct
-from taurank.learners.empirical_bayes.grid import Flags, Grid, Patterns, fit_priors, fit_shapes, make_grid, posteriors
-from taurank.learners.empirical_bayes.groups import Groups
+from taurank._types import Codes, Floats, Floats32, Longs, Mask
+from taurank.learners.empirical_bayes.covariates import NOTHING_KNOWN, Covariates
+from taurank.learners.empirical_bayes.grid import (
+    Base,
+    Grid,
+    Patterns,
+    fit_priors,
+    fit_shapes,
+    make_grid,
+    make_rates,
+    posteriors,
+)
+from taurank.learners.empirical_bayes.groups import GROUPS, Groups
+from taurank.learners.empirical_bayes.prior import Prior, Setting, effect
 from taurank.learners.empirical_bayes.rates import paired_rates
+from taurank.learners.pairs import COUNTS, Pairs, beside, distinct
 
 Shapes = tuple[tuple[int, int], ...]
-# of clusterings: quantiles of treated share × quantiles of control rate; finer where pairs are divided into groups
+# of clusterings: quantiles of treated share × quantiles of control rate
 SHAPES: Shapes = ((2, 6), (3, 5), (4, 4))
-FINER_SHAPES: Shapes = ((3, 6), (4, 4), (5, 5))
+RATES = make_rates(24, 1e-4, 0.98)
+MOST = 0.999  # of a rate
 PAIRS_PER_CLUSTER = 20_000  # fewer clusters, and a stronger pull, where pairs are too few for own distributions
 CLUSTER_STEPS = 300
 CLUSTER_PULL = 30.0
@@ -36,48 +48,90 @@ MAX_CODES = 2**24  # of counts that are numbered by a table instead of sorting
 
 
 @dataclass(frozen=True)
-class Segments:
-    """Everything about the segments that does not depend on the pull toward their cluster.
+class CountPrior(Prior):
+    """The prior of the item, or of the item's pairs in the same group; ``strength`` is the pull to the cluster.
 
-    Where one cluster ends and the next begins is arbitrary, so there are several clusterings; posteriors
-    are averaged over them.
+    Where one cluster ends and the next begins is arbitrary, so there are several clusterings; posteriors are averaged
+    over them.
     """
 
-    patterns: Patterns
-    pair_entry: Integers
-    absent_entry: Integers  # items · groups
-    means: Floats
-    clusterings: tuple[tuple[Floats, Integers], ...]  # the priors of the clusters, and which is each segment's
-    grid: Grid
-    absent_share: Floats  # items × groups
-    independent: Flags  # of each segment: whether the two rates of a pair are
+    shapes: Shapes = SHAPES
+    segments: Segments | None = None
+
+    def fit(self, pairs: Pairs, covariates: Covariates = NOTHING_KNOWN) -> CountPrior:
+        groups, item_rate = GROUPS[self.setting.prior](pairs), item_rates(pairs, covariates.items)
+        return replace(self, segments=segment(pairs, groups, item_rate, self.threads, self.shapes))
+
+    @cached_property
+    def fitted(self) -> Segments:
+        assert self.segments is not None
+        return self.segments
+
+    @cached_property
+    def moments(self) -> Floats:
+        """E[μ^T], E[μ^C] and E[(μ^T − μ^C)²] of every pattern: the mean over clusterings."""
+        segments = self.fitted
+        moments = np.zeros((len(segments.patterns.weight), 3))
+        for parents, parent in segments.clusterings:
+            base = Base(parents, parent, segments.means, self.setting.strength, segments.independent)
+            moments += posteriors(segments.patterns, base, self.setting.steps, segments.grid, self.threads)
+        return moments / len(segments.clusterings)
+
+    @property
+    def absent(self) -> Floats:
+        """The moments of each item's pairs without rows."""
+        segments = self.fitted
+        by_group = self.moments[segments.absent_entry].reshape(*segments.absent_share.shape, 3)
+        return np.asarray(np.einsum("ig,igm->im", segments.absent_share, by_group))
+
+    def pair_rates(self, part: slice, own: bool) -> Floats:
+        segments = self.fitted
+        pairs, item = segments.pairs, segments.pairs.item[part]
+        if not own:
+            unit = item * segments.absent_share.shape[1] + segments.of_pair[part]
+            return np.asarray(np.minimum(segments.means[unit], MOST))
+        rates = self.moments[segments.pair_entry[part], :2]
+        return np.where((pairs.rows[part] > 0)[:, None], rates, self.absent[item, :2])
+
+    def absent_control(self, users: Longs, own: bool) -> Floats:
+        segments = self.fitted
+        if own:
+            return self.absent[None, :, 1]
+        means = np.minimum(segments.means[:, 1], MOST).reshape(segments.absent_share.shape)
+        return np.asarray((segments.absent_share * means).sum(1)[None])
+
+    def pair_effects(self) -> tuple[Floats32, Floats32]:
+        mean, deviation = effect(self.moments)
+        return mean[self.fitted.pair_entry], deviation[self.fitted.pair_entry]
 
 
 @dataclass(frozen=True)
-class Posterior:
-    """E[μ^T], E[μ^C], E[(μ^T − μ^C)²] of every pattern, which of them each pair has, and of absent pairs by item."""
+class Segments:
+    """Everything about the segments that does not depend on the pull toward their cluster."""
 
-    pattern: Floats
-    pair_entry: Integers
-    absent: Floats
-
-    @property
-    def pair(self) -> Floats:
-        return np.asarray(self.pattern[self.pair_entry])
+    pairs: Pairs
+    of_pair: Any  # the group of each pair
+    patterns: Patterns
+    pair_entry: Longs
+    absent_entry: Longs  # items · groups
+    means: Floats
+    clusterings: tuple[tuple[Floats, Longs], ...]  # the priors of the clusters, and which is each segment's
+    grid: Grid
+    absent_share: Floats  # items × groups
+    independent: Mask  # of each segment: whether the two rates of a pair are
 
 
 def segment(
-    pairs: Pairs, groups: Groups, rates: Floats, item_rate: Floats, threads: int | None = 1, shapes: Shapes = ()
+    pairs: Pairs, groups: Groups, item_rate: Floats, threads: int | None = 1, shapes: Shapes = SHAPES
 ) -> Segments:
-    """``item_rate`` are the mean rates of the items, as ``item_rates`` has them; no ``shapes`` are the usual ones."""
-    shapes = shapes or (SHAPES if groups.number == 1 else FINER_SHAPES)
+    """``item_rate`` are the mean rates of the items, as ``item_rates`` has them."""
     patterns, pair_entry, absent_entry = _patterns(pairs, groups)
     items, of_group = np.divmod(np.arange(pairs.n_items * groups.number), groups.number)
     positives, trials = _totals(patterns)
     means = _segment_rates(positives, trials, item_rate[items], groups.number)
     share = groups.absent / np.maximum(groups.absent.sum(1, keepdims=True), 1e-300)
     share[groups.absent.sum(1) == 0, 0] = 1.0
-    grid = make_grid(rates, SATURATION if groups.number == 1 else np.inf)
+    grid = make_grid(RATES, SATURATION if groups.number == 1 else np.inf)
     independent = _always_treated(trials, groups.number)
     one = _prior_of_all(patterns, means, grid, threads)
     clusterings = []
@@ -85,24 +139,38 @@ def segment(
         parent = _clusters(pairs, item_rate, shape)[items] * groups.number + of_group
         number = shape[0] * shape[1]
         clusterings.append((_parents(patterns, one, parent, means, grid, number, independent, threads), parent))
-    of_segment = np.tile(independent, pairs.n_items)
-    return Segments(patterns, pair_entry, absent_entry, means, tuple(clusterings), grid, share, of_segment)
+    return Segments(
+        pairs, groups.of_pair, patterns, pair_entry, absent_entry, means, tuple(clusterings), grid, share,
+        np.tile(independent, pairs.n_items),
+    )  # fmt: skip
 
 
-def posterior(segments: Segments, pull: float, steps: int, own: float = 1.0, threads: int | None = 1) -> Posterior:
-    """The mean over clusterings; ``own`` is the weight of priors that the segments' own pairs have moved."""
-    moments = np.zeros((len(segments.patterns.weight), 3))
-    for parents, parent in segments.clusterings:
-        for weight, moves in ((own, steps), (1.0 - own, 0)):
-            if weight:
-                moments += weight * posteriors(
-                    segments.patterns, parents, parent, segments.means, pull, moves, segments.grid, threads,
-                    segments.independent,
-                )  # fmt: skip
-    moments /= len(segments.clusterings)
-    share = segments.absent_share
-    absent = moments[segments.absent_entry].reshape(*share.shape, 3)
-    return Posterior(moments, segments.pair_entry, np.einsum("ig,igm->im", share, absent))
+def fold_counts(
+    known: Pairs, new: Pairs, setting: Setting, item_rate: Floats | None, threads: int | None
+) -> tuple[tuple[Floats32, Floats32], tuple[Floats32, Floats32]]:
+    """Effects of the pairs of users that appeared after the fit, and of each item's pairs without rows.
+
+    ``item_rate`` are the mean rates of the items if they follow from more than their counts. The new users' pairs are
+    scored together with those of the model, with a weight of 0. Their pairs without rows had other chances than
+    those of the model, so each group gets one more user who has every item and never a purchase.
+    """
+    of_known, of_new = GROUPS[setting.prior](known), GROUPS[setting.prior](new)
+    number, n_items = of_known.number, known.n_items
+    zeros: dict[str, Any] = dict.fromkeys(COUNTS, np.zeros(number * n_items, np.int32))
+    silent = replace(
+        new, start=np.arange(number + 1) * n_items, item=np.tile(np.arange(n_items, dtype=np.int32), number),
+        **zeros, chances=np.tile(new.absent_chances(), number),
+        user_cells=np.zeros(number), propensity=None,
+    )  # fmt: skip
+    together = beside(beside(known, new), silent)
+    of_silent = np.repeat(np.arange(number, dtype=np.int8), n_items)
+    groups = Groups(number, np.concatenate((of_known.of_pair, of_new.of_pair, of_silent)), of_known.absent)
+    means = item_rates(together) if item_rate is None else item_rate
+    prior = CountPrior(setting, threads, segments=segment(together, groups, means, threads))
+    moments = prior.moments[prior.fitted.pair_entry[len(known.item) :]]
+    own, absent = np.split(moments, [len(new.item)])
+    by_item = np.einsum("ig,gim->im", prior.fitted.absent_share, absent.reshape(number, n_items, 3))
+    return effect(own), effect(by_item)
 
 
 def _affordable(shapes: Shapes, pairs: float) -> list[tuple[int, int]]:
@@ -113,7 +181,7 @@ def _affordable(shapes: Shapes, pairs: float) -> list[tuple[int, int]]:
     return list(dict.fromkeys(scaled))
 
 
-def _patterns(pairs: Pairs, groups: Groups) -> tuple[Patterns, Integers, Integers]:
+def _patterns(pairs: Pairs, groups: Groups) -> tuple[Patterns, Longs, Longs]:
     """The distinct counts of every segment, and which of them those of each pair and of the absent pairs are.
 
     Arrays of the size of the log are the largest part of a fit's memory, so each is dropped after its use.
@@ -141,7 +209,7 @@ def _patterns(pairs: Pairs, groups: Groups) -> tuple[Patterns, Integers, Integer
     return Patterns(begin, np.ascontiguousarray(table[:, found]), weight), entry[:own], entry[own:]
 
 
-def _numbered(pairs: Pairs, absent_chances: Codes, base: int) -> tuple[Integers, Codes]:
+def _numbered(pairs: Pairs, absent_chances: Codes, base: int) -> tuple[Longs, Codes]:
     """The different counts as codes, in order, and which of them each pair, and then each absent one, has."""
     columns = pairs.chances, pairs.treated, pairs.treated_positives, pairs.control_positives
     absent, own = absent_chances.astype(np.int64) * base**3, len(pairs.item)
@@ -202,7 +270,7 @@ def _segment_rates(positives: Floats, trials: Floats, item_rate: Floats, groups:
     return prior * paired_rates(positives, trials * prior)
 
 
-def _clusters(pairs: Pairs, item_rate: Floats, shape: tuple[int, int]) -> Integers:
+def _clusters(pairs: Pairs, item_rate: Floats, shape: tuple[int, int]) -> Longs:
     """Items in quantiles of the treated share × quantiles of the control rate."""
     warm, treated_share = pairs.item_cells > 0, pairs.by_item(pairs.treated)
     of_share, of_rate = (
@@ -211,13 +279,13 @@ def _clusters(pairs: Pairs, item_rate: Floats, shape: tuple[int, int]) -> Intege
     return of_share * shape[1] + of_rate
 
 
-def _quantile(values: Floats, warm: npt.NDArray[np.bool_], parts: int) -> Integers:
+def _quantile(values: Floats, warm: Mask, parts: int) -> Longs:
     """In which part each value is; the parts have equally many of the warm ones."""
     edges = np.quantile(values[warm], np.arange(1, parts) / parts)
     return np.searchsorted(edges, values).astype(np.int64)
 
 
-def _always_treated(trials: Floats, groups: int) -> Flags:
+def _always_treated(trials: Floats, groups: int) -> Mask:
     """Which groups show hardly anything of the control arm.
 
     How a pair's two rates go together there would come from other groups alone, and differences between groups
@@ -231,11 +299,12 @@ def _prior_of_all(patterns: Patterns, means: Floats, grid: Grid, threads: int | 
     whole = np.zeros(len(means), np.int64)
     flat = np.full((1, len(grid.rates), len(grid.rates)), 1.0 / len(grid.rates) ** 2)
     mean = _mean_of(whole, 1, means, _totals(patterns)[1])
-    return fit_priors(_merged(patterns, whole, 1), flat, whole[:1], mean, 1.0, CLUSTER_STEPS, grid, threads)
+    base = Base(flat, whole[:1], mean, 1.0, np.zeros(1, np.bool_))
+    return fit_priors(_merged(patterns, whole, 1), base, CLUSTER_STEPS, grid, threads)
 
 
 def _parents(
-    patterns: Patterns, one: Floats, parent: Integers, means: Floats, grid: Grid, clusters: int, independent: Flags,
+    patterns: Patterns, one: Floats, parent: Longs, means: Floats, grid: Grid, clusters: int, independent: Mask,
     threads: int | None,
 ) -> Floats:  # fmt: skip
     """The priors of clusters × groups, starting at the group that says most about both arms at once.
@@ -250,17 +319,16 @@ def _parents(
     pull = CLUSTER_PULL * max(1.0, PAIRS_PER_CLUSTER * clusters * groups / max(1.0, patterns.weight.sum()))
     for of_group, nearer in _outward(positives.reshape(-1, groups, 2).sum(0)):
         units = np.arange(clusters) * groups + of_group
-        priors[units] = fit_priors(
-            _chosen(merged, units), priors, units + (nearer - of_group), cluster_means[units], pull,
-            CLUSTER_STEPS, grid, threads, np.full(clusters, independent[of_group]),
-        )  # fmt: skip
+        separate = np.full(clusters, independent[of_group])
+        base = Base(priors, units + (nearer - of_group), cluster_means[units], pull, separate)
+        priors[units] = fit_priors(_chosen(merged, units), base, CLUSTER_STEPS, grid, threads)
     if groups == 1:
         alike, shape, alike_means = _alike(patterns, parent, means, trials)
         return fit_shapes(alike, priors, shape, alike_means, pull, grid, threads)
     return priors
 
 
-def _alike(patterns: Patterns, parent: Integers, means: Floats, trials: Floats) -> tuple[Patterns, Integers, Floats]:
+def _alike(patterns: Patterns, parent: Longs, means: Floats, trials: Floats) -> tuple[Patterns, Longs, Floats]:
     """Segments of one parent with about the same means, merged: their patterns, their parent, their means."""
     code = np.column_stack((parent, np.rint(np.log(means) / SAME_MEAN).astype(np.int64)))
     values, unit = np.unique(code, axis=0, return_inverse=True)
@@ -276,7 +344,7 @@ def _outward(positives: Floats) -> list[tuple[int, int]]:
     return [(first, first), *below, *above]
 
 
-def _chosen(patterns: Patterns, units: Integers) -> Patterns:
+def _chosen(patterns: Patterns, units: Longs) -> Patterns:
     """The patterns of some units."""
     first, many = patterns.start[units], np.diff(patterns.start)[units]
     start = np.concatenate(([0], np.cumsum(many)))
@@ -284,13 +352,13 @@ def _chosen(patterns: Patterns, units: Integers) -> Patterns:
     return Patterns(start, np.ascontiguousarray(patterns.counts[:, at]), patterns.weight[at])
 
 
-def _mean_of(unit: Integers, number: int, means: Floats, trials: Floats) -> Floats:
+def _mean_of(unit: Longs, number: int, means: Floats, trials: Floats) -> Floats:
     weight = trials.sum(1) + 1e-9
     total = np.bincount(unit, weight, number) + 1e-300
     return np.stack([np.bincount(unit, weight * arm, number) / total for arm in means.T], 1)
 
 
-def _merged(patterns: Patterns, unit: Integers, number: int) -> Patterns:
+def _merged(patterns: Patterns, unit: Longs, number: int) -> Patterns:
     """The patterns of several segments as those of one unit."""
     of_pattern = np.repeat(unit, np.diff(patterns.start))
     base = int(patterns.counts.max(initial=0)) + 1

@@ -18,15 +18,14 @@ import numpy as np
 import numpy.typing as npt
 
 from taurank._threads import one_blas_thread
+from taurank._types import Floats
 from taurank._validation import check_instance, check_integer
 from taurank.errors import InputError, first_line, plural
 from taurank.estimation.estimators import Caps
-from taurank.evaluation.bootstrap import check_fraction
+from taurank.evaluation.intervals import check_fraction
 from taurank.evaluation.metrics import Metric, parse, position_weights
 from taurank.evaluation.rankers import AnyRanker, Block, Ranking, ranking_of
 from taurank.worlds.world import World
-
-Floats = npt.NDArray[np.float64]
 
 
 def expected(world: World, scores: AnyRanker, metric: str | Metric) -> float:

@@ -22,8 +22,8 @@ from taurank.data.ids import Ids
 from taurank.errors import InputError, OverlapWarning
 from taurank.estimation.gains import Gains
 from taurank.evaluation.evaluate import evaluate
-from taurank.evaluation.metrics import parse, position_weights
-from taurank.evaluation.results import MetricResult
+from taurank.evaluation.intervals import Bootstrap
+from taurank.evaluation.metrics import position_weights
 from taurank.worlds.world import Sample
 
 Floats = npt.NDArray[np.float64]
@@ -309,7 +309,7 @@ def coverage(drawn: Drawn, values: Gains, metric: str, wanted: int = 2000) -> fl
     target = bounds.expected(world, scores, metric)
 
     def covers(per_user: Floats) -> bool:
-        low, high = MetricResult(parse(metric), per_user, per_user.mean(keepdims=True)).interval()
+        low, high = Bootstrap.of([per_user])[0].interval()
         return low <= target <= high
 
     with ThreadPoolExecutor(2) as pool:

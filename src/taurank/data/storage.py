@@ -1,0 +1,199 @@
+"""Models, worlds and checkpoints on disk: safetensors files with JSON metadata and a checksum.
+
+A file has arrays, and in its header the kind of thing it holds, what the arrays mean (as JSON), and a SHA-256 of all
+of it. A file with a valid checksum is still not trusted: every kind of file declares its arrays (``Array``), so that
+one whose parts do not fit together is refused instead of read out of bounds. Nothing is pickled.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import safetensors.numpy
+from safetensors import SafetensorError, safe_open
+
+from taurank.data.files import atomic_path, reason
+from taurank.errors import InputError, first_line
+
+ENTRY = "taurank"  # of the header
+Values = npt.NDArray[Any]
+Arrays = dict[str, Values]
+
+
+def write(path: str | os.PathLike[str], kind: str, metadata: Mapping[str, Any], arrays: Mapping[str, Values]) -> str:
+    """Store ``arrays`` and the JSON-able ``metadata`` as a file of this ``kind``, atomically; return its checksum."""
+    digest, header, plain = _described(kind, metadata, arrays)
+    with atomic_path(path) as temporary:
+        try:
+            safetensors.numpy.save_file(plain, temporary, header)
+        except SafetensorError as error:  # such as a full disk
+            raise InputError(f"'{path}' cannot be written: {first_line(error)}.") from error
+    return digest
+
+
+def read(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Any], Arrays]:
+    """The metadata and arrays of a file of this ``kind``; anything else is refused with a sentence."""
+    if not isinstance(path, (str, os.PathLike)):
+        raise InputError(f"the path of a file is needed, got {path!r}.")
+    name = os.fsdecode(path)
+    try:
+        if not Path(name).is_file():
+            raise InputError(f"the file '{name}' does not exist.")
+        with safe_open(name, framework="numpy") as file:
+            header, arrays = file.metadata() or {}, {field: file.get_tensor(field) for field in file.keys()}  # noqa: SIM118
+    except (OSError, MemoryError) as error:
+        raise InputError(f"'{name}' cannot be read: {reason(error)}.") from error
+    except (SafetensorError, TypeError, KeyError, AttributeError) as error:
+        raise InputError(f"'{name}' is not a complete taurank file ({first_line(error)}); save it again.") from error
+    return _checked(f"'{name}'", kind, header, arrays), arrays
+
+
+def to_bytes(kind: str, metadata: Mapping[str, Any], arrays: Mapping[str, Values]) -> bytes:
+    """What ``write`` would store, for a place within another file."""
+    _, header, plain = _described(kind, metadata, arrays)
+    return safetensors.numpy.save(plain, header)
+
+
+def from_bytes(name: str, data: bytes, kind: str) -> tuple[dict[str, Any], Arrays]:
+    """The metadata and arrays that ``to_bytes`` stored; ``name`` is what a message calls them."""
+    try:
+        arrays = safetensors.numpy.load(data)
+        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]).get("__metadata__", {})
+    except (SafetensorError, ValueError, TypeError, KeyError, RecursionError) as error:
+        raise InputError(f"{name} is corrupt ({first_line(error)}); save the file again.") from error
+    return _checked(name, kind, header, arrays), arrays
+
+
+def is_stored(path: str | os.PathLike[str]) -> bool:
+    """Whether a file looks like one that ``write`` stored, complete or not."""
+    try:
+        with open(path, "rb") as stream:
+            start = stream.read(9)
+    except OSError:
+        return False
+    return start[8:] == b"{" and int.from_bytes(start[:8], "little") < 1 << 30
+
+
+def _described(
+    kind: str, metadata: Mapping[str, Any], arrays: Mapping[str, Values]
+) -> tuple[str, dict[str, str], Arrays]:
+    """The checksum and the header of a file, and its arrays as one block of memory each."""
+    try:
+        text = json.dumps(dict(metadata))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InputError(f"the description of this {kind} cannot be stored as JSON: {first_line(error)}.") from error
+    plain = {name: np.require(array, requirements="C") for name, array in arrays.items()}
+    digest = checksum(kind, text, plain)
+    # one entry: safetensors writes several in any order, and equal models shall be equal files
+    return digest, {ENTRY: json.dumps({"kind": kind, "metadata": text, "sha256": digest})}, plain
+
+
+def checksum(kind: str, metadata: str, arrays: Mapping[str, Values]) -> str:
+    """SHA-256 of everything that a file says."""
+    names = sorted(arrays)
+    shapes = [[name, arrays[name].dtype.str, arrays[name].shape] for name in names]
+    digest = hashlib.sha256(json.dumps([kind, metadata, shapes]).encode())
+    for name in names:
+        digest.update(arrays[name].reshape(-1).view(np.uint8).data)
+    return digest.hexdigest()
+
+
+def _checked(name: str, kind: str, header: Any, arrays: Arrays) -> dict[str, Any]:
+    """The metadata of a file, if it is whole and of this kind."""
+    try:
+        header = json.loads(header[ENTRY])
+        kind_found, text, digest = (header[key] for key in ("kind", "metadata", "sha256"))
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise InputError(f"{name} is not a taurank file.") from error
+    if checksum(kind_found, text, arrays) != digest:
+        raise InputError(f"{name} is corrupt (checksum mismatch); save it again.")
+    if kind_found != kind:
+        raise InputError(f"{name} contains a {kind_found}, expected a {kind}.")
+    try:
+        metadata = json.loads(text)
+    except (ValueError, TypeError, RecursionError):
+        metadata = None
+    if not isinstance(metadata, dict):
+        raise InputError(f"{name} is not a valid taurank file: its metadata are inconsistent; save it again.")
+    return metadata
+
+
+@dataclass(frozen=True)
+class Array:
+    """The declaration of one stored array.
+
+    An axis is a number, ``"users"``, ``"items"``, the name of a hyper-parameter such as ``"factors"``, or any
+    other word for a length that is free but the same wherever the word occurs; ``"users + 1"`` is one more.
+    Floating-point values must be finite and integers ≥ 0; ``minimum`` and ``maximum`` limit them further; with
+    ``below`` they are positions in that axis; ``offsets_of`` names the axis that they divide into stretches, from 0
+    to its length.
+    """
+
+    dtype: str
+    shape: tuple[str | int, ...]
+    below: str | None = None
+    offsets_of: str | None = None
+    minimum: float | None = None
+    maximum: float | None = None
+    optional: bool = False
+
+
+def check_arrays(arrays: Mapping[str, Values], declared: Mapping[str, Array], lengths: Mapping[str, Any]) -> None:
+    """Raise ValueError with a short reason unless ``arrays`` are exactly the declared ones.
+
+    ``lengths`` has the axes that are known; another is taken from the first array that has it.
+    """
+    if missing := sorted(name for name, array in declared.items() if name not in arrays and not array.optional):
+        raise ValueError(f"the array '{missing[0]}' is missing")
+    if unknown := sorted(arrays.keys() - declared.keys()):
+        raise ValueError(f"the array '{unknown[0]}' is unknown")
+    sizes = dict(lengths)
+    for problem in (_shape_problem, _value_problem):
+        for name, array in declared.items():
+            if name in arrays and (text := problem(arrays[name], array, sizes)):
+                raise ValueError(f"the array '{name}' {text}")
+
+
+def _shape_problem(array: Values, declared: Array, sizes: dict[str, Any]) -> str:
+    if array.dtype != np.dtype(declared.dtype):
+        return f"has type {array.dtype}, expected {declared.dtype}"
+    if array.ndim != len(declared.shape):
+        return f"has shape {array.shape}, expected {' × '.join(map(str, declared.shape))}"
+    pairs = zip(declared.shape, array.shape, strict=True)
+    expected = tuple(_length(axis, length, sizes) for axis, length in pairs)
+    return "" if array.shape == expected else f"has shape {array.shape}, expected {expected}"
+
+
+def _length(axis: str | int, length: int, sizes: dict[str, Any]) -> int:
+    """The length that an axis must have; a free axis has the ``length`` it is first seen with."""
+    if isinstance(axis, int):
+        return axis
+    word, _, more = axis.partition(" + ")
+    return int(sizes.setdefault(word, length - int(more or 0))) + int(more or 0)
+
+
+def _value_problem(array: Values, declared: Array, sizes: Mapping[str, int]) -> str:
+    if declared.offsets_of and not _divides(array, sizes[declared.offsets_of]):
+        return f"does not divide its {sizes[declared.offsets_of]:,} entries"
+    if not array.size:
+        return ""
+    low, high = array.min(), array.max()
+    if array.dtype.kind == "f" and not (np.isfinite(low) and np.isfinite(high)):
+        return "has values that are not finite"
+    least = 0 if array.dtype.kind == "i" and declared.minimum is None else declared.minimum
+    most = sizes[declared.below] - 1 if declared.below else declared.maximum
+    if (least is not None and low < least) or (most is not None and high > most):
+        return f"has values out of range, from {low} to {high}"
+    return ""
+
+
+def _divides(offsets: Values, length: int) -> bool:
+    return bool((offsets[1:] >= offsets[:-1]).all()) and offsets[0] == 0 and offsets[-1] == length
