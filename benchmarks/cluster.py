@@ -103,7 +103,7 @@ def compare_threads(log: Path, given: Any) -> None:
     model = learner(factors, given.epochs + 1, workers)
     tables, epoch = model._initial(local, SEED), model.prepare(local)
     with tr.cluster.connect(given.address, workers) as cluster:
-        fleet = DistributedFit(cluster.pool, tr.cluster.read_log(log), model, SEED)
+        fleet = DistributedFit(tr.cluster.read_log(log), model, SEED)
         fleet.load()
         fleet.start()
         seconds, reports = [], []

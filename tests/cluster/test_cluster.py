@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import taurank as tr
+from support.command_line import Command
 from taurank.cli.arguments import read_ranker
 from taurank.cluster import connection, distributed_fit, pieces
 from taurank.cluster import pool as cluster_pool
@@ -176,6 +177,46 @@ def test_what_a_cluster_cannot_take_into_account_is_refused(
         tr.gains.doubly_robust(data[0])
     with pytest.raises(tr.InputError, match="on a cluster, name the estimator"):
         tr.evaluate(tr.Popular().fit(data[0], None), data[1])
+
+
+def test_an_object_store_is_refused_in_one_sentence(data: tuple[Any, Any], models: tuple[Any, Any]) -> None:
+    uses: list[Callable[[Any], Any]] = [
+        tr.Log.read, tr.cluster.read_log, tr.load, models[1].save, models[1].write_recommendations,
+        lambda path: tr.DLCE(**PLAIN).fit(data[0], None, checkpoint=path),
+        lambda path: connection._storage(None, path),
+    ]  # fmt: skip
+    for use in uses:
+        for path in ("s3://bucket/x", Path("s3://bucket/x")):
+            with pytest.raises(tr.InputError, match="is an address in an object store, and only folders are read"):
+                use(path)
+
+
+def test_the_command_does_not_change_the_estimator(taurank: Command, logs: tuple[Path, Path], tmp_path: Path) -> None:
+    """Without --cluster the default is doubly robust, which a cluster does not have; nothing is connected to."""
+    done = taurank("evaluate", tmp_path, logs[1], "--cluster", "127.0.0.1:1")
+    assert done.refused_with("on a cluster, name the estimator: --cap 0.1"), done
+
+
+def test_commands_take_a_model_folder_like_a_file(
+    taurank: Command, models: tuple[Any, Any], logs: tuple[Path, Path], tmp_path: Path
+) -> None:
+    printed = []
+    for name, model in zip(("file", "folder"), models, strict=True):
+        path, updated = tmp_path / name, tmp_path / f"{name}-2"
+        model.save(path)
+        printed.append(taurank("evaluate", path, logs[1], "--format", "json"))
+        for words in (
+            ("update", path, logs[1], "--out", updated),
+            ("recommend", path, "--out", tmp_path / f"{name}.csv"),
+            ("recommend", updated, "--out", tmp_path / f"{name}-2.csv"),
+        ):
+            done = taurank(*words)
+            assert done.code == 0, done
+    assert (tmp_path / "folder").is_dir()
+    assert printed[0].code == 0
+    assert printed[0].out == printed[1].out
+    for end in (".csv", "-2.csv"):
+        assert (tmp_path / f"file{end}").read_bytes() == (tmp_path / f"folder{end}").read_bytes()
 
 
 def test_a_model_folder_can_be_updated(

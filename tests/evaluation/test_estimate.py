@@ -582,7 +582,7 @@ def test_two_times_are_said_before_the_number() -> None:
 def test_a_difference_has_no_rows_that_differ_by_rounding_alone() -> None:
     n = 50
     treated, propensity = np.ones(n, bool), np.full(n, 0.25)
-    weight, outcome = np.linspace(1.0, 2.0, n), np.arange(n) % 2.0
+    weight, outcome = np.linspace(1.0, 2.0, n), (np.arange(n) % 2).astype(np.float64)
     first = Events(np.arange(n), weight, outcome, treated, propensity, weight * outcome)
     nearly = weight * (1.0 + 3 * np.finfo(float).eps)
     nearly[7] *= 1.5

@@ -173,6 +173,8 @@ def evaluate(
     """Evaluate a ranking by true or estimated effects."""
     from taurank.evaluation.evaluate import evaluate as measure
 
+    if cluster is not None and truth is None and estimator is None and cap is None:
+        raise InputError("on a cluster, name the estimator: --cap 0.1 for capped IPS, or --estimator ips.")
     ranker = read_ranker(model, trusted(trust))
     with reader(cluster) as read, warnings.catch_warnings():
         default = Estimator.doubly_robust if cluster is None else Estimator.ips

@@ -18,7 +18,7 @@ from taurank._threads import worker_count
 from taurank._validation import check_integer
 from taurank.cluster.pool import WorkerPool, require_ray
 from taurank.data import remote
-from taurank.data.files import temporary_folder
+from taurank.data.files import check_local, temporary_folder
 from taurank.errors import InputError, first_line, plural
 
 
@@ -50,14 +50,12 @@ class Cluster:
             shutil.rmtree(folder, ignore_errors=True)
 
     def write_recommendations(self, request: Any, folder: Any, users: Any) -> int:
-        from taurank.cluster.recommending import write_recommendations
+        from taurank.cluster.recommendations import write_recommendations
 
-        return write_recommendations(self, request, folder, users)
+        return write_recommendations(self.pool, request, folder, users)
 
 
 FREE_SECONDS = 30.0  # the workers of a program that was killed take a moment to end
-
-_current: list[Cluster] = []
 
 
 @contextmanager
@@ -76,7 +74,7 @@ def connect(
     ray = require_ray()
     if workers is not None:
         check_integer("workers", workers)
-    if _current:
+    if remote.engine() is not None:
         raise InputError("this process is connected to a cluster already; leave the first `with connect(…)` block.")
     with ExitStack() as stack:
         if not ray.is_initialized():
@@ -89,19 +87,17 @@ def connect(
         cluster = Cluster(pool, place)
         stack.callback(cluster.remove_folders)
         stack.callback(pool.close)
-        _current.append(cluster)
         remote.set_engine(cluster)
         try:
             yield cluster
         finally:
-            _current.clear()
             remote.set_engine(None)
             cluster.open = False
 
 
 def _free_cores(ray: Any, workers: int | None) -> int:
     """How many workers to start: those asked for, else one for each free core. Ray itself would wait forever."""
-    began, wanted, told = time.monotonic(), workers or 1, False
+    began, wanted, printed = time.monotonic(), workers or 1, False
     while True:
         cores, free = (int(count().get("CPU", 0)) for count in (ray.cluster_resources, ray.available_resources))
         if free >= wanted:
@@ -109,9 +105,9 @@ def _free_cores(ray: Any, workers: int | None) -> int:
         if cores < wanted:
             raise InputError(f"{wanted} workers need as many cores, and the cluster has {cores}; ask for fewer.")
         waited = time.monotonic() - began
-        if waited > 1.0 and not told and sys.stderr.isatty():
+        if waited > 1.0 and not printed and sys.stderr.isatty():
             print(f"Waiting for {plural(wanted, 'free core')} ({free} of {cores} are free) ...", file=sys.stderr)
-            told = True
+            printed = True
         if waited > FREE_SECONDS:
             raise InputError(
                 f"{wanted} workers need as many free cores, and {free} of the cluster's {cores} are free; "
@@ -122,9 +118,10 @@ def _free_cores(ray: Any, workers: int | None) -> int:
 
 def current() -> Cluster:
     """The open connection."""
-    if not _current:
+    engine = remote.engine()
+    if not isinstance(engine, Cluster):
         raise InputError("no cluster is connected; use `with taurank.cluster.connect(…):` around this.")
-    return _current[-1]
+    return engine
 
 
 def _prepare_own_ray() -> None:
@@ -178,6 +175,7 @@ def _storage(ray: Any, storage: str | os.PathLike[str] | None) -> Path | None:
                 f"the cluster has {len(machines)} machines; name a folder that all of them reach: connect(storage=…)."
             )
         return None
+    check_local(storage)
     folder = Path(storage).resolve()
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""``fit`` on a cluster: which learners can, and the training loop with its checkpoints and losses."""
+"""``fit`` on a cluster: which learners can, what is held out, and the training with its checkpoints."""
 
 from __future__ import annotations
 
@@ -14,12 +14,14 @@ import numpy as np
 from taurank._validation import generator
 from taurank.cluster import counting
 from taurank.cluster.distributed_fit import DistributedFit
-from taurank.cluster.holdout import hold_out
+from taurank.cluster.gains import ClusterGains, Estimate
+from taurank.cluster.pieces import Part, count_rows
 from taurank.cluster.pool import Lost
+from taurank.cluster.rows import ClusterRows
 from taurank.cluster.worker_fit import read_snapshot
 from taurank.data.shards import link_file
 from taurank.errors import InputError, TooLittleData
-from taurank.learners import CountingBayes, FactorLearner, GainsPass, Popular, Random, Record
+from taurank.learners import CountingBayes, FactorLearner, GainsPass, Learner, Popular, Random, Record
 from taurank.learners import holdout as policy
 from taurank.learners.options import FitOptions, history_frame
 from taurank.learners.training import (
@@ -38,7 +40,7 @@ STATE = "state.json"
 FITS = "BPR, DLCE, DLTO, BLCE, CountingBayes, Popular or Random"
 
 
-def fit(learner: Any, log: Any, options: FitOptions) -> list[Record]:
+def fit(learner: Learner, log: ClusterRows, options: FitOptions) -> list[Record]:
     """Fit a learner to a ``ClusterLog``; returns the records of its epochs.
 
     The factors are in files afterwards, opened memory-mapped.
@@ -51,61 +53,84 @@ def fit(learner: Any, log: Any, options: FitOptions) -> list[Record]:
         raise InputError("features are not used on a cluster; leave them out, or fit on one machine (Log.read).")
     if isinstance(learner, GainsPass):
         return _train(learner, log, options)
-    if isinstance(learner, CountingBayes) and type(learner) is CountingBayes:
+    if type(learner) is CountingBayes:
         counting.fit(learner, log)
     elif isinstance(learner, (Popular, Random)):
-        learner.learn(log)
+        learner.learn(log)  # type: ignore[arg-type]  # they count purchases alone
     else:
-        raise InputError(_refusal(learner))
-    records: list[Record] = learner._checked_once(options)
-    return records
+        why = "draws its samples from all cells" if isinstance(learner, FactorLearner) else "needs the whole log"
+        raise InputError(
+            f"{type(learner).__name__} {why} and cannot be fitted on a cluster; fit it on one machine (Log.read), or "
+            f"use {FITS}."
+        )
+    return learner._checked_once(options)
 
 
-def _train(learner: Any, log: Any, options: FitOptions) -> list[Record]:
+def _train(learner: GainsPass, log: ClusterRows, options: FitOptions) -> list[Record]:
     """``FactorLearner._train``, by workers."""
-    schedule, checkpoint = learner._schedule, None
+    full, checkpoint, stored = learner._schedule, None, None
     if options.checkpoint is not None:
-        identity = identity_of(learner, options, schedule, learner.random_state, log)
+        identity = identity_of(learner, options, full, learner.random_state, log)
         checkpoint = FolderCheckpoint(Path(options.checkpoint).resolve(), identity)
-    stored = checkpoint.stored() if checkpoint else None
+        stored = checkpoint.stored()
     held_out = [Record(**one) for one in stored["held_out"]] if stored else _hold_out_run(learner, log, options)
     seed = stored["seed"] if stored else int(generator(learner.random_state).integers(2**63))
-    full, fleet = schedule, DistributedFit(log.cluster.pool, log, learner, seed)
+    schedule, fleet = full, DistributedFit(log, learner, seed)
     if held_out:
-        schedule = policy.refit_schedule(full, held_out, options.best_epoch(held_out), _load(fleet))
+        schedule = policy.refit_schedule(full, held_out, options.best_epoch(held_out), fleet.load())
     state = _run(learner, fleet, schedule, options, held_out, checkpoint)
     put_into(learner, state.result_folder)
     learner.trained_ = np.array([state.best_epoch or state.epoch], np.int64)
     learner.holdout_ = history_frame(held_out, options.metrics)
     if checkpoint:
-        learner._checkpoint = checkpoint
+        learner._checkpoint = checkpoint  # type: ignore[assignment]  # ``save`` removes it
     options.warn_if_improving(type(learner).__name__, held_out or state.history, full.epochs)
     return state.history
 
 
-def _hold_out_run(learner: Any, log: Any, options: FitOptions) -> list[Record]:
+def _hold_out_run(learner: GainsPass, log: ClusterRows, options: FitOptions) -> list[Record]:
     """``FactorLearner._hold_out_run``, by workers: the epochs of a fit to a part of the log, measured on the rest."""
     if not options.holds_out or learner.epochs < policy.MIN_EPOCHS:
         return []
     held = hold_out(log, not learner.estimates_effects)
     if held is None:
         return []
-    fleet = DistributedFit(log.cluster.pool, held.rest, learner, int(generator(learner.random_state).integers(2**63)))
+    rest, gains = held
+    fleet = DistributedFit(rest, learner, int(generator(learner.random_state).integers(2**63)))
     try:
-        updates = _load(fleet)
+        updates = fleet.load()
     except TooLittleData:  # without the rows that are held out, the method lacks something it needs
         return []
     run = policy.run_schedule(learner._schedule)
     checks = policy.check_epochs(run.epochs)
     users = policy.affordable_users(run.epochs * updates, len(checks), log.n_items)
-    measured = held.gains.some_users(options.validation_users or users, seed=0)
+    measured = gains.some_users(options.validation_users or users, seed=0)
     watched = replace(options, validation=measured, validation_users=None, checkpoint=None, callback=None)
     title = f"{type(learner).__name__}, held-out part"
     return _run(learner, fleet, run, watched, [], None, checks, title).history
 
 
+ROWS, TREATED, POSITIVES, WITHOUT_PROPENSITY = range(4)  # what ``count_rows`` counts
+
+
+def hold_out(log: ClusterRows, by_outcome: bool) -> tuple[ClusterRows, ClusterGains] | None:
+    """As ``taurank.learners.holdout.hold_out``: the rest of the log, and the gains of the rows that are held out."""
+    counts = sum(log.cluster.pool.map(count_rows, [(piece, log.shared) for piece in log.pieces]))
+    last = policy.last_times(np.flatnonzero(counts[:, :, POSITIVES].sum(0)).astype(np.int32))
+    held = (counts[:, last] if len(last) else counts[1:]).sum((0, 1))
+    rest = counts.sum((0, 1)) - held
+    if not held[POSITIVES] or not rest[POSITIVES]:
+        return None
+    times = tuple(int(time) for time in last)
+    kept = log.part(Part(False, times), rest, policy.without_times(log.catalog, last))
+    measured = log.part(Part(True, times), held, log.catalog)
+    has_both = 0 < held[TREATED] < log.catalog.n_cells
+    name = policy.estimator_for(held[WITHOUT_PROPENSITY] == 0, has_both, by_outcome)
+    return kept, ClusterGains(measured, Estimate(name, {"cap": policy.CAP} if name == "capped_ips" else {}))
+
+
 def _run(
-    learner: Any, fleet: DistributedFit, schedule: Schedule, options: FitOptions, held_out: list[Record],
+    learner: GainsPass, fleet: DistributedFit, schedule: Schedule, options: FitOptions, held_out: list[Record],
     checkpoint: FolderCheckpoint | None, checks: Container[int] | None = None, title: str = "",
 ) -> ClusterState:  # fmt: skip
     """Train to the end, however many workers are lost on the way: each takes it back to the last checkpoint."""
@@ -114,8 +139,8 @@ def _run(
         return fleet.run_epoch(number, rate)
 
     while True:
+        fleet.load()
         try:
-            fleet.load()
             fleet.start()
             state = ClusterState(fleet.seed, None, held_out, fleet=fleet)  # type: ignore[arg-type]
             state = (checkpoint and checkpoint.read(state)) or state
@@ -123,39 +148,18 @@ def _run(
             state.snapshot()
             return state
         except Lost:
-            fleet.pool.repair()
-            fleet.log.forget_shared()
-
-
-def _load(fleet: DistributedFit) -> int:
-    """Bring the positives to their owners; how many there are."""
-    while True:
-        try:
-            fleet.load()
-            assert fleet.job is not None
-            return fleet.job.n_positives
-        except Lost:
-            fleet.pool.repair()
-            fleet.log.forget_shared()
-
-
-def _refusal(learner: Any) -> str:
-    why = "draws its samples from all cells" if isinstance(learner, FactorLearner) else "needs the whole log"
-    return (
-        f"{type(learner).__name__} {why} and cannot be fitted on a cluster; fit it on one machine (Log.read), or use "
-        f"{FITS}."
-    )
+            fleet.log.repair()
 
 
 @dataclass
 class ClusterState(State):
     """How far training has come; its factors are at the workers and in folders."""
 
-    fleet: Any = None
+    fleet: DistributedFit = None  # type: ignore[assignment]  # a field behind others with defaults
     folder: Path | None = None  # a snapshot of the model of this moment
     best_folder: Path | None = None
 
-    def put_into(self, learner: Any) -> None:
+    def put_into(self, learner: FactorLearner) -> None:
         put_into(learner, self.snapshot())
 
     def keep_best(self) -> None:
@@ -181,10 +185,11 @@ class ClusterState(State):
         return folder
 
 
-def put_into(learner: Any, folder: Path) -> None:
+def put_into(learner: FactorLearner, folder: Path) -> None:
     """Give a learner the factors of a snapshot: users memory-mapped, items in memory."""
     arrays = read_snapshot(folder)
-    learner.user_factors_, learner.item_factors_ = arrays["user_factors"], np.asarray(arrays["item_factors"])
+    learner.user_factors_ = arrays["user_factors"]  # type: ignore[assignment]  # indexed like an array
+    learner.item_factors_ = np.asarray(arrays["item_factors"])
     _ = arrays["user_factors"].parts  # mapped now: the files may be replaced by those of a later epoch
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -140,7 +140,7 @@ def read_piece(piece: Piece) -> Log:
     )  # fmt: skip
 
 
-def read_part(piece: Piece, catalog: Catalog, treated_share: float) -> PartOfLog:
+def read_part(piece: Piece, catalog: Catalog, treated_share: float) -> Log:
     """The rows of a piece, with the catalog of the whole log."""
     log = read_piece(piece)
     at = [
@@ -155,16 +155,9 @@ def read_part(piece: Piece, catalog: Catalog, treated_share: float) -> PartOfLog
         catalog, at[0][log.user], at[1][log.item], at[2][log.time], log.treated, log.outcome, log.propensity,
         log.timed, share=treated_share,
     )  # fmt: skip
-    return (
-        part
-        if piece.part is None
-        else _some_rows(part, piece.part.rows(part.user, part.item, part.time, part.n_items))
-    )
-
-
-def _some_rows(log: PartOfLog, kept: npt.NDArray[np.bool_]) -> PartOfLog:
-    columns = {name: getattr(log, name) for name in ("user", "item", "time", "treated", "outcome", "propensity")}
-    return replace(log, **{name: column[kept] for name, column in columns.items() if column is not None})
+    if piece.part is None:
+        return part
+    return part.take(piece.part.rows(part.user, part.item, part.time, part.n_items))
 
 
 def count_rows(piece: Piece, catalog: Catalog) -> npt.NDArray[np.int64]:

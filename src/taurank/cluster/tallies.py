@@ -1,25 +1,103 @@
-"""Estimates from sums over groups of users, where no process holds the rows of all of them.
+"""Estimates, intervals and verdicts on a cluster: workers tally the rows of their users, the driver adds them up.
 
-``Tally`` is what one group adds. Groups are added up in their order, so that the numbers depend on the groups, never
-on who counted them; they agree with those of one machine but for the rounding of sums.
+Users are cut into groups by the size of the log alone, and groups are added up in their order, so that the numbers
+never depend on who counted; they agree with those of one machine but for the rounding of sums.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Never, TypeVar
 
 import numpy as np
 
 from taurank._types import Codes, Floats, Longs
+from taurank.cluster.groups import by_group
+from taurank.cluster.rows import ClusterRows
 from taurank.data.eligibility import Eligibility
 from taurank.data.ids import Catalog
 from taurank.data.log import Log
+from taurank.errors import InputError
 from taurank.estimation.estimators import Estimator, lacks_overlap
 from taurank.evaluation.events import Events, EventSums, Side, WeightBins
 from taurank.evaluation.evidence import IPS, Evidence, Figures, list_limits
 from taurank.evaluation.intervals import Estimate, Visits
+from taurank.evaluation.measurement import logged_cells
 from taurank.evaluation.metrics import Metric
+from taurank.evaluation.rankers import Ranker, ranking_of
+from taurank.evaluation.weights import CellWeights
+
+ROWS_PER_GROUP = 1 << 20
+MIN_GROUPS = 8
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, eq=False)
+class TalliedRows:
+    """``WeighedRows`` of a ``ClusterLog``: one metric of one ranking, tallied by the workers."""
+
+    log: ClusterRows
+    ranker: Ranker
+    metric: Metric
+    tally: Tally
+
+    @classmethod
+    def of(cls, log: ClusterRows, ranker: Ranker, metrics: list[Metric], estimator: Estimator) -> list[TalliedRows]:
+        groups = _groups(log)
+        tallies = _each(log, groups, _tallies, (ranker,), metrics, estimator)
+        return [
+            cls(log, ranker, metric, added(list(zip(groups, parts, strict=True)), log.n_users))
+            for metric, parts in zip(metrics, zip(*tallies, strict=True), strict=True)
+        ]
+
+    def evidence(self, own: Estimator) -> Evidence:
+        return evidence_of(self.tally, self.metric, self.log.catalog, float(self.log.summary.positives))
+
+    def minus(self, other: TalliedRows, estimator: Estimator, own: Estimate, others: Estimate) -> Estimate:
+        """The paired difference, by another pass over both rankings."""
+        rankers = (self.ranker, other.ranker)
+        parts = _each(self.log, _groups(self.log), _difference, rankers, [self.metric], estimator)
+        return own.minus(others, added_events(parts))
+
+    def of_users(self, users: Any) -> Never:
+        raise InputError("on a cluster an estimate is that of all users; split them on one machine (Log.read).")
+
+    def by_caps(self, own: Estimator) -> Never:
+        raise InputError("on a cluster estimators cannot be shown side by side; evaluate on one machine (Log.read).")
+
+
+def _groups(log: ClusterRows) -> list[Codes]:
+    count = min(max(MIN_GROUPS, -(-len(log) // ROWS_PER_GROUP)), max(1, log.n_users))
+    return list(np.array_split(np.arange(log.n_users, dtype=np.int32), count))
+
+
+def _each(
+    log: ClusterRows, groups: list[Codes], function: Callable[..., T], rankers: tuple[Ranker, ...],
+    metrics: list[Metric], estimator: Estimator,
+) -> list[T]:  # fmt: skip
+    task = (log.cluster.pool.put(rankers), metrics, estimator, max(log.n_users * log.n_times, 1))
+    return by_group(log, groups, function, [task] * len(groups))
+
+
+def _tallies(log: Log, rankers: tuple[Ranker], metrics: list[Metric], estimator: Estimator, n: int) -> list[Tally]:
+    """A tally of each metric; ``n`` is the number of users and times of the whole log."""
+    return [tally(log, *weighed, estimator, n) for weighed in _weighed(log, rankers[0], metrics)]
+
+
+def _difference(
+    log: Log, rankers: tuple[Ranker, Ranker], metrics: list[Metric], estimator: Estimator, n: int
+) -> EventSums:
+    """The sums over the events of the paired difference of two rankings, by the first metric."""
+    first, second = (events_of(log, *_weighed(log, one, metrics)[0], estimator, n) for one in rankers)
+    return EventSums.of(first.minus(second))
+
+
+def _weighed(log: Log, ranker: Ranker, metrics: list[Metric]) -> list[tuple[Longs, Floats]]:
+    """The rows that each metric weighs, and their weights."""
+    rows, cells = logged_cells(log)
+    weights, _ = CellWeights(log.eligibility, cells, metrics).weigh(ranking_of(ranker, log.users, log.items), 1)
+    return [(rows[weight != 0], weight[weight != 0]) for weight in weights]
 
 
 class Sums(NamedTuple):

@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
-from taurank._types import Codes
+from taurank._types import Codes, Floats32, Longs
 from taurank.cluster.visits import Residents, recut
 from taurank.data.shards import Shard, ShardedArray, read_folder, write_shard
 from taurank.learners.factors import normal_rows
@@ -23,9 +22,8 @@ from taurank.learners.pairwise import baskets_of
 from taurank.sgd.planning import by_user
 from taurank.sgd.samples import NO_BASKETS
 from taurank.sgd.scheduler import Pairwise, UnitStats, factor_table
-from taurank.sgd.strata import ItemBlocks, cut_items
+from taurank.sgd.strata import cut_items
 
-Float32s = npt.NDArray[np.float32]
 SNAPSHOT = "factors"
 
 
@@ -45,6 +43,23 @@ class Job:
     in_baskets: bool
 
 
+class Place(NamedTuple):
+    """The users of one worker: their codes in order, and the members of its blocks as positions among them."""
+
+    codes: Codes
+    members: Codes
+    start: Longs
+
+
+class Positives(NamedTuple):
+    """Positives of a piece; users are positions in the catalog, once ``split`` among those of a worker."""
+
+    user: Codes
+    item: Codes
+    weight: Floats32
+    time: Codes  # empty unless the method needs baskets
+
+
 class EpochReport(NamedTuple):
     """What a worker did in an epoch."""
 
@@ -58,23 +73,22 @@ class EpochReport(NamedTuple):
 class WorkerFit:
     """Call ``add_piece`` for every piece, then ``build``; ``start`` or ``restore``; then epochs."""
 
-    def __init__(self, job: Job, number: int, place: Any) -> None:
+    def __init__(self, job: Job, number: int, place: Place) -> None:
         release_memory()
         self.job, self.number = job, number
-        self.codes, self._members, self._start = (np.array(part) for part in place)
-        self._pieces: dict[int, Any] = {}
+        self.codes, self._members, self._start = place.codes.copy(), place.members.copy(), place.start.copy()
+        self._pieces: dict[int, list[Any]] = {}
         self.users = factor_table(0, job.factors)
-        self.items = _no_items()
-        self.blocks: dict[int, Float32s] = {}
-        self._source: Any = None  # where the blocks of the next epoch come from, unless from the epoch before
-        self.stats: Any = None
+        self.items = cut_items(1, 1, 0, 0)
+        self.blocks: dict[int, Floats32] = {}
+        self._source: Any = None  # a generator or a snapshot: items of the next epoch, unless of the one before
         self.received, self.busy, self.planning, self.waiting, self.left = 0, 0.0, 0.0, 0.0, 0.0
 
     # loading
 
-    def add_piece(self, number: int, columns: Any) -> None:
+    def add_piece(self, number: int, positives: Positives) -> None:
         """Store the positives of one piece."""
-        self._pieces[number] = [np.array(column) for column in columns]  # a copy: the original is in shared memory
+        self._pieces[number] = [np.array(column) for column in positives]  # a copy: the original is in shared memory
 
     def build(self) -> int:
         """Sort the positives by user; rows keep the order they have in the files."""
@@ -120,7 +134,7 @@ class WorkerFit:
         self.left = time.perf_counter()
         self.received, self.busy, self.planning, self.waiting = 0, 0.0, self.left - began, 0.0
 
-    def begin(self, *blocks: Float32s) -> None:
+    def begin(self, *blocks: Floats32) -> None:
         """The item blocks that this worker starts with: from all blocks of the epoch before, or from the start."""
         own = self.residents.own
         if blocks:
@@ -138,7 +152,7 @@ class WorkerFit:
                 self.blocks[b][at[first + here] - self.items.start[b], : self.job.factors] = rows[here]
         self._source = None
 
-    def _start_items(self) -> Iterator[tuple[int, Float32s]]:
+    def _start_items(self) -> Iterator[tuple[int, Floats32]]:
         if isinstance(self._source, np.random.Generator):
             yield from normal_rows(self._source, self.job.n_items, self.job.factors)
             return
@@ -147,7 +161,7 @@ class WorkerFit:
             yield start, part
             start += len(part)
 
-    def visit(self, block: int, high: int, low: int, rate: float, rows: Float32s | None) -> Float32s:
+    def visit(self, block: int, high: int, low: int, rate: float, rows: Floats32 | None) -> Floats32:
         """One item block meets some of the user blocks; its rows after that."""
         self.waiting += time.perf_counter() - self.left
         if rows is None:
@@ -174,7 +188,7 @@ class WorkerFit:
         n, workers = self.job.n_items, self.job.workers
         return n * self.number // workers, n * (self.number + 1) // workers
 
-    def _range_of(self, blocks: tuple[Float32s, ...]) -> Float32s:
+    def _range_of(self, blocks: tuple[Floats32, ...]) -> Floats32:
         """The rows of this worker's range of items, in catalog order."""
         low, high = self.item_range
         table = factor_table(high - low, self.job.factors)
@@ -186,12 +200,12 @@ class WorkerFit:
             table[ids[here] - low] = rows[here]
         return table
 
-    def slices(self, edges: list[int]) -> list[tuple[Codes, Float32s]]:
+    def slices(self, edges: list[int]) -> list[tuple[Codes, Floats32]]:
         """Codes and factors of its users in each range of users."""
         at = np.searchsorted(self.codes, edges)
         return [(self.codes[low:high], self.users[low:high, : self.job.factors]) for low, high in pairwise(at)]
 
-    def write_items(self, folder: Path, *blocks: Float32s) -> Shard:
+    def write_items(self, folder: Path, *blocks: Floats32) -> Shard:
         return write_shard(folder, "item_factors", self.number, self._range_of(blocks)[:, : self.job.factors])
 
 
@@ -207,12 +221,8 @@ def read_snapshot(folder: Path) -> dict[str, ShardedArray]:
     return read_folder(folder, SNAPSHOT, check=False)[1]
 
 
-def _joined(pieces: list[Any], column: int) -> npt.NDArray[Any]:
+def _joined(pieces: list[list[Any]], column: int) -> Any:
     parts = [piece[column] for piece in pieces]
     for piece in pieces:
         piece[column] = None  # each column is released as soon as it is copied
     return np.concatenate(parts)
-
-
-def _no_items() -> ItemBlocks:
-    return cut_items(1, 1, 0, 0)

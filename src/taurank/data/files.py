@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 import stat
 import tempfile
 import uuid
@@ -17,10 +18,20 @@ from taurank.errors import InputError, first_line
 SUFFIXES = {".parquet": "Parquet", ".pq": "Parquet", ".csv": "CSV", ".csv.gz": "CSV"}
 
 
+def check_local(path: Any) -> None:
+    """Refuse the address of an object store; as a ``Path``, "s3://bucket" has one slash left."""
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", str(path)):
+        raise InputError(
+            f"'{path}' is an address in an object store, and only folders are read and written; copy it to a folder, "
+            "or mount the bucket as a folder that all machines of a cluster reach."
+        )
+
+
 def find_files(path: str | os.PathLike[str]) -> list[Path]:
     """The files behind a path, in name order."""
     if not isinstance(path, (str, os.PathLike)):
         raise InputError(f"a path to a file, a glob or a folder is needed, got {path!r}.")
+    check_local(path)
     text = os.fsdecode(path)
     try:
         return _in_folder(text) if os.path.isdir(text) else _at_path(text)
@@ -100,6 +111,7 @@ def atomic_folder(path: str | os.PathLike[str], replaced: str | None = None) -> 
 
     An older folder is replaced if it has the file ``replaced`` in it, or is empty; anything else there is refused.
     """
+    check_local(path)
     try:
         target = Path(path).resolve()
     except TypeError as error:
@@ -131,6 +143,7 @@ def temporary_folder(parent: str | os.PathLike[str] | None = None) -> Iterator[P
 
 def check_target(path: str | os.PathLike[str]) -> Path:
     """The file behind a path to be written to, links followed; refused if it cannot be one."""
+    check_local(path)
     try:
         target = Path(path).resolve()
         is_folder, is_other = target.is_dir(), target.exists() and not target.is_file()

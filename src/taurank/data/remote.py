@@ -36,6 +36,7 @@ class RemoteGains(ABC):
 
     name: str
     log_fingerprint: str
+    chosen: npt.NDArray[np.int32] | None = None  # users to measure, positions in the catalog; None: all
 
     @property
     @abstractmethod

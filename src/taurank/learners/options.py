@@ -100,8 +100,7 @@ class TrainingOptions:
     def sample(self) -> Codes | None:
         """The users whose mean a check is; None: all."""
         if isinstance(self.gains, RemoteGains):
-            chosen: Codes | None = getattr(self.gains, "chosen", None)
-            return chosen
+            return self.gains.chosen
         if self.gains is None or self.validation_users is None:
             return None
         users = np.unique(self.gains.user)

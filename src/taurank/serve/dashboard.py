@@ -236,7 +236,7 @@ def _charts(figures: Figures) -> list[Block]:
     if figures.comparison is not None and figures.comparison.periods:
         lines = {f"{surface.unit} per visit": figures.comparison.lift}
         title = "Challenger − incumbent: promoted above 0, demoted below"
-        charts.append((_bands(surface, figures.comparison.periods, lines, title), title))
+        charts.append((_bands(surface, figures.comparison.periods, lines, "Challenger − incumbent"), title))
     if any(purchases for _, purchases, _, _ in figures.overlap):
         charts.append((_bars(figures), "Purchases by the probability of having been shown"))
     return [page.chart(drawing, caption) for drawing, caption in charts]
@@ -252,7 +252,7 @@ def _bands(surface: Surface, periods: list[int], lines: dict[str, ConfidenceSequ
     frame = pd.concat(frames).replace([np.inf, -np.inf], np.nan).dropna(subset="estimate")
     bounded = frame.dropna()
     x = alt.X("period:T", title=None, scale=alt.Scale(type="utc"))
-    color = alt.Color("line:N", sort=list(lines), legend=alt.Legend(symbolOpacity=1))
+    color = alt.Color("line:N", sort=list(lines), legend=alt.Legend(symbolOpacity=1, columns=1, labelLimit=400))
     # early bands are wide: the axis has the estimates, the last bands and 0
     last = bounded[bounded["period"] == times[-1]]
     ends = np.concatenate([frame["estimate"], last["low"], last["high"], [0.0]])
