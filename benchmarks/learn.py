@@ -1,11 +1,10 @@
 """How fast the learners learn and recommend, how they grow, how well DLCE ranks.
 
     pip install -r benchmarks/requirements.txt
-    python benchmarks/learn.py [speed] [rows] [drawn] [topk] [scale] [quality] [holdout] [--quick]
+    python benchmarks/learn.py [speed] [drawn] [topk] [scale] [quality] [holdout] [--quick]
     python benchmarks/learn.py converge [--out folder] [--updates millions] [--items …] [--methods …] [--quick]
 
 speed     updates per second of DLCE, beside implicit's BPR and beside a kernel that only touches the rows
-rows      whole epochs with the plain loops of `taurank.sgd.rows` and with the same rows as LLVM instructions
 drawn     updates per second of CPU of the methods that draw their samples, beside BPR
 topk      the ten best items of every user, trained factors and noise, beside implicit's `recommend`
 scale     time per update and memory of a fit on 1, 10 and 50 million positives
@@ -22,14 +21,10 @@ from __future__ import annotations
 
 import argparse
 import copy
-import importlib
-import itertools
 import json
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 import time
 import warnings
 from collections.abc import Callable, Sequence
@@ -49,11 +44,10 @@ from taurank.data.ids import Catalog, Ids  # noqa: E402
 from taurank.data.log import Log  # noqa: E402
 from taurank.evaluation.evaluate import evaluate  # noqa: E402
 from taurank.learners.training import Epoch  # noqa: E402
-from taurank.sgd.samples import POINT  # noqa: E402
-from taurank.sgd.scheduler import Factors, factor_table  # noqa: E402
+from taurank.sgd.scheduler import Factors  # noqa: E402
 from touch import Touch  # noqa: E402
 
-WANTED_IMPLICIT, WANTED_VECTORS, WANTED_MEMORY, WANTED_HOLDOUT = 2.5, 1.15, 3, 1 / 3
+WANTED_IMPLICIT, WANTED_MEMORY, WANTED_HOLDOUT = 2.5, 3, 1 / 3
 WANTED_ULBPR, WANTED_CAUSE = 0.73, 0.57  # of the speed of BPR
 TURNS = 15
 ITEMS_OF_SCALE, POSITIVES_PER_USER = 20_000, 50
@@ -66,8 +60,7 @@ BIASED_RULE = RULE | {"regularization": 0.01}  # for each method what does best 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     sections = {
-        "speed": speed, "rows": rows, "drawn": drawn, "topk": topk, "scale": scale, "quality": quality,
-        "holdout": holdout,
+        "speed": speed, "drawn": drawn, "topk": topk, "scale": scale, "quality": quality, "holdout": holdout,
     }  # fmt: skip
     parser.add_argument("sections", nargs="*", metavar="section", help=", ".join([*sections, "converge"]))
     parser.add_argument("--quick", action="store_true", help="small sizes")
@@ -155,87 +148,6 @@ def rows_of(cells: gains.Gains) -> Any:
     start = np.concatenate(([0], np.cumsum(np.bincount(cells.user, minlength=cells.n_users))))
     parts = (np.ones(len(cells), np.float32), cells.item[order], start.astype(np.int32))
     return sparse.csr_matrix(parts, shape=(cells.n_users, cells.n_items))
-
-
-# Plain rows against hand-written vectors
-
-
-def rows(quick: bool) -> bool:
-    """CPU time of whole epochs, so that other work on the machine matters less."""
-    with tempfile.TemporaryDirectory() as folder:
-        engines = [importlib.import_module("taurank.sgd.scheduler"), vector_engine(Path(folder))]
-        print(f"rows: seconds of CPU of an epoch, plain / vectors (quartiles of the turns); load {load()}")
-        print("  samples       tables    d threads   plain ns  vectors ns   plain / vectors")
-        gains_of_vectors = []
-        near, far = (300_000, 2_000, 1_100), (1_000_000, 40_000, 20_000)
-        for (kind, run), (count, users, items), factors, threads in itertools.product(
-            epochs_of(engines).items(), [near] if quick else [near, far], (64, 200, 400), (1, 2)
-        ):
-            order = [engines[n] for n in (0, 1, 1, 0)]  # the first has an advantage with two threads
-            contestants = [run(engine, count, users, items, factors, threads) for engine in order]
-            seconds = take_turns(contestants, 2 if quick else TURNS)
-            seconds = (seconds[:, :2] + seconds[:, :1:-1]) / 2
-            ratio = seconds[:, 0] / seconds[:, 1]
-            plain, vectors = np.median(seconds, axis=0) / count * 1e9
-            low, high = np.quantile(ratio, [0.25, 0.75])
-            print(
-                f"  {kind:8s} {(users + items) * factors * 4e-6:8.0f} MB {factors:4d} {threads:7d} {plain:10.1f}"
-                f" {vectors:11.1f}   {np.median(ratio):.2f} ({low:.2f}-{high:.2f})",
-                flush=True,
-            )
-            if factors >= 200:
-                gains_of_vectors.append(float(np.median(ratio)))
-    median = float(np.median(gains_of_vectors))
-    print(f"  median at d >= 200: {median:.2f}; wanted: at most {WANTED_VECTORS}, or the vectors pay")
-    return median <= WANTED_VECTORS
-
-
-def vector_engine(folder: Path) -> Any:
-    """A copy of the engine whose rows are those of vector_rows.py."""
-    package = folder / "vector_sgd"
-    shutil.copytree(Path(tr.__file__).parent / "sgd", package, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(Path(__file__).parent / "vector_rows.py", package / "rows.py")
-    for path in package.glob("*.py"):
-        path.write_text(path.read_text("utf-8").replace("taurank.sgd", "vector_sgd"), "utf-8")
-    sys.path.insert(0, str(folder))
-    return importlib.import_module("vector_sgd.scheduler")
-
-
-def epochs_of(engines: list[Any]) -> dict[str, Callable[..., Callable[[], float]]]:
-    """Per kind of sample a function that prepares an epoch of an engine: call it for the seconds of CPU it takes."""
-
-    def data(count: int, users: int, items: int, factors: int, tables: int) -> Any:
-        rng = np.random.default_rng(0)
-        user = rng.integers(0, users, count).astype(np.int32)
-        item = np.minimum(items * rng.random(count) ** 2, items - 1).astype(np.int32)
-        filled = Factors(factor_table(users, factors), factor_table(items * tables, factors))
-        for table in filled:
-            table[:] = 0.1 / np.sqrt(factors) * rng.standard_normal(table.shape, np.float32)
-        return user, item, filled, iter(range(10**9))
-
-    def pairs(engine: Any, count: int, users: int, items: int, factors: int, threads: int) -> Callable[[], float]:
-        user, item, filled, number = data(count, users, items, factors, 1)
-        strata = engine.Strata(users, items, count)
-        by_user = importlib.import_module(engine.__package__ + ".planning").by_user
-        positives, params = by_user(user, item, np.ones(count), users, items), engine.Pairwise(0.01, 0.01)
-        tables = engine.Factors(*filled)
-        return timed(
-            lambda: engine.run_pairwise_epoch(tables, positives, strata, 0, next(number), params, threads),
-            time.process_time,
-        )
-
-    def points(engine: Any, count: int, users: int, items: int, factors: int, threads: int) -> Callable[[], float]:
-        user, item, filled, number = data(count, users, items, factors, 2)
-        strata, drawn = engine.Strata(users, items, count), np.zeros(count, POINT)
-        drawn["user"], drawn["item"] = np.sort(user), item
-        drawn["tied"], drawn["target"] = item + items, item % 2
-        tables, params = engine.Factors(*filled), engine.Pointwise(0.01, 0.01, 0.1)
-        return timed(
-            lambda: engine.run_pointwise_samples(tables, drawn, strata, 0, next(number), params, threads),
-            time.process_time,
-        )
-
-    return {"pairs": pairs, "points": points}
 
 
 # Methods that draw

@@ -18,7 +18,7 @@ from taurank._types import Floats32, Longs
 from taurank.estimation.gains import Gains
 from taurank.sgd.negatives import draw_others
 from taurank.sgd.planning import block_offsets, by_user, plan_users
-from taurank.sgd.samples import PAIR, Samples
+from taurank.sgd.samples import SAMPLE, Samples
 from taurank.sgd.scheduler import BlockProgress, Factors, blocks_ready, finish_blocks, take_ticket
 from taurank.sgd.strata import Cut, Schedule, Strata
 
@@ -30,7 +30,7 @@ class Touch:
         self.factors, self.threads = factors, threads
         self.strata = Strata(cells.n_users, cells.n_items, len(cells))
         self.positives = by_user(cells.user, cells.item, cells.value, cells.n_users, cells.n_items)
-        self.samples = np.empty(len(cells), PAIR)
+        self.samples = np.empty(len(cells), SAMPLE)
 
     def seconds(self, epoch: int, times: int) -> float:
         """Seconds of a pass over the rows of one planned epoch, the mean of several."""

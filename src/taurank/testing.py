@@ -44,12 +44,13 @@ def check_learner(learner: type[Learner] | Learner) -> None:
     for check in CHECKS:
         try:
             check(case)
-        except InputError as error:
-            _fail(case, f"refused an ordinary input in {check.__name__}: {error}")
-        except AssertionError:
-            raise
         except Exception as error:
-            _fail(case, f"ended {check.__name__} with {type(error).__name__}: {first_line(error)}")
+            sentence = f"ended {check.__name__} with {type(error).__name__}: {first_line(error)}"
+            if isinstance(error, InputError):
+                sentence = f"refused an ordinary input in {check.__name__}: {error}"
+            elif isinstance(error, AssertionError):
+                sentence = str(error)
+            raise AssertionError(f"{case.kind.__name__}: {sentence}.") from error
 
 
 @dataclass(frozen=True)
@@ -61,10 +62,6 @@ class Case:
     log: Log
     other: Log
     gains: Gains
-
-    @property
-    def name(self) -> str:
-        return self.kind.__name__
 
     def make(self, **changes: Any) -> Learner:
         return self.kind(**{**self.params, "random_state": 0, **changes})
@@ -87,32 +84,32 @@ def check_hyper_parameters(case: Case) -> None:
     """get_params returns what the constructor was given, so that scikit-learn's clone works."""
     learner = case.make()
     clone = case.kind(**{name: copy.deepcopy(value) for name, value in learner.get_params().items()})
-    _require(case, clone.get_params() == learner.get_params(), "clone changed the hyper-parameters")
+    _require(clone.get_params() == learner.get_params(), "clone changed the hyper-parameters")
     given = clone.get_params()
     again = case.kind(**given).get_params()
-    _require(case, all(again[name] is given[name] for name in given), "its constructor alters a hyper-parameter")
-    _require(case, learner.set_params(random_state=7) is learner, "set_params must return the learner")
-    _require(case, learner.get_params()["random_state"] == 7, "set_params had no effect")
-    _refuses(case, lambda: learner.set_params(no_such_parameter=1), "set_params with an unknown name")
+    _require(all(again[name] is given[name] for name in given), "its constructor alters a hyper-parameter")
+    _require(learner.set_params(random_state=7) is learner, "set_params must return the learner")
+    _require(learner.get_params()["random_state"] == 7, "set_params had no effect")
+    _refuses(lambda: learner.set_params(no_such_parameter=1), "set_params with an unknown name")
 
 
 def check_unfitted(case: Case) -> None:
-    _refuses(case, lambda: case.make().recommend([1]), "recommend before fit")
-    _refuses(case, lambda: case.make().fit("log"), "fit with something that is not a log")  # type: ignore[arg-type]
+    _refuses(lambda: case.make().recommend([1]), "recommend before fit")
+    _refuses(lambda: case.make().fit("log"), "fit with something that is not a log")  # type: ignore[arg-type]
 
 
 def check_fit(case: Case) -> None:
     """fit returns the learner, knows the catalog, and leaves the log alone."""
     before, learner = fingerprint(case.log), case.make()
-    _require(case, learner.fit(case.log) is learner, "fit must return the learner")
-    _require(case, fingerprint(case.log) == before, "fit changed the log")
-    _require(case, learner.log_fingerprint_ == before, "log_fingerprint_ is not that of the log")
-    _require(case, learner.users == case.log.users, "its users are not those of the log")
-    _require(case, learner.items == case.log.items, "its items are not those of the log")
+    _require(learner.fit(case.log) is learner, "fit must return the learner")
+    _require(fingerprint(case.log) == before, "fit changed the log")
+    _require(learner.log_fingerprint_ == before, "log_fingerprint_ is not that of the log")
+    _require(learner.users == case.log.users, "its users are not those of the log")
+    _require(learner.items == case.log.items, "its items are not those of the log")
     updates = learner.updates_per_epoch(case.log)
-    _require(case, isinstance(updates, int) and updates >= 0, "updates_per_epoch must be an integer ≥ 0")
+    _require(isinstance(updates, int) and updates >= 0, "updates_per_epoch must be an integer ≥ 0")
     columns = list(learner.history_)[:3]
-    _require(case, columns == ["epoch", "loss", "updates"], f"history_ begins with the columns {columns}")
+    _require(columns == ["epoch", "loss", "updates"], f"history_ begins with the columns {columns}")
 
 
 def check_scores(case: Case) -> None:
@@ -120,27 +117,27 @@ def check_scores(case: Case) -> None:
     learner, codes = case.fitted(), np.array([3, 0, 3], np.int32)
     scores = learner.score_block(codes)
     given, shape = type(scores).__name__, (3, case.log.n_items)
-    _require(case, isinstance(scores, np.ndarray), f"score_block returned {given}, not a NumPy array")
-    _require(case, scores.shape == shape, f"score_block returned the shape {scores.shape}, not {shape}")
-    _require(case, scores.dtype in (np.float32, np.float64), f"score_block returned {scores.dtype}, not float32")
-    _require(case, bool(np.isfinite(scores).all()), "score_block returned scores that are not finite")
-    _require(case, bool((scores[0] == scores[2]).all()), "the same user has two different scores in one block")
+    _require(isinstance(scores, np.ndarray), f"score_block returned {given}, not a NumPy array")
+    _require(scores.shape == shape, f"score_block returned the shape {scores.shape}, not {shape}")
+    _require(scores.dtype in (np.float32, np.float64), f"score_block returned {scores.dtype}, not float32")
+    _require(bool(np.isfinite(scores).all()), "score_block returned scores that are not finite")
+    _require(bool((scores[0] == scores[2]).all()), "the same user has two different scores in one block")
     copied = scores.copy()
     scores[:] = -1
-    _require(case, _same(learner.score_block(codes), copied), "writing to the scores changed the learner")
-    _require(case, codes.tolist() == [3, 0, 3], "score_block changed its argument")
+    _require(_same(learner.score_block(codes), copied), "writing to the scores changed the learner")
+    _require(codes.tolist() == [3, 0, 3], "score_block changed its argument")
 
 
 def check_seed(case: Case) -> None:
     """Same seed, same bits, also after a fit to another log, and for any number of threads."""
     first = _scores(case.fitted())
-    _require(case, _same(first, _scores(case.fitted())), "the same seed gave other scores")
+    _require(_same(first, _scores(case.fitted())), "the same seed gave other scores")
     again = case.make().fit(case.other).fit(case.log)
-    _require(case, _same(first, _scores(again)), "a second fit depends on the first one")
+    _require(_same(first, _scores(again)), "a second fit depends on the first one")
     if "threads" in case.params:
         for threads in (1, 2, 3):
             same = _same(first, _scores(case.fitted(threads=threads)))
-            _require(case, same, f"the scores with {threads} threads differ from those with all cores")
+            _require(same, f"the scores with {threads} threads differ from those with all cores")
 
 
 def check_block_independence(case: Case) -> None:
@@ -149,7 +146,7 @@ def check_block_independence(case: Case) -> None:
     together = learner.recommend(k=case.log.n_items).set_index("user_id")["score"]
     for user in case.log.users.values.to_pylist()[::9]:
         alone = learner.recommend([user], k=case.log.n_items)["score"]
-        _require(case, _same(alone, together[user]), f"user {user} has other scores alone than among all users")
+        _require(_same(alone, together[user]), f"user {user} has other scores alone than among all users")
 
 
 def check_storage(case: Case) -> None:
@@ -162,38 +159,34 @@ def check_storage(case: Case) -> None:
     try:
         pickled = pickle.loads(pickle.dumps(learner))
     except (pickle.PicklingError, AttributeError, TypeError) as error:
-        _fail(case, f"it cannot be pickled ({error}); define it at the top level of a module")
-    _require(case, learner_class(learner_name(case.kind)) is case.kind, f"{learner_name(case.kind)} is another class")
+        _fail(f"it cannot be pickled ({error}); define it at the top level of a module")
+    _require(learner_class(learner_name(case.kind)) is case.kind, f"{learner_name(case.kind)} is another class")
     for way, again in (("load", loaded), ("pickle", pickled)):
-        _require(case, type(again) is case.kind, f"{way} returned another class: {type(again)}")
-        _require(case, again.get_params() == learner.get_params(), f"{way} changed its hyper-parameters")
-        _require(case, again.users == learner.users and again.items == learner.items, f"{way} changed its catalog")
-        _require(case, again.log_fingerprint_ == learner.log_fingerprint_, f"{way} lost the log's fingerprint")
-        _require(
-            case, _same(_scores(again), _scores(learner)), f"{way} changed its scores; is an array not in stored?"
-        )
+        _require(type(again) is case.kind, f"{way} returned another class: {type(again)}")
+        _require(again.get_params() == learner.get_params(), f"{way} changed its hyper-parameters")
+        _require(again.users == learner.users and again.items == learner.items, f"{way} changed its catalog")
+        _require(again.log_fingerprint_ == learner.log_fingerprint_, f"{way} lost the log's fingerprint")
+        _require(_same(_scores(again), _scores(learner)), f"{way} changed its scores; is an array not in stored?")
 
 
 def check_recommend(case: Case) -> None:
     """The best items of each user, in order, as a stable sort of all scores finds them."""
     learner, k = case.fitted(), 5
     frame = learner.recommend(k=k)
-    _require(case, list(frame) == COLUMNS, f"recommend returned the columns {list(frame)}")
+    _require(list(frame) == COLUMNS, f"recommend returned the columns {list(frame)}")
     scores, items = _scores(learner), np.array(learner.items.values)
     best = np.argsort(-scores, axis=1, kind="stable")[:, :k]
-    _require(case, _same(frame["item_id"], items[best].ravel()), "recommend disagrees with a full sort of the scores")
-    _require(
-        case, _same(frame["score"], np.take_along_axis(scores, best, 1).ravel()), "recommend returns other scores"
-    )
-    _require(case, _same(frame["rank"], np.tile(np.arange(1, k + 1), len(scores))), "ranks must run from 1 to k")
+    _require(_same(frame["item_id"], items[best].ravel()), "recommend disagrees with a full sort of the scores")
+    _require(_same(frame["score"], np.take_along_axis(scores, best, 1).ravel()), "recommend returns other scores")
+    _require(_same(frame["rank"], np.tile(np.arange(1, k + 1), len(scores))), "ranks must run from 1 to k")
     few = learner.recommend([2, 1], k=50, candidates=[4, 8])
-    _require(case, few["user_id"].tolist() == [2, 2, 1, 1], "recommend must return users in the order asked for")
-    _require(case, set(few["item_id"]) == {4, 8}, "recommend must choose among the candidates")
+    _require(few["user_id"].tolist() == [2, 2, 1, 1], "recommend must return users in the order asked for")
+    _require(set(few["item_id"]) == {4, 8}, "recommend must choose among the candidates")
     rest = learner.recommend(k=50, exclude=case.log)
     bought = pd.DataFrame({"user_id": case.log.user, "item_id": case.log.item})[case.log.outcome == 1]
-    _require(case, rest.merge(bought, on=["user_id", "item_id"]).empty, "recommend returned an excluded item")
+    _require(rest.merge(bought, on=["user_id", "item_id"]).empty, "recommend returned an excluded item")
     pairs = learner.score(frame["user_id"], frame["item_id"])
-    _require(case, _same(pairs, frame["score"]), "score and recommend disagree")
+    _require(_same(pairs, frame["score"]), "score and recommend disagree")
 
 
 def check_nan(case: Case) -> None:
@@ -207,24 +200,22 @@ def check_nan(case: Case) -> None:
         return scores
 
     learner.score_block = broken  # type: ignore[method-assign]
-    _require(case, 3 not in set(learner.recommend(k=50)["item_id"]), "an item whose score is NaN was recommended")
-    _refuses(case, lambda: evaluate(learner, case.gains, "CDCG"), "the evaluation of scores that are NaN")
+    _require(3 not in set(learner.recommend(k=50)["item_id"]), "an item whose score is NaN was recommended")
+    _refuses(lambda: evaluate(learner, case.gains, "CDCG"), "the evaluation of scores that are NaN")
 
 
 def check_unknown_ids(case: Case) -> None:
     learner = case.fitted()
-    _refuses(case, lambda: learner.recommend([1, 999]), "an unknown user")
-    _refuses(case, lambda: learner.recommend([1], candidates=[1, 999]), "an unknown candidate")
+    _refuses(lambda: learner.recommend([1, 999]), "an unknown user")
+    _refuses(lambda: learner.recommend([1], candidates=[1, 999]), "an unknown candidate")
     popular = learner.recommend([999], k=3, unknown_users="popular")
     expected = np.argsort(-learner.popularity_, kind="stable")[:3].tolist()
-    _require(case, popular["item_id"].tolist() == expected, "an unknown user must get the most popular items")
+    _require(popular["item_id"].tolist() == expected, "an unknown user must get the most popular items")
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         left = learner.recommend([999, 1], k=1, unknown_users="warn", candidates=[2, 999], unknown_items="warn")
-    _require(case, len(caught) == 2, "an unknown user and an unknown candidate must each give one warning")
-    _require(
-        case, left[["user_id", "item_id"]].values.tolist() == [[1, 2]], "known ids must remain beside unknown ones"
-    )
+    _require(len(caught) == 2, "an unknown user and an unknown candidate must each give one warning")
+    _require(left[["user_id", "item_id"]].values.tolist() == [[1, 2]], "known ids must remain beside unknown ones")
 
 
 def check_failed_fit(case: Case) -> None:
@@ -241,10 +232,10 @@ def check_failed_fit(case: Case) -> None:
     try:
         learner.fit(case.other, callback=stop)
     except Stop:
-        _require(case, set(vars(learner)) == keys, "a failed fit changed its attributes")
-        _require(case, _same(_scores(learner), before), "a failed fit changed its scores")
+        _require(set(vars(learner)) == keys, "a failed fit changed its attributes")
+        _require(_same(_scores(learner), before), "a failed fit changed its scores")
     else:
-        _fail(case, "fit never called its callback, or swallowed the exception of the callback")
+        _fail("fit never called its callback, or swallowed the exception of the callback")
 
 
 def check_validation(case: Case) -> None:
@@ -254,16 +245,16 @@ def check_validation(case: Case) -> None:
     def watch(learner: Learner, record: Record) -> None:
         seen.append(record)
         value = evaluate(learner, case.gains, "CAR")["CAR"].mean
-        _require(case, value == record.metrics["CAR"], "the callback's learner is not the one that was measured")
+        _require(value == record.metrics["CAR"], "the callback's learner is not the one that was measured")
 
     learner = case.make().fit(case.log, case.gains, metric=["CDCG", "CAR"], validate_every=1, callback=watch)
     history = learner.history_
-    _require(case, len(seen) == len(history) > 0, "the callback must be called after every check")
+    _require(len(seen) == len(history) > 0, "the callback must be called after every check")
     for name in ("CDCG", "CAR"):
         values = [record.metrics[name] for record in seen]
-        _require(case, _same(history[name], values), f"history_ has other values of {name} than the callback got")
+        _require(_same(history[name], values), f"history_ has other values of {name} than the callback got")
     best = evaluate(learner, case.gains, "CDCG")["CDCG"].mean
-    _require(case, best == history["CDCG"].max(), "the fitted learner is not that of the best epoch")
+    _require(best == history["CDCG"].max(), "the fitted learner is not that of the best epoch")
 
 
 def check_logs(case: Case) -> None:
@@ -272,13 +263,11 @@ def check_logs(case: Case) -> None:
     rows["user_id"], rows["item_id"] = "u" + rows["user_id"].astype(str), "i" + rows["item_id"].astype(str)
     silent = Log.from_frame(rows, users=["nobody", *sorted(set(rows["user_id"]))])
     frame = case.make().fit(silent).recommend(["nobody", "u7"], k=2)
-    _require(
-        case, frame["user_id"].tolist() == ["nobody"] * 2 + ["u7"] * 2, "a user without rows must be served, too"
-    )
-    _require(case, bool(frame["item_id"].str.startswith("i").all()), "recommend must return the caller's own ids")
+    _require(frame["user_id"].tolist() == ["nobody"] * 2 + ["u7"] * 2, "a user without rows must be served, too")
+    _require(bool(frame["item_id"].str.startswith("i").all()), "recommend must return the caller's own ids")
     without = Log.from_frame(rows.drop(columns="propensity"))
     if case.kind.needs_propensity:
-        _refuses(case, lambda: case.make().fit(without), "a log without propensities (it declares needs_propensity)")
+        _refuses(lambda: case.make().fit(without), "a log without propensities (it declares needs_propensity)")
     else:
         case.make().fit(without)
 
@@ -298,20 +287,20 @@ def _same(a: Any, b: Any) -> bool:
     return np.array_equal(np.asarray(a), np.asarray(b))
 
 
-def _refuses(case: Case, action: Callable[[], object], what: str) -> None:
+def _refuses(action: Callable[[], object], what: str) -> None:
     try:
         action()
     except InputError:
         return
     except Exception as error:
-        _fail(case, f"{what} must raise InputError, not {type(error).__name__}: {error}")
-    _fail(case, f"{what} must raise InputError")
+        _fail(f"{what} must raise InputError, not {type(error).__name__}: {error}")
+    _fail(f"{what} must raise InputError")
 
 
-def _require(case: Case, condition: bool, sentence: str) -> None:
+def _require(condition: bool, sentence: str) -> None:
     if not condition:
-        _fail(case, sentence)
+        _fail(sentence)
 
 
-def _fail(case: Case, sentence: str) -> NoReturn:
-    raise AssertionError(f"{case.name}: {sentence}.")
+def _fail(sentence: str) -> NoReturn:
+    raise AssertionError(sentence)

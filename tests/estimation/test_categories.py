@@ -13,8 +13,8 @@ import taurank as tr
 from support.builders import dense_log
 from taurank import propensity
 from taurank.data.eligibility import Eligibility
-from taurank.estimation.propensities.categories import CategoryShares, _strength
-from taurank.estimation.propensities.exposure import fit_exposure
+from taurank.estimation.propensity.categories import CategoryShares, _strength
+from taurank.estimation.propensity.exposure import fit_exposure
 
 USERS, ITEMS, CATEGORIES, OWN, TIMES, SLOTS = 500, 60, 6, 2, 5, 5
 CATEGORY = np.arange(ITEMS) % CATEGORIES

@@ -86,7 +86,7 @@ def test_everything_eligible_is_the_same_as_no_table() -> None:
 def test_a_sample_of_the_cells_estimates_what_all_cells_do(monkeypatch: pytest.MonkeyPatch) -> None:
     log, _, _ = visiting_log(2)
     whole = tr.propensity.estimate(log, random_state=0, model="additive").propensity
-    monkeypatch.setattr("taurank.estimation.propensities.cells.MAX_CELLS", 1_500)
+    monkeypatch.setattr("taurank.estimation.propensity.cells.MAX_CELLS", 1_500)
     sampled = tr.propensity.estimate(log, random_state=0, model="additive").propensity
     assert whole is not None
     assert sampled is not None
@@ -128,6 +128,6 @@ def test_values_weigh_gains_and_what_learners_learn() -> None:
 
 def test_a_fit_that_does_not_converge_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     log, _, _ = visiting_log(0)
-    monkeypatch.setattr("taurank.estimation.propensities.additive.MAX_SWEEPS", 1)
+    monkeypatch.setattr("taurank.estimation.propensity.additive.MAX_SWEEPS", 1)
     with pytest.warns(UserWarning, match="the propensity model did not converge"):
         tr.propensity.fit(log, random_state=0, model="additive")

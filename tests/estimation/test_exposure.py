@@ -18,11 +18,11 @@ from taurank.data.eligibility import Eligibility
 from taurank.data.ids import Ids
 from taurank.errors import InputError
 from taurank.estimation.newton import fit_intercepts, fit_logistic
-from taurank.estimation.propensities import cells as draws
-from taurank.estimation.propensities.additive import fit_additive
-from taurank.estimation.propensities.cells import PairHistory
-from taurank.estimation.propensities.exposure import LIFT_PRIOR, Lift, fit_exposure
-from taurank.estimation.propensities.mixture import Exposures, fit_mixture
+from taurank.estimation.propensity import cells as draws
+from taurank.estimation.propensity.additive import fit_additive
+from taurank.estimation.propensity.cells import PairHistory
+from taurank.estimation.propensity.exposure import LIFT_PRIOR, Lift, fit_exposure
+from taurank.estimation.propensity.mixture import Exposures, fit_mixture
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ import pytest
 from taurank import Gains, Log, World, gains
 from taurank.errors import InputError
 from taurank.estimation.estimators import Caps
-from taurank.estimation.overlap import diagnose
+from taurank.estimation.propensity.overlap import diagnose
 
 ROWS = pd.DataFrame(
     {

@@ -22,9 +22,9 @@ from taurank.data.ids import Catalog, Ids
 from taurank.data.log import Log
 from taurank.errors import InputError
 from taurank.estimation.folds import Folds
-from taurank.estimation.propensities import cells as propensity_cells
-from taurank.estimation.propensities.additive import fit_additive
-from taurank.estimation.propensities.calibration import fill_in
+from taurank.estimation.propensity import cells as propensity_cells
+from taurank.estimation.propensity.additive import fit_additive
+from taurank.estimation.propensity.calibration import fill_in
 
 
 def draw(shape: tuple[int, int, int], seed: int, base: float = -1.0, spread: float = 1.0) -> Any:

@@ -98,7 +98,7 @@ def test_cells_by_class(log: Log) -> None:
                 expected[u, i, 1.0] += positive * share
                 expected[u, i, 0.0] += (1 - positive) * share
     drawn = samples(ULRMF(positives=0.2, positive_share=0.3), log)
-    assert (drawn["tied"] == drawn["item"]).all()
+    assert (drawn["other"] == drawn["item"]).all()
     assert_frequencies([(u, i, y) for u, i, _, y in drawn.tolist()], expected)
 
 

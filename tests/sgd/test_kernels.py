@@ -12,14 +12,13 @@ import pytest
 from support.factors import copied, some_pairs, some_points, some_positives, start_tables
 from taurank.sgd.losses import HINGE, LOGISTIC, SIGMOID, pair_loss, point_loss, sigmoid_neg
 from taurank.sgd.planning import bucket_pairs, bucket_points
-from taurank.sgd.samples import PAIR, POINT, Positives, Samples
+from taurank.sgd.samples import SAMPLE, Positives, Samples
 from taurank.sgd.scheduler import (
     Factors,
     Pairwise,
     Pointwise,
     run_pairwise_epoch,
-    run_pairwise_samples,
-    run_pointwise_samples,
+    run_samples,
 )
 from taurank.sgd.strata import Strata
 
@@ -176,7 +175,7 @@ def test_drawn_pairs_equal_their_twin(factors: int) -> None:
     strata, drawn = Strata(30, 64, 9_000), sorted_by_user(some_pairs(30, 64, 9_000))
     params, fast = Pairwise(0.01, 0.02, 1.5), start_tables(30, 64, factors)
     slow = float64(fast)
-    stats = run_pairwise_samples(fast, drawn, strata, 5, 2, params)
+    stats = run_samples(fast, drawn, strata, 5, 2, params)
     dealt, start = bucket_pairs(strata, strata.cut_pairs(5, 2), strata.schedule_pairs(), drawn)
     for a, b in itertools.pairwise(start):
         slow_pairs(slow, [tuple(sample) for sample in dealt[a:b].tolist()], params)
@@ -191,7 +190,7 @@ def test_drawn_points_equal_their_twin(tie: float, factors: int) -> None:
     strata, drawn = Strata(30, 64, 9_000), sorted_by_user(some_points(30, 64, 9_000))
     params, fast = Pointwise(0.01, 0.02, tie), start_tables(30, 128, factors)
     slow = float64(fast)
-    stats = run_pointwise_samples(fast, drawn, strata, 5, 2, params)
+    stats = run_samples(fast, drawn, strata, 5, 2, params)
     dealt, start = bucket_points(strata, strata.cut(5, 2), strata.schedule(), drawn)
     for a, b in itertools.pairwise(start):
         slow_points(slow, [tuple(sample) for sample in dealt[a:b].tolist()], params)
@@ -202,9 +201,8 @@ def test_drawn_points_equal_their_twin(tie: float, factors: int) -> None:
 
 def one_step(sample: tuple, point: bool, params: Pairwise | Pointwise) -> tuple[Factors, Factors]:  # type: ignore[type-arg]
     before = start_tables(2, 6, 8)
-    after, drawn = copied(before), np.array([sample], POINT if point else PAIR)
-    run = run_pointwise_samples if point else run_pairwise_samples
-    run(after, drawn, Strata(2, 3 if point else 6, 1), 0, 0, params)  # type: ignore[arg-type]
+    after, drawn = copied(before), np.array([sample], SAMPLE)
+    run_samples(after, drawn, Strata(2, 3 if point else 6, 1), 0, 0, params)
     return float64(before), float64(after)
 
 

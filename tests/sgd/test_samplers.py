@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from taurank import Log
 from taurank.sgd import samplers
 from taurank.sgd import slots as slots_
-from taurank.sgd.samples import PAIR, POINT
 from taurank.sgd.strata import shuffle
 
 N_USERS, N_ITEMS, N_TIMES, DRAWS = 3, 6, 2, 400_000
@@ -52,7 +51,7 @@ def draw_pairs(slots: slots_.Slots, alpha: float, n: int = DRAWS, threads: int =
     kinds = slots_.pair_kinds(slots, alpha)
     assert kinds is not None
     choose, fill = partial(samplers.choose_pairs, slots, kinds), partial(samplers.fill_pairs, slots, kinds)
-    return samplers.draw(samplers.Sampler(PAIR, choose, fill), n, n_users_of(slots), KEY, threads)
+    return samplers.draw(samplers.Sampler(choose, fill), n, n_users_of(slots), KEY, threads)
 
 
 def draw_by_class(
@@ -60,15 +59,13 @@ def draw_by_class(
 ) -> Any:
     choose = partial(samplers.choose_by_class, slots, cells, positives, alpha)
     return samplers.draw(
-        samplers.Sampler(POINT, choose, partial(samplers.fill_by_class, slots)), n, n_users_of(slots), KEY, 1
+        samplers.Sampler(choose, partial(samplers.fill_by_class, slots)), n, n_users_of(slots), KEY, 1
     )
 
 
 def draw_by_arm(slots: slots_.Slots, arms: slots_.Arms, n: int = DRAWS) -> Any:
     choose = partial(samplers.choose_by_arm, slots, arms)
-    return samplers.draw(
-        samplers.Sampler(POINT, choose, partial(samplers.fill_by_arm, slots)), n, n_users_of(slots), KEY, 1
-    )
+    return samplers.draw(samplers.Sampler(choose, partial(samplers.fill_by_arm, slots)), n, n_users_of(slots), KEY, 1)
 
 
 def n_users_of(slots: slots_.Slots) -> int:
@@ -120,7 +117,7 @@ def test_pairs(log: Log, alpha: float) -> None:
                             expected[(u, i, j)] += share / len(served) / len(times) / len(users[t]) / size
     slots = slots_.slots_of(cells_of(log))
     samples = draw_pairs(slots, alpha)
-    assert (samples["weight"] == 1).all()
+    assert (samples["value"] == 1).all()
     assert_frequencies([(u, i, j) for u, i, j, _ in samples.tolist()], expected)
 
 
@@ -153,7 +150,7 @@ def test_cells_by_arm(log: Log) -> None:
                     expected[(u, i, label, treated)] += 0.5 / len(having) / size
     slots = slots_.slots_of(cells_of(log))
     samples = draw_by_arm(slots, slots_.arms_of(slots))
-    assert ((samples["item"] - samples["tied"]) % (2 * N_ITEMS) == N_ITEMS).all()
+    assert ((samples["item"] - samples["other"]) % (2 * N_ITEMS) == N_ITEMS).all()
     drawn = [(u, i % N_ITEMS, y, i < N_ITEMS) for u, i, _, y in samples.tolist()]
     assert_frequencies(drawn, expected)
 
@@ -208,7 +205,7 @@ def test_the_last_control_negatives_are_drawn_exactly() -> None:
     by_class = slots_.cells_by_class(cells, slots)
     assert by_class.n_absent == 3
     samples = draw_by_class(slots, by_class, 0.0, 1.0, n=20_000)
-    drawn = samples[samples["target"] == 1]  # TP are not drawn, and all control negatives have target 1
+    drawn = samples[samples["value"] == 1]  # TP are not drawn, and all control negatives have target 1
     counts = pd.Series(list(zip(drawn["user"].tolist(), drawn["item"].tolist(), strict=True))).value_counts()
     assert set(counts.index) == set(free)
     assert abs(counts / len(drawn) - 1 / 3).max() < 0.03

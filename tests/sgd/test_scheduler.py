@@ -23,8 +23,7 @@ from taurank.sgd.scheduler import (
     Stats,
     factor_table,
     run_pairwise_epoch,
-    run_pairwise_samples,
-    run_pointwise_samples,
+    run_samples,
 )
 from taurank.sgd.strata import Strata
 
@@ -37,8 +36,8 @@ def runs() -> dict[str, Run]:
     params, point_params = Pairwise(0.02, 0.01), Pointwise(0.02, 0.01, 0.1)
     return {
         "pass": lambda t, n: run_pairwise_epoch(t, positives, strata, 3, 1, params, n),
-        "pairs": lambda t, n: run_pairwise_samples(t, pairs, strata, 3, 1, params, n),
-        "points": lambda t, n: run_pointwise_samples(t, points, strata, 3, 1, point_params, n),
+        "pairs": lambda t, n: run_samples(t, pairs, strata, 3, 1, params, n),
+        "points": lambda t, n: run_samples(t, points, strata, 3, 1, point_params, n),
     }
 
 

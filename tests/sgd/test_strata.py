@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from support.factors import some_pairs, some_points
 from taurank.errors import InputError
 from taurank.sgd.planning import block_offsets, bucket_pairs, bucket_points, by_user, plan_users
-from taurank.sgd.samples import PAIR, Positives
+from taurank.sgd.samples import SAMPLE, Positives
 from taurank.sgd.strata import MAX_BLOCKS, POSITIVES_PER_VISIT, WORKERS, Strata
 
 
@@ -22,7 +22,7 @@ def positives(n_users: int, n_items: int, count: int, seed: int = 0) -> Positive
 
 def planned(strata: Strata, entries: Positives, epoch: int):  # type: ignore[no-untyped-def]
     cut = strata.cut(7, epoch)
-    samples = np.zeros(len(entries.item), PAIR)
+    samples = np.zeros(len(entries.item), SAMPLE)
     begin, end = np.zeros((2, strata.blocks**2), np.int64)
     offsets = block_offsets(cut, entries.start)
     for block in range(strata.blocks):
@@ -37,7 +37,7 @@ def test_each_positive_has_its_turn_exactly_once(n_users: int, n_items: int, cou
     cut, samples, begin, end = planned(strata, entries, epoch)
     owner = np.repeat(np.arange(n_users), np.diff(entries.start))
     want = sorted(zip(owner, entries.item, entries.weight, strict=True))
-    got = sorted(zip(samples["user"], samples["item"], samples["weight"], strict=True))
+    got = sorted(zip(samples["user"], samples["item"], samples["value"], strict=True))
     assert got == want
     assert (end - begin).sum() == count
     schedule = strata.schedule()
@@ -76,14 +76,14 @@ def test_every_user_block_meets_every_pair_of_item_blocks_once() -> None:
 
 def test_drawn_pairs_go_to_the_unit_that_holds_them_in_their_order() -> None:
     strata, drawn = Strata(300, 400, 30_000), some_pairs(300, 400, 30_000)
-    drawn["weight"] = np.arange(30_000)  # their order
+    drawn["value"] = np.arange(30_000)  # their order
     cut, schedule = strata.cut_pairs(1, 2), strata.schedule_pairs()
     dealt, start = bucket_pairs(strata, cut, schedule, drawn)
     assert schedule.width > 1
     assert sorted(dealt.tolist()) == sorted(drawn.tolist())
     for unit in range(len(schedule.blocks)):
         part = dealt[start[unit] : start[unit + 1]]
-        assert (np.diff(part["weight"]) > 0).all()
+        assert (np.diff(part["value"]) > 0).all()
         assert (cut.user_block[part["user"]] == schedule.blocks[unit, 0]).all()
         held = schedule.blocks[unit, 1:] - schedule.width
         for column in ("item", "other"):
@@ -204,7 +204,7 @@ def test_bad_positives_are_refused(user: list[int], item: list[int], weight: lis
 def test_bad_pairs_are_refused() -> None:
     strata = Strata(30, 40, 1_000)
     cut, schedule = strata.cut_pairs(1, 2), strata.schedule_pairs()
-    for column, value in (("user", 30), ("item", -1), ("other", 40), ("weight", np.inf)):
+    for column, value in (("user", 30), ("item", -1), ("other", 40), ("value", np.inf)):
         drawn = some_pairs(30, 40, 10)
         drawn[column][4] = value
         with pytest.raises(InputError, match=column):

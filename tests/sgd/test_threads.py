@@ -24,7 +24,7 @@ from support.factors import some_pairs, some_positives, start_tables
 from taurank import BPR, DLCE, ULBPR, Log, World
 from taurank._threads import MAX_THREADS, Flag, map_blocks, run_interruptibly, run_together, worker_count
 from taurank.sgd import scheduler
-from taurank.sgd.scheduler import Pairwise, run_pairwise_epoch, run_pairwise_samples
+from taurank.sgd.scheduler import Pairwise, run_pairwise_epoch, run_samples
 from taurank.sgd.strata import Strata
 
 INTERRUPTS = int(os.environ.get("TAURANK_INTERRUPTS", "24"))
@@ -79,18 +79,17 @@ def test_interrupts_leave_nothing_behind(sent: signal.Signals, error: str) -> No
 def test_an_exception_in_one_worker_stops_the_others(run: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The thread that fails never finishes its unit: without the flag the others would wait for it forever."""
     strata, tables, params = Strata(200, 150, 40_000), start_tables(200, 150, 8), Pairwise(0.02, 0.01)
-    name = "_work_on_pass" if run == "pass" else "_work_on_pairs"
-    work, calls = getattr(scheduler, name), iter(range(10**9))
+    work, calls = scheduler._work, iter(range(10**9))
 
-    def fail_once(ticket: int, factors: Any, job: Any, params: Any, progress: Any, stats: Any) -> int:
+    def fail_once(ticket: int, factors: Any, job: Any, planning: Any, params: Any, progress: Any, stats: Any) -> int:
         if next(calls) == 0:
             progress.taken[0] += 1  # takes a ticket and dies with it
             raise MemoryError("no room for the plan")
-        return int(work(ticket, factors, job, params, progress, stats))
+        return int(work(ticket, factors, job, planning, params, progress, stats))
 
-    monkeypatch.setattr(scheduler, name, fail_once)
+    monkeypatch.setattr(scheduler, "_work", fail_once)
     positives, pairs = some_positives(200, 150, 40_000), some_pairs(200, 150, 40_000)
-    epoch: Any = run_pairwise_epoch if run == "pass" else run_pairwise_samples
+    epoch: Any = run_pairwise_epoch if run == "pass" else run_samples
     before = set(threading.enumerate())  # other tests of this process may have threads of their own
     with pytest.raises(MemoryError, match="no room"):
         epoch(tables, positives if run == "pass" else pairs, strata, 1, 0, params, 3)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from taurank.sgd.planning import by_user
-from taurank.sgd.samples import PAIR, POINT, Positives
+from taurank.sgd.samples import SAMPLE, Positives
 from taurank.sgd.scheduler import Factors, factor_table
 
 
@@ -33,20 +33,20 @@ def some_positives(n_users: int, n_items: int, count: int) -> Positives:
 
 def some_pairs(n_users: int, n_items: int, count: int) -> np.ndarray:
     random = np.random.default_rng(9)
-    drawn = np.zeros(count, PAIR)
+    drawn = np.zeros(count, SAMPLE)
     drawn["user"] = random.integers(0, n_users, count)
     drawn["item"] = random.integers(0, n_items, count)
     drawn["other"] = (drawn["item"] + random.integers(1, n_items, count)) % n_items
-    drawn["weight"] = random.normal(size=count)
+    drawn["value"] = random.normal(size=count)
     return drawn
 
 
 def some_points(n_users: int, n_items: int, count: int) -> np.ndarray:
     """Samples of two item tables, every row tied to that of the same item in the other table."""
     random = np.random.default_rng(9)
-    drawn = np.zeros(count, POINT)
+    drawn = np.zeros(count, SAMPLE)
     drawn["user"] = random.integers(0, n_users, count)
     drawn["item"] = random.integers(0, 2 * n_items, count)
-    drawn["tied"] = (drawn["item"] + n_items) % (2 * n_items)
-    drawn["target"] = random.integers(0, 2, count)
+    drawn["other"] = (drawn["item"] + n_items) % (2 * n_items)
+    drawn["value"] = random.integers(0, 2, count)
     return drawn

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -336,7 +337,7 @@ def test_failed_write_leaves_no_file_and_gives_the_world(
     def fail(*_: object) -> None:
         raise OSError("no space left")
 
-    monkeypatch.setattr(Path, "replace", fail)
+    monkeypatch.setattr(os, "replace", fail)
     with pytest.warns(UserWarning, match="no space left"):
         made = dunnhumby.world("category", data)
     assert made.n_users > 0

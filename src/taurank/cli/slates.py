@@ -15,7 +15,7 @@ from taurank.data import sources
 from taurank.data.columns import to_numbers
 from taurank.data.writer import write_batches
 from taurank.errors import InputError, plural
-from taurank.estimation.propensities.slates import check_scores, slate_epsilon_greedy, slates_of
+from taurank.estimation.propensity.slates import check_scores, slate_epsilon_greedy, slates_of
 
 
 def add_propensities(

@@ -15,11 +15,11 @@ import numpy as np
 from taurank._jit import compiled
 from taurank._random import Stream, stream, stream_key
 from taurank._types import Codes, Floats32, Longs
-from taurank.sgd.kernels import UNIT_STATS, PairParams, run_pairs
+from taurank.sgd.kernels import UNIT_STATS, StepParams, run_unit
 from taurank.sgd.negatives import draw_negatives
 from taurank.sgd.planning import block_offsets, plan_users
-from taurank.sgd.samples import NO_BASKETS, PAIR, Baskets, Positives, Samples
-from taurank.sgd.scheduler import Pairwise, Stats, UnitStats, factor_table, pair_params, total
+from taurank.sgd.samples import NO_BASKETS, SAMPLE, Baskets, Positives, Samples
+from taurank.sgd.scheduler import Pairwise, Stats, UnitStats, factor_table, step_params, total
 from taurank.sgd.strata import Cut, ItemBlocks, cut_items, shuffle_blocks
 
 _UNIT = int(Stream.UNIT)
@@ -67,7 +67,7 @@ class Residents:
     ) -> None:  # fmt: skip
         self.positives, self.members, self.start, self.baskets = positives, members, start, baskets
         self.first, self.blocks, self.n_items = first, blocks, n_items
-        self.samples: Samples = np.empty(0, PAIR)
+        self.samples: Samples = np.empty(0, SAMPLE)
         self.begin, self.end = np.zeros((2, blocks**2), np.int64)
         self.items = ItemBlocks(np.empty(0, np.int32), np.zeros(1, np.int64), np.empty(0, np.int32))
         self.key = np.uint64(0)
@@ -87,7 +87,7 @@ class Residents:
         edges[self.own.stop + 1 :] = self.start[-1]
         cut = Cut(order, edges, self.items.order, self.items.start, np.empty(0, np.int32), self.items.block)
         if len(self.samples) != len(self.positives.item):
-            self.samples = np.empty(len(self.positives.item), PAIR)
+            self.samples = np.empty(len(self.positives.item), SAMPLE)
         offsets = block_offsets(cut, self.positives.start)
         for block in self.own:
             plan_users(cut, self.positives, block, offsets[block], self.samples, self.begin, self.end)
@@ -103,7 +103,7 @@ class Residents:
         ids = self.block_items(block)
         run_visit(
             users, items, plan, ids, positions_in(ids, self.n_items), self.positives.in_baskets, self.baskets,
-            block, high, low, pair_params(params), stats,
+            block, high, low, step_params(params), stats,
         )  # fmt: skip
 
     def block_items(self, block: int) -> Codes:
@@ -153,7 +153,7 @@ def positions_in(ids: Codes, n_items: int) -> Codes:
 @compiled
 def run_visit(
     users: Floats32, items: Floats32, plan: VisitPlan, ids: Codes, at: Codes, in_baskets: bool, baskets: Baskets,
-    block: int, high: int, low: int, params: PairParams, stats: UnitStats,
+    block: int, high: int, low: int, params: StepParams, stats: UnitStats,
 ) -> None:  # fmt: skip
     for user_block in range(high, low - 1, -1):
         unit = (block - user_block + plan.blocks) % plan.blocks * plan.blocks + user_block
@@ -163,7 +163,7 @@ def run_visit(
             stats[unit].skipped = skipped
             stats[unit].updates = len(samples) - skipped
             _to_positions(samples, at)
-            run_pairs(users, items, samples, params, stats[unit])
+            run_unit(users, items, samples, params, stats[unit])
 
 
 @compiled

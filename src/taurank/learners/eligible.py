@@ -19,7 +19,7 @@ from taurank.data.eligibility import Eligibility, Members, is_among
 from taurank.data.log import Log
 from taurank.errors import TooLittleData
 from taurank.sgd.samplers import Sampler
-from taurank.sgd.samples import PAIR, POINT, Samples
+from taurank.sgd.samples import Samples
 from taurank.sgd.slots import CLASS_NAMES, CN, Cells, pair_kinds, slots_of
 
 _STEPS = np.uint64(8)  # random numbers of one sample
@@ -52,11 +52,11 @@ def pair_sampler(log: Log, alpha: float) -> Sampler:
         low, high = kinds.start[kind, time], kinds.start[kind, time + 1]
         slot = kinds.slot[low + _below(random(2), high - low)].astype(np.int64)
         part = samples[first_sample:last]
-        part["user"], part["weight"] = slots.user[slot], 1
+        part["user"], part["value"] = slots.user[slot], 1
         part["item"] = item_of(kinds.better[kind], slot, random(3))
         part["other"] = item_of(kinds.worse[kind], slot, random(4))
 
-    return Sampler(PAIR, choose, _nothing_left)
+    return Sampler(choose, _nothing_left)
 
 
 def class_sampler(log: Log, positives: float, alpha: float) -> Sampler:
@@ -80,10 +80,10 @@ def class_sampler(log: Log, positives: float, alpha: float) -> Sampler:
         low, high = start[kind[~absent]], start[kind[~absent] + 1]
         row = order[low + _below(random(3)[~absent], high - low)]
         part["user"][~absent], part["item"][~absent] = log.user[row], log.item[row]
-        part["tied"] = part["item"]
-        part["target"] = np.where(absent, random(2) < alpha, kind == 0)
+        part["other"] = part["item"]
+        part["value"] = np.where(absent, random(2) < alpha, kind == 0)
 
-    return Sampler(POINT, choose, _nothing_left)
+    return Sampler(choose, _nothing_left)
 
 
 def arm_sampler(log: Log) -> Sampler:
@@ -107,15 +107,15 @@ def arm_sampler(log: Log) -> Sampler:
         low, high = slots.start[3 * slot], slots.start[3 * slot + 2]
         row = low + _below(random(2)[arm], high - low)
         part["user"][arm], part["item"][arm] = slots.user[slot], slots.item[row]
-        part["tied"][arm], part["target"][arm] = slots.item[row] + log.n_items, row < slots.start[3 * slot + 1]
+        part["other"][arm], part["value"][arm] = slots.item[row] + log.n_items, row < slots.start[3 * slot + 1]
         user, _, begin, count = cells.visit(visits.nth(_below(random(1)[~arm], visits.count)))
         low, high = untreated.before(begin), untreated.before(begin + count)
         number = untreated.nth(low + _below(random(2)[~arm], high - low))
         item = cells.cell(number)[1]
         part["user"][~arm], part["item"][~arm] = user, item + log.n_items
-        part["tied"][~arm], part["target"][~arm] = item, is_among(number, bought)
+        part["other"][~arm], part["value"][~arm] = item, is_among(number, bought)
 
-    return Sampler(POINT, choose, _nothing_left)
+    return Sampler(choose, _nothing_left)
 
 
 def cells_of(log: Log) -> Cells:

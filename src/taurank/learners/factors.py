@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -32,7 +32,7 @@ from taurank.learners.training import Checkpoint, Epoch, Schedule, State, Traini
 from taurank.learners.update import NewRows, rows_of_new_users
 from taurank.sgd.folding import fold_drawn
 from taurank.sgd.samplers import Sampler, draw, draw_into
-from taurank.sgd.scheduler import Factors, Pairwise, Pointwise, Stats, factor_table
+from taurank.sgd.scheduler import Factors, Pairwise, Pointwise, Stats, factor_table, run_samples
 from taurank.sgd.strata import Strata
 
 REGULARIZATION_GRID = (0.3, 0.1, 0.03, 0.01, 0.003, 0.001, 0.0003, 0.0001)
@@ -254,10 +254,8 @@ def normal_rows(rng: np.random.Generator, count: int, factors: int) -> Iterator[
 class DrawnLearner(FactorLearner):
     """Methods that draw their samples from all cells, as many in an epoch as the log has positives.
 
-    A subclass declares its sampler and its losses.
+    A subclass declares its sampler and its steps.
     """
-
-    _run_samples: ClassVar[Callable[..., Stats]]  # run_pairwise_samples or run_pointwise_samples
 
     @abstractmethod
     def sampler(self, log: Log) -> Sampler:
@@ -277,12 +275,12 @@ class DrawnLearner(FactorLearner):
                 "out, or use a learner that passes over the outcomes, such as dlce or bpr."
             )
         sampler = self.sampler(log)
-        strata, params, run_samples = Strata(log.n_users, log.n_items, n), self.step_params(), type(self)._run_samples
+        strata, params = Strata(log.n_users, log.n_items, n), self.step_params()
 
         def run(factors: Factors, seed: int, number: int, rate: float, threads: int) -> Stats:
             key = stream(seed, number, Stream.DRAWN_SAMPLES)
-            with strata.buffer(n, sampler.record) as drawn:
-                with strata.buffer(n, sampler.record) as spare:
+            with strata.buffer(n) as drawn:
+                with strata.buffer(n) as spare:
                     draw_into(drawn, spare, sampler, log.n_users, key, threads)
                 now = params._replace(learning_rate=rate)
                 return run_samples(factors, drawn, strata, seed, number, now, threads)

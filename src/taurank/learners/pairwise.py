@@ -28,14 +28,13 @@ from taurank.sgd import samplers
 from taurank.sgd.folding import fold_pairs
 from taurank.sgd.losses import SURROGATES
 from taurank.sgd.planning import by_user
-from taurank.sgd.samples import PAIR, Baskets
+from taurank.sgd.samples import Baskets
 from taurank.sgd.scheduler import (
     NOTHING_DONE,
     Factors,
     Pairwise,
     Stats,
     run_pairwise_epoch,
-    run_pairwise_samples,
 )
 from taurank.sgd.slots import pair_kinds, slots_of
 from taurank.sgd.strata import Strata
@@ -171,7 +170,6 @@ class ULBPR(DrawnLearner):
     regularization: float = 0.001
     positive_share: float = 0.0
 
-    _run_samples = staticmethod(run_pairwise_samples)
     space: ClassVar[Mapping[str, Sequence[float]]] = {
         "regularization": REGULARIZATION_GRID,
         "positive_share": (0.0, 0.2, 0.4, 0.6),
@@ -197,4 +195,4 @@ class ULBPR(DrawnLearner):
         if kinds is None:
             raise TooLittleData("ULBPR found no treated positive in this log.")
         choose, fill = partial(samplers.choose_pairs, slots, kinds), partial(samplers.fill_pairs, slots, kinds)
-        return samplers.Sampler(PAIR, choose, fill)
+        return samplers.Sampler(choose, fill)

@@ -23,8 +23,7 @@ from taurank.learners.factors import REGULARIZATION_GRID, DrawnLearner, FactorLe
 from taurank.learners.scores import dot_products
 from taurank.learners.training import aligned
 from taurank.sgd import samplers
-from taurank.sgd.samples import POINT
-from taurank.sgd.scheduler import Factors, Pointwise, factor_table, run_pointwise_samples
+from taurank.sgd.scheduler import Factors, Pointwise, factor_table
 from taurank.sgd.slots import CLASS_NAMES, arms_of, cells_by_class, slots_of
 
 
@@ -39,7 +38,6 @@ class ULRMF(DrawnLearner):
     positive_share: float = 0.0
     positives: float = 0.2
 
-    _run_samples = staticmethod(run_pointwise_samples)
     space: ClassVar[Mapping[str, Sequence[float]]] = {
         "regularization": REGULARIZATION_GRID,
         "positive_share": (0.0, 0.2, 0.4, 0.6),
@@ -64,7 +62,7 @@ class ULRMF(DrawnLearner):
                 raise TooLittleData(f"ULRMF needs cells of every class; this log has no {name}.")
         shares = (self.positives, self.positive_share)
         choose = partial(samplers.choose_by_class, slots, by_class, *shares)
-        return samplers.Sampler(POINT, choose, partial(samplers.fill_by_class, slots))
+        return samplers.Sampler(choose, partial(samplers.fill_by_class, slots))
 
 
 @dataclass(kw_only=True, eq=False)
@@ -83,7 +81,6 @@ class CausE(DrawnLearner):
         "control_item_factors": FactorLearner.stored["item_factors"],
     }
     _item_tables: ClassVar[int] = 2
-    _run_samples = staticmethod(run_pointwise_samples)
     space: ClassVar[Mapping[str, Sequence[float]]] = {
         "regularization": REGULARIZATION_GRID,
         "tie": (0.1, 0.01, 0.001, 0.0001),
@@ -104,7 +101,7 @@ class CausE(DrawnLearner):
         if not len(arms.treated) or not arms.n_control:
             raise TooLittleData("CausE needs positive outcomes and both treated and untreated cells.")
         choose = partial(samplers.choose_by_arm, slots, arms)
-        return samplers.Sampler(POINT, choose, partial(samplers.fill_by_arm, slots))
+        return samplers.Sampler(choose, partial(samplers.fill_by_arm, slots))
 
     def _set_factors(self, tables: Factors) -> None:
         half = len(tables.items) // 2

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from taurank.data.log import Log
-from taurank.estimation.overlap import diagnose
+from taurank.estimation.propensity.overlap import diagnose
 from taurank.pilot.categories import Categories
 
 TOLERANCE = 0.1  # a sum may be off by this share

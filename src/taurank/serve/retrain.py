@@ -19,7 +19,7 @@ from sqlalchemy import select
 
 from taurank.data.log import Log
 from taurank.errors import InputError
-from taurank.estimation.overlap import diagnose
+from taurank.estimation.propensity.overlap import diagnose
 from taurank.learners import LEARNERS, Learner
 from taurank.serve import tables
 from taurank.serve.decisions import Decider

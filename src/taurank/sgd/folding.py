@@ -14,12 +14,12 @@ from taurank._jit import compiled, vectorized
 from taurank._random import Stream, below, stream, stream_key
 from taurank._threads import map_blocks
 from taurank._types import Floats32, Longs
-from taurank.sgd.kernels import PairParams, PointParams
-from taurank.sgd.losses import pair_gradient, point_gradient
-from taurank.sgd.negatives import TRIES, contains
+from taurank.sgd.kernels import StepParams, sample_rows
+from taurank.sgd.losses import POINTWISE, pair_gradient, point_gradient
+from taurank.sgd.negatives import contains
 from taurank.sgd.rows import pair_score, point_score
-from taurank.sgd.samples import NO_BASKETS, Baskets, Positives, Samples
-from taurank.sgd.scheduler import Factors, Pairwise, Pointwise, pair_params, point_params
+from taurank.sgd.samples import NO_BASKETS, TRIES, Baskets, Positives, Samples
+from taurank.sgd.scheduler import Factors, Pairwise, Pointwise, step_params
 
 
 def fold_pairs(
@@ -32,7 +32,7 @@ def fold_pairs(
     same basket is not drawn.
     """
     key, outside = stream(seed, epoch, Stream.FOLDING), positives.in_baskets and baskets is not None
-    listed, steps = baskets or NO_BASKETS, pair_params(params)
+    listed, steps = baskets or NO_BASKETS, step_params(params)
 
     def work(begin: int, end: int) -> None:
         _fold_pairs(factors.users, factors.items, positives, n_items, key, steps, outside, listed, begin, end)
@@ -43,20 +43,16 @@ def fold_pairs(
 def fold_drawn(
     factors: Factors, drawn: Samples, params: Pairwise | Pointwise, n_users: int, threads: int = 1
 ) -> None:
-    """Steps along drawn samples (PAIR or POINT), user by user; only user rows move."""
+    """Steps along drawn samples, user by user; only user rows move."""
     drawn = drawn[np.argsort(drawn["user"], kind="stable")]
     start = np.searchsorted(drawn["user"], np.arange(n_users + 1)).astype(np.int64)
-    if isinstance(params, Pairwise):
-        steps: Any = pair_params(params)
-        kernel: Any = _fold_drawn_pairs
-    else:
-        steps, kernel = point_params(params), _fold_drawn_points
-    map_blocks(lambda begin, end: kernel(*factors, drawn, start, steps, begin, end), n_users, threads)
+    steps = step_params(params)
+    map_blocks(lambda begin, end: _fold_drawn(*factors, drawn, start, steps, begin, end), n_users, threads)
 
 
 @compiled
 def _fold_pairs(
-    users: Floats32, items: Floats32, positives: Positives, n_items: int, key: Any, params: PairParams,
+    users: Floats32, items: Floats32, positives: Positives, n_items: int, key: Any, params: StepParams,
     outside: bool, baskets: Baskets, begin: int, end: int,
 ) -> None:  # fmt: skip
     for u in range(begin, end):
@@ -81,29 +77,22 @@ def _other(i: Any, n_items: int, key: Any, baskets: Baskets, basket: Any) -> Any
 
 
 @compiled
-def _fold_drawn_pairs(
-    users: Floats32, items: Floats32, drawn: Samples, start: Longs, params: PairParams, begin: int, end: int
+def _fold_drawn(
+    users: Floats32, items: Floats32, drawn: Samples, start: Longs, params: StepParams, begin: int, end: int
 ) -> None:
     for n in range(start[begin], start[end]):
-        sample = drawn[n]
-        u, i, j = np.uint64(sample.user), np.uint64(sample.item), np.uint64(sample.other)
-        _pair_toward(users, items, u, i, j, sample.weight, params)
+        u, i, j = sample_rows(drawn[n])
+        if params.loss == POINTWISE:
+            eta_g = params.step * point_gradient(point_score(users, items, u, i), drawn[n].value)
+            _point_toward(users[u], items[i], eta_g, params.shrink)
+        else:
+            _pair_toward(users, items, u, i, j, drawn[n].value, params)
 
 
 @compiled
-def _fold_drawn_points(
-    users: Floats32, items: Floats32, drawn: Samples, start: Longs, params: PointParams, begin: int, end: int
-) -> None:
-    for n in range(start[begin], start[end]):
-        u, i = np.uint64(drawn[n].user), np.uint64(drawn[n].item)
-        eta_g = params.step * point_gradient(point_score(users, items, u, i), drawn[n].target)
-        _point_toward(users[u], items[i], eta_g, params.shrink)
-
-
-@compiled
-def _pair_toward(users: Any, items: Any, u: Any, i: Any, j: Any, weight: Any, params: PairParams) -> None:
+def _pair_toward(users: Any, items: Any, u: Any, i: Any, j: Any, weight: Any, params: StepParams) -> None:
     score = pair_score(users, items, u, i, j)
-    eta_g = pair_gradient(score, params.step * weight, params.surrogate, params.steepness)
+    eta_g = pair_gradient(score, params.step * weight, params.loss, params.steepness)
     _between_toward(users[u], items[i], items[j], eta_g, params.shrink)
 
 

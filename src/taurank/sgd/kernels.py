@@ -14,7 +14,7 @@ import numpy as np
 from taurank._jit import compiled, inlined
 from taurank._types import Floats32
 from taurank.sgd.intrinsics import prefetch
-from taurank.sgd.losses import f32, pair_gradient, pair_loss, point_gradient, point_loss
+from taurank.sgd.losses import POINTWISE, f32, pair_gradient, pair_loss, point_gradient, point_loss
 from taurank.sgd.rows import pair_score, pair_step, point_score, point_step, tied_step
 from taurank.sgd.samples import Samples
 
@@ -35,37 +35,39 @@ UNIT_STATS = np.dtype(
 )
 
 
-class PairParams(NamedTuple):
-    """Hyper-parameters of a pairwise step; float32, so that nothing is widened to float64."""
+class StepParams(NamedTuple):
+    """Hyper-parameters of a step; float32, so that nothing is widened to float64."""
 
-    surrogate: int
+    loss: int  # a surrogate, or POINTWISE
     steepness: np.float32  # ω
-    step: np.float32  # η
-    shrink: np.float32  # 1 − η γ
-
-
-class PointParams(NamedTuple):
-    """Hyper-parameters of a pointwise step."""
-
     step: np.float32  # η
     shrink: np.float32  # 1 − η γ
     tie: np.float32  # η λ_c
 
 
 @compiled
-def run_pairs(users: Floats32, items: Floats32, samples: Samples, params: PairParams, stats: Any) -> None:
+def run_unit(users: Floats32, items: Floats32, samples: Samples, params: StepParams, stats: Any) -> None:
+    """Steps over the samples of one unit, pairs or single items."""
+    if params.loss == POINTWISE:
+        _run_points(users, items, samples, params, stats)
+    else:
+        _run_pairs(users, items, samples, params, stats)
+
+
+@compiled
+def _run_pairs(users: Floats32, items: Floats32, samples: Samples, params: StepParams, stats: Any) -> None:
     """Pairwise steps over one unit."""
     last, half = len(samples) - 1, len(samples) // 2
     far = users.size + items.size > CACHED_FACTORS
-    left = pair_score(users, items, *_pair(samples[0]))
-    right = pair_score(users, items, *_pair(samples[half]))
+    left = pair_score(users, items, *sample_rows(samples[0]))
+    right = pair_score(users, items, *sample_rows(samples[half]))
     seen = f32(0)
     for n in range(last + 1 - half):
         here = half + n
         if n % MEASURE_EVERY == 0:
-            weight = samples[here].weight
-            stats.loss += pair_loss(right, weight, params.surrogate, params.steepness)
-            stats.zero_loss += abs(pair_loss(f32(0), weight, params.surrogate, params.steepness))
+            value = samples[here].value
+            stats.loss += pair_loss(right, value, params.loss, params.steepness)
+            stats.zero_loss += abs(pair_loss(f32(0), value, params.loss, params.steepness))
             stats.measured += 1
         seen += abs(left) + abs(right)
         if far:
@@ -78,29 +80,29 @@ def run_pairs(users: Floats32, items: Floats32, samples: Samples, params: PairPa
 
 
 @inlined
-def _pair_turn(users: Floats32, items: Floats32, here: Any, following: Any, params: PairParams, score: Any) -> Any:
+def _pair_turn(users: Floats32, items: Floats32, here: Any, following: Any, params: StepParams, score: Any) -> Any:
     """Step along the sample ``here``, whose score is given; return the score of the following one."""
-    eta_g = pair_gradient(score, params.step * here.weight, params.surrogate, params.steepness)
-    u, i, j = _pair(here)
-    v, k, o = _pair(following)
+    eta_g = pair_gradient(score, params.step * here.value, params.loss, params.steepness)
+    u, i, j = sample_rows(here)
+    v, k, o = sample_rows(following)
     return pair_step(users, items, u, i, j, v, k, o, eta_g, params.shrink)
 
 
 @inlined
-def _pair(sample: Any) -> Any:
+def sample_rows(sample: Any) -> Any:
     return np.uint64(sample.user), np.uint64(sample.item), np.uint64(sample.other)
 
 
 @inlined
 def _prefetch_pair(users: Floats32, items: Floats32, sample: Any) -> None:
-    u, i, j = _pair(sample)
+    u, i, j = sample_rows(sample)
     prefetch(users, u)
     prefetch(items, i)
     prefetch(items, j)
 
 
 @compiled
-def run_points(users: Floats32, items: Floats32, samples: Samples, params: PointParams, stats: Any) -> None:
+def _run_points(users: Floats32, items: Floats32, samples: Samples, params: StepParams, stats: Any) -> None:
     """Pointwise steps over one unit, each with its tie."""
     last, half = len(samples) - 1, len(samples) // 2
     far = users.size + items.size > CACHED_FACTORS
@@ -110,9 +112,9 @@ def run_points(users: Floats32, items: Floats32, samples: Samples, params: Point
     for n in range(last + 1 - half):
         here = half + n
         if n % MEASURE_EVERY == 0:
-            target = samples[here].target
-            stats.loss += point_loss(right, target)
-            stats.zero_loss += point_loss(f32(0), target)
+            value = samples[here].value
+            stats.loss += point_loss(right, value)
+            stats.zero_loss += point_loss(f32(0), value)
             stats.measured += 1
         seen += abs(left) + abs(right)
         if far:
@@ -125,12 +127,12 @@ def run_points(users: Floats32, items: Floats32, samples: Samples, params: Point
 
 
 @inlined
-def _point_turn(users: Floats32, items: Floats32, here: Any, following: Any, params: PointParams, score: Any) -> Any:
-    eta_g = params.step * point_gradient(score, here.target)
+def _point_turn(users: Floats32, items: Floats32, here: Any, following: Any, params: StepParams, score: Any) -> Any:
+    eta_g = params.step * point_gradient(score, here.value)
     u, i = _point(here)
     v, k = _point(following)
     if params.tie != f32(0):
-        return tied_step(users, items, u, i, np.uint64(here.tied), v, k, eta_g, params.shrink, params.tie)
+        return tied_step(users, items, u, i, np.uint64(here.other), v, k, eta_g, params.shrink, params.tie)
     return point_step(users, items, u, i, v, k, eta_g, params.shrink)
 
 

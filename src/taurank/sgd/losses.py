@@ -21,7 +21,7 @@ import numpy as np
 from taurank._jit import compiled, inlined, vectorized
 
 f32 = np.float32
-LOGISTIC, SIGMOID, HINGE = 0, 1, 2
+LOGISTIC, SIGMOID, HINGE, POINTWISE = 0, 1, 2, 3
 SURROGATES = {"logistic": LOGISTIC, "sigmoid": SIGMOID, "hinge": HINGE}
 
 

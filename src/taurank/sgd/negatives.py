@@ -9,9 +9,7 @@ import numpy as np
 from taurank._jit import compiled
 from taurank._random import below
 from taurank._types import Codes
-from taurank.sgd.samples import Baskets, Samples
-
-TRIES = 32  # random items per sample, before those outside its basket are listed (or, for new users, it is skipped)
+from taurank.sgd.samples import TRIES, Baskets, Samples
 
 
 @compiled
@@ -27,7 +25,7 @@ def draw_others(samples: Samples, items: Codes, key: Any) -> None:
 
 @compiled
 def draw_outside(samples: Samples, baskets: Baskets, items: Codes, key: Any) -> int:
-    """j uniform over ``items`` outside the sample's basket; where there is none, weight 0. Returns their number.
+    """j uniform over ``items`` outside the sample's basket; where there is none, value 0. Returns their number.
 
     Where random items keep hitting the basket, those outside it are listed. The samples of a basket follow each
     other, so that one list serves them all."""
@@ -45,7 +43,7 @@ def draw_outside(samples: Samples, baskets: Baskets, items: Codes, key: Any) -> 
             j = _pick(outside[:n_outside], i, key, n * TRIES)
         if j < 0:
             skipped += 1
-            samples[n].weight = 0
+            samples[n].value = 0
             j = items[0] if items[0] != i else items[1]
         samples[n].other = j
     return skipped

@@ -48,7 +48,7 @@ def bucket_pairs(
     """Sort drawn pairs by the unit that owns u, i and j: the pairs, and where each unit begins.
 
     Pairs of one unit keep their order. ``dealt`` is memory for them."""
-    _check_drawn(drawn, "weight", user=strata.n_users, item=strata.n_items, other=strata.n_items)
+    _check_drawn(drawn, user=strata.n_users, item=strata.n_items, other=strata.n_items)
     if _any_same(drawn):
         same = np.flatnonzero(drawn["item"] == drawn["other"])
         raise InputError(
@@ -65,7 +65,7 @@ def bucket_points(
     """Sort drawn single items by the unit that owns user and item: the samples, and where each unit begins.
 
     Rows of the second item table belong to the block of their item. The rest is as in ``bucket_pairs``."""
-    _check_drawn(drawn, "target", user=strata.n_users, item=2 * strata.n_items, tied=2 * strata.n_items)
+    _check_drawn(drawn, user=strata.n_users, item=2 * strata.n_items, other=2 * strata.n_items)
     unit = _units_of_points(cut.user_block, cut.item_block, schedule.width, drawn)
     return _bucket(unit, len(schedule.blocks), drawn, np.empty_like(drawn) if dealt is None else dealt)
 
@@ -114,13 +114,13 @@ def _checked(name: str, values: npt.NDArray[Any], bound: int) -> Codes:
     return np.ascontiguousarray(values, dtype=np.int32)
 
 
-def _check_drawn(drawn: Samples, number: str, **bounds: int) -> None:
+def _check_drawn(drawn: Samples, **bounds: int) -> None:
     """One quick look at all samples; a slow one only to word the error."""
     columns: list[Any] = [drawn[name] for name in bounds]
-    if not _within(drawn[number], *columns, *bounds.values()):
+    if not _within(drawn["value"], *columns, *bounds.values()):
         for name, bound in bounds.items():
             _checked(name, drawn[name], bound)
-        raise InputError(f"column '{number}' of the drawn samples has values that are not finite.")
+        raise InputError("column 'value' of the drawn samples has values that are not finite.")
 
 
 @compiled
@@ -163,7 +163,7 @@ def _write_samples(members: Codes, block: Codes, position: Longs, positives: Pos
             position[b] += 1
             sample.user = u
             sample.item = item[n]
-            sample.weight = weight[n]
+            sample.value = weight[n]
             if in_baskets:
                 sample.other = basket[n]
 

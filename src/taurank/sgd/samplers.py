@@ -22,12 +22,11 @@ from taurank._jit import compiled, inlined
 from taurank._random import below, uniform
 from taurank._threads import Flag, run_interruptibly, share_blocks
 from taurank._types import Codes, Longs
-from taurank.sgd.samples import Samples
+from taurank.sgd.samples import SAMPLE, TRIES, Samples
 from taurank.sgd.slots import CN, CP, TN, TP, Arms, CellsByClass, PairKinds, Slots
 from taurank.sgd.strata import shuffle
 
 NOT_STORED: Any = np.int64(-1)  # as the number of a slot: it has no row
-_TRIES = 32  # of a rejection sampler, before it counts instead
 _STEPS = np.uint64(128)  # random numbers reserved for one sample
 _LARGEST = 2**32 - 1  # bound of ``below``
 
@@ -35,15 +34,14 @@ _LARGEST = 2**32 - 1  # bound of ``below``
 class Sampler(NamedTuple):
     """How a method draws. Both passes take (key, samples, begin, end) and write the samples begin … end − 1."""
 
-    record: np.dtype[Any]  # PAIR or POINT
     choose: Callable[[np.uint64, Samples, int, int], None]  # the user; what it leaves in the rest is for ``fill``
     fill: Callable[[np.uint64, Samples, int, int], None]
 
 
 def draw(sampler: Sampler, n: int, n_users: int, key: np.uint64, threads: int) -> Samples:
     """n samples, in a random order of users."""
-    samples: Samples = np.empty(n, sampler.record)
-    spare: Samples = np.empty(n, sampler.record)
+    samples: Samples = np.empty(n, SAMPLE)
+    spare: Samples = np.empty(n, SAMPLE)
     draw_into(samples, spare, sampler, n_users, key, threads)
     return samples
 
@@ -75,7 +73,7 @@ def choose_pairs(slots: Slots, kinds: PairKinds, key: Any, samples: Samples, beg
         samples[n].user = user[slot]
         samples[n].item = slot
         samples[n].other = kind
-        samples[n].weight = 1
+        samples[n].value = 1
 
 
 @compiled
@@ -98,7 +96,7 @@ def choose_by_class(
     """ULRMF: arm 50/50, positives with the given share in the arm, uniform among the cells of the class.
 
     Target 1 for TP, 0 for TN and CP; a control negative is 1 with probability α. Of a control negative the slot
-    is left in ``tied`` and its rank among those of the slot in ``item``; otherwise ``tied`` is −1.
+    is left in ``other`` and its rank among those of the slot in ``item``; otherwise ``other`` is −1.
     """
     users, items, first = cells.user, cells.item, cells.start
     start, times, user_start = slots.start, slots.time, slots.user_start
@@ -121,8 +119,8 @@ def choose_by_class(
             target = kind == TP
         samples[n].user = user
         samples[n].item = item
-        samples[n].tied = slot
-        samples[n].target = target
+        samples[n].other = slot
+        samples[n].value = target
 
 
 @compiled
@@ -130,16 +128,16 @@ def fill_by_class(slots: Slots, key: Any, samples: Samples, begin: int, end: int
     """ULRMF: find the control negatives by their rank."""
     start, listed = slots.start, slots.sorted_item
     for n in range(begin, end):
-        slot = np.int64(samples[n].tied)
+        slot = np.int64(samples[n].other)
         if slot >= 0:
             low, high = start[3 * slot], start[3 * slot + 3]
             samples[n].item = absent_item(listed, low, high, np.int64(samples[n].item))
-        samples[n].tied = samples[n].item
+        samples[n].other = samples[n].item
 
 
 @compiled
 def choose_by_arm(slots: Slots, arms: Arms, key: Any, samples: Samples, begin: int, end: int) -> None:
-    """CausE: arm 50/50, left in ``item``; a uniform user and time that has the arm, its slot left in ``tied``."""
+    """CausE: arm 50/50, left in ``item``; a uniform user and time that has the arm, its slot left in ``other``."""
     start, user_of, times, user_start, n_items = slots.start, slots.user, slots.time, slots.user_start, slots.n_items
     treated, n_times, n_users = arms.treated, slots.n_times, len(slots.user_start) - 1
     for n in range(begin, end):
@@ -155,7 +153,7 @@ def choose_by_arm(slots: Slots, arms: Arms, key: Any, samples: Samples, begin: i
                 user, slot = _choose_control_slot(slots, arms, key, counter)
             samples[n].user = user
             samples[n].item = 0
-        samples[n].tied = slot
+        samples[n].other = slot
 
 
 @compiled
@@ -164,19 +162,19 @@ def fill_by_arm(slots: Slots, key: Any, samples: Samples, begin: int, end: int) 
     start, items, listed, n_items = slots.start, slots.item, slots.sorted_item, slots.n_items
     for n in range(begin, end):
         counter = np.uint64(n) * _STEPS
-        slot = np.int64(samples[n].tied)
+        slot = np.int64(samples[n].other)
         if samples[n].item == 1:
             low, high = start[3 * slot], start[3 * slot + 2]
             row = low + _below(key, counter, 4, high - low)
             item: Any = np.int64(items[row])
             target = row < start[3 * slot + 1]
             samples[n].item = item
-            samples[n].tied = item + n_items
+            samples[n].other = item + n_items
         else:
             item, target = _draw_untreated(start, items, listed, n_items, slot, key, counter)
             samples[n].item = item + n_items
-            samples[n].tied = item
-        samples[n].target = target
+            samples[n].other = item
+        samples[n].value = target
 
 
 @compiled
@@ -235,13 +233,13 @@ def _choose_control_negative(slots: Slots, cells: CellsByClass, key: Any, counte
 
     A uniform slot and a uniform rank, until the slot has as many; after too many tries one is counted out."""
     n_users, n_times = len(slots.user_start) - 1, slots.n_times
-    for step in range(8, 8 + 3 * _TRIES, 3):
+    for step in range(8, 8 + 3 * TRIES, 3):
         user = _below(key, counter, step, n_users)
         slot = _find_slot(slots.user_start, slots.time, n_times, user, _below(key, counter, step + 1, n_times))
         rank = _below(key, counter, step + 2, slots.n_items)
         if slot < 0 or rank < slots.n_items - (slots.start[3 * slot + 3] - slots.start[3 * slot]):
             return user, slot, rank
-    rank = _below(key, counter, 8 + 3 * _TRIES, min(cells.n_absent, _LARGEST))
+    rank = _below(key, counter, 8 + 3 * TRIES, min(cells.n_absent, _LARGEST))
     if rank >= cells.absent[-1]:
         rank -= cells.absent[-1]
         return _idle_user(cells.idle, rank // slots.n_items), NOT_STORED, rank % slots.n_items
@@ -253,12 +251,12 @@ def _choose_control_negative(slots: Slots, cells: CellsByClass, key: Any, counte
 def _choose_control_slot(slots: Slots, arms: Arms, key: Any, counter: Any) -> Any:
     """User and slot (−1 if it is not stored) of a uniform slot with an untreated item."""
     n_users, n_times = len(slots.user_start) - 1, slots.n_times
-    for step in range(8, 8 + 2 * _TRIES, 2):
+    for step in range(8, 8 + 2 * TRIES, 2):
         user = _below(key, counter, step, n_users)
         slot = _find_slot(slots.user_start, slots.time, n_times, user, _below(key, counter, step + 1, n_times))
         if slot < 0 or slots.start[3 * slot + 2] - slots.start[3 * slot] < slots.n_items:
             return user, slot
-    rank = _below(key, counter, 8 + 2 * _TRIES, min(arms.n_control, _LARGEST))
+    rank = _below(key, counter, 8 + 2 * TRIES, min(arms.n_control, _LARGEST))
     if rank >= len(arms.control):
         return _idle_user(arms.idle, rank - len(arms.control)), NOT_STORED
     slot = np.int64(arms.control[rank])

@@ -9,15 +9,17 @@ import numpy.typing as npt
 
 from taurank._types import Codes, Floats32, Longs
 
-Samples = npt.NDArray[Any]  # of PAIR or POINT
+SAMPLE = np.dtype([("user", "i4"), ("item", "i4"), ("other", "i4"), ("value", "f4")])
+"""A pair or a single item.
 
-PAIR = np.dtype([("user", "i4"), ("item", "i4"), ("other", "i4"), ("weight", "f4")])
-"""Compare item i with ``other``, j. The sign of the weight says which of the two should rank higher.
-Between the planning of a pass and the draw of its negatives, ``other`` holds the number of the basket."""
+A pair compares item i with ``other``, j; ``value`` is its weight, whose sign says which of the two should rank
+higher. Between the planning of a pass and the draw of its negatives, ``other`` holds the number of the basket.
 
-POINT = np.dtype([("user", "i4"), ("item", "i4"), ("tied", "i4"), ("target", "f4")])
-"""Move σ(p_u · q_item) toward the target. ``item`` and ``tied`` are rows of the item factors: with two item tables,
-row i + n_items is item i in the second one. ``tied`` is read only where the rows of an item are tied."""
+A single item moves σ(p_u · q_item) toward its target, ``value``. ``item`` and ``other`` are rows of the item factors:
+with two item tables, row i + n_items is item i in the second one. ``other`` is read only where rows are tied."""
+
+Samples = npt.NDArray[Any]  # of SAMPLE
+TRIES = 32  # of a rejection sampler, before it enumerates what is left (or, for new users, skips the sample)
 
 
 class Positives(NamedTuple):

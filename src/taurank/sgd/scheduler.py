@@ -9,7 +9,6 @@ Waiting is free of deadlocks because the awaited units have smaller tickets, so 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,8 +20,8 @@ from taurank._threads import Flag, run_interruptibly, run_together
 from taurank._types import Codes, Floats32, Longs
 from taurank.errors import InputError
 from taurank.sgd.intrinsics import LINE, fetch_add, load_acquire, store_release
-from taurank.sgd.kernels import UNIT_STATS, PairParams, PointParams, run_pairs, run_points
-from taurank.sgd.losses import LOGISTIC, f32
+from taurank.sgd.kernels import UNIT_STATS, StepParams, run_unit
+from taurank.sgd.losses import LOGISTIC, POINTWISE, f32
 from taurank.sgd.negatives import draw_negatives
 from taurank.sgd.planning import block_offsets, bucket_pairs, bucket_points, plan_users
 from taurank.sgd.samples import NO_BASKETS, Baskets, Positives, Samples
@@ -114,69 +113,54 @@ def run_pairwise_epoch(
         begin, end = np.zeros((2, len(schedule.blocks)), np.int64)
         key, offsets = stream(seed, epoch, Stream.NEGATIVES), block_offsets(cut, positives.start)
         with strata.buffer(len(positives.item)) as samples:
-            sizes = (schedule.width, schedule.blocks)
-            job = PassJob(positives, cut, *sizes, offsets, samples, begin, end, key, baskets or NO_BASKETS)
-            planned = np.repeat([0, 1], schedule.width)  # the round of the planning has user blocks only
-            return _run(_work_on_pass, factors, job, pair_params(params), planned, threads, stop)
+            job = Job(samples, begin, end, schedule.width, schedule.blocks)
+            return _run(
+                factors, job, Pass(positives, cut, offsets, key, baskets or NO_BASKETS), params, threads, stop
+            )
 
     return total(run_interruptibly(run))
 
 
-def run_pairwise_samples(
-    factors: Factors, drawn: Samples, strata: Strata, seed: int, epoch: int, params: Pairwise, threads: int = 1
-) -> Stats:
-    """Run drawn samples (PAIR), each in the unit that owns u, i and j."""
-    _check(factors, strata, 1)
+def run_samples(
+    factors: Factors, drawn: Samples, strata: Strata, seed: int, epoch: int,
+    params: Pairwise | Pointwise, threads: int = 1,
+) -> Stats:  # fmt: skip
+    """Run drawn samples, pairs or single items, each in the unit that owns its rows."""
+    one_table = isinstance(params, Pairwise) or (not params.tie and drawn["item"].max(initial=0) < strata.n_items)
+    _check(factors, strata, 1 if one_table else 2)
 
     def run(stop: Flag) -> UnitStats:
-        cut, schedule = strata.cut_pairs(seed, epoch), strata.schedule_pairs()
-        with strata.buffer(len(drawn), drawn.dtype) as dealt:
-            job = DrawnJob(*bucket_pairs(strata, cut, schedule, drawn, dealt), schedule.width, schedule.blocks)
-            ready = np.zeros(3 * schedule.width, np.int64)
-            return _run(_work_on_pairs, factors, job, pair_params(params), ready, threads, stop)
+        with strata.buffer(len(drawn)) as dealt:
+            if isinstance(params, Pairwise):
+                cut, schedule = strata.cut_pairs(seed, epoch), strata.schedule_pairs()
+                start = bucket_pairs(strata, cut, schedule, drawn, dealt)[1]
+            else:
+                cut, schedule = strata.cut(seed, epoch), strata.schedule()
+                start = bucket_points(strata, cut, schedule, drawn, dealt)[1]
+            job = Job(dealt, start[:-1], start[1:], schedule.width, schedule.blocks)
+            return _run(factors, job, None, params, threads, stop)
 
     return total(run_interruptibly(run))
 
 
-def run_pointwise_samples(
-    factors: Factors, drawn: Samples, strata: Strata, seed: int, epoch: int, params: Pointwise, threads: int = 1
-) -> Stats:
-    """Run drawn samples (POINT), each in the unit that owns user and item."""
-    rows = int(drawn["item"].max(initial=0)) + 1
-    _check(factors, strata, 2 if params.tie or rows > strata.n_items else 1)
+class Job(NamedTuple):
+    """The samples of every unit, and what a unit needs to start."""
 
-    def run(stop: Flag) -> UnitStats:
-        cut, schedule = strata.cut(seed, epoch), strata.schedule()
-        with strata.buffer(len(drawn), drawn.dtype) as dealt:
-            job = DrawnJob(*bucket_points(strata, cut, schedule, drawn, dealt), schedule.width, schedule.blocks)
-            ready = np.zeros(2 * schedule.width, np.int64)
-            return _run(_work_on_points, factors, job, point_params(params), ready, threads, stop)
-
-    return total(run_interruptibly(run))
+    samples: Samples
+    begin: Longs  # of every unit's samples
+    end: Longs
+    width: int  # units per round
+    blocks: Codes  # of every unit
 
 
-class PassJob(NamedTuple):
-    """A pass over positives. Its first round plans the user blocks, the others run the units."""
+class Pass(NamedTuple):
+    """A pass over positives: a first round plans the user blocks, which writes the samples and where units begin."""
 
     positives: Positives
     cut: Cut
-    width: int  # units per round
-    blocks: Codes  # of every unit
     offsets: Longs  # where the samples of each user block begin
-    samples: Samples
-    begin: Longs  # of every unit's samples, written by the planning
-    end: Longs
     key: np.uint64
     baskets: Baskets
-
-
-class DrawnJob(NamedTuple):
-    """Samples that were drawn and sorted by unit."""
-
-    samples: Samples
-    start: Longs  # units + 1
-    width: int  # units per round
-    blocks: Codes  # of every unit
 
 
 class BlockProgress(NamedTuple):
@@ -188,73 +172,59 @@ class BlockProgress(NamedTuple):
 
 
 def _run(
-    work: Callable[..., int], factors: Factors, job: Any, params: Any, reached: Longs, threads: int, stop: Flag
+    factors: Factors, job: Job, planning: Pass | None, params: Pairwise | Pointwise, threads: int, stop: Flag
 ) -> UnitStats:
     """Let the threads work until no ticket is left."""
-    units = len(job.blocks)
-    stats, progress = np.zeros(units, UNIT_STATS), BlockProgress(np.zeros(1, np.int64), reached, stop)
+    stats, reached = np.zeros(len(job.blocks), UNIT_STATS), np.zeros(job.blocks.max() + 1, np.int64)
+    reached[job.width :] = planning is not None  # the round of the planning has user blocks only
+    progress, steps = BlockProgress(np.zeros(1, np.int64), reached, stop), step_params(params)
 
     def take_tickets() -> None:
-        ticket = work(-1, factors, job, params, progress, stats)
+        ticket = _work(-1, factors, job, planning, steps, progress, stats)
         while ticket >= 0:
             time.sleep(PAUSE)
-            ticket = work(ticket, factors, job, params, progress, stats)
+            ticket = _work(ticket, factors, job, planning, steps, progress, stats)
 
     run_together(take_tickets, min(threads, job.width), stop)
     return stats
 
 
 @compiled
-def _work_on_pass(
-    ticket: int, factors: Factors, job: PassJob, params: PairParams, progress: BlockProgress, stats: UnitStats
-) -> int:
+def _work(
+    ticket: int, factors: Factors, job: Job, planning: Pass | None, params: StepParams,
+    progress: BlockProgress, stats: UnitStats,
+) -> int:  # fmt: skip
     """Plan and run units until none is left (return −1), or until a ticket waited long (return it, to resume)."""
+    planned = 0 if planning is None else job.width
     while True:
-        ticket = take_ticket(ticket, job.width + len(stats), progress)
-        unit = ticket - job.width
-        if ticket < 0 or (unit >= 0 and not blocks_ready(job.blocks[unit], 1 + unit // job.width, progress)):
+        ticket = take_ticket(ticket, planned + len(stats), progress)
+        unit, turn = ticket - planned, ticket // job.width
+        if ticket < 0 or (unit >= 0 and not blocks_ready(job.blocks[unit], turn, progress)):
             return ticket
-        if unit < 0:
-            plan_users(job.cut, job.positives, ticket, job.offsets[ticket], job.samples, job.begin, job.end)
+        if unit >= 0:
+            _run_unit(factors, job, planning, params, unit, stats)
+            finish_blocks(job.blocks[unit], turn, progress)
+        elif planning is not None:
+            positives, offset = planning.positives, planning.offsets[ticket]
+            plan_users(planning.cut, positives, ticket, offset, job.samples, job.begin, job.end)
             store_release(progress.reached, ticket, 1)
-        else:
-            _run_planned(factors, job, params, unit, stats)
-            finish_blocks(job.blocks[unit], 1 + unit // job.width, progress)
         ticket = -1
 
 
 @compiled
-def _work_on_pairs(
-    ticket: int, factors: Factors, job: DrawnJob, params: PairParams, progress: BlockProgress, stats: UnitStats
-) -> int:
-    """Run units of drawn pairs; returns as ``_work_on_pass``."""
-    while True:
-        ticket = take_ticket(ticket, len(stats), progress)
-        if ticket < 0 or not blocks_ready(job.blocks[ticket], ticket // job.width, progress):
-            return ticket
-        samples = job.samples[job.start[ticket] : job.start[ticket + 1]]
-        if len(samples):
-            stats[ticket].updates = len(samples)
-            run_pairs(factors.users, factors.items, samples, params, stats[ticket])
-        finish_blocks(job.blocks[ticket], ticket // job.width, progress)
-        ticket = -1
-
-
-@compiled
-def _work_on_points(
-    ticket: int, factors: Factors, job: DrawnJob, params: PointParams, progress: BlockProgress, stats: UnitStats
-) -> int:
-    """Run units of drawn single items; returns as ``_work_on_pass``."""
-    while True:
-        ticket = take_ticket(ticket, len(stats), progress)
-        if ticket < 0 or not blocks_ready(job.blocks[ticket], ticket // job.width, progress):
-            return ticket
-        samples = job.samples[job.start[ticket] : job.start[ticket + 1]]
-        if len(samples):
-            stats[ticket].updates = len(samples)
-            run_points(factors.users, factors.items, samples, params, stats[ticket])
-        finish_blocks(job.blocks[ticket], ticket // job.width, progress)
-        ticket = -1
+def _run_unit(
+    factors: Factors, job: Job, planning: Pass | None, params: StepParams, unit: int, stats: UnitStats
+) -> None:
+    samples = job.samples[job.begin[unit] : job.end[unit]]
+    if len(samples) == 0:
+        return
+    if planning is not None:
+        cut, block = planning.cut, job.blocks[unit, 1] - job.width
+        items = cut.item_order[cut.item_start[block] : cut.item_start[block + 1]]
+        key = stream_key(planning.key, unit, _UNIT)
+        stats[unit].skipped = draw_negatives(samples, planning.positives.in_baskets, planning.baskets, items, key)
+    stats[unit].updates = len(samples) - stats[unit].skipped
+    run_unit(factors.users, factors.items, samples, params, stats[unit])
 
 
 @compiled
@@ -285,20 +255,6 @@ def finish_blocks(blocks: Codes, turn: int, progress: BlockProgress) -> None:
         store_release(progress.reached, np.int64(block), turn + 1)
 
 
-@compiled
-def _run_planned(factors: Factors, job: PassJob, params: PairParams, unit: int, stats: UnitStats) -> None:
-    samples = job.samples[job.begin[unit] : job.end[unit]]
-    if len(samples) == 0:
-        return
-    block = job.blocks[unit, 1] - job.width
-    items = job.cut.item_order[job.cut.item_start[block] : job.cut.item_start[block + 1]]
-    key = stream_key(job.key, unit, _UNIT)
-    skipped = draw_negatives(samples, job.positives.in_baskets, job.baskets, items, key)
-    stats[unit].skipped = skipped
-    stats[unit].updates = len(samples) - skipped
-    run_pairs(factors.users, factors.items, samples, params, stats[unit])
-
-
 def total(stats: UnitStats) -> Stats:
     """Add up in the order of the units."""
     measured = max(int(stats["measured"].sum()), 1)
@@ -307,15 +263,12 @@ def total(stats: UnitStats) -> Stats:
     return Stats(loss, updates, skipped, not stats["overflows"].any(), zero_loss)
 
 
-def pair_params(params: Pairwise) -> PairParams:
+def step_params(params: Pairwise | Pointwise) -> StepParams:
     """The hyper-parameters of a step as the kernels take them."""
-    eta, gamma = params.learning_rate, params.regularization
-    return PairParams(params.surrogate, f32(params.steepness), f32(eta), f32(1 - eta * gamma))
-
-
-def point_params(params: Pointwise) -> PointParams:
-    eta, gamma = params.learning_rate, params.regularization
-    return PointParams(f32(eta), f32(1 - eta * gamma), f32(eta * params.tie))
+    eta, shrink = params.learning_rate, 1 - params.learning_rate * params.regularization
+    if isinstance(params, Pairwise):
+        return StepParams(params.surrogate, f32(params.steepness), f32(eta), f32(shrink), f32(0))
+    return StepParams(POINTWISE, f32(1), f32(eta), f32(shrink), f32(eta * params.tie))
 
 
 def _check(factors: Factors, strata: Strata, item_tables: int) -> None:

@@ -26,7 +26,7 @@ from taurank._jit import compiled
 from taurank._random import Stream, below, stream, stream_key
 from taurank._types import Codes, Longs
 from taurank.errors import InputError
-from taurank.sgd.samples import PAIR, Samples
+from taurank.sgd.samples import SAMPLE, Samples
 
 POSITIVES_PER_UNIT = 1024  # minimum work of a unit, outweighs the cost of starting it
 PAIRS_PER_UNIT = 256
@@ -86,11 +86,11 @@ class Strata:
         self._groups: dict[tuple[int, int], UserGroups] = {}
 
     @contextmanager
-    def buffer(self, count: int, record: np.dtype[Any] = PAIR) -> Iterator[Samples]:
+    def buffer(self, count: int) -> Iterator[Samples]:
         """Memory for the samples of an epoch, reused by the next one: new pages cost a third of a plan."""
-        buffer = self._spare.pop() if self._spare else np.empty(0, record)
-        if len(buffer) != count or buffer.dtype != record:
-            buffer = np.empty(count, record)
+        buffer = self._spare.pop() if self._spare else np.empty(0, SAMPLE)
+        if len(buffer) != count:
+            buffer = np.empty(count, SAMPLE)
         yield buffer
         self._spare.append(buffer)
 

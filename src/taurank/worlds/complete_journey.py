@@ -11,18 +11,17 @@ import hashlib
 import importlib.util
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import Any, Literal, TypeAlias
 
 import duckdb
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from taurank._types import Longs, Mask
 from taurank.data.features import Features
 from taurank.data.files import reason, temporary_folder
 from taurank.errors import InputError, first_line, missing_extra
@@ -30,51 +29,33 @@ from taurank.errors import InputError, first_line, missing_extra
 MIN_WEEKS = 10
 MEMORY_LIMIT = "600MB"
 MAX_THREADS = 4
-TEXT_COLUMNS = ("mailer", "category", "type")  # all others are integers
+LABEL = ("category", "type")  # the columns that describe a product
 
 Items = Literal["category", "product"]
 Kind = Literal["mailer", "display"]
 Database: TypeAlias = duckdb.DuckDBPyConnection
-Rows = TypeVar("Rows", "Stops", "Purchases")
-
-
-@dataclass(frozen=True)
-class Stops:
-    """Who shopped when and where, sorted by user, then week: V_ut = 1 where there is a row."""
-
-    user: Longs
-    week: Longs
-    store: Longs
-
-
-@dataclass(frozen=True)
-class Purchases:
-    """Who bought what and when (Y_uit = 1), and whether the item was treated (Z_uit)."""
-
-    user: Longs
-    week: Longs
-    item: Longs
-    treated: Mask
 
 
 @dataclass(frozen=True)
 class Panel:
     """The filtered logs with dense numbers for users, items, weeks and stores.
 
-    ``mailer[week, store]`` holds which items were featured, eight items to a byte.
+    ``stops`` has the columns user, week, store, sorted: V_ut = 1 where there is a row. ``purchases`` has a row with
+    user, week, item, treated where Y_uit = 1; treated is Z_uit. ``mailer[week, store]`` holds which items were
+    featured, eight items to a byte.
     """
 
     users: npt.NDArray[Any]
     items: npt.NDArray[Any]
-    weeks: npt.NDArray[Any]
-    stops: Stops
-    purchases: Purchases
+    n_weeks: int
+    stops: pd.DataFrame
+    purchases: pd.DataFrame
     mailer: npt.NDArray[np.uint8]
 
-    def during(self, wanted: Callable[[Longs], Mask]) -> Panel:
-        """The same users and items, in the wanted weeks only."""
-        stops, purchases = self.stops, self.purchases
-        stops, purchases = _select(stops, wanted(stops.week)), _select(purchases, wanted(purchases.week))
+    def during(self, weeks: range) -> Panel:
+        """The same users and items, in some weeks only."""
+        first, last = weeks[0], weeks[-1]
+        stops, purchases = (rows[rows["week"].between(first, last)] for rows in (self.stops, self.purchases))
         return replace(self, stops=stops, purchases=purchases)
 
 
@@ -119,56 +100,49 @@ CREATE TABLE kept AS FROM purchase SEMI JOIN regular USING (user) SEMI JOIN last
 _NUMBERS = """
 CREATE TABLE users AS SELECT user, row_number() OVER (ORDER BY user) - 1 AS u
     FROM (SELECT DISTINCT user FROM kept);
-CREATE TABLE items AS SELECT item, row_number() OVER (ORDER BY item) - 1 AS i
-    FROM (SELECT DISTINCT item FROM kept);
 CREATE TABLE weeks AS SELECT week, row_number() OVER (ORDER BY week) - 1 AS t
     FROM (SELECT DISTINCT week FROM kept);
 CREATE TABLE stores AS SELECT store, row_number() OVER (ORDER BY store) - 1 AS s
     FROM (SELECT DISTINCT store FROM kept);
-CREATE TABLE numbered AS SELECT u, i, t, s FROM kept
-    JOIN users USING (user) JOIN items USING (item) JOIN weeks USING (week) JOIN stores USING (store);
+CREATE TABLE items AS SELECT item, row_number() OVER (ORDER BY item) - 1 AS i
+    FROM (SELECT DISTINCT item FROM kept);
+CREATE TABLE numbered AS SELECT u, t, s, i FROM kept
+    JOIN users USING (user) JOIN weeks USING (week) JOIN stores USING (store) JOIN items USING (item);
+CREATE TABLE stop AS SELECT DISTINCT u, t, s FROM numbered;
 CREATE TABLE numbered_product AS SELECT product, i FROM catalog JOIN items USING (item);
 """
 
 
 def _fetch(database: Database) -> Panel:
-    def fetch(query: str) -> list[npt.NDArray[Any]]:
-        return [np.asarray(column) for column in database.execute(query).fetchnumpy().values()]
+    def fetch(query: str) -> pd.DataFrame:
+        return pd.DataFrame(database.execute(query).fetchnumpy())
 
-    (users,) = fetch("SELECT user FROM users ORDER BY u")
-    (items,) = fetch("SELECT label FROM items JOIN label USING (item) ORDER BY i")
-    (weeks,) = fetch("SELECT week FROM weeks ORDER BY t")
-    (stores,) = fetch("SELECT store FROM stores")
-    stops = Stops(*fetch("SELECT DISTINCT u, t, s FROM numbered ORDER BY u, t, s"))
-    user, week, item = fetch("SELECT DISTINCT u, t, i FROM numbered ORDER BY u, t, i")
-    mailer = np.zeros((len(weeks), len(stores), len(items)), dtype=bool)
-    (cells,) = fetch(
-        f"SELECT (t * {len(stores)} + s) * {len(items)} + i FROM mailed "
+    users = fetch("SELECT user FROM users ORDER BY u")["user"].to_numpy()
+    items = fetch("SELECT label FROM items JOIN label USING (item) ORDER BY i")["label"].to_numpy()
+    ((n_weeks, n_stores),) = database.execute(
+        "SELECT (SELECT count(*) FROM weeks), (SELECT count(*) FROM stores)"
+    ).fetchall()
+    mailer = np.zeros((n_weeks, n_stores, len(items)), dtype=bool)
+    cells = fetch(
+        f"SELECT (t * {n_stores} + s) * {len(items)} + i AS cell FROM mailed "
         "JOIN numbered_product USING (product) JOIN weeks USING (week) JOIN stores USING (store)"
     )
-    mailer.reshape(-1)[cells] = True
-    treated = _is_treated(stops, user, week, item, mailer)
+    mailer.reshape(-1)[cells["cell"]] = True
+    stops = fetch("SELECT u AS user, t AS week, s AS store FROM stop ORDER BY u, t, s")
+    bought = fetch(
+        "SELECT u AS user, t AS week, i AS item, s AS store FROM (SELECT DISTINCT u, t, i FROM numbered) "
+        "JOIN stop USING (u, t) ORDER BY u, t, i"
+    )
+    # Z_uit: a store at which u shopped in week t had item i in its mailer.
+    bought["treated"] = mailer[bought["week"], bought.pop("store"), bought["item"]]
+    purchases = bought.groupby(["user", "week", "item"], as_index=False).agg(treated=("treated", "any"))
     # Items need a purchase in both arms; this is the last filter, and takes no user or week away.
-    both = np.isin(np.arange(len(items)), item[treated]) & np.isin(np.arange(len(items)), item[~treated])
-    purchases = Purchases(user, week, np.cumsum(both)[item] - 1, treated)
+    item, treated = purchases["item"].to_numpy(), purchases["treated"].to_numpy()
+    arms = np.array([np.bincount(item[rows], minlength=len(items)) for rows in (treated, ~treated)])
+    both = np.asarray(arms.min(axis=0) > 0)
+    purchases = purchases.assign(item=np.cumsum(both)[item] - 1)[both[item]]
     packed = np.packbits(np.compress(both, mailer, axis=2), axis=2)
-    return Panel(users, items[both], weeks, stops, _select(purchases, both[item]), packed)
-
-
-def _is_treated(stops: Stops, user: Longs, week: Longs, item: Longs, mailer: Mask) -> Mask:
-    """Z_uit of purchases: a store at which u shopped in week t had item i in its mailer."""
-    n_weeks = len(mailer)
-    visits, visit = stops.user * n_weeks + stops.week, user * n_weeks + week
-    first, end = visits.searchsorted(visit), visits.searchsorted(visit, side="right")
-    treated = np.zeros(len(item), dtype=bool)
-    for nth in range(int((end - first).max(initial=0))):
-        rows = np.flatnonzero(first + nth < end)
-        treated[rows] |= mailer[week[rows], stops.store[first[rows] + nth], item[rows]]
-    return treated
-
-
-def _select(rows: Rows, wanted: Mask) -> Rows:
-    return type(rows)(*(getattr(rows, column.name)[wanted] for column in fields(rows)))
+    return Panel(users, items[both], n_weeks, stops, purchases, packed)
 
 
 # ---- loading -------------------------------------------------------------------------------------
@@ -191,57 +165,50 @@ def _database() -> Iterator[Database]:
 
 def _load(database: Database, files: SourceFiles, items: Items) -> None:
     """The tables bought, mailed and product (product, label), checked."""
-    bought, mailed, product = (_expressions(database, files, table) for table in files.layout.files)
-    _load_table(database, files, "bought", bought)
-    mailer = mailed["mailer"]
-    mailed["mailer"] = f"CASE WHEN {mailer} IS NOT NULL THEN true END"  # a byte instead of a text
+    _load_table(database, files, "bought")
     # Only mailer rows are kept, and rows without a value, so that the check finds them.
-    _load_table(database, files, "mailed", mailed, f"WHERE {mailer} IS DISTINCT FROM '0'")
+    mailer = files.layout.columns["mailed"]["mailer"]
+    _load_table(database, files, "mailed", f"WHERE {_text(mailer)} IS DISTINCT FROM '0'")
     if items == "product":
         database.execute("CREATE TABLE product AS SELECT DISTINCT product, product AS label FROM mailed")
         return
-    label = _label(product.pop("category"), product.pop("type"))
-    _load_table(database, files, "product", product, extra=f", {label} AS label")
+    _load_table(database, files, "product")
     query = "SELECT product FROM product GROUP BY product HAVING count(*) > 1 ORDER BY product"
     if twice := database.execute(query).fetchall():
         raise InputError(
             f"column '{files.layout.columns['product']['product']}' of '{files.path('product').name}' names "
             f"{len(twice):,} products more than once, for example {twice[0][0]}; give each product once."
         )
+    described = " AND ".join(
+        f"coalesce(trim({word}), '') != '' AND {word} NOT ILIKE 'no %description%'" for word in LABEL
+    )
+    database.execute("ALTER TABLE product ADD COLUMN label VARCHAR")
+    database.execute(f"UPDATE product SET label = category || '::' || type WHERE {described}")
     database.execute("DELETE FROM product WHERE label IS NULL")
 
 
-def _expressions(database: Database, files: SourceFiles, table: str) -> dict[str, str]:
-    """The SQL of every column that the table needs: text or integers."""
-    columns, scan = files.layout.columns[table], files.scan(table)
+def _load_table(database: Database, files: SourceFiles, table: str, where: str = "") -> None:
+    """One table of the database; values that are missing or not integers are refused."""
+    columns, scan, name_of = files.layout.columns[table], files.scan(table), files.path(table).name
     kinds = {row[0].lower(): row[1] for row in database.execute(f"DESCRIBE FROM {scan}").fetchall()}
     lacking = [column for column in columns.values() if column.lower() not in kinds]
     if lacking:
         raise InputError(
             f"'{files.path(table)}' has no column '{lacking[0]}'; it needs {', '.join(columns.values())}."
         )
-    return {
-        name: _text(column) if name in TEXT_COLUMNS else _whole(column, kinds[column.lower()])
-        for name, column in columns.items()
-    }
-
-
-def _load_table(
-    database: Database, files: SourceFiles, table: str, columns: Mapping[str, str], where: str = "", extra: str = ""
-) -> None:
-    """One table of the database; values that are missing or not integers are refused."""
-    chosen = ", ".join(f"{expression} AS {name}" for name, expression in columns.items()) + extra
-    database.execute(f"CREATE TABLE {table} AS SELECT {chosen} FROM {files.scan(table)} {where}")
-    missing = ", ".join(f"count(*) - count({name})" for name in columns)
-    (counts,) = database.execute(f"SELECT {missing} FROM {table}").fetchall()
-    for (name, expression), bad in zip(columns.items(), counts, strict=True):
+    chosen = {name: _expression(name, column, kinds[column.lower()]) for name, column in columns.items()}
+    selected = ", ".join(f"{expression} AS {name}" for name, expression in chosen.items())
+    database.execute(f"CREATE TABLE {table} AS SELECT {selected} FROM {scan} {where}")
+    for name, column in columns.items():
+        if name in LABEL:  # a product may lack its description
+            continue
+        ((bad,),) = database.execute(f"SELECT count(*) - count({name}) FROM {table}").fetchall()
         if bad:
-            column = files.layout.columns[table][name]
-            query = f"SELECT {_text(column)} FROM {files.scan(table)} WHERE {expression} IS NULL LIMIT 1"
+            query = f"SELECT {_text(column)} FROM {scan} WHERE {chosen[name]} IS NULL LIMIT 1"
             ((example,),) = database.execute(query).fetchall()
             raise InputError(
-                f"column '{column}' of '{files.path(table).name}' has {bad:,} values that are "
-                f"{'missing' if name in TEXT_COLUMNS else 'not integers'}, for example "
+                f"column '{column}' of '{name_of}' has {bad:,} values that are "
+                f"{'missing' if name == 'mailer' else 'not integers'}, for example "
                 f"{'an empty one' if example is None else repr(example)}; correct or remove these rows."
             )
 
@@ -250,19 +217,16 @@ def _text(column: str) -> str:
     return f'CAST("{column}" AS VARCHAR)'
 
 
-def _whole(column: str, kind: str) -> str:
+def _expression(name: str, column: str, kind: str) -> str:
+    """The SQL of a column: descriptions are text, whether there is a mailer takes a byte, all others are integers."""
+    if name in LABEL:
+        return _text(column)
+    if name == "mailer":
+        return f'CASE WHEN "{column}" IS NOT NULL THEN true END'
     # DuckDB 2.0 moves a bare TRY_CAST into its CSV reader, where a bad value is a failure and not a
     # null (duckdb/duckdb#23818); a trimmed text stays outside.
     value = f'trim("{column}")' if kind == "VARCHAR" else f'"{column}"'
     return f"TRY_CAST({value} AS BIGINT)"
-
-
-def _label(category: str, kind: str) -> str:
-    """category::type, or null where either has no description."""
-    lacking = " OR ".join(
-        f"coalesce(trim({word}), '') = '' OR {word} ILIKE 'no %description%'" for word in (category, kind)
-    )
-    return f"CASE WHEN NOT ({lacking}) THEN {category} || '::' || {kind} END"
 
 
 # ---- the files -----------------------------------------------------------------------------------
@@ -329,15 +293,14 @@ class SourceFiles:
 
     def digests(self) -> list[str]:
         """The SHA-256 of every file."""
-        return [_digest(self.path(table)) for table in self.layout.files]
-
-
-def _digest(path: Path) -> str:
-    try:
-        with open(path, "rb") as stream:
-            return hashlib.file_digest(stream, "sha256").hexdigest()
-    except OSError as error:
-        raise InputError(f"'{path}' cannot be read: {reason(error)}.") from error
+        digests = []
+        for path in map(self.path, self.layout.files):
+            try:
+                with open(path, "rb") as stream:
+                    digests.append(hashlib.file_digest(stream, "sha256").hexdigest())
+            except OSError as error:
+                raise InputError(f"'{path}' cannot be read: {reason(error)}.") from error
+        return digests
 
 
 def find_files(source: str | os.PathLike[str] | None) -> SourceFiles:

@@ -14,7 +14,6 @@ purchase probabilities with and without the mailer and the probability of the ma
 from __future__ import annotations
 
 import hashlib
-import itertools
 import json
 import os
 import warnings
@@ -100,7 +99,7 @@ def _build(files: SourceFiles, items: Items, weight: float | Literal["tune"]) ->
         "loader_version": LOADER_VERSION,
         "source": files.layout.name,
         "items": items,
-        "weeks": len(panel.weeks),
+        "weeks": panel.n_weeks,
     }
     if weight == "tune":
         curve = _tune(panel)
@@ -150,11 +149,11 @@ def _blocks(n_users: int) -> Iterator[slice]:
 
 
 def _tune(panel: Panel) -> pd.DataFrame:
-    if len(panel.weeks) < 2:
+    if panel.n_weeks < 2:
         raise InputError("tuning the prior weight needs at least two weeks of data; give a number.")
-    last = len(panel.weeks) - 1
-    past = _count(panel.during(lambda week: week < last))
-    future = _count(panel.during(lambda week: week == last))
+    last = panel.n_weeks - 1
+    past = _count(panel.during(range(last)))
+    future = _count(panel.during(range(last, last + 1)))
     brier = [_brier(past, future, weight) for weight in WEIGHTS]
     return pd.DataFrame({"prior_weight": WEIGHTS, "brier": brier})
 
@@ -176,34 +175,29 @@ def _brier(past: _Counts, future: _Counts, weight: float) -> float:
 
 
 def _count(panel: Panel) -> _Counts:
-    shape = len(panel.users), len(panel.items)
-    visits, treated_visits = _count_visits(panel, shape)
-    treated, control = np.zeros(shape, np.uint16), np.zeros(shape, np.uint16)
-    pair, is_treated = (panel.purchases.user, panel.purchases.item), panel.purchases.treated
-    np.add.at(treated, pair, is_treated.astype(np.uint16))
-    np.add.at(control, pair, (~is_treated).astype(np.uint16))
+    visits, shown = _count_visits(panel)
+    rows, bought = panel.purchases, np.zeros((2, *shown.shape), np.uint16)
+    np.add.at(bought, (rows["treated"].to_numpy().astype(int), rows["user"].to_numpy(), rows["item"].to_numpy()), 1)
     return _Counts(
-        treated=_Trials(treated, treated_visits),
-        control=_Trials(control, visits - treated_visits),
+        treated=_Trials(bought[1], shown),
+        control=_Trials(bought[0], visits - shown),
         # Z is 1 only in weeks with a visit, so a^Z = Σ_t Z is the same count as b^T = Σ_t Z V.
-        exposure=_Trials(treated_visits, visits),
+        exposure=_Trials(shown, visits),
     )
 
 
-def _count_visits(panel: Panel, shape: tuple[int, int]) -> tuple[Counted, Counted]:
+def _count_visits(panel: Panel) -> tuple[Counted, Counted]:
     """Σ_t V_ut (users x 1) and Σ_t Z_uit V_ut (users x items)."""
-    visits, treated = np.zeros((shape[0], 1), np.uint16), np.zeros(shape, np.uint16)
-    edges = np.searchsorted(panel.stops.user, np.arange(shape[0] + 1))
-    for user, (start, end) in enumerate(itertools.pairwise(edges)):
-        week, store = panel.stops.week[start:end], panel.stops.store[start:end]
-        if len(week):
-            first = np.append(True, week[1:] != week[:-1])
-            featured, visit = panel.mailer[week[first], store[first]], np.cumsum(first) - 1
-            for other in np.flatnonzero(~first):  # Z_uit: the mailers of a week's other stores join in
-                featured[visit[other]] |= panel.mailer[week[other], store[other]]
-            visits[user] = len(featured)
-            treated[user] = np.unpackbits(featured, axis=1, count=shape[1]).sum(0, dtype=np.uint16)
-    return visits, treated
+    n_users, n_items = len(panel.users), len(panel.items)
+    visits, shown = np.zeros((n_users, 1), np.uint16), np.zeros((n_users, n_items), np.uint16)
+    user: Any
+    for user, stops in panel.stops.groupby("user"):
+        _, first = np.unique(stops["week"], return_index=True)
+        mailers = panel.mailer[stops["week"], stops["store"]]
+        featured = np.bitwise_or.reduceat(mailers, first)  # Z_uit: the mailers of a week's stores together
+        visits[user] = len(featured)
+        shown[user] = np.unpackbits(featured, axis=1, count=n_items).sum(0, dtype=np.uint16)
+    return visits, shown
 
 
 # ---- the cache -----------------------------------------------------------------------------------

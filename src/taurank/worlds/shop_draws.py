@@ -13,7 +13,7 @@ import numpy as np
 from taurank._jit import compiled, inlined
 from taurank._random import stream_key, uniform
 from taurank._types import Codes, Floats, Longs
-from taurank.estimation.propensities.slates import NODES, WEIGHTS, inclusion
+from taurank.estimation.propensity.slates import NODES, WEIGHTS, inclusion
 
 VISIT, RACE, OUTCOME = range(3)  # what a week's random numbers are for
 OUTSIDE = -1.5  # how much a bestseller of a foreign category is liked

@@ -27,7 +27,7 @@ from taurank.data.log import Log
 from taurank.data.reader import read_cells
 from taurank.errors import InputError, plural
 from taurank.estimation.estimators import NEAR, almost_always, almost_never, lacks_overlap
-from taurank.estimation.propensities.calibration import ENOUGH, PairCalibration, PairStratum, pair_strata
+from taurank.estimation.propensity.calibration import ENOUGH, PairCalibration, PairStratum, pair_strata
 
 if TYPE_CHECKING:
     import pandas as pd

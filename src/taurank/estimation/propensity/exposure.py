@@ -16,34 +16,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.special import expit
 
 from taurank._threads import one_blas_thread
 from taurank._types import Floats, Floats32, Longs
 from taurank._validation import check_instance, check_number, generator
 from taurank.data.features import Features
+from taurank.data.ids import Catalog
 from taurank.data.log import Log
 from taurank.estimation.folds import Folds
 from taurank.estimation.newton import fit_intercepts, fit_logistic
-from taurank.estimation.propensities.categories import Categories, CategoryShares, fit_category_shares
-from taurank.estimation.propensities.cells import (
+from taurank.estimation.propensity.categories import Categories, CategoryShares, fit_category_shares
+from taurank.estimation.propensity.cells import (
     BOUND,
+    Model,
     PairHistory,
     Proposal,
     RandomState,
     WeightedCells,
     check_log,
     draw_cells,
-    positions,
-    sample_cells,
 )
-from taurank.estimation.propensities.mixture import Exposures, Mixture, fit_mixture
-
-if TYPE_CHECKING:
-    import pandas as pd
+from taurank.estimation.propensity.mixture import Exposures, Mixture, fit_mixture
 
 MAX_CASES = 500_000  # treated rows the second stage uses
 MAX_COMPONENTS = 64
@@ -51,7 +47,6 @@ PSEUDO = 2.0  # exposures that say: as often as the average user or item
 LIFT_PRIOR = 5.0  # pseudo-exposures that say: as often as by chance
 KNOTS = (-8.0, -6.0, -4.0, -2.5, -1.0)  # of the broken line, on the log rate
 MAX_RATE = 3.0
-BLOCK = 1 << 17
 
 
 def fit_exposure(
@@ -93,7 +88,7 @@ def fit_exposure(
 
 
 @dataclass(frozen=True, eq=False)
-class ExposureModel:
+class ExposureModel(Model):
     """A fitted model: the first stage, named coefficients for every fold, and the intercept of every time."""
 
     log: Log
@@ -102,33 +97,20 @@ class ExposureModel:
     coefficients: Floats  # folds × names
     time_effect: Floats
 
+    @property
+    def catalog(self) -> Catalog:  # type: ignore[override]
+        return self.log.catalog
+
     def __repr__(self) -> str:
-        size, one = self.log.catalog, self.first.shares[0]
-        shares = (
-            f"{one.user.shape[1]} components"
-            if isinstance(one, Mixture)
-            else f"{one.categories.n_categories} categories"
-        )
+        size = self.catalog
         return (
             f"ExposureModel({size.n_users:,} users, {size.n_items:,} items, {size.n_times:,} times, "
-            f"{self.first.folds.count} folds, {shares})"
+            f"{self.first.folds.count} folds, {self.first.shares[0].size})"
         )
 
-    def at(self, user: Any, item: Any, time: Any = 0) -> Floats:
-        """The cross-fitted propensity of cells, in the log or not, given as positions in the catalog."""
-        codes = positions(self.log.catalog, user, item, time)
-        user, item, time = (code.reshape(-1) for code in codes)
-        result = np.empty(len(user))
-        for start in range(0, len(result), BLOCK):
-            u, i, t = (code[start : start + BLOCK] for code in (user, item, time))
-            beta = self.coefficients[self.first.folds.at(u, i, t)]
-            log_odds = self.first.columns(u, i, t).log_odds(beta) + self.time_effect[t]
-            result[start : start + BLOCK] = np.clip(expit(log_odds), BOUND, 1.0 - BOUND)
-        return result.reshape(codes[0].shape)
-
-    def sample_cells(self, n_cells: int, random_state: RandomState = None) -> pd.DataFrame:
-        """Random cells of the catalog with their propensities, for the ``cells=`` of ``diagnose``."""
-        return sample_cells(self.log.catalog, self.at, n_cells, random_state)
+    def _log_odds(self, user: Longs, item: Longs, time: Longs) -> Floats:
+        beta = self.coefficients[self.first.folds.at(user, item, time)]
+        return np.asarray(self.first.columns(user, item, time).log_odds(beta) + self.time_effect[time])
 
     def draw_cells(self, random_state: RandomState = None) -> WeightedCells:
         """Weighted cells that stand for all of them; those that matter are drawn more often."""
@@ -203,7 +185,7 @@ class FirstStage:
         for f in range(self.folds.count):
             rows = np.flatnonzero(fold == f)
             shown[rows] = self.shares[f].lift(user[rows], item[rows])
-            bought[rows] = self.shares[f].bought_lift(user[rows], item[rows])
+            bought[rows] = self.shares[f].lift(user[rows], item[rows], bought=True)
         activity = self.user_rate[fold, user]
         rate = np.minimum(activity + self.item_rate[fold, item] + shown, MAX_RATE)
         columns = {

@@ -15,7 +15,7 @@ Two checks:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from scipy.special import expit, logit
@@ -27,9 +27,10 @@ from taurank._validation import check_instance, generator
 from taurank.data.log import Log
 from taurank.errors import InputError
 from taurank.estimation.newton import fit_logistic
-from taurank.estimation.propensities.cells import (
+from taurank.estimation.propensity.cells import (
     BOUND,
     MAX_CELLS,
+    Model,
     PairHistory,
     Proposal,
     WeightedCells,
@@ -47,12 +48,6 @@ MAX_CASES = 500_000
 TENTHS = 10
 TINY = 1e-100
 MAX_WEIGHT = 1000.0  # of a row that represents the other arm
-
-
-class Model(Protocol):
-    """A model of exposure: the propensity of any cell."""
-
-    def at(self, user: Any, item: Any, time: Any = 0) -> Floats: ...
 
 
 class PairStratum(NamedTuple):

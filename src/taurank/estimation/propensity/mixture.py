@@ -19,7 +19,7 @@ import numpy as np
 from taurank._jit import compiled, vectorized
 from taurank._threads import map_blocks
 from taurank._types import Bits, Codes, Floats, Floats32, Longs, Mask
-from taurank.estimation.propensities.cells import inverse
+from taurank.estimation.propensity.cells import ItemShares, inverse
 
 PRIOR = 10.0
 SMOOTHING = 50.0
@@ -50,7 +50,7 @@ class Exposures:
 
 
 @dataclass(frozen=True, eq=False)
-class Mixture:
+class Mixture(ItemShares):
     """θ (users × components), φ (items × components) and the popularity of the items, from all folds but one.
 
     ``buyer`` is the mixture of the items a user bought, of the same components.
@@ -61,17 +61,16 @@ class Mixture:
     item: Floats32
     popularity: Floats
 
-    def chance(self, user: Any, item: Any) -> Floats:
-        """P(this item | something is shown to this user)."""
-        return _chance(self.user, self.item, user, item)
+    @property
+    def size(self) -> str:
+        return f"{self.user.shape[1]} components"
 
-    def lift(self, user: Any, item: Any) -> Floats:
-        """log of how much likelier the item is for this user than for an average one."""
-        return np.asarray(np.log(self.chance(user, item)) - np.log(self.popularity[item]))
-
-    def bought_lift(self, user: Any, item: Any) -> Floats:
-        """The same, from what the user bought."""
-        return np.asarray(np.log(_chance(self.buyer, self.item, user, item)) - np.log(self.popularity[item]))
+    def chance(self, user: Any, item: Any, bought: bool = False) -> Floats:
+        theta, result = self.buyer if bought else self.user, np.empty(len(user))
+        for start in range(0, len(result), BLOCK):
+            rows = slice(start, start + BLOCK)
+            result[rows] = np.einsum("nk,nk->n", theta[user[rows]], self.item[item[rows]])
+        return result
 
     def draw(self, user: Longs, generator: np.random.Generator) -> Longs:
         """An item for each user: a component by the user's mixture, an item by the component."""
@@ -82,14 +81,6 @@ class Mixture:
             rows = np.flatnonzero(component == k)
             item[rows] = inverse(np.cumsum(self.item[:, k], dtype=np.float64), chance[rows])
         return item
-
-
-def _chance(theta: Floats32, phi: Floats32, user: Any, item: Any) -> Floats:
-    result = np.empty(len(user))
-    for start in range(0, len(result), BLOCK):
-        rows = slice(start, start + BLOCK)
-        result[rows] = np.einsum("nk,nk->n", theta[user[rows]], phi[item[rows]])
-    return result
 
 
 def fit_mixture(
@@ -111,21 +102,16 @@ def fit_mixture(
         found = _sweep(exposures, left_out, prior, theta, phi, threads)
         weight = found.sum(axis=0)
         prior = (weight / weight.sum()).astype(np.float32)
-        phi = _components(found, popularity)
+        shares = found + SMOOTHING * popularity[:, None]
+        shares /= shares.sum(axis=0)
+        shares[:, 0] = popularity
+        phi = shares.astype(np.float32)
     for _ in range(USER_SWEEPS):
         _sweep(exposures, left_out, prior, theta, phi, threads)
     buyer = np.tile(prior, (exposures.n_users, 1))
     for _ in range(BUYER_SWEEPS):
         _sweep(purchases, left_out, prior, buyer, phi, threads)
     return Mixture(theta, buyer, phi, popularity)
-
-
-def _components(found: Floats, popularity: Floats) -> Floats32:
-    """Distributions over items from expected counts; the first stays the popularity."""
-    phi = found + SMOOTHING * popularity[:, None]
-    phi /= phi.sum(axis=0)
-    phi[:, 0] = popularity
-    return phi.astype(np.float32)
 
 
 def _first_components(

@@ -17,8 +17,8 @@ import numpy as np
 
 from taurank._types import Floats, Longs
 from taurank.data.features import UserCategories
-from taurank.estimation.propensities.cells import inverse
-from taurank.estimation.propensities.mixture import Exposures
+from taurank.estimation.propensity.cells import ItemShares, inverse
+from taurank.estimation.propensity.mixture import Exposures
 
 ROUNDS = 20  # of the weights
 INSIDE, OUTSIDE = 0.5, 0.05  # pseudo-exposures of an item inside a user's categories, and outside
@@ -60,7 +60,7 @@ class Categories:
 
 
 @dataclass(frozen=True, eq=False)
-class CategoryShares:
+class CategoryShares(ItemShares):
     """Shares of users and items from all folds but one; like ``Mixture``, with categories instead of components."""
 
     categories: Categories
@@ -71,20 +71,12 @@ class CategoryShares:
     outside_of_category: Floats  # the same, of the categories
     popularity: Floats
 
-    def chance(self, user: Any, item: Any) -> Floats:
-        """P(this item | something is shown to this user)."""
-        return self._chance(self.shares, user, item)
+    @property
+    def size(self) -> str:
+        return f"{self.categories.n_categories} categories"
 
-    def lift(self, user: Any, item: Any) -> Floats:
-        """log of how much likelier the item is for this user than for an average one."""
-        return np.asarray(np.log(self.chance(user, item)) - np.log(self.popularity[item]))
-
-    def bought_lift(self, user: Any, item: Any) -> Floats:
-        """The same, with the shares of what the user bought."""
-        return np.asarray(np.log(self._chance(self.bought_shares, user, item)) - np.log(self.popularity[item]))
-
-    def _chance(self, shares: Shares, user: Any, item: Any) -> Floats:
-        entry = self.categories.entry(user, item)
+    def chance(self, user: Any, item: Any, bought: bool = False) -> Floats:
+        shares, entry = self.bought_shares if bought else self.shares, self.categories.entry(user, item)
         other = shares.other[user] * self.outside[item] / self._outside_of_user[user]
         return np.asarray(np.where(entry >= 0, shares.entry[entry] * self.inside[item], other))
 
@@ -96,7 +88,6 @@ class CategoryShares:
         return np.asarray(np.maximum(1.0 - own, 1e-9))
 
     def draw(self, user: Longs, generator: np.random.Generator) -> Longs:
-        """An item for each user, by ``chance``."""
         categories = self.categories
         starts = np.searchsorted(categories.user, np.arange(categories.n_users + 1))
         total = np.concatenate([[0.0], np.cumsum(self.shares.entry)])

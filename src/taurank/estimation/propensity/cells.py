@@ -1,4 +1,4 @@
-"""Cells of a log: checked positions, the past of their pairs, and weighted draws that represent all of them.
+"""Cells of a log: the propensities that a model has for them, the past of their pairs, and weighted draws.
 
 Almost all cells have tiny propensities, and those that matter are few. So cells are drawn in three ways: evenly, by
 what users are shown (a ``Proposal``), and among those whose pair has a past. A drawn cell has the weight
@@ -9,11 +9,13 @@ all its eligible cells have weight 1.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from scipy.special import expit
 
 from taurank._types import Floats, Longs, Mask
 from taurank._validation import check_instance, check_integer, generator
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
 BOUND = 1e-6  # estimates are clipped to [BOUND, 1 − BOUND]
 MAX_FOLDS = 20
+BLOCK = 1 << 17  # cells at a time
 MAX_CELLS = 1_000_000  # up to this many cells, all of them are taken
 EVEN, BY_PROPOSAL, BY_PAST = 200_000, 500_000, 300_000  # draws
 
@@ -70,27 +73,43 @@ def positions(catalog: Catalog, *codes: Any) -> list[Any]:
     return arrays
 
 
-def sample_cells(
-    catalog: Catalog, propensity: Callable[..., Any], n_cells: int, random_state: RandomState
-) -> pd.DataFrame:
-    """Distinct random cells with their ids and propensities, for the ``cells=`` of ``diagnose``."""
-    import pandas as pd
+class Model(ABC):
+    """A fitted model of exposure: the propensity of any cell."""
 
-    check_integer("n_cells", n_cells)
-    random = generator(random_state)
-    if n_cells > catalog.n_cells // 2:
-        number = np.sort(random.permutation(np.arange(catalog.n_cells))[:n_cells])
-    else:
-        number = np.unique(random.integers(0, catalog.n_cells, n_cells))
-        while len(number) < n_cells:
-            more = random.integers(0, catalog.n_cells, n_cells - len(number))
-            number = np.unique(np.concatenate([number, more]))
-    rest, item = np.divmod(number, catalog.n_items)
-    time, user = np.divmod(rest, catalog.n_users)
-    columns = {"user_id": catalog.users.decode(user), "item_id": catalog.items.decode(item)}
-    columns["time"] = catalog.times.decode(time)
-    frame = pd.DataFrame({name: column.to_pandas() for name, column in columns.items()})
-    return frame.assign(propensity=propensity(user, item, time))
+    catalog: Catalog
+
+    @abstractmethod
+    def _log_odds(self, user: Longs, item: Longs, time: Longs) -> Floats:
+        """The cross-fitted log-odds of a block of cells."""
+
+    def at(self, user: Any, item: Any, time: Any = 0) -> Floats:
+        """The out-of-fold propensity of cells, in the log or not, given as positions in the catalog."""
+        codes = positions(self.catalog, user, item, time)
+        flat = [code.reshape(-1) for code in codes]
+        result = np.empty(len(flat[0]))
+        for start in range(0, len(result), BLOCK):
+            rows = slice(start, start + BLOCK)
+            result[rows] = np.clip(expit(self._log_odds(*(code[rows] for code in flat))), BOUND, 1.0 - BOUND)
+        return result.reshape(codes[0].shape)
+
+    def sample_cells(self, n_cells: int, random_state: RandomState = None) -> pd.DataFrame:
+        """Distinct random cells with their ids and propensities, for the ``cells=`` of ``diagnose``."""
+        import pandas as pd
+
+        check_integer("n_cells", n_cells)
+        random, catalog = generator(random_state), self.catalog
+        if n_cells > catalog.n_cells // 2:
+            number = np.sort(random.permutation(np.arange(catalog.n_cells))[:n_cells])
+        else:
+            number = np.unique(random.integers(0, catalog.n_cells, n_cells))
+            while len(number) < n_cells:
+                more = random.integers(0, catalog.n_cells, n_cells - len(number))
+                number = np.unique(np.concatenate([number, more]))
+        rest, item = np.divmod(number, catalog.n_items)
+        time, user = np.divmod(rest, catalog.n_users)
+        ids = {"user_id": (catalog.users, user), "item_id": (catalog.items, item), "time": (catalog.times, time)}
+        frame = pd.DataFrame({name: of.decode(codes).to_pandas() for name, (of, codes) in ids.items()})
+        return frame.assign(propensity=self.at(user, item, time))
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,23 +160,35 @@ class PairHistory:
         return pair[first], time[first]
 
 
-class ItemShares(Protocol):
-    """Which items a user is shown: P(this item | something is shown to this user), and draws from it."""
+class ItemShares(ABC):
+    """Which items a user is shown; ``popularity`` has the same of all users together, and adds up to 1."""
 
-    def chance(self, user: Any, item: Any) -> Floats: ...
-    def draw(self, user: Longs, generator: np.random.Generator) -> Longs: ...
+    popularity: Floats
+
+    @abstractmethod
+    def chance(self, user: Any, item: Any, bought: bool = False) -> Floats:
+        """P(this item | something is shown to this user), or with ``bought`` that of what the user bought."""
+
+    @abstractmethod
+    def draw(self, user: Longs, generator: np.random.Generator) -> Longs:
+        """An item for each user, by ``chance``."""
+
+    def lift(self, user: Any, item: Any, bought: bool = False) -> Floats:
+        """log of how much likelier the item is for this user than for an average one."""
+        return np.asarray(np.log(self.chance(user, item, bought)) - np.log(self.popularity[item]))
 
 
-class Popularity(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Popularity(ItemShares):
     """The same shares of items for all users."""
 
-    share: Floats
+    popularity: Floats
 
-    def chance(self, user: Any, item: Any) -> Floats:
-        return np.asarray(self.share[item])
+    def chance(self, user: Any, item: Any, bought: bool = False) -> Floats:
+        return np.asarray(self.popularity[item])
 
     def draw(self, user: Longs, generator: np.random.Generator) -> Longs:
-        return inverse(np.cumsum(self.share), generator.random(len(user)))
+        return inverse(np.cumsum(self.popularity), generator.random(len(user)))
 
 
 class Proposal(NamedTuple):

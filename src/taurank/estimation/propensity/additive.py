@@ -11,7 +11,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from scipy.special import expit
@@ -22,24 +22,19 @@ from taurank.data.ids import Catalog
 from taurank.data.log import Log
 from taurank.estimation.folds import Folds
 from taurank.estimation.newton import MAX_STEP
-from taurank.estimation.propensities.cells import (
-    BOUND,
+from taurank.estimation.propensity.cells import (
+    Model,
     PairHistory,
     Proposal,
     RandomState,
     check_log,
     draw_cells,
     positions,
-    sample_cells,
 )
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 MIN_REGULARIZATION = 0.01  # a prior of standard deviation 10 on log-odds: weaker has no meaning
 TOLERANCE = 1e-7  # largest change of an effect in the last sweep
 MAX_SWEEPS = 300
-BLOCK_ROWS = 1 << 20
 
 
 def fit_additive(
@@ -63,18 +58,18 @@ def fit_additive(
     fits = []
     for left_out in range(folds):
         seen = treated_fold != left_out
-        axes = [
-            _Axis(codes, np.bincount(shown[seen], minlength=n).astype(np.float64))
-            for codes, shown, n in zip(cells[:3], treated, (log.n_users, log.n_items, log.n_times), strict=True)
+        totals = [
+            np.bincount(codes[seen], minlength=n).astype(np.float64)
+            for codes, n in zip(treated, (log.n_users, log.n_items, log.n_times), strict=True)
         ]
-        fits.append(_fit(axes, np.where(fold == left_out, 0.0, cells.weight), float(regularization)))
+        fits.append(_fit(cells[:3], totals, np.where(fold == left_out, 0.0, cells.weight), float(regularization)))
     intercept = np.array([b for b, _ in fits])
-    user, item, time = (np.stack([effects[axis] for _, effects in fits]) for axis in range(3))
-    return AdditiveModel(log.catalog, parts, intercept, user, item, time)
+    effects = (np.stack(axis) for axis in zip(*(effects for _, effects in fits), strict=True))
+    return AdditiveModel(log.catalog, parts, intercept, *effects)
 
 
 @dataclass(frozen=True, eq=False)
-class AdditiveModel:
+class AdditiveModel(Model):
     """A fitted model: one intercept and one set of effects for every fold that was left out."""
 
     catalog: Catalog
@@ -95,63 +90,45 @@ class AdditiveModel:
         """The fold of cells, given as positions in the catalog."""
         return self.folds.at(*positions(self.catalog, user, item, time))
 
-    def at(self, user: Any, item: Any, time: Any = 0) -> Floats:
-        """The out-of-fold propensity of cells, in the log or not, given as positions in the catalog."""
-        codes = positions(self.catalog, user, item, time)
-        result = np.empty(codes[0].shape)
-        flat = result.reshape(-1)
-        user, item, time = (code.reshape(-1) for code in codes)
-        for start in range(0, len(flat), BLOCK_ROWS):
-            rows = slice(start, start + BLOCK_ROWS)
-            u, i, t = user[rows], item[rows], time[rows]
-            fold = self.folds.at(u, i, t)
-            log_odds = self.intercept[fold] + self.user_effect[fold, u]
-            log_odds += self.item_effect[fold, i]
-            log_odds += self.time_effect[fold, t]
-            flat[rows] = np.clip(expit(log_odds), BOUND, 1.0 - BOUND)
-        return result
-
-    def sample_cells(self, n_cells: int, random_state: RandomState = None) -> pd.DataFrame:
-        """Random cells of the catalog with their propensities, for the ``cells=`` of ``diagnose``."""
-        return sample_cells(self.catalog, self.at, n_cells, random_state)
+    def _log_odds(self, user: Longs, item: Longs, time: Longs) -> Floats:
+        fold = self.folds.at(user, item, time)
+        log_odds = self.intercept[fold] + self.user_effect[fold, user]
+        log_odds += self.item_effect[fold, item]
+        log_odds += self.time_effect[fold, time]
+        return np.asarray(log_odds)
 
 
-@dataclass(frozen=True, eq=False)
-class _Axis:
-    """Users, items or times: which of them each cell belongs to, and how many treated cells each of them has."""
-
-    code: Longs
-    treated: Floats
-
-
-def _fit(axes: Sequence[_Axis], weight: Floats, ridge: float) -> tuple[float, list[Floats]]:
+def _fit(
+    codes: Sequence[Longs], treated: Sequence[Floats], weight: Floats, ridge: float
+) -> tuple[float, list[Floats]]:
     """Intercept and effects that maximize the penalized likelihood, with half a treated and half an untreated cell at
-    the intercept, so that it is finite even if no treated cell is left.
+    the intercept, so that it is finite even if no treated cell is left. For users, items and times ``codes`` says
+    which of them each cell belongs to, ``treated`` how many treated cells each of them has.
 
     Each axis in turn takes a Newton step together with the intercept. Users do not depend on each other while items
     and times are held fixed: the curvature has a diagonal h_j + ridge and the border h_j of the intercept, so that
     the step is a matter of sums. An axis with one member has no effect.
     """
-    effects = [np.zeros(len(axis.treated)) for axis in axes]
-    n_treated, n_cells = float(axes[0].treated.sum()), float(weight.sum())
+    effects = [np.zeros(len(totals)) for totals in treated]
+    n_treated, n_cells = float(treated[0].sum()), float(weight.sum())
     intercept = float(np.log((n_treated + 0.5) / (max(n_cells - n_treated, 0.0) + 0.5)))
     log_odds = np.full(len(weight), intercept)
     for _ in range(MAX_SWEEPS):
         change = 0.0
-        for axis, effect in zip(axes, effects, strict=True):
+        for code, totals, effect in zip(codes, treated, effects, strict=True):
             if len(effect) == 1:
                 continue
             p, prior = expit(log_odds), float(expit(intercept))
             mass = weight * p
-            rest = axis.treated - np.bincount(axis.code, mass, len(effect))
-            curvature = np.bincount(axis.code, mass * (1.0 - p), len(effect))
+            rest = totals - np.bincount(code, mass, len(effect))
+            curvature = np.bincount(code, mass * (1.0 - p), len(effect))
             gradient, diagonal = rest - ridge * effect, curvature + ridge
             border = float((curvature * ridge / diagonal).sum()) + prior * (1.0 - prior)
             shift = (float(rest.sum()) + 0.5 - prior - float((curvature / diagonal) @ gradient)) / border
             shift = min(max(shift, -MAX_STEP), MAX_STEP)
             steps = np.clip((gradient - curvature * shift) / diagonal, -MAX_STEP, MAX_STEP)
             intercept, effect[:] = intercept + shift, effect + steps
-            log_odds += (steps + shift)[axis.code]
+            log_odds += (steps + shift)[code]
             change = max(change, abs(shift), float(np.abs(steps).max()))
         if change < TOLERANCE:
             break

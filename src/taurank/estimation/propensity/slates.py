@@ -84,7 +84,8 @@ def slate_epsilon_greedy(scores: npt.ArrayLike, size: int, epsilon: float, per: 
     for row, out in zip(rows, result, strict=True):
         present = np.flatnonzero(row > -np.inf)
         by_rank = _epsilon_by_rank(len(present), min(size, len(present)), float(epsilon), per)
-        out[present] = _share_ties(row[present], by_rank)
+        _, tie, count = np.unique(-row[present], return_inverse=True, return_counts=True)
+        out[present] = (np.add.reduceat(by_rank, np.cumsum(count) - count) / count)[tie]
     return result.reshape(values.shape)
 
 
@@ -153,16 +154,6 @@ def _slot_by_slot(n: int, size: int, epsilon: float, rank: int) -> float:
         following[1:] += (absent * better)[:-1]
         absent = following
     return float(1.0 - absent.sum())
-
-
-def _share_ties(scores: Floats, by_rank: Floats) -> Floats:
-    """The probability of each item, equal for items with equal scores."""
-    order = np.argsort(-scores, kind="stable")
-    _, tie, count = np.unique(-scores[order], return_inverse=True, return_counts=True)
-    shared = (np.bincount(tie, by_rank) / count)[tie]
-    result = np.empty(len(scores))
-    result[order] = shared
-    return result
 
 
 @compiled

@@ -16,18 +16,18 @@ from taurank._validation import check_choice
 from taurank.data.features import Features
 from taurank.data.log import Log
 from taurank.errors import InputError
-from taurank.estimation.overlap import Diagnosis, diagnose
-from taurank.estimation.propensities.additive import AdditiveModel, fit_additive
-from taurank.estimation.propensities.calibration import (
+from taurank.estimation.propensity.additive import AdditiveModel, fit_additive
+from taurank.estimation.propensity.calibration import (
     PairCalibration,
     PairStratum,
     fill_in,
     pair_calibration,
     require_pair_calibration,
 )
-from taurank.estimation.propensities.cells import BOUND, RandomState
-from taurank.estimation.propensities.exposure import ExposureModel, fit_exposure
-from taurank.estimation.propensities.slates import slate_epsilon_greedy, slate_softmax, slate_weighted
+from taurank.estimation.propensity.cells import BOUND, RandomState
+from taurank.estimation.propensity.exposure import ExposureModel, fit_exposure
+from taurank.estimation.propensity.overlap import Diagnosis, diagnose
+from taurank.estimation.propensity.slates import slate_epsilon_greedy, slate_softmax, slate_weighted
 
 __all__ = [
     "BOUND",

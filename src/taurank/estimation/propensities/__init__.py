@@ -1,1 +1,0 @@
-"""How likely an item was shown: models of exposure, slates of known policies, and checks of both."""
