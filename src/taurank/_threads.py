@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from threadpoolctl import ThreadpoolController
 
-from taurank._validation import check_integer
+from taurank._checks import check_integer
 
 Flag = npt.NDArray[np.int64]  # one number, so that kernels can read it: 0 go on, 1 stop
 T = TypeVar("T")

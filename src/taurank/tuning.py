@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from taurank._checks import check_choice, check_instance, check_integer
 from taurank._progress import Progress
-from taurank._validation import check_choice, check_instance, check_integer
 from taurank.data.files import atomic_path, check_target
 from taurank.data.fingerprint import fingerprint
 from taurank.data.log import Log

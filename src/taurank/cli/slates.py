@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from taurank._checks import check_integer, check_number
 from taurank._types import Floats
-from taurank._validation import check_integer, check_number
 from taurank.data import sources
 from taurank.data.columns import to_numbers
 from taurank.data.writer import write_batches

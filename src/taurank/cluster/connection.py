@@ -14,8 +14,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+from taurank._checks import check_integer
 from taurank._threads import worker_count
-from taurank._validation import check_integer
 from taurank.cluster.pool import WorkerPool, require_ray
 from taurank.data import remote
 from taurank.data.files import check_local, temporary_folder

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from taurank._validation import generator
+from taurank._checks import generator
 from taurank.cluster import counting
 from taurank.cluster.distributed_fit import DistributedFit
 from taurank.cluster.gains import ClusterGains, Estimate

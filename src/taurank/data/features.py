@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from scipy.sparse import csr_array, hstack
 
+from taurank._checks import check_number
 from taurank._types import Codes, Floats, Longs, Mask
-from taurank._validation import check_number
 from taurank.data import sources
 from taurank.data.ids import Ids, to_ids, typed_ids
 from taurank.errors import InputError, first_line, plural, show

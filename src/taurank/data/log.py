@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from taurank._validation import check_number
+from taurank._checks import check_number
 from taurank.data import sources
 from taurank.data.cell_table import CellTable
 from taurank.data.columns import ANY_PROPENSITY, OUTCOME, OUTCOME_VALUE, PROPENSITY, TREATED, Numbers

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from taurank._checks import check_number
 from taurank._types import Floats, Longs, Mask
-from taurank._validation import check_number
 from taurank.data.log import Log
 from taurank.errors import InputError
 from taurank.estimation.variate import Variate, outcomes_of

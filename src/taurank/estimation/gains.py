@@ -17,8 +17,8 @@ from typing import Any, Literal, ParamSpec
 
 import numpy as np
 
+from taurank._checks import check_choice, check_instance
 from taurank._types import Codes, Floats, Longs, Mask
-from taurank._validation import check_choice, check_instance
 from taurank.data import sources
 from taurank.data.cell_table import CellTable
 from taurank.data.columns import VALUE, Numbers

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from taurank._checks import check_integer
 from taurank._types import Codes, Floats, Longs
-from taurank._validation import check_integer
 from taurank.data.log import Log
 
 _ITEM_PRIOR = 20.0  # treated rows of the mean item that every item's rate is shrunk toward

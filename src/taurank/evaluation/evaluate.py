@@ -10,9 +10,9 @@ from typing import Any, overload
 import narwhals as nw
 import numpy as np
 
+from taurank._checks import check_choice
 from taurank._threads import worker_count
 from taurank._types import Mask
-from taurank._validation import check_choice
 from taurank.data.ids import Ids
 from taurank.data.log import Log
 from taurank.errors import InputError, OverlapWarning, TrainingLogWarning, plural, show

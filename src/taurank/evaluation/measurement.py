@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from taurank._checks import check_choice, check_instance
 from taurank._threads import worker_count
 from taurank._types import Codes, Floats, Longs, Mask
-from taurank._validation import check_choice, check_instance
 from taurank.data.ids import Ids
 from taurank.data.log import Log
 from taurank.data.remote import RemoteGains, RemoteLog

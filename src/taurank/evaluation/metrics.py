@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from taurank._checks import check_integer, check_number
 from taurank._types import Floats
-from taurank._validation import check_integer, check_number
 from taurank.errors import InputError, first_line, show
 from taurank.evaluation.rankers import as_scores
 

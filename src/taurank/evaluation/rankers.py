@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from taurank._arrays import first_bad
-from taurank._validation import check_instance
+from taurank._checks import check_instance
 from taurank.data.ids import Codes, Ids
 from taurank.errors import InputError, first_line
 from taurank.evaluation.ranking_tables import TableRanker, is_table

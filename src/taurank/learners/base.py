@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
+from taurank._checks import check_instance
 from taurank._choices import UnknownItems, UnknownUsers
 from taurank._threads import one_blas_thread
 from taurank._types import Codes, Floats32
-from taurank._validation import check_instance
 from taurank.data import shards, storage
 from taurank.data.features import Features
 from taurank.data.files import known_kind

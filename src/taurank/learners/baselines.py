@@ -8,10 +8,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from taurank._checks import generator
 from taurank._jit import compiled
 from taurank._random import uniform
 from taurank._types import Floats32
-from taurank._validation import generator
 from taurank.data.ids import Codes
 from taurank.data.log import Log
 from taurank.data.storage import Array

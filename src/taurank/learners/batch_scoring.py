@@ -12,8 +12,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from taurank._checks import check_integer
 from taurank._choices import UnknownUsers
-from taurank._validation import check_integer
 from taurank.data.sources import to_arrow
 from taurank.errors import InputError
 from taurank.learners.base import Learner

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from taurank._checks import check_instance, check_integer, check_number
 from taurank._threads import one_blas_thread
-from taurank._validation import check_instance, check_integer, check_number
 from taurank.data import storage
 from taurank.data.channels import Channels
 from taurank.data.ids import Codes

@@ -13,8 +13,8 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from taurank._checks import check_number
 from taurank._types import Codes, Floats, Floats32
-from taurank._validation import check_number
 from taurank.data.log import Log
 from taurank.data.storage import Array
 from taurank.errors import InputError

@@ -14,10 +14,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from taurank._checks import check_number, generator
 from taurank._random import Stream, stream
 from taurank._threads import worker_count
 from taurank._types import Codes, Floats32
-from taurank._validation import check_number, generator
 from taurank.data.ids import Ids
 from taurank.data.log import Log
 from taurank.data.storage import Array

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import numpy as np
 from scipy.sparse import csr_array, diags_array
 
+from taurank._checks import check_choice, check_number
 from taurank._types import Codes, Floats, Floats32, Longs
-from taurank._validation import check_choice, check_number
 from taurank.data.log import Log
 from taurank.data.storage import Array
 from taurank.learners.pairs import PairLearner, Pairs, added, beside, count, stored_pairs

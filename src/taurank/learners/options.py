@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar
 
 import numpy as np
 
+from taurank._checks import check_instance, check_integer, check_number
 from taurank._types import Codes
-from taurank._validation import check_instance, check_integer, check_number
 from taurank.data.features import Features
 from taurank.data.files import check_target, is_folder
 from taurank.data.log import Log

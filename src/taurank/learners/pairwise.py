@@ -14,7 +14,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from taurank._validation import check_number
+from taurank._checks import check_number
 from taurank.data.ids import Codes
 from taurank.data.log import Log
 from taurank.errors import InputError, TooLittleData

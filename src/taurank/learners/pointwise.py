@@ -13,8 +13,8 @@ from typing import ClassVar
 import numpy as np
 from scipy.special import expit
 
+from taurank._checks import check_number
 from taurank._types import Codes, Floats32
-from taurank._validation import check_number
 from taurank.data.log import Log
 from taurank.data.storage import Array
 from taurank.errors import TooLittleData

@@ -18,10 +18,10 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from taurank._checks import check_choice, check_integer, check_number
 from taurank._choices import UnknownItems, UnknownUsers
 from taurank._threads import one_blas_thread, worker_count
 from taurank._types import Codes, Floats32
-from taurank._validation import check_choice, check_integer, check_number
 from taurank.data import writer
 from taurank.data.ids import to_array
 from taurank.errors import InputError

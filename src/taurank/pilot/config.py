@@ -10,8 +10,8 @@ from typing import Any, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from taurank._checks import check_choice
 from taurank._choices import PropensityKind
-from taurank._validation import check_choice
 from taurank.data.files import find_files
 from taurank.errors import InputError, show
 from taurank.learners import LEARNERS

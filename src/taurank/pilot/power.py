@@ -10,7 +10,7 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from taurank._validation import check_integer, check_number
+from taurank._checks import check_integer, check_number
 from taurank.errors import InputError
 
 if TYPE_CHECKING:

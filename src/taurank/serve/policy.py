@@ -25,9 +25,9 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
+from taurank._checks import check_integer, check_number
 from taurank._random import below, uniform
 from taurank._types import Floats, Longs
-from taurank._validation import check_integer, check_number
 from taurank.errors import InputError
 
 _LOWEST = -600.0  # exponents are clipped here; items that far below the best one have equal weight

@@ -18,7 +18,7 @@ from fastapi import Depends, HTTPException, Request
 from fastapi.security import HTTPBearer
 from sqlalchemy import insert, select, update
 
-from taurank._validation import check_choice
+from taurank._checks import check_choice
 from taurank.serve import tables
 from taurank.serve.store import NotFound, Store
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from sqlalchemy import Connection, desc, insert, select, update
 
-from taurank._validation import check_choice, check_number
+from taurank._checks import check_choice, check_number
 from taurank.errors import InputError
 from taurank.serve import randomness, tables
 from taurank.serve.policy import Policy

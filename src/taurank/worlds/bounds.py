@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from taurank._checks import check_instance, check_integer
 from taurank._threads import one_blas_thread
 from taurank._types import Floats
-from taurank._validation import check_instance, check_integer
 from taurank.errors import InputError, first_line, plural
 from taurank.estimation.estimators import Caps
 from taurank.evaluation.intervals import check_fraction

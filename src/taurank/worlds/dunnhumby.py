@@ -27,8 +27,8 @@ import numpy.typing as npt
 import pandas as pd
 import platformdirs
 
+from taurank._checks import check_choice
 from taurank._types import Floats, Floats32
-from taurank._validation import check_choice
 from taurank.data.features import Features
 from taurank.data.ids import Ids
 from taurank.errors import InputError, first_line

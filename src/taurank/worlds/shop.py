@@ -23,9 +23,9 @@ import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 
+from taurank._checks import check_integer
 from taurank._threads import map_blocks
 from taurank._types import Codes, Floats, Mask
-from taurank._validation import check_integer
 from taurank.data.files import atomic_path
 from taurank.data.ids import Ids
 from taurank.data.log import Log

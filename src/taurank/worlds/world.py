@@ -18,8 +18,8 @@ import pandas as pd
 from scipy.optimize import brentq
 from scipy.special import expit, logit
 
+from taurank._checks import RandomState, check_integer, check_number, generator
 from taurank._types import Floats, Floats32
-from taurank._validation import RandomState, check_integer, check_number, generator
 from taurank.data import storage
 from taurank.data.ids import Catalog, Ids, ids_from_arrays, ids_to_arrays
 from taurank.data.log import Log

@@ -14,7 +14,7 @@ from typing import Any
 import duckdb
 import numpy as np
 
-from taurank._validation import check_integer
+from taurank._checks import check_integer
 from taurank.data.events.periods import Periods, clock_text
 from taurank.data.events.tables import EventTable
 from taurank.data.files import reason, temporary_folder

@@ -15,9 +15,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from taurank._checks import check_choice
 from taurank._choices import Combine, Incomplete, Nulls
 from taurank._types import Longs
-from taurank._validation import check_choice
 from taurank.data.columns import (
     ANY_PROPENSITY,
     OUTCOME_VALUE,

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from typing import get_args
 
+from taurank._checks import check_choice
 from taurank._choices import PropensityKind
-from taurank._validation import check_choice
 from taurank.data.features import Features
 from taurank.data.log import Log
 from taurank.errors import InputError

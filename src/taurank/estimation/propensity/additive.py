@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from scipy.special import expit
 
+from taurank._checks import check_number, generator
 from taurank._types import Bits, Floats, Longs
-from taurank._validation import check_number, generator
 from taurank.data.ids import Catalog
 from taurank.data.log import Log
 from taurank.estimation.folds import Folds

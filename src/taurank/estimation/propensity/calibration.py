@@ -21,9 +21,9 @@ import numpy as np
 from scipy.special import expit, logit
 from scipy.stats import chi2
 
+from taurank._checks import check_instance, generator
 from taurank._threads import one_blas_thread
 from taurank._types import Floats, Longs
-from taurank._validation import check_instance, generator
 from taurank.data.log import Log
 from taurank.errors import InputError
 from taurank.estimation.newton import fit_logistic

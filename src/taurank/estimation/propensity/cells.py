@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from scipy.special import expit
 
+from taurank._checks import check_instance, check_integer, generator
 from taurank._types import Floats, Longs, Mask
-from taurank._validation import check_instance, check_integer, generator
 from taurank.data.ids import Catalog
 from taurank.data.log import Log
 from taurank.errors import InputError

@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from taurank._checks import check_instance, check_number, generator
 from taurank._threads import one_blas_thread
 from taurank._types import Floats, Floats32, Longs
-from taurank._validation import check_instance, check_number, generator
 from taurank.data.features import Features
 from taurank.data.ids import Catalog
 from taurank.data.log import Log

@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from taurank._checks import check_instance
 from taurank._types import Bits, Codes, Floats, Longs
-from taurank._validation import check_instance
 from taurank.data import sources
 from taurank.data.columns import PROPENSITY
 from taurank.data.log import Log

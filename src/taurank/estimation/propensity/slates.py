@@ -27,10 +27,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from taurank._checks import check_choice, check_integer, check_number
 from taurank._jit import compiled
 from taurank._threads import map_blocks
 from taurank._types import Floats, Longs
-from taurank._validation import check_choice, check_integer, check_number
 from taurank.errors import InputError
 
 PER = ("slot", "slate")

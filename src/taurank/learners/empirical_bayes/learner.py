@@ -11,8 +11,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from taurank._checks import check_choice, check_integer, check_number
 from taurank._types import Codes, Floats, Floats32, Mask
-from taurank._validation import check_choice, check_integer, check_number
 from taurank.data.features import Features
 from taurank.data.ids import Ids
 from taurank.data.log import Log

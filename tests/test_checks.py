@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from taurank import _jit
-from taurank._validation import check_choice, check_instance, check_integer, check_number, generator
+from taurank._checks import check_choice, check_instance, check_integer, check_number, generator
 from taurank.errors import InputError, MissingExtra, missing_extra, show
 
 
