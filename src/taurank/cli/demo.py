@@ -83,7 +83,7 @@ def _statistics(world: World) -> Table:
 def _comparison(results: dict[str, Measured]) -> Table:
     table = Table(
         box=rich.box.SIMPLE_HEAD, title="Purchases caused, per user and week: truth, and estimate from the log",
-        caption="± is half of the 95 % interval over users",
+        caption="± is half of the 95% interval over users",
         title_justify="left", caption_justify="left",
     )  # fmt: skip
     table.add_column("ranking")
