@@ -111,3 +111,9 @@ def test_bad_arguments() -> None:
     tiny = replace(log, propensity=np.full(len(log), 1e-310))
     with pytest.raises(InputError, match="too small to be inverted"):
         Estimator("IPS").values(tiny, np.flatnonzero(tiny.treated))
+
+
+def test_few_users_at_one_time_have_a_fold_each() -> None:
+    log = synthetic_log(users=3, items=8, times=1)
+    assert log.n_users == 3
+    assert fit_variate(log, folds=5).folds == 3
