@@ -90,6 +90,7 @@ def test_a_folder_that_cannot_be_written_to_is_refused(
 
 
 @needs_linux
+@pytest.mark.slow
 def test_sysfs_is_refused_even_to_the_superuser(process: Command) -> None:
     """Folders in which nobody can create a file: the commands that write folders, and one that writes a file."""
     for arguments in (

@@ -55,6 +55,7 @@ def errors_off(values: Floats, target: float) -> float:
     return float(abs(values.mean() - target) / (values.std(ddof=1) / np.sqrt(len(values))))
 
 
+@pytest.mark.statistical
 class TestUnbiasedness:
     def test_ips_is_unbiased_for_every_metric(self, sample: Sample) -> None:
         """And the naive estimate, on the same draws, is far off: the world is confounded."""
@@ -92,6 +93,7 @@ def assert_bias(values: dict[str, Floats], world: World, **options: Any) -> None
         assert errors_off(values[metric], truth - bias) > 10
 
 
+@pytest.mark.statistical
 class TestBias:
     @pytest.mark.parametrize("caps", CAPS)
     def test_bias_of_a_cap_is_the_formula(self, sample: Sample, caps: dict[str, Any]) -> None:
@@ -200,6 +202,7 @@ def coins(n_users: int = 20, n_items: int = 12) -> tuple[World, Any]:
     return world, np.random.default_rng(8).random(ones.shape)
 
 
+@pytest.mark.statistical
 class TestDeviation:
     @pytest.mark.parametrize("confidence", [0.5, 0.9, 0.99])
     def test_stays_under_the_bound_as_often_as_promised(self, sample: Sample, confidence: float) -> None:
