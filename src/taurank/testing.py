@@ -23,7 +23,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from taurank._threads import one_blas_thread
-from taurank.data.fingerprint import fingerprint
+from taurank.data.cell_table import fingerprint
 from taurank.data.log import Log
 from taurank.errors import InputError, first_line
 from taurank.estimation.gains import Gains

@@ -23,8 +23,8 @@ import pandas as pd
 
 from taurank._checks import check_choice, check_instance, check_integer
 from taurank._progress import Progress
+from taurank.data.cell_table import fingerprint
 from taurank.data.files import atomic_path, check_target
-from taurank.data.fingerprint import fingerprint
 from taurank.data.log import Log
 from taurank.data.remote import RemoteGains, RemoteLog
 from taurank.errors import DivergedError, InputError, first_line, missing_extra, plural

@@ -17,10 +17,9 @@ from hypothesis import strategies as st
 
 import taurank as tr
 from support.builders import synthetic_log
+from taurank.data.cell_table import ELIGIBILITY_KEY, eligibility_from_metadata, fingerprint, to_metadata
 from taurank.data.eligibility import Eligibility
-from taurank.data.fingerprint import fingerprint
 from taurank.data.ids import Catalog, Ids
-from taurank.data.metadata import ELIGIBILITY_KEY, eligibility_from_metadata, to_metadata
 from taurank.errors import InputError
 
 SHAPE = (4, 5, 3)

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 import taurank as tr
-from taurank.data.fingerprint import fingerprint
+from taurank.data.cell_table import fingerprint
 
 FRAME = pd.DataFrame(
     {

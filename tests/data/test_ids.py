@@ -20,8 +20,9 @@ from hypothesis import strategies as st
 
 from taurank import Log
 from taurank.data import ids as ids_module
-from taurank.data.columns import WrongRows
-from taurank.data.ids import IdColumn, Ids, normalize
+from taurank.data import reader
+from taurank.data.ids import Ids, normalize
+from taurank.data.reader import IdColumn, WrongRows
 from taurank.errors import InputError
 
 BIG = 2**63
@@ -51,7 +52,7 @@ def test_batches_are_encoded_like_the_slow_twin(batches: list[list[int | None]],
     twin: dict[int | None, int] = {}
     expected = [twin.setdefault(value, len(twin)) for batch in batches for value in batch]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ids_module, "MERGE_AT", merge)
+        patch.setattr(reader, "MERGE_AT", merge)
         column, wrong = IdColumn("user_id", wrong_rows := WrongRows()), wrong_rows
         arrays = [pa.array(batch, pa.int64()) for batch in batches]
         codes = [column.add(array.dictionary_encode() if encoded else array) for array in arrays]
@@ -135,7 +136,7 @@ class TestNulls:
 
 class TestLargeIntegers:
     def test_uint64_in_several_batches(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("taurank.data.sources.BATCH_ROWS", 2)
+        monkeypatch.setattr("taurank.data.tables.BATCH_ROWS", 2)
         values = np.array([1, 2, 3, BIG + 5, 4, BIG], np.uint64)
         pq.write_table(table(values), tmp_path / "log.parquet")
         for log in (Log.read(tmp_path / "log.parquet"), Log.from_frame(table(values))):

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from taurank import Log
 from taurank.data.reader import read_ids
-from taurank.data.sources import from_files
+from taurank.data.tables import from_files
 from taurank.errors import InputError
 
 
@@ -126,8 +126,8 @@ class TestFiles:
         assert Log.read(tmp_path / "log.parquet").equals(Log.from_frame(frame()))
 
     def test_many_batches(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("taurank.data.sources.BATCH_ROWS", 7)
-        monkeypatch.setattr("taurank.data.sources.CSV_BLOCK_BYTES", 200)
+        monkeypatch.setattr("taurank.data.tables.BATCH_ROWS", 7)
+        monkeypatch.setattr("taurank.data.tables.CSV_BLOCK_BYTES", 200)
         rng = np.random.default_rng(0)
         cells = rng.permutation(400)[:150]
         table = pd.DataFrame(

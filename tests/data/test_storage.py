@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
 from taurank.data import shards, storage
+from taurank.data.cell_table import CATALOG_KEY, from_metadata, to_metadata
 from taurank.data.ids import Catalog, Ids, ids_from_arrays, ids_to_arrays
-from taurank.data.metadata import CATALOG_KEY, from_metadata, to_metadata
 from taurank.data.storage import Array, check_arrays
 from taurank.errors import InputError
 

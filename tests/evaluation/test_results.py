@@ -13,7 +13,7 @@ from scipy import stats
 
 from support.twins import dense
 from taurank import Gains, Log, World, gains
-from taurank.data.fingerprint import fingerprint
+from taurank.data.cell_table import fingerprint
 from taurank.errors import InputError, OverlapWarning, TrainingLogWarning
 from taurank.evaluation.evaluate import compare, evaluate
 from taurank.evaluation.intervals import bca_interval, resampled_means

@@ -12,7 +12,7 @@ import pytest
 
 from taurank import Gains, Log, World
 from taurank.data import storage
-from taurank.data.fingerprint import fingerprint
+from taurank.data.cell_table import fingerprint
 from taurank.data.ids import Ids, ids_to_arrays
 from taurank.errors import InputError
 from taurank.learners import BPR, DLCE, LEARNERS, CausE, CountingBayes, Learner, Popular, Random, load

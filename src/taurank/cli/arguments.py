@@ -152,7 +152,7 @@ def read_gains(
 def read_column(path: Path | None, column: str) -> Any:
     """One column of ids from a table, or None."""
     from taurank.data.reader import read_ids
-    from taurank.data.sources import from_files
+    from taurank.data.tables import from_files
 
     return None if path is None else read_ids(from_files(path), column).unique()  # a log repeats its users
 
@@ -165,7 +165,7 @@ def read_items(path: Path | None, *, of_one_time: bool = False) -> Any:
 
     from taurank.data.log import Log
     from taurank.data.reader import read_ids
-    from taurank.data.sources import from_files
+    from taurank.data.tables import from_files
     from taurank.learners.candidates import check_timeless
 
     source = from_files(path)

@@ -86,7 +86,7 @@ def split(
 ) -> None:
     """Split a log by time, for training and evaluation."""
     from taurank.data.log import Log
-    from taurank.data.writer import write_together
+    from taurank.data.tables import write_together
 
     parts = Log.read(path).split(times=times, share=share)
     write_together([(out, part.stream()) for part, out in zip(parts, (train, test), strict=True)])

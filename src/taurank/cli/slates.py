@@ -11,9 +11,9 @@ import pyarrow.compute as pc
 
 from taurank._checks import check_integer, check_number
 from taurank._types import Floats
-from taurank.data import sources
-from taurank.data.columns import to_numbers
-from taurank.data.writer import write_batches
+from taurank.data import tables
+from taurank.data.reader import to_numbers
+from taurank.data.tables import write_batches
 from taurank.errors import InputError, plural
 from taurank.estimation.propensity.slates import check_scores, slate_epsilon_greedy, slates_of
 
@@ -51,7 +51,7 @@ def add_propensities(
 
 
 def _read(path: str | os.PathLike[str]) -> pa.Table:
-    source = sources.from_files(path)
+    source = tables.from_files(path)
     if "slate_id" not in source.columns or not {"score", "weight"} & set(source.columns):
         columns = ", ".join(source.columns)[:200]
         raise InputError(f"{source.name} must have the columns slate_id and score (or weight); found: {columns}.")

@@ -13,9 +13,8 @@ from taurank.cluster.fitting import fit
 from taurank.cluster.gains import ClusterGains, Estimate
 from taurank.cluster.pieces import Summary, find_pieces, merge, summarize
 from taurank.cluster.rows import ClusterRows
-from taurank.data.columns import ID_COLUMNS, WrongRows
-from taurank.data.ids import Catalog, IdColumn, Ids
-from taurank.data.reader import recorded_ids
+from taurank.data.ids import ID_COLUMNS, Catalog, Ids
+from taurank.data.reader import IdColumn, WrongRows, recorded_ids
 from taurank.data.remote import RemoteLog
 from taurank.errors import InputError
 from taurank.learners import Learner, Record

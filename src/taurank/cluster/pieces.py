@@ -17,14 +17,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet
 
-from taurank.data.columns import OUTCOME_VALUE, WrongRows
+from taurank.data.cell_table import ELIGIBILITY_KEY, fingerprint
 from taurank.data.files import find_files, kind_of
-from taurank.data.fingerprint import fingerprint
-from taurank.data.ids import Catalog, Codes, IdColumn, Ids
+from taurank.data.ids import Catalog, Codes, Ids
 from taurank.data.log import RULES, Log
-from taurank.data.metadata import ELIGIBILITY_KEY
-from taurank.data.reader import read_cells
-from taurank.data.sources import BATCH_ROWS, Source, from_files
+from taurank.data.reader import OUTCOME_VALUE, IdColumn, WrongRows, read_cells
+from taurank.data.tables import BATCH_ROWS, Source, from_files
 from taurank.errors import InputError
 from taurank.estimation.estimators import lacks_overlap
 from taurank.learners.holdout import some_pairs

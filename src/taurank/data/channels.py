@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from taurank.data import sources
+from taurank.data import tables
 from taurank.data.log import Log
 from taurank.errors import InputError, plural, show
 
@@ -36,7 +36,7 @@ class Channels:
         """
         import pandas as pd
 
-        rows: pd.DataFrame = sources.to_arrow(frame).to_pandas()
+        rows: pd.DataFrame = tables.to_arrow(frame).to_pandas()
         for column in ("channel", "user_id", "item_id", "treated", "outcome"):
             if column not in rows:
                 raise InputError(f"the frame has no column '{column}'; it has {', '.join(map(str, rows))}.")

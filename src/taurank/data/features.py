@@ -20,7 +20,7 @@ from scipy.sparse import csr_array, hstack
 
 from taurank._checks import check_number
 from taurank._types import Codes, Floats, Longs, Mask
-from taurank.data import sources
+from taurank.data import tables
 from taurank.data.ids import Ids, to_ids, typed_ids
 from taurank.errors import InputError, first_line, plural, show
 
@@ -138,7 +138,7 @@ class Table:
 
     @classmethod
     def read(cls, data: Any, column: str, unique: bool) -> Table:
-        source = sources.open_table(data)
+        source = tables.open_table(data)
         if column not in source.columns:
             raise InputError(f"the table of features needs a column '{column}'; it has {', '.join(source.columns)}.")
         if len(source.columns) == 1:

@@ -18,13 +18,21 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from taurank._checks import check_number
-from taurank.data import sources
-from taurank.data.cell_table import CellTable
-from taurank.data.columns import ANY_PROPENSITY, OUTCOME, OUTCOME_VALUE, PROPENSITY, TREATED, Numbers
+from taurank.data import tables
+from taurank.data.cell_table import CellTable, Numbers
 from taurank.data.eligibility import Eligibility
 from taurank.data.events.summary import EventSummary
 from taurank.data.ids import Catalog, Codes, Ids
-from taurank.data.reader import eligible_rows, read_cells, recorded_eligibility
+from taurank.data.reader import (
+    ANY_PROPENSITY,
+    OUTCOME,
+    OUTCOME_VALUE,
+    PROPENSITY,
+    TREATED,
+    eligible_rows,
+    read_cells,
+    recorded_eligibility,
+)
 from taurank.errors import InputError, plural, show
 
 if TYPE_CHECKING:
@@ -84,7 +92,7 @@ class Log(CellTable):
         ``time`` and ``user_id``), frames or paths, limit the cells that could have been recommended. Rows of other
         cells are counted and set aside, and propensities of 0 or 1 are legal there.
         """
-        return cls._from_source(sources.from_frame(frame), (users, items, times), {}, visits, candidates)
+        return cls._from_source(tables.from_frame(frame), (users, items, times), {}, visits, candidates)
 
     @classmethod
     def read(
@@ -106,7 +114,7 @@ class Log(CellTable):
         ``id_types={"user_id": "string"}`` decides otherwise. ``visits`` and ``candidates`` as in ``from_frame``; they
         replace those that a file brings along.
         """
-        return cls._from_source(sources.from_files(path), (users, items, times), id_types or {}, visits, candidates)
+        return cls._from_source(tables.from_files(path), (users, items, times), id_types or {}, visits, candidates)
 
     @classmethod
     def from_events(
@@ -187,7 +195,7 @@ class Log(CellTable):
     @classmethod
     def _from_source(
         cls,
-        source: sources.Source,
+        source: tables.Source,
         given: tuple[Any, Any, Any],
         id_types: Mapping[str, Any],
         visits: Any,

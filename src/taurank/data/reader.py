@@ -8,7 +8,7 @@ the rows of a log to eligible cells, are read in the same way.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,13 +16,240 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from taurank._types import Codes
-from taurank.data.columns import ID_COLUMNS, PROPENSITY, RESEARCH_NAMES, ColumnRule, Numbers, WrongRows
+from taurank._types import Codes, Floats, Longs, Mask
+from taurank.data.cell_table import CATALOG_KEY, ELIGIBILITY_KEY, Numbers, eligibility_from_metadata, from_metadata
 from taurank.data.eligibility import Eligibility
-from taurank.data.ids import Catalog, IdColumn, Ids
-from taurank.data.metadata import CATALOG_KEY, ELIGIBILITY_KEY, eligibility_from_metadata, from_metadata
-from taurank.data.sources import Source, open_table
-from taurank.errors import InputError, first_line, plural, show
+from taurank.data.ids import ID_COLUMNS, Catalog, Ids, match_type, narrow_integers, normalize, sorted_ids, typed_ids
+from taurank.data.tables import Source, open_table
+from taurank.errors import InputError, first_line, plural, show, together
+
+MERGE_AT = 1 << 16
+RESEARCH_NAMES = {"user_id": "idx_user", "item_id": "idx_item", "time": "idx_time"}
+
+
+@dataclass(frozen=True)
+class ColumnRule:
+    """A number column: its name, the type it is stored in, and which of its values are right."""
+
+    column: str
+    dtype: type[np.generic]
+    is_right: Callable[[Floats], Mask]  # false for NaN
+    must: str  # "column 'treated' must be …"
+    required: bool = True
+    nullable: bool = False  # a null means "not recorded" and is stored as NaN
+
+    def wrong(self, values: Floats) -> Mask:
+        return ~np.asarray(self.is_right(values))
+
+    def error(self, count: int, example: str) -> InputError:
+        """The sentence about values that are not what they must be."""
+        return InputError(_wrong_values(self.column, self.must, count, example))
+
+    def read(self, array: pa.Array, wrong_rows: WrongRows, rows_before: int, text: bool, label: str = "") -> Floats:
+        """The numbers of a batch that begins after ``rows_before`` rows, NaN where a null is allowed.
+
+        What is wrong is counted; ``text`` says that the batch comes from a CSV, ``label`` what messages call the
+        column.
+        """
+        label = label or self.column
+        array = without_dictionary(array)
+        if not self.nullable:
+            wrong_rows.add_nulls(label, array, rows_before)
+        known = array.drop_null() if array.null_count else array
+        values = to_numbers(known, label, text)
+        wrong = self.wrong(values)
+        if wrong.any():
+            wrong_rows.add(label, self.must, known, wrong)
+            values = np.where(wrong, 0.0, values)
+        if len(known) < len(array):
+            rows = np.full(len(array), np.nan if self.nullable else 0.0)
+            rows[np.asarray(array.is_valid(), dtype=bool)] = values
+            return rows
+        return values
+
+
+TREATED = ColumnRule("treated", np.int8, lambda values: (values == 0.0) | (values == 1.0), "0 or 1")
+OUTCOME = replace(TREATED, column="outcome")
+PROPENSITY = ColumnRule(
+    "propensity", np.float64, lambda values: (values > 0.0) & (values < 1.0),
+    "a probability strictly between 0 and 1", required=False, nullable=True,
+)  # fmt: skip
+ANY_PROPENSITY = replace(  # where nothing could have been recommended
+    PROPENSITY, is_right=lambda values: (values >= 0.0) & (values <= 1.0)
+)
+VALUE = ColumnRule("value", np.float64, np.isfinite, "a finite number")
+OUTCOME_VALUE = ColumnRule(
+    "value", np.float64, lambda values: np.isfinite(values) & (values >= 0.0), "a finite number ≥ 0", required=False
+)
+
+
+class WrongRows:
+    """The wrong rows of a table: how many of each kind, and the first of them."""
+
+    def __init__(self, advice: str = "fill or drop these rows") -> None:
+        self.advice = advice  # about nulls
+        self._kinds: dict[tuple[str, str], tuple[int, str]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._kinds)
+
+    def add_nulls(self, column: str, array: pa.Array, rows_before: int) -> None:
+        """Count the nulls of a batch that begins after ``rows_before`` rows."""
+        if array.null_count:
+            first = int(np.asarray(array.is_null(), dtype=bool).argmax())
+            self._add(column, "", array.null_count, f"{rows_before + first + 1:,}")
+
+    def add(self, column: str, must: str, array: pa.Array, wrong: Mask) -> None:
+        """Count the values of a batch that are not what they must be."""
+        if wrong.any():
+            self._add(column, must, int(np.count_nonzero(wrong)), show(array[int(wrong.argmax())]))
+
+    def _add(self, column: str, must: str, count: int, example: str) -> None:
+        before, first = self._kinds.get((column, must), (0, example))
+        self._kinds[column, must] = (before + count, first)
+
+    def sentences(self) -> list[str]:
+        """What is wrong, one sentence for each kind of wrong row; nulls come first."""
+        kinds = sorted(self._kinds.items(), key=lambda kind: kind[0][1] != "")
+        return [
+            _wrong_values(column, must, count, example)
+            if must
+            else f"column '{column}' has {plural(count, 'null value')}, the first in row {example}; {self.advice}."
+            for (column, must), (count, example) in kinds
+        ]
+
+    def check(self) -> None:
+        """Raise an error about all kinds of wrong rows, if there are any."""
+        if self:
+            raise together(self.sentences())
+
+
+def _wrong_values(column: str, must: str, count: int, example: str) -> str:
+    verb = "is" if count == 1 else "are"
+    return f"column '{column}' must be {must}; {plural(count, 'row')} {verb} not, for example {example}."
+
+
+def without_dictionary(array: pa.Array) -> pa.Array:
+    """The values themselves; only then are the nulls of a dictionary nulls of the column."""
+    return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
+
+
+def to_numbers(array: pa.Array, column: str, text: bool) -> Floats:
+    """Any number column as float64; text that is not a number becomes NaN where ``text`` allows text at all."""
+    kind = array.type
+    if not text and (pa.types.is_temporal(kind) or pa.types.is_string(kind)):
+        raise InputError(f"column '{column}' has type {kind}; it must have numbers.")
+    try:
+        array = array.cast(pa.int8()) if pa.types.is_boolean(kind) else array
+        return np.asarray(array.cast(pa.float64(), safe=False), dtype=np.float64)
+    except (pa.ArrowException, ValueError, TypeError) as error:
+        if not text:
+            raise InputError(f"column '{column}' has type {kind}; it must have numbers.") from error
+    encoded = array.dictionary_encode()
+    parsed = np.array([_parse(word.lower()) for word in encoded.dictionary.to_pylist()], np.float64)
+    return np.asarray(parsed[np.asarray(encoded.indices)])
+
+
+def _parse(word: str) -> float:
+    try:
+        return float({"true": "1", "false": "0"}.get(word, word))
+    except ValueError:
+        return float("nan")
+
+
+class IdColumn:
+    """A column of ids, read batch by batch in time proportional to its rows; ``label`` is its name in messages.
+
+    Every row gets a provisional code; codes are global across batches. The distinct ids of the batches are merged
+    when they have doubled, so that each is hashed a bounded number of times and memory stays that of the ids.
+    """
+
+    def __init__(self, label: str, wrong_rows: WrongRows) -> None:
+        self.label, self.wrong_rows = label, wrong_rows
+        self.n_rows = 0
+        self._ids: Any = None  # merged so far, an Arrow array from the first batch on
+        self._waiting: list[pa.Array] = []
+        self._merged: list[Codes] = []  # position in _ids of each provisional code
+        self._n_codes = 0
+
+    def add(self, array: pa.Array) -> Codes:
+        """The provisional codes of one batch; rows with a null, which are counted, have code 0."""
+        ids, codes = _distinct(array, self.label)
+        null = np.asarray(ids.is_null(), dtype=bool)
+        if null.any():
+            self.wrong_rows.add_nulls(self.label, pa.array(codes, mask=null[codes]), self.n_rows)
+            codes = np.where(null[codes], 0, codes)
+        self.n_rows += len(array)
+        self._waiting.append(ids)
+        first, self._n_codes = self._n_codes, self._n_codes + len(ids)
+        if sum(map(len, self._waiting)) >= max(MERGE_AT, 0 if self._ids is None else len(self._ids)):
+            self._merge()
+        return (codes + first).astype(np.int32)
+
+    def finish(self) -> tuple[pa.Array, Codes]:
+        """All distinct ids, and the position among them of every provisional code."""
+        if self._waiting:
+            self._merge()
+        return narrow_integers(self._ids), np.concatenate(self._merged)
+
+    def _merge(self) -> None:
+        known = [] if self._ids is None else [self._ids]
+        try:
+            parts = _of_one_type([*known, *self._waiting], self.label)
+            fresh = pa.concat_arrays(parts[len(known) :])
+            self._ids = pc.unique(pa.concat_arrays(parts))
+        except pa.ArrowException as error:
+            raise InputError(f"column '{self.label}' has more than 2 GiB of text; use shorter ids.") from error
+        self._merged.append(np.asarray(pc.index_in(fresh, value_set=self._ids), dtype=np.int32))
+        self._waiting = []
+
+    def catalog(
+        self, name: str, given: Any = None, recorded: pa.Array | None = None, text: bool = False, id_type: Any = None
+    ) -> tuple[Ids, Codes]:
+        """The catalog of the column, and the position in it of every provisional code (−1: not in it).
+
+        ``given`` is the caller's own list, and complete. ``recorded`` is what the files carry; ids that occur
+        beyond it follow it. Without either: the ids that occur, sorted. ``text`` says that the ids come from a CSV
+        and have no type yet; ``id_type`` is the one the caller asks for.
+        """
+        values, merged = self.finish()
+        known = given if given is not None else recorded
+        if known is None:
+            values = typed_ids(values, id_type, name) if text or id_type else values
+            ids = Ids(sorted_ids(pc.unique(values)), name)
+        else:
+            ids = Ids(known, name)
+            values = typed_ids(values, ids.values.type, name) if text else match_type(values, ids)
+            if given is None:
+                fresh = values.filter(pa.array(ids.encode(values) < 0))
+                ids = ids.extended(Ids(sorted_ids(fresh), name)) if len(fresh) else ids
+        return ids, ids.encode(values)[merged]
+
+
+def _distinct(array: pa.Array, label: str) -> tuple[pa.Array, Longs]:
+    """The distinct ids of a batch, a null among them if there is one, and the position of each row's."""
+    if not pa.types.is_dictionary(array.type):
+        encoded = normalize(array, label).dictionary_encode("encode")
+        return encoded.dictionary, np.asarray(encoded.indices, dtype=np.int64)
+    size = len(array.dictionary)
+    indices = np.asarray(array.indices.cast(pa.int64()).fill_null(size))
+    used, codes = np.unique(indices, return_inverse=True)  # a dictionary may list ids that no row has
+    return normalize(array.dictionary.take(pa.array(used, mask=used == size)), label), codes.astype(np.int64)
+
+
+def _of_one_type(parts: list[pa.Array], label: str) -> list[pa.Array]:
+    """Parts of a column in one type; int64 and uint64 are both integers, anything else must be the same."""
+    kinds = list(dict.fromkeys(part.type for part in parts if len(part)))
+    if len(kinds) <= 1:
+        return [part.cast(kinds[0]) if kinds and part.type != kinds[0] else part for part in parts]
+    if all(pa.types.is_integer(kind) for kind in kinds):
+        for kind in (pa.int64(), pa.uint64()):
+            try:
+                return [part.cast(kind) for part in parts]
+            except pa.ArrowInvalid:
+                pass
+    raise InputError(f"column '{label}' has type {kinds[0]} in one file and {kinds[1]} in another; give it one type.")
+
 
 Given = tuple[Any, Any, Any]  # the caller's users, items and times
 

@@ -19,14 +19,12 @@ import numpy as np
 
 from taurank._checks import check_choice, check_instance
 from taurank._types import Codes, Floats, Longs, Mask
-from taurank.data import sources
-from taurank.data.cell_table import CellTable
-from taurank.data.columns import VALUE, Numbers
+from taurank.data import tables
+from taurank.data.cell_table import CellTable, Numbers, fingerprint
 from taurank.data.eligibility import Eligibility
-from taurank.data.fingerprint import fingerprint
 from taurank.data.ids import Catalog, Ids
 from taurank.data.log import Log
-from taurank.data.reader import read_cells
+from taurank.data.reader import VALUE, read_cells
 from taurank.data.remote import RemoteLog
 from taurank.errors import InputError, first_line, plural
 from taurank.estimation.estimators import Caps, Estimator, lacks_overlap
@@ -185,7 +183,7 @@ class Gains(CellTable):
         (``idx_user, idx_item, idx_time, causal_effect``) is read too. ``name`` labels the values, ``kind``
         declares them "effect" or "outcome".
         """
-        return cls._from_source(sources.from_frame(frame), (users, items, times), {}, name, kind)
+        return cls._from_source(tables.from_frame(frame), (users, items, times), {}, name, kind)
 
     @classmethod
     def read(
@@ -200,12 +198,12 @@ class Gains(CellTable):
         kind: Kind | None = None,
     ) -> Gains:
         """Gains from Parquet or CSV: one file, a glob or a folder; see ``Log.read``."""
-        return cls._from_source(sources.from_files(path), (users, items, times), id_types or {}, name, kind)
+        return cls._from_source(tables.from_files(path), (users, items, times), id_types or {}, name, kind)
 
     @classmethod
     def _from_source(
         cls,
-        source: sources.Source,
+        source: tables.Source,
         given: tuple[Any, Any, Any],
         id_types: Mapping[str, Any],
         name: str,

@@ -11,10 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from taurank._arrays import group
-from taurank.data import sources
-from taurank.data.columns import ColumnRule
+from taurank.data import tables
 from taurank.data.ids import Codes, Ids
-from taurank.data.reader import read_cells
+from taurank.data.reader import ColumnRule, read_cells
 from taurank.errors import InputError, plural
 
 if TYPE_CHECKING:
@@ -33,7 +32,7 @@ class TableRanker:
     """
 
     def __init__(self, table: Any) -> None:
-        source = sources.open_table(table)
+        source = tables.open_table(table)
         rule = _rule(source)
         pairs = read_cells(source, (None, None, None), [rule])
         score = pairs.numbers[rule.column] if rule.column == "score" else -pairs.numbers[rule.column]
@@ -99,7 +98,7 @@ def _columns(frame: Any) -> list[Any]:
         return []
 
 
-def _rule(source: sources.Source) -> ColumnRule:
+def _rule(source: tables.Source) -> ColumnRule:
     """Which column ranks the pairs, and what it may hold."""
     if "time" in source.columns:
         raise InputError(f"{source.name} has a column 'time', but a ranking has one score per user and item.")

@@ -23,9 +23,9 @@ from taurank._choices import UnknownItems, UnknownUsers
 from taurank._threads import one_blas_thread
 from taurank._types import Codes, Floats32
 from taurank.data import shards, storage
+from taurank.data.cell_table import fingerprint
 from taurank.data.features import Features
 from taurank.data.files import known_kind
-from taurank.data.fingerprint import fingerprint
 from taurank.data.ids import Ids, ids_to_arrays
 from taurank.data.log import Log
 from taurank.data.remote import RemoteLog, engine

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from taurank._checks import check_integer
 from taurank._choices import UnknownUsers
-from taurank.data.sources import to_arrow
+from taurank.data.tables import to_arrow
 from taurank.errors import InputError
 from taurank.learners.base import Learner
 from taurank.learners.recommend import Request

@@ -16,7 +16,7 @@ from taurank import _arrays
 from taurank._choices import UnknownItems
 from taurank._jit import compiled
 from taurank._types import Codes, Floats32, Longs
-from taurank.data import sources
+from taurank.data import tables
 from taurank.data.ids import Ids, to_array
 from taurank.data.log import Log
 from taurank.errors import InputError, plural, show
@@ -102,7 +102,7 @@ def _columns(candidates: Any) -> tuple[pa.Array | None, pa.Array]:
         return _of_log(candidates)
     if not is_table(candidates):
         return None, to_array(candidates, "item_id")
-    table = sources.to_arrow(candidates)
+    table = tables.to_arrow(candidates)
     if "item_id" not in table.column_names:
         raise InputError("candidates need a column 'item_id', and 'user_id' if they differ between users.")
     check_timeless(table.column_names)
@@ -138,7 +138,7 @@ def _excluded(exclude: Any, items: Ids) -> tuple[pa.Array | None, Codes]:
     if isinstance(exclude, Log):
         bought = np.flatnonzero(exclude.outcome == 1)
         return exclude.users.decode(exclude.user[bought]), items.encode(exclude.items.values)[exclude.item[bought]]
-    table = sources.to_arrow(exclude)
+    table = tables.to_arrow(exclude)
     if "item_id" not in table.column_names:
         raise InputError("exclude needs a column 'item_id', and 'user_id' if it differs between users.")
     users = to_array(table["user_id"], "user_id") if "user_id" in table.column_names else None

@@ -22,7 +22,7 @@ from taurank._checks import check_choice, check_integer, check_number
 from taurank._choices import UnknownItems, UnknownUsers
 from taurank._threads import one_blas_thread, worker_count
 from taurank._types import Codes, Floats32
-from taurank.data import writer
+from taurank.data import tables
 from taurank.data.ids import to_array
 from taurank.errors import InputError
 from taurank.evaluation import topk
@@ -101,7 +101,7 @@ class Request:
                 rows += batch.num_rows
                 yield batch
 
-        writer.write_batches(path, self.schema(), counted())
+        tables.write_batches(path, self.schema(), counted())
         return rows
 
     def schema(self) -> pa.Schema:

@@ -22,8 +22,8 @@ from taurank._progress import Progress
 from taurank._threads import worker_count
 from taurank._types import Floats32
 from taurank.data import storage
+from taurank.data.cell_table import fingerprint
 from taurank.data.files import check_target
-from taurank.data.fingerprint import fingerprint
 from taurank.errors import DivergedError, InputError
 from taurank.learners.options import Record, TrainingOptions
 from taurank.sgd.scheduler import Factors, Stats, factor_table

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from taurank._types import Codes, Floats32
-from taurank.data.fingerprint import fingerprint
+from taurank.data.cell_table import fingerprint
 from taurank.data.ids import Ids
 from taurank.data.log import Log
 from taurank.errors import InputError

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from taurank._jit import compiled
 from taurank.data.features import Features
 from taurank.data.ids import Codes, Ids
-from taurank.data.writer import write_batches
+from taurank.data.tables import write_batches
 from taurank.learners import Learner
 from taurank.learners.recommend import Request
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from taurank.data.log import Log
 from taurank.data.reader import read_ids
-from taurank.data.sources import Source, from_files
+from taurank.data.tables import Source, from_files
 from taurank.errors import InputError, first_line, plural, show
 from taurank.evaluation.evaluate import segments_of
 from taurank.evaluation.ranking_tables import TableRanker

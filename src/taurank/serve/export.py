@@ -17,8 +17,8 @@ from typing import Any
 import pyarrow as pa
 from sqlalchemy import select
 
-from taurank.data import writer
 from taurank.data.log import Log
+from taurank.data.tables import write_batches
 from taurank.serve import tables
 from taurank.serve.decisions import Decider
 from taurank.serve.recorder import Row
@@ -40,7 +40,7 @@ class Export:
         Path(folder).mkdir(parents=True, exist_ok=True)
         log, visits = Path(folder) / "log.parquet", Path(folder) / "visits.parquet"
         self.log.write(log)
-        writer.write_batches(visits, self.visits.schema, self.visits.to_batches())
+        write_batches(visits, self.visits.schema, self.visits.to_batches())
         return log, visits
 
 

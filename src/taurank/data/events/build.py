@@ -21,7 +21,7 @@ from taurank.data.events.queries import CELL, complete_periods, limit_cells, mat
 from taurank.data.events.summary import EventSummary
 from taurank.data.events.tables import EventOptions, EventTable, load_tables, merge_ids
 from taurank.data.ids import Catalog, Ids
-from taurank.data.sources import BATCH_ROWS
+from taurank.data.tables import BATCH_ROWS
 from taurank.errors import InputError, plural, show
 
 MAX_EMPTY = 50  # periods per period with events, from which on a date must be wrong

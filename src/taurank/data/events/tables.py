@@ -18,17 +18,18 @@ import pyarrow.compute as pc
 from taurank._checks import check_choice
 from taurank._choices import Combine, Incomplete, Nulls
 from taurank._types import Longs
-from taurank.data.columns import (
+from taurank.data.events.periods import Periods, from_local_time, read_instants, wrong_text
+from taurank.data.ids import Ids, sorted_ids, typed_ids
+from taurank.data.reader import (
     ANY_PROPENSITY,
     OUTCOME_VALUE,
     PROPENSITY,
     ColumnRule,
+    IdColumn,
     WrongRows,
     without_dictionary,
-)  # fmt: skip
-from taurank.data.events.periods import Periods, from_local_time, read_instants, wrong_text
-from taurank.data.ids import IdColumn, Ids, sorted_ids, typed_ids
-from taurank.data.sources import open_table
+)
+from taurank.data.tables import open_table
 from taurank.errors import InputError, plural, show, together
 
 # name of the table: the columns it needs, and those it may have

@@ -21,10 +21,9 @@ import numpy as np
 
 from taurank._checks import check_instance
 from taurank._types import Bits, Codes, Floats, Longs
-from taurank.data import sources
-from taurank.data.columns import PROPENSITY
+from taurank.data import tables
 from taurank.data.log import Log
-from taurank.data.reader import read_cells
+from taurank.data.reader import PROPENSITY, read_cells
 from taurank.errors import InputError, plural
 from taurank.estimation.estimators import NEAR, almost_always, almost_never, lacks_overlap
 from taurank.estimation.propensity.calibration import ENOUGH, PairCalibration, PairStratum, pair_strata
@@ -378,7 +377,7 @@ def _known_cells(log: Log, propensity: Floats, cells: Any) -> tuple[Floats, Bits
     """Propensity and treatment of cells that were not chosen by what happened there, if there are such."""
     if cells is None:
         return (propensity, log.treated) if len(log) == log.cells else None
-    source = sources.from_files(cells) if isinstance(cells, (str, os.PathLike)) else sources.from_frame(cells)
+    source = tables.from_files(cells) if isinstance(cells, (str, os.PathLike)) else tables.from_frame(cells)
     ids = (log.users.values, log.items.values, log.times.values)
     given = read_cells(source, ids, [replace(PROPENSITY, required=True)])
     key = log.catalog.cell_index(given.user, given.item, given.time)
