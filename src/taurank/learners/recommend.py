@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 
 _BLOCK_SCORES = 1 << 22
 _BLOCK_USERS = 256
-_MANY_USERS = 1000  # for fewer, a rotation of the factors does not pay
-_SAMPLE = 8
 MAX_THREADS = 10_000
 MAX_EFFECT = 1e30
 
@@ -132,7 +130,7 @@ class Request:
         """``batches`` of users that were located."""
         workers = worker_count(self.threads)
         limits = Limits.of(self.candidates, self.exclude, self.learner.items, self.unknown_items)
-        best, size = self._best(limits, codes)
+        best, size = self._best(limits)
         blocks = (slice(first, first + size) for first in range(0, len(codes), size))
 
         def of_block(part: slice) -> topk.Top:
@@ -143,7 +141,7 @@ class Request:
                 for part, top in zip(wave, pool.map(of_block, wave), strict=True):
                     yield self._batch(ids[part], limits, top)
 
-    def _best(self, limits: Limits, users: Codes) -> tuple[Callable[..., topk.Top], int]:
+    def _best(self, limits: Limits) -> tuple[Callable[..., topk.Top], int]:
         """A function from users of a block, and what to hide from them, to their best items; the size of a block."""
         k = max(1, min(self.k, len(limits.items)))
 
@@ -155,9 +153,7 @@ class Request:
         if not getattr(self.learner, "scores_are_products", False):
             return of_scores, int(np.clip(_BLOCK_SCORES // max(1, len(self.learner.items)), 1, _BLOCK_USERS))
         learner: Any = self.learner
-        some = users[users >= 0][:: max(1, len(users) // _SAMPLE)] if len(users) >= _MANY_USERS else None
-        sample = None if some is None or not len(some) else learner.user_factors_[some]
-        search = ProductSearch(limits.narrow(learner.item_factors_), k, sample)
+        search = ProductSearch(limits.narrow(learner.item_factors_), k)
 
         def of_products(codes: Codes, hide: Callable[[int, Floats32], None]) -> topk.Top:
             if (codes < 0).any():

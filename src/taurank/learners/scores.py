@@ -23,9 +23,7 @@ ROUNDING_64 = 1.2e-16  # a little more than 2⁻⁵³
 TINY_32 = 1.2e-38  # a float32 product that underflows loses at most this
 HUGE_32 = 1e37  # products of longer rows may overflow in float32
 TILE = 512  # items whose scores fit into the near caches, for 256 users
-SOME_ITEMS = 1000  # to see how fast their principal directions decay
-SURVIVOR = 6.0  # cost of scoring a pair, in products of a pair
-WORTHWHILE = 0.8  # of the cost without a rotation
+FEW_ITEMS = 16  # of a stretch: looked at one by one
 FEW_USERS = 32  # for so few, converting items for BLAS does not pay
 
 
@@ -46,19 +44,13 @@ def dot_products(users: Floats32, items: Floats32) -> Floats32:
 class ProductSearch:
     """The best of a list of items for blocks of users.
 
-    Float32 products of a tile of items filter: an item is scored only if its product exceeds the score of the k-th
-    best so far, less what float32 can round away: |fl(p·q) − p·q| ≤ d · 2⁻²⁴ · ‖p‖ · ‖q‖ in any order of summation
-    (Higham 2002, section 3.1).
-
-    With a ``sample`` of the users to come, the search may rotate the factors to the principal directions of the items
-    and multiply the first h alone: p·q ≤ p_h·q_h + ‖p_rest‖ · ‖q_rest‖, where ‖·_rest‖ is one more column.
+    Float32 products of a tile of items filter: an item survives if its product exceeds the k-th best product so far,
+    less twice what float32 can round away: |fl(p·q) − p·q| ≤ d · 2⁻²⁴ · ‖p‖ · ‖q‖ in any order of summation (Higham
+    2002, section 3.1). The few that survive all tiles are scored.
     """
 
-    def __init__(self, items: Floats32, k: int, sample: Floats32 | None = None) -> None:
+    def __init__(self, items: Floats32, k: int) -> None:
         self.items, self.k, self.largest = items, k, float(_norms(items).max(initial=0))
-        self.rough, self.directions = items, None if sample is None else _directions(items, k, sample)
-        if self.directions is not None:
-            self.rough = _rotated(items, self.directions)
 
     def best(self, users: Floats32, hide: Callable[[int, Floats32], None]) -> topk.Top:
         """The k best items of each user; ``hide(first, scores)`` puts what is left out at −∞, tile by tile."""
@@ -67,50 +59,27 @@ class ProductSearch:
             scores = dot_products(users, self.items)
             hide(0, scores)
             return topk.best(scores, self.k)
-        running, exact = topk.RunningTop(len(users), self.k), users.astype(np.float64)
-        rough_users = users if self.directions is None else _rotated(users, self.directions)
-        d = rough_users.shape[1]
-        rough_slack = (
-            d + 9
-        ) * ROUNDING_32 * bound + d * TINY_32  # + 9: both factors, score and limit are rounded too
-        slack = _order_slack(users, self.items, self.largest)
+        d = users.shape[1]
+        margin = 2 * ((d + 9) * ROUNDING_32 * bound + d * TINY_32)  # + 9: limit and score are rounded too
+        columns = np.empty((len(users), 2 * TILE), np.int32)  # of the survivors, in catalog order
+        products, count = np.empty(columns.shape, np.float32), np.zeros(len(users), np.int64)
+        best = np.full((len(users), self.k), -np.inf, np.float32)
         buffer = np.empty(len(users) * TILE, np.float32)
         for first in range(0, len(self.items), TILE):
             tile = self.items[first : first + TILE]
             rough = buffer[: len(users) * len(tile)].reshape(len(users), len(tile))
-            np.matmul(rough_users, self.rough[first : first + TILE].T, out=rough)
+            np.matmul(users, tile.T, out=rough)
             hide(first, rough)
-            _add_scores(rough, rough_slack, first, exact, tile, slack, running.top())
-        return running.top()
-
-
-def _directions(items: Floats32, k: int, sample: Floats32) -> Floats | None:
-    """The principal directions of the items, d × h, with the h that costs least; None if all d columns do.
-
-    The cost is counted on some items: h + 1 products of a pair, and more for those whose bound exceeds the k-th best.
-    """
-    d = items.shape[1]
-    some = items[:: max(1, len(items) // SOME_ITEMS)]
-    if d < 2 or len(some) < k or not _norms(sample).max(initial=0) * _norms(items).max(initial=0) < HUGE_32:
-        return None
-    _, directions = np.linalg.eigh(some.T.astype(np.float64) @ some)
-    directions = directions[:, ::-1]
-    least = np.partition(sample @ items.T, len(items) - k, axis=1)[:, [len(items) - k]]
-    costs = {h: (h + 1) / d for h in (d // 8, d // 4, d // 2, 5 * d // 8) if h}
-    for h in costs:
-        bounds = _rotated(sample, directions[:, :h]) @ _rotated(some, directions[:, :h]).T
-        costs[h] += SURVIVOR * float(np.mean(bounds > least))
-    best = min(costs, key=lambda h: costs[h], default=d)
-    return directions[:, :best] if costs and costs[best] < WORTHWHILE else None
-
-
-def _rotated(rows: Floats32, directions: Floats) -> Floats32:
-    """Coordinates along the directions, and the norm of the rest."""
-    exact = rows.astype(np.float64)
-    along = exact @ directions
-    squares = np.einsum("ij,ij->i", exact, exact)
-    rest = np.maximum(squares - np.einsum("ij,ij->i", along, along), 0) + 1e-12 * squares  # what cancels
-    return np.column_stack((along, np.sqrt(rest))).astype(np.float32)
+            if count.max(initial=0) + TILE > columns.shape[1]:
+                _drop_beaten(columns, products, count, best, margin)
+            if count.max(initial=0) + TILE > columns.shape[1]:  # many are nearly equal
+                columns, products = (np.pad(each, ((0, 0), (0, each.shape[1]))) for each in (columns, products))
+            _add_survivors(rough, first, columns, products, count, best, margin)
+        _drop_beaten(columns, products, count, best, margin)
+        top = topk.RunningTop(len(users), self.k).top()
+        slack = _order_slack(users, self.items, self.largest)
+        _score_survivors(columns, count, users.astype(np.float64), self.items, slack, top)
+        return top
 
 
 def _norms(rows: Floats32) -> Floats:
@@ -154,22 +123,53 @@ def _round_sums(sums: Any, users: Any, items: Any, slack: Any, scores: Any) -> N
 
 
 @compiled
-def _add_scores(rough: Any, rough_slack: Any, first: Any, users: Any, items: Any, slack: Any, best: Any) -> None:
-    """Insert the scores that may be among the best so far."""
-    columns, values, count = best
-    k = values.shape[1]
+def _add_survivors(rough: Any, first: Any, columns: Any, products: Any, count: Any, best: Any, margin: Any) -> None:
+    for row in range(len(rough)):
+        least = np.float32(best[row, -1] - margin[row])
+        for begin in range(0, rough.shape[1], topk.STRETCH):
+            if not topk.any_above(rough[row, begin : begin + topk.STRETCH], least):
+                continue
+            for near in range(begin, min(begin + topk.STRETCH, rough.shape[1]), FEW_ITEMS):
+                few = rough[row, near : near + FEW_ITEMS]
+                if topk.any_above(few, least):
+                    for j in range(len(few)):
+                        if few[j] > least:
+                            columns[row, count[row]], products[row, count[row]] = first + near + j, few[j]
+                            count[row] += 1
+                            if few[j] > best[row, -1]:
+                                _insert(few[j], best[row])
+                                least = np.float32(best[row, -1] - margin[row])
+
+
+@inlined
+def _insert(product: Any, best: Any) -> None:
+    slot = len(best) - 1
+    while slot > 0 and best[slot - 1] < product:
+        best[slot] = best[slot - 1]
+        slot -= 1
+    best[slot] = product
+
+
+@compiled
+def _drop_beaten(columns: Any, products: Any, count: Any, best: Any, margin: Any) -> None:
+    for row in range(len(columns)):
+        kept, least = 0, np.float32(best[row, -1] - margin[row])
+        for n in range(count[row]):
+            if products[row, n] > least:
+                columns[row, kept], products[row, kept] = columns[row, n], products[row, n]
+                kept += 1
+        count[row] = kept
+
+
+@compiled
+def _score_survivors(columns: Any, count: Any, users: Any, items: Any, slack: Any, top: Any) -> None:
+    listed, values, length = top
     for row in range(len(users)):
-        least = np.float32(values[row, k - 1] - rough_slack[row])
-        for begin in range(0, len(items), topk.STRETCH):
-            stretch = rough[row, begin : begin + topk.STRETCH]
-            if topk.any_above(stretch, least):
-                for j in range(len(stretch)):
-                    if stretch[j] > least:
-                        score = _score(users[row], items[begin + j], slack[row])
-                        if score > values[row, k - 1]:
-                            count[row] = min(count[row] + 1, k)
-                            topk.insert(score, first + begin + j, columns[row], values[row], count[row])
-                            least = np.float32(values[row, k - 1] - rough_slack[row])
+        for n in range(count[row]):
+            score = _score(users[row], items[columns[row, n]], slack[row])
+            if score > values[row, -1]:
+                length[row] = min(length[row] + 1, values.shape[1])
+                topk.insert(score, columns[row, n], listed[row], values[row], length[row])
 
 
 @inlined
