@@ -73,7 +73,8 @@ class ProductSearch:
             if count.max(initial=0) + TILE > columns.shape[1]:
                 _drop_beaten(columns, products, count, best, margin)
             if count.max(initial=0) + TILE > columns.shape[1]:  # many are nearly equal
-                columns, products = (np.pad(each, ((0, 0), (0, each.shape[1]))) for each in (columns, products))
+                columns = np.hstack((columns, np.empty_like(columns)))
+                products = np.hstack((products, np.empty_like(products)))
             _add_survivors(rough, first, columns, products, count, best, margin)
         _drop_beaten(columns, products, count, best, margin)
         top = topk.RunningTop(len(users), self.k).top()
