@@ -13,8 +13,8 @@ from taurank.cluster.groups import by_group
 from taurank.cluster.rows import ClusterRows
 from taurank.data.log import Log
 from taurank.data.shards import Shard, ShardedArray, write_shard
-from taurank.learners.counting import CountingBayes, ItemMeans, item_means, item_sums
-from taurank.learners.pairs import COUNTS, Pairs
+from taurank.learners.counting import CountingBayes
+from taurank.learners.pairs import COUNTS, Pairs, item_means
 from taurank.learners.pairs import count as count_pairs
 
 ROWS_PER_GROUP = 1 << 22
@@ -46,10 +46,10 @@ def count(log: Log, file: Path) -> Floats:
     """Count the pairs of some users into a file; the sums of every item."""
     pairs = count_pairs(log)
     np.savez(file, **pairs.arrays())
-    return item_sums(pairs)
+    return pairs.item_sums()
 
 
-def score(file: Path, number: int, learner: CountingBayes, means: ItemMeans) -> tuple[Longs, dict[str, Shard]]:
+def score(file: Path, number: int, learner: CountingBayes, means: Floats) -> tuple[Longs, dict[str, Shard]]:
     """Score the pairs of a file: how many each user has, and the files of items, scores and counts."""
     with np.load(file) as stored:
         pairs = Pairs.from_arrays(stored)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -18,9 +18,7 @@ from taurank._types import Codes, Floats, Floats32
 from taurank.data.log import Log
 from taurank.data.storage import Array
 from taurank.errors import InputError
-from taurank.learners.pairs import COUNTS, PairLearner, Pairs, added, count, stored_pairs
-
-WEIGHT_GRID = (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0)
+from taurank.learners.pairs import PairLearner, Pairs, count, item_means, stored_pairs
 
 
 @dataclass(kw_only=True, eq=False)
@@ -42,75 +40,39 @@ class CountingBayes(PairLearner):
         "pair_score": Array("float32", ("pairs",)),
         "unseen": Array("float32", ("items",)),
     }
-    space: ClassVar[Mapping[str, Sequence[float]]] = {"weight": WEIGHT_GRID}
+    space: ClassVar[Mapping[str, Sequence[float]]] = {"weight": (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0)}
 
     def __post_init__(self) -> None:
         check_number("weight", self.weight, 0)
         if self.weight == 0:
             raise InputError("weight must be larger than 0: a pair never treated has no mean of its own.")
 
-    def learn(self, log: Log) -> None:
-        pairs = count(log)
-        self._set_scores(pairs, self.item_means(pairs))
-
-    def learn_more(self, log: Log) -> None:
-        """Add up the counts: the bits are those of a fit to all rows, or within rounding where they have values."""
-        pairs = added(self._fitted("counts_"), log)
-        self._set_scores(pairs, self.item_means(pairs))
+    def learn_pairs(self, pairs: Pairs) -> None:
+        self._set_scores(pairs, self._item_means(pairs))
 
     def fold(self, log: Log) -> None:
         """The users' own counts over the times of their rows, with the item means of the fit."""
-        self._set_scores(count(log), self.item_means(self._fitted("counts_")))
+        self._set_scores(count(log), self._item_means(self._fitted("counts_")))
 
-    def _set_scores(self, pairs: Pairs, means: ItemMeans) -> None:
+    def _item_means(self, pairs: Pairs) -> Floats:
+        return item_means(pairs.item_sums(), pairs.item_cells, type(self).__name__)
+
+    def _set_scores(self, pairs: Pairs, means: Floats) -> None:
         self.counts_, self.unseen_ = pairs, self.unseen_scores(means, pairs.mean_chances())
         self.pair_score_ = self.pair_scores(pairs, means)
 
-    def item_means(self, pairs: Pairs) -> ItemMeans:
-        return item_means(item_sums(pairs), pairs.item_cells, type(self).__name__)
-
-    def unseen_scores(self, means: ItemMeans, chances: Floats | float) -> Floats32:
+    def unseen_scores(self, means: Floats, chances: Floats | float) -> Floats32:
         """The score of each item for users without a row of it, who had so many chances."""
-        return (means.treated - _smoothed(0.0, chances, means.control, self.weight)).astype(np.float32)
+        return np.asarray(means[0] - self._rate(0.0, chances, means[1]), np.float32)
 
-    def pair_scores(self, pairs: Pairs, means: ItemMeans) -> Floats32:
+    def pair_scores(self, pairs: Pairs, means: Floats) -> Floats32:
         """The score of each pair that has rows."""
-        treated = _smoothed(pairs.treated_positives, pairs.treated, means.treated[pairs.item], self.weight)
-        untreated = pairs.chances - pairs.treated
-        control = _smoothed(pairs.control_positives, untreated, means.control[pairs.item], self.weight)
-        return (treated - control).astype(np.float32)
+        treated = self._rate(pairs.treated_positives, pairs.treated, means[0, pairs.item])
+        control = self._rate(pairs.control_positives, pairs.chances - pairs.treated, means[1, pairs.item])
+        return np.asarray(treated - control, np.float32)
+
+    def _rate(self, positives: Any, observations: Any, mean: Floats) -> Floats:
+        return np.asarray((positives + self.weight * mean) / (observations + self.weight))
 
     def score_block(self, user_codes: Codes) -> Floats32:
         return self._filled(user_codes, self._fitted("pair_score_"), self.unseen_)
-
-
-class ItemMeans(NamedTuple):
-    """The mean outcome of every item in each arm."""
-
-    treated: Floats
-    control: Floats
-
-
-def item_sums(pairs: Pairs) -> Floats:
-    """3 × items: how often each was treated, and its positives in each arm."""
-    return np.stack([pairs.by_item(getattr(pairs, name)) for name in COUNTS[1:]])
-
-
-def item_means(sums: Floats, chances: Floats | float, learner: str) -> ItemMeans:
-    """The means from the sums over all users, each of which is out of so many chances."""
-    times, treated, control = sums
-    arms = {"treated": (treated, times), "untreated": (control, chances - times)}
-    for arm, (_, observations) in arms.items():
-        if not observations.any():
-            raise InputError(f"{learner} needs both arms, and nothing in this log is {arm}.")
-    return ItemMeans(*(_means(*arm) for arm in arms.values()))
-
-
-def _means(positives: Floats, observations: Floats) -> Floats:
-    """Each item's mean in an arm; the arm's own mean for items that were never in it."""
-    whole = np.full(len(positives), positives.sum() / observations.sum())
-    return np.asarray(np.divide(positives, observations, out=whole, where=observations > 0))
-
-
-def _smoothed(positives: Any, observations: Any, mean: Floats, weight: float) -> Floats:
-    return np.asarray((positives + weight * mean) / (observations + weight))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -10,10 +11,10 @@ import numpy as np
 from scipy.sparse import csr_array, diags_array
 
 from taurank._checks import check_choice, check_number
-from taurank._types import Codes, Floats, Floats32, Longs
+from taurank._types import Codes, Floats32, Longs
 from taurank.data.log import Log
 from taurank.data.storage import Array
-from taurank.learners.pairs import PairLearner, Pairs, added, beside, count, stored_pairs
+from taurank.learners.pairs import PairLearner, Pairs, beside, count, item_means, stored_pairs
 
 BLOCK = 256  # users whose similarities are in memory at once
 
@@ -54,26 +55,15 @@ class CUBN(PairLearner):
         check_choice("similarity", self.similarity, ("outcome", "treatment"))
         check_number("weight", self.weight, 1e-9)
 
-    def learn(self, log: Log) -> None:
-        self._learn(count(log))
-
-    def learn_more(self, log: Log) -> None:
-        """Add up the counts: the bits are those of a fit to all rows, or within rounding where they have values."""
-        self._learn(added(self._fitted("counts_"), log))
+    def learn_pairs(self, pairs: Pairs) -> None:
+        self.counts_, self.item_means_ = pairs, item_means(pairs.item_sums(), pairs.item_cells, type(self).__name__)
+        self._set_neighbors(np.arange(pairs.n_users))
 
     def fold(self, log: Log) -> None:
         """The new users join the population; item means and the rows of others stay as they are."""
         known = self._fitted("counts_")
         self.counts_ = beside(known, count(log))
         self._set_neighbors(np.arange(known.n_users, self.counts_.n_users))
-
-    def _learn(self, pairs: Pairs) -> None:
-        self.counts_ = pairs
-        treated, positives, control = (
-            pairs.by_item(counts) for counts in (pairs.treated, pairs.treated_positives, pairs.control_positives)
-        )
-        self.item_means_ = np.stack((_share(positives, treated), _share(control, pairs.item_cells - treated)))
-        self._set_neighbors(np.arange(pairs.n_users))
 
     def _set_neighbors(self, users: Longs) -> None:
         """The most similar users of each, in blocks: users × neighbors numbers are stored, no more."""
@@ -82,14 +72,11 @@ class CUBN(PairLearner):
         self.neighbor_ = np.zeros((len(users), self.neighbors), np.int32)
         self.closeness_ = np.zeros((len(users), self.neighbors), np.float32)
         for first in range(0, len(users), BLOCK):
-            here = users[first : first + BLOCK]
-            similar = csr_array(profiles[here] @ everyone)
-            for n in range(len(here)):
-                part = slice(similar.indptr[n], similar.indptr[n + 1])
-                columns, values = similar.indices[part], similar.data[part]
+            similar = csr_array(profiles[users[first : first + BLOCK]] @ everyone)
+            for n, (begin, end) in enumerate(itertools.pairwise(similar.indptr), first):
+                columns, values = similar.indices[begin:end], similar.data[begin:end]
                 best = np.lexsort((columns, -values))[: self.neighbors]
-                self.neighbor_[first + n, : len(best)] = columns[best]
-                self.closeness_[first + n, : len(best)] = values[best]
+                self.neighbor_[n, : len(best)], self.closeness_[n, : len(best)] = columns[best], values[best]
 
     def _profiles(self) -> csr_array:
         """What each user bought or was recommended, as rows of length 1."""
@@ -120,9 +107,3 @@ class CUBN(PairLearner):
             others += (near @ self._matrix(pairs.chances - absent[pairs.item])).toarray()
         effect = (treated + w * means[0]) / (shown + w) - (control + w * means[1]) / (np.maximum(others, 0.0) + w)
         return np.asarray(effect, np.float32)
-
-
-def _share(positives: Floats, observations: Floats) -> Floats:
-    """Each item's mean; the mean of all items for one without observations, 0 if no item has any."""
-    whole = positives.sum() / max(observations.sum(), 1.0)
-    return np.asarray(np.divide(positives, observations, out=np.full(len(positives), whole), where=observations > 0))

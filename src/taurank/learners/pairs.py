@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from taurank._arrays import group, index_type, row_order
+from taurank._arrays import index_type, row_order
 from taurank._jit import compiled
 from taurank._types import Codes, Floats, Floats32, Longs, Mask
 from taurank.data.log import Log
 from taurank.data.storage import Array
+from taurank.errors import InputError
 from taurank.learners.base import Learner
 
 COUNTS = ("rows", "treated", "treated_positives", "control_positives")
@@ -83,6 +84,10 @@ class Pairs:
     def bought_by_item(self) -> Floats:
         return np.bincount(self.item, self.positives, self.n_items).astype(np.float64)
 
+    def item_sums(self) -> Floats:
+        """3 × items: how often each was treated, and its positives in each arm."""
+        return np.stack([self.by_item(getattr(self, name)) for name in COUNTS[1:]])
+
     def mean_chances(self) -> Floats:
         """For each item, how many chances a pair without rows had on average."""
         number = self.users - self.by_item(np.minimum(self.rows, 1))
@@ -103,18 +108,16 @@ class Pairs:
     def arrays(self) -> dict[str, Any]:
         """What a file stores; the inverse is ``from_arrays``."""
         left_out = {"times", "limited", *(() if self.limited else ("chances",))}
-        values = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in left_out}
-        arrays = {f"pair_{name}": value for name, value in values.items() if value is not None}
-        return {**arrays, "times": np.array([self.times], np.int64)}
+        values = {f"pair_{f.name}": getattr(self, f.name) for f in fields(self) if f.name not in left_out}
+        present = {name: value for name, value in values.items() if value is not None}
+        return {**present, "times": np.array([self.times])}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, Any]) -> Pairs:
-        values = {name.removeprefix("pair_"): values for name, values in arrays.items() if name in STORED}
-        values["times"] = int(arrays["times"][0])
+        values = {name.removeprefix("pair_"): array for name, array in arrays.items() if name in STORED}
+        values["times"] = times = int(arrays["times"][0])
         limited = "chances" in values
-        if not limited:
-            values["chances"] = everywhere(values["times"], len(values["item"]))
-        return cls(**values, limited=limited)
+        return cls(**{"chances": _everywhere(times, len(values["item"]))} | values, limited=limited)
 
 
 def stored_pairs(positives: str, users: str = "users") -> dict[str, Array]:
@@ -122,7 +125,7 @@ def stored_pairs(positives: str, users: str = "users") -> dict[str, Array]:
     return {
         "pair_start": Array("int64", (f"{users} + 1",), offsets_of="pairs"),
         "pair_item": Array("int32", ("pairs",), below="items"),
-        **{f"pair_{name}": Array("int32", ("pairs",), minimum=0) for name in ("rows", "treated")},
+        **{f"pair_{name}": Array("int32", ("pairs",), minimum=0) for name in COUNTS[:2]},
         **{f"pair_{name}": Array(positives, ("pairs",), minimum=0.0) for name in COUNTS[2:]},
         "pair_item_cells": Array("float64", ("items",), minimum=0.0),
         "pair_user_cells": Array("float64", (users,), minimum=0.0),
@@ -140,17 +143,25 @@ class PairLearner(Learner):
 
     counts_: Pairs
 
+    def learn_pairs(self, pairs: Pairs) -> None:
+        """Set ``counts_`` and the arrays that follow from them."""
+        raise NotImplementedError
+
+    def learn(self, log: Log) -> None:
+        self.learn_pairs(count(log))
+
+    def learn_more(self, log: Log) -> None:
+        """Add up the counts: the bits are those of a fit to all rows, or within rounding where they have values."""
+        self.learn_pairs(added(self._fitted("counts_"), log))
+
     def _state(self) -> tuple[dict[str, Any], dict[str, Any]]:
         own = {name: getattr(self, f"{name}_") for name in self.stored if name not in STORED}
         return {**self.typed_arrays(self.counts_), **own}, {}
 
     def typed_arrays(self, pairs: Pairs) -> dict[str, Any]:
         """The arrays of the counts as ``stored`` declares them."""
-        types = {name: self.stored[name].dtype for name in pairs.arrays()}
-        return {
-            name: array if array.dtype == types[name] else array.astype(types[name])
-            for name, array in pairs.arrays().items()
-        }
+        typed = ((name, array, self.stored[name].dtype) for name, array in pairs.arrays().items())
+        return {name: array if array.dtype == dtype else array.astype(dtype) for name, array, dtype in typed}
 
     def _set_state(self, arrays: Mapping[str, Any], metadata: Mapping[str, Any]) -> None:
         self.counts_ = Pairs.from_arrays(arrays)
@@ -167,6 +178,28 @@ class PairLearner(Learner):
         return block
 
 
+def check_arms(learner: str, treated: Any, untreated: Any) -> None:
+    """Refuse a log in which one arm has no observation."""
+    for arm, observations in (("treated", treated), ("untreated", untreated)):
+        if not np.any(observations):
+            raise InputError(f"{learner} needs both arms, and nothing in this log is {arm}.")
+
+
+def item_means(sums: Floats, cells: Floats | float, learner: str) -> Floats:
+    """2 × items, the mean outcome in each arm, from ``Pairs.item_sums`` and the eligible cells of each item.
+
+    An item that was never in an arm has the arm's own mean.
+    """
+    treated, *positives = sums
+    arms = treated, cells - treated
+    check_arms(learner, *arms)
+    means = np.empty((2, len(treated)))
+    for mean, bought, observations in zip(means, positives, arms, strict=True):
+        mean[:] = bought.sum() / observations.sum()
+        np.divide(bought, observations, out=mean, where=observations > 0)
+    return means
+
+
 def count(log: Log, times: int | None = None, kept: Mask | None = None, propensity: bool = False) -> Pairs:
     """The counts of the first ``times`` times (None: all), with mean propensities if they are asked for and recorded.
 
@@ -174,7 +207,7 @@ def count(log: Log, times: int | None = None, kept: Mask | None = None, propensi
     """
     times, kept = log.n_times if times is None else times, np.ones(len(log), np.bool_) if kept is None else kept
     start, order = row_order(log.user, log.n_users)
-    pair_start, item, entry = distinct(start, log.item[order], log.n_items)
+    start, item, entry = distinct(start, log.item[order], log.n_items)
     worth = log.outcome if log.value is None else log.outcome * log.value
     counts, positives = np.zeros((2, len(item)), np.int32), np.zeros((2, len(item)), np.result_type(worth, np.int32))
     _add_rows(entry, order, log.treated, worth, kept, counts, positives)
@@ -184,12 +217,12 @@ def count(log: Log, times: int | None = None, kept: Mask | None = None, propensi
         _average(entry, order, log.propensity, kept, mean)
     item_cells, user_cells = cells(log, times)
     return Pairs(
-        pair_start, item, counts[0], counts[1], positives[0], positives[1], chances(log, times, pair_start, item),
+        start, item, counts[0], counts[1], positives[0], positives[1], chances(log, times, start, item),
         item_cells, user_cells, times, not log.eligibility.is_everything, mean,
     )  # fmt: skip
 
 
-def everywhere(times: int, n: int) -> Codes:
+def _everywhere(times: int, n: int) -> Codes:
     """All times for each of n pairs, in the memory of one number."""
     return np.broadcast_to(np.int32(times), n)
 
@@ -197,7 +230,7 @@ def everywhere(times: int, n: int) -> Codes:
 def chances(log: Log, times: int, start: Longs, item: Codes) -> Codes:
     """At how many of the first ``times`` times each pair could have been treated."""
     if log.eligibility.is_everything:
-        return everywhere(times, len(item))
+        return _everywhere(times, len(item))
     user, sums = np.repeat(np.arange(len(start) - 1), np.diff(start)), np.zeros(len(item), np.int32)
     for time in range(times):
         sums += log.eligibility.contains(user, item, time)
@@ -223,39 +256,36 @@ def added(known: Pairs, log: Log) -> Pairs:
     in ``log`` had as many chances before as the item's other pairs without rows.
     """
     new = count(log, propensity=known.propensity is not None)
-    both, times = [known, new], known.times + new.times
-    begin, (items, position) = group(
-        np.concatenate([pairs.user for pairs in both]), new.n_users, np.concatenate([pairs.item for pairs in both]),
-        np.arange(len(known.item) + len(new.item)),
-    )  # fmt: skip
-    start, item, in_order = distinct(begin, items, new.n_items)
-    entry = np.empty_like(in_order)
-    entry[position] = in_order
-    of_known = entry[: len(known.item)]
+    both, times, limited = (known, new), known.times + new.times, known.limited or new.limited
+    keys = [pairs.user * np.int64(new.n_items) + pairs.item for pairs in both]
+    key = np.union1d(*keys)
+    at = [np.searchsorted(key, own) for own in keys]
+    user, item = (each.astype(np.int32) for each in np.divmod(key, new.n_items))
+    start = np.searchsorted(user, np.arange(new.n_users + 1))
 
-    def total(name: str) -> Any:
-        columns = [getattr(pairs, name) for pairs in both]
-        sums = np.bincount(entry, np.concatenate(columns), len(item))
-        return sums.astype(np.result_type(*columns))
+    def total(*columns: Any) -> Any:
+        sums = np.zeros(len(key), np.result_type(*columns))
+        for own, column in zip(at, columns, strict=True):
+            sums[own] += column
+        return sums
 
-    limited, propensity = known.limited or new.limited, None
+    sums = {name: total(*(getattr(pairs, name) for pairs in both)) for name in COUNTS}
+    propensity = None
     if known.propensity is not None and new.propensity is not None:
-        weighted = np.concatenate([pairs.rows * pairs.propensity.astype(np.float64) for pairs in both])  # type: ignore[union-attr]
-        propensity = (np.bincount(entry, weighted) / np.maximum(total("rows"), 1)).astype(np.float32)
+        weighted = total(*(pairs.rows * pairs.propensity.astype(np.float64) for pairs in both))  # type: ignore[union-attr]
+        propensity = (weighted / np.maximum(sums["rows"], 1)).astype(np.float32)
+    pair_chances = _everywhere(times, len(key))
+    item_cells = np.full(new.n_items, float(new.n_users * times))
+    user_cells = np.full(new.n_users, float(new.n_items * times))
     if limited:
         past = _padded(known.absent_chances(), new.n_items)[item].astype(np.int32)
-        past[of_known] = known.chances
+        past[at[0]] = known.chances
         pair_chances = past + chances(log, new.times, start, item)
         item_cells = _padded(known.item_cells, new.n_items) + new.item_cells
         user_cells = _padded(known.user_cells, new.n_users) + new.user_cells
-    else:
-        pair_chances = everywhere(times, len(item))
-        item_cells = np.full(new.n_items, float(new.n_users * times))
-        user_cells = np.full(new.n_users, float(new.n_items * times))
-    rows, treated, treated_positives, control_positives = (total(name) for name in COUNTS)
     return Pairs(
-        start, item, rows, treated, treated_positives, control_positives, pair_chances, item_cells, user_cells, times,
-        limited, propensity,
+        start, item, **sums, chances=pair_chances, item_cells=item_cells, user_cells=user_cells, times=times,
+        limited=limited, propensity=propensity,
     )  # fmt: skip
 
 
@@ -264,12 +294,12 @@ def beside(known: Pairs, new: Pairs) -> Pairs:
     columns: dict[str, Any] = {
         name: np.concatenate((getattr(known, name), getattr(new, name))) for name in ("item", *COUNTS[1:], "chances")
     }
-    has_propensity = known.propensity is not None and new.propensity is not None
+    if known.propensity is not None and new.propensity is not None:
+        columns["propensity"] = np.concatenate((known.propensity, new.propensity))
     return replace(
-        known, **columns, start=np.concatenate((known.start, known.start[-1] + new.start[1:])),
+        known, **{"propensity": None} | columns, start=np.concatenate((known.start, known.start[-1] + new.start[1:])),
         rows=np.concatenate((known.rows, np.zeros_like(new.rows))), limited=known.limited or new.limited,
         user_cells=_padded(known.user_cells, known.n_users + new.n_users),
-        propensity=np.concatenate((known.propensity, new.propensity)) if has_propensity else None,  # type: ignore[arg-type]
     )  # fmt: skip
 
 
@@ -289,9 +319,7 @@ def without_cold(pairs: Pairs, users: bool, items: bool) -> Pairs:
 
 
 def _padded(values: Any, length: int) -> Floats:
-    padded = np.zeros(length)
-    padded[: len(values)] = values
-    return padded
+    return np.pad(np.asarray(values, np.float64), (0, length - len(values)))
 
 
 def distinct(start: Longs, value: Any, n_values: int) -> tuple[Longs, Codes, Any]:
