@@ -91,8 +91,8 @@ def test_the_borders_between_texts_count() -> None:
     assert of("ab", "c") != of("a", "bc")
 
 
-@pytest.mark.parametrize("users", [[True, False], [1.5, 2.5], list(np.array(["2024-01-01", "2024-01-02"], "M8[us]"))])
-def test_every_kind_of_id(users: list[Any]) -> None:
+def test_ids_that_are_dates() -> None:
+    users = list(np.array(["2024-01-01", "2024-01-02"], "M8[us]"))
     frame = pd.DataFrame({"user_id": users, "item_id": 1, "treated": 1, "outcome": 1})
     assert fingerprint(tr.Log.from_frame(frame)) == fingerprint(tr.Log.from_frame(frame.copy()))
     assert fingerprint(tr.Log.from_frame(frame, users=users[::-1])) != fingerprint(

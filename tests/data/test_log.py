@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from taurank import Log
 from taurank.data.reader import read_ids
-from taurank.data.tables import from_files
+from taurank.data.tables import open_table
 from taurank.errors import InputError
 
 
@@ -193,7 +193,7 @@ class TestRefusals:
         table = pl.DataFrame(frame()).with_columns(propensity=pl.lit(float("nan")))
         with pytest.raises(InputError, match="4 rows are not, for example nan"):
             Log.from_frame(table)
-        with pytest.raises(InputError, match="has NaN ids"):
+        with pytest.raises(InputError, match="has double ids that are not int64"):
             Log.from_frame(table.with_columns(user_id=pl.lit(float("nan"))))
 
     def test_a_propensity_that_becomes_one_when_cast(self) -> None:
@@ -245,7 +245,7 @@ class TestRefusals:
 
 def test_any_column_of_ids_can_be_read(tmp_path: Path) -> None:
     (tmp_path / "users.csv").write_text("user_id,segment\n7,b\n8,a\n9,b\n")
-    source = from_files(tmp_path / "users.csv")
+    source = open_table(tmp_path / "users.csv")
     assert read_ids(source, "user_id").to_pylist() == [7, 8, 9]
     assert read_ids(source, "segment").to_pylist() == ["b", "a", "b"]
     with pytest.raises(InputError, match="has no column 'plan'; found: user_id, segment"):

@@ -133,7 +133,7 @@ def test_steep_personalization(log: tr.Log) -> None:
 
 
 def test_booleans_are_not_integers(log: tr.Log) -> None:
-    with pytest.raises(InputError, match="has bool ids"):
+    with pytest.raises(InputError, match="has type bool; ids must be integers, strings or dates"):
         tr.Popular().fit(log).recommend([True])
 
 

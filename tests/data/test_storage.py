@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime, timedelta
-from decimal import Decimal
+from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from safetensors.numpy import load_file, save_file
 
 from taurank.data import shards, storage
 from taurank.data.cell_table import CATALOG_KEY, from_metadata, to_metadata
+from taurank.data.eligibility import Eligibility
 from taurank.data.ids import Catalog, Ids, ids_from_arrays, ids_to_arrays
 from taurank.data.storage import Array, check_arrays
 from taurank.errors import InputError
@@ -87,11 +87,10 @@ def test_odd_paths_are_refused(tmp_path: Path) -> None:
 
 
 IDS: list[Any] = [
-    [1, -(2**63), 2**63 - 1], [2**64 - 1, 0], ["a", "", "ü"], [b"\xff", b""], [True, False], [1.5, -0.0],
-    [date(2024, 2, 29)], [datetime(2024, 1, 1)], [datetime(2024, 1, 1, tzinfo=UTC)], [timedelta(seconds=3)],
-    [Decimal("1.50"), Decimal("-2.25")], pa.array([Decimal(10**50)], pa.decimal256(60, 2)), pa.array([], pa.int64()),
-    pa.array([], pa.string()), pa.array(["x", "ann", "bob"]).slice(1, 1), pa.array([1, 2, 3]).slice(1),
-    pa.array([5], pa.time64("us")), pa.array([date(2024, 1, 1)], pa.date64()),
+    [1, -(2**63), 2**63 - 1], ["a", "", "ü"], [date(2024, 2, 29)], [datetime(2024, 1, 1)],
+    [datetime(2024, 1, 1, tzinfo=UTC)], pa.array([], pa.int64()), pa.array([], pa.string()),
+    pa.array(["x", "ann", "bob"]).slice(1, 1), pa.array([1, 2, 3]).slice(1),
+    pa.array([date(2024, 1, 1)], pa.date64()),
 ]  # fmt: skip
 
 
@@ -116,9 +115,8 @@ def test_text_that_ends_outside_its_bytes_is_refused(ends: list[int]) -> None:
 
 def test_the_catalog_in_metadata() -> None:
     catalog = Catalog(Ids([1, 2], "user_id"), Ids(["a"], "item_id"), Ids([0], "time"))
-    metadata = to_metadata(catalog)
-    assert from_metadata(metadata) == catalog
-    assert from_metadata({}) is None
+    metadata = to_metadata(catalog, Eligibility.everything(catalog))
+    assert from_metadata(metadata)[0] == catalog
     for text in (b"", b"!", b"AAAA", metadata[CATALOG_KEY][:-60], metadata[CATALOG_KEY].replace(b"A", b"B")):
         with pytest.raises(InputError, match="corrupt"):
             from_metadata({CATALOG_KEY: text})

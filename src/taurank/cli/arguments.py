@@ -152,9 +152,9 @@ def read_gains(
 def read_column(path: Path | None, column: str) -> Any:
     """One column of ids from a table, or None."""
     from taurank.data.reader import read_ids
-    from taurank.data.tables import from_files
+    from taurank.data.tables import open_table
 
-    return None if path is None else read_ids(from_files(path), column).unique()  # a log repeats its users
+    return None if path is None else read_ids(open_table(path), column).unique()  # a log repeats its users
 
 
 def read_items(path: Path | None, *, of_one_time: bool = False) -> Any:
@@ -165,10 +165,10 @@ def read_items(path: Path | None, *, of_one_time: bool = False) -> Any:
 
     from taurank.data.log import Log
     from taurank.data.reader import read_ids
-    from taurank.data.tables import from_files
+    from taurank.data.tables import open_table
     from taurank.learners.candidates import check_timeless
 
-    source = from_files(path)
+    source = open_table(path)
     if "outcome" in source.columns:
         return Log.read(path)
     if of_one_time:

@@ -51,7 +51,7 @@ def add_propensities(
 
 
 def _read(path: str | os.PathLike[str]) -> pa.Table:
-    source = tables.from_files(path)
+    source = tables.open_table(path)
     if "slate_id" not in source.columns or not {"score", "weight"} & set(source.columns):
         columns = ", ".join(source.columns)[:200]
         raise InputError(f"{source.name} must have the columns slate_id and score (or weight); found: {columns}.")

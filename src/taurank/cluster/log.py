@@ -14,7 +14,7 @@ from taurank.cluster.gains import ClusterGains, Estimate
 from taurank.cluster.pieces import Summary, find_pieces, merge, summarize
 from taurank.cluster.rows import ClusterRows
 from taurank.data.ids import ID_COLUMNS, Catalog, Ids
-from taurank.data.reader import IdColumn, WrongRows, recorded_ids
+from taurank.data.reader import IdColumn, WrongRows, recorded_ids, single_time
 from taurank.data.remote import RemoteLog
 from taurank.errors import InputError
 from taurank.learners import Learner, Record
@@ -72,13 +72,8 @@ def _catalog(summary: Summary, given: tuple[Any, Any, Any], recorded: Sequence[A
     lists = []
     for column, values, own, known in zip(ID_COLUMNS, summary[:3], given, recorded, strict=True):
         if column == "time" and not summary.timed:
-            own_time = own if own is not None else known if known is not None and len(known) == 1 else [0]
-            lists.append(Ids(own_time, "time"))
+            lists.append(single_time(own, known))
             continue
         reader = IdColumn(column, WrongRows())
-        reader.add(values)
-        ids, at = reader.catalog(column, own, known)
-        if (at < 0).any():
-            raise ids.unknown(int(np.count_nonzero(at < 0)), values[int(np.flatnonzero(at < 0)[0])])
-        lists.append(ids)
+        lists.append(reader.encode(reader.add(values), column, own, known)[0])
     return lists

@@ -22,7 +22,7 @@ from taurank.data.files import find_files, kind_of
 from taurank.data.ids import Catalog, Codes, Ids
 from taurank.data.log import RULES, Log
 from taurank.data.reader import OUTCOME_VALUE, IdColumn, WrongRows, read_cells
-from taurank.data.tables import BATCH_ROWS, Source, from_files
+from taurank.data.tables import BATCH_ROWS, Source, open_table
 from taurank.errors import InputError
 from taurank.estimation.estimators import lacks_overlap
 from taurank.learners.holdout import some_pairs
@@ -87,7 +87,7 @@ def find_pieces(path: str | os.PathLike[str]) -> tuple[list[Piece], Source]:
         raise InputError(
             f"'{path}' has CSV files; a cluster reads Parquet: convert them with Log.read(...).write(...)."
         )
-    source = from_files(path)
+    source = open_table(path)
     _refuse(source)
     pieces: list[Piece] = []
     groups: list[tuple[str, int]] = []

@@ -1,4 +1,7 @@
-"""What a ``Log`` and ``Gains`` share: rows of cells with a catalog, and their way out as frames and files."""
+"""What a ``Log`` and ``Gains`` share: rows of cells with a catalog, their way out, and a fingerprint.
+
+A Parquet file or an Arrow table carries the catalog and the eligible cells as text in the metadata of its schema.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from taurank._types import Codes, Longs
+from taurank._types import Codes
 from taurank.data import storage
 from taurank.data.eligibility import Eligibility, Members
 from taurank.data.ids import ID_COLUMNS, Catalog, WithCatalog, ids_from_arrays, ids_to_arrays
@@ -24,6 +27,8 @@ from taurank.errors import InputError
 if TYPE_CHECKING:
     import pandas as pd
 
+CATALOG_KEY = b"taurank.catalog"
+ELIGIBILITY_KEY = b"taurank.eligibility"
 
 Numbers = npt.NDArray[Any]
 
@@ -89,52 +94,35 @@ class CellTable(WithCatalog, ABC):
         return schema, batches()
 
 
-CATALOG_KEY = b"taurank.catalog"
-ELIGIBILITY_KEY = b"taurank.eligibility"
-_UNSIGNED = (np.uint8, np.uint16, np.uint32, np.uint64)
-
-
-def to_metadata(catalog: Catalog, eligibility: Eligibility | None = None) -> dict[bytes, bytes]:
+def to_metadata(catalog: Catalog, eligibility: Eligibility) -> dict[bytes, bytes]:
     """The catalog, and the eligible cells if they are limited, as metadata of a schema."""
     types, arrays = ids_to_arrays(*catalog.lists)
     metadata = {CATALOG_KEY: _to_text("catalog", {"ids": types}, arrays)}
-    if eligibility is not None and not (eligibility.is_everything and eligibility.numbers() == (0, 0)):
-        steps = {name: _differences(codes) for name, codes in eligibility.arrays().items()}
+    if not eligibility.is_everything or any(eligibility.numbers()):
+        steps = {name: np.diff(codes, prepend=0) for name, codes in eligibility.arrays().items()}  # compress well
         metadata[ELIGIBILITY_KEY] = _to_text("eligibility", {"outside": eligibility.numbers()}, steps)
     return metadata
 
 
-def from_metadata(metadata: Mapping[bytes, bytes]) -> Catalog | None:
-    """The catalog that a schema carries, if it carries one."""
-    text = metadata.get(CATALOG_KEY)
-    if text is None:
-        return None
-    facts, arrays = _from_text("catalog", text)
-    return Catalog(*ids_from_arrays(facts.get("ids"), arrays, "user_id", "item_id", "time"))
+def from_metadata(metadata: Mapping[bytes, bytes]) -> tuple[Catalog, Eligibility]:
+    """The catalog and the eligible cells that a schema carries."""
+    facts, arrays = _from_text("catalog", metadata[CATALOG_KEY])
+    catalog = Catalog(*ids_from_arrays(facts.get("ids"), arrays, *ID_COLUMNS))
+    if ELIGIBILITY_KEY not in metadata:
+        return catalog, Eligibility.everything(catalog)
+    facts, steps = _from_text("eligibility", metadata[ELIGIBILITY_KEY])
+    codes = {name: np.cumsum(values) for name, values in steps.items()}
+
+    def members(name: str, size: int) -> Members:
+        timed = f"{name}_timed" in codes
+        return Members(size, catalog.n_times, codes.get(f"{name}_{'timed' if timed else 'always'}"), timed)
+
+    visitors, candidates = members("visitors", catalog.n_users), members("candidates", catalog.n_items)
+    return catalog, Eligibility(visitors, candidates, codes.get("listed"), *facts["outside"])
 
 
-def eligibility_from_metadata(metadata: Mapping[bytes, bytes], catalog: Catalog) -> Eligibility:
-    """The eligible cells that a schema carries beside its catalog; everything, if it has none."""
-    text = metadata.get(ELIGIBILITY_KEY)
-    if text is None:
-        return Eligibility.everything(catalog)
-    facts, steps = _from_text("eligibility", text)
-    limits = {"visitors": catalog.n_users, "candidates": catalog.n_items}
-    members = {name: Members(size, catalog.n_times) for name, size in limits.items()}
-    try:
-        listed = _sums(steps.pop("listed"), catalog.n_cells) if "listed" in steps else None
-        for key, values in steps.items():
-            name, _, form = key.partition("_")
-            codes = _sums(values, limits[name] * (catalog.n_times if form == "timed" else 1))
-            members[name] = Members(limits[name], catalog.n_times, codes, form == "timed")
-        treated, outcomes = facts["outside"]
-    except (ValueError, KeyError, TypeError) as error:
-        raise InputError("the eligible cells are not those of the catalog; save the file again.") from error
-    return Eligibility(members["visitors"], members["candidates"], listed, treated, outcomes)
-
-
-def _to_text(kind: str, metadata: Mapping[str, Any], arrays: storage.Arrays) -> bytes:
-    return base64.b64encode(pa.compress(storage.to_bytes(kind, metadata, arrays), "zstd", asbytes=True))
+def _to_text(kind: str, facts: Mapping[str, Any], arrays: storage.Arrays) -> bytes:
+    return base64.b64encode(pa.compress(storage.to_bytes(kind, facts, arrays), "zstd", asbytes=True))
 
 
 def _from_text(kind: str, text: bytes) -> tuple[dict[str, Any], storage.Arrays]:
@@ -146,23 +134,12 @@ def _from_text(kind: str, text: bytes) -> tuple[dict[str, Any], storage.Arrays]:
     return storage.from_bytes(f"the {kind}", data, kind)
 
 
-def _differences(codes: Longs) -> np.ndarray[tuple[int], np.dtype[np.unsignedinteger]]:
-    """Sorted codes as steps from one to the next, from −1 on, in the smallest type: they compress well."""
-    steps = np.diff(codes, prepend=-1)
-    largest = int(steps.max(initial=0))
-    return steps.astype(next(kind for kind in _UNSIGNED if largest <= np.iinfo(kind).max))
-
-
-def _sums(steps: Any, limit: int) -> Longs:
-    """The codes behind the steps, which must be sorted and below the limit."""
-    codes: Longs = np.cumsum(steps, dtype=np.int64) - 1
-    if len(codes) and not (codes[0] >= 0 and codes[-1] < limit and (codes[1:] > codes[:-1]).all()):
-        raise ValueError("the codes are not sorted or out of range")
-    return codes
-
-
 def fingerprint(*tables: CellTable | RemoteLog | RemoteGains) -> str:
-    """A hash of logs and gains: catalog, every row, every number column, and which columns are absent."""
+    """A hash of logs and gains that only tables share which agree bit for bit, catalog and absent columns included.
+
+    Checkpoints and caches refuse results of other data by it, and a saved model names the log it was trained on. It
+    depends on the data alone: not on the file they came from, nor on the version of a library.
+    """
     digest = blake2b(digest_size=16)
 
     def add(label: str, array: npt.NDArray[Any] | None = None) -> None:

@@ -1,7 +1,7 @@
-"""Eligibility: the cells (user, item, time) at which an item could have been recommended.
+"""Which cells could have been recommended: a table of visits (user, time) and one of candidates (items, by time).
 
-A user who did not visit and an item that was not for sale could not have been recommended, so that such a cell
-belongs neither to the treated nor to the untreated cells. The eligible cells are a product, visitors of a time ×
+A user counts at the times of their visits and an item at the times it could be chosen. By default everything is
+eligible: users × items × times. With tables the eligible cells are visitors of a time ×
 candidates of that time, or, where every user has candidates of their own, a list. The product is never written
 out: visits and candidates are sorted integers, and the counts follow from how many there are at each time.
 """
@@ -64,15 +64,13 @@ class Eligibility:
         """
         visitors = Members.from_positions(catalog.n_users, catalog.n_times, *(visits or (None, None)))
         users, items, times = candidates or (None, None, None)
-        outside = (treated_outside, outcomes_outside)
+        same = Members.from_positions(catalog.n_items, catalog.n_times, items if users is None else None, times)
+        limits = cls(visitors, same, None, treated_outside, outcomes_outside)
         if users is None:
-            return cls(
-                visitors, Members.from_positions(catalog.n_items, catalog.n_times, items, times), None, *outside
-            )
+            return limits
         if times is None and catalog.n_times > 1:
             raise InputError("candidates with a user_id need a time as well; add the column to the table.")
-        times = np.zeros(len(users), np.int64) if times is None else times
-        return cls(visitors, Members(catalog.n_items, catalog.n_times), None, *outside)._list(users, items, times)
+        return limits._list(users, items, np.zeros(len(users), np.int64) if times is None else times)
 
     def _list(self, users: Any, items: Any, times: Any) -> Eligibility:
         """The listed cells of visitors, instead of visitors and candidates."""
@@ -82,17 +80,17 @@ class Eligibility:
     @property
     def is_everything(self) -> bool:
         """Whether every user, item and time is eligible."""
-        return self.visitors.codes is None and self.candidates.codes is None and self.listed is None
-
-    @property
-    def shape(self) -> tuple[int, int, int]:
-        """Users, items and times of the catalog."""
-        return self.visitors.size, self.candidates.size, self.visitors.n_times
+        return self.candidates.codes is None and not self.has_visits
 
     @property
     def has_visits(self) -> bool:
         """Whether users count at some times only."""
         return self.visitors.codes is not None or self.listed is not None
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Users, items and times of the catalog."""
+        return self.visitors.size, self.candidates.size, self.visitors.n_times
 
     @cached_property
     def cells(self) -> int:
@@ -187,8 +185,8 @@ class Eligibility:
                 "logs whose candidates differ between users cannot be joined; fit to the whole log instead."
             )
         return Eligibility(
-            self.visitors.at(times).union(other.visitors.at(other_times)),
-            self.candidates.at(times).union(other.candidates.at(other_times)),
+            self.visitors.concat(other.visitors, times, other_times),
+            self.candidates.concat(other.candidates, times, other_times),
             None,
             self.treated_outside + other.treated_outside,
             self.outcomes_outside + other.outcomes_outside,
@@ -202,12 +200,9 @@ class Eligibility:
 
     def arrays(self) -> dict[str, Longs]:
         """The sorted integers that describe it, for a file or a fingerprint."""
-        parts = {
-            f"visitors_{self.visitors.form}": self.visitors.codes,
-            f"candidates_{self.candidates.form}": self.candidates.codes,
-            "listed": self.listed,
-        }
-        return {name: codes for name, codes in parts.items() if codes is not None}
+        both = (("visitors", self.visitors), ("candidates", self.candidates))
+        parts = {f"{name}_{'timed' if own.timed else 'always'}": own.codes for name, own in both}
+        return {name: codes for name, codes in {**parts, "listed": self.listed}.items() if codes is not None}
 
     def numbers(self) -> tuple[int, int]:
         return self.treated_outside, self.outcomes_outside
@@ -230,22 +225,14 @@ class Members:
         if self.codes is not None:
             self.codes.flags.writeable = False
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self.__post_init__()
-
     @classmethod
     def from_positions(cls, size: int, n_times: int, codes: Any, times: Any) -> Members:
         """From positions; None stands for all of them."""
         if codes is None:
-            return cls(size, n_times) if times is None else cls(size, n_times).at(times)
+            return cls(size, n_times)
         codes = np.asarray(codes, np.int64)
         keys = codes if times is None else np.asarray(times, np.int64) * size + codes
         return cls(size, n_times, np.unique(keys), times is not None)
-
-    @property
-    def form(self) -> str:
-        return "timed" if self.timed else "always"
 
     @cached_property
     def always(self) -> Longs:
@@ -307,23 +294,15 @@ class Members:
         kept = (new_time >= 0) & (new_code >= 0)
         return Members.from_positions(size, n_times, new_code[kept], new_time[kept])
 
-    def at(self, times: Any) -> Members:
-        """The members at these times alone."""
-        times = np.unique(times)
-        if not self.timed:
-            here = self.always
-            return Members.from_positions(
-                self.size, self.n_times, np.tile(here, len(times)), np.repeat(times, len(here))
-            )
-        _, time, code = self._coded
-        kept = np.isin(time, times)
-        return Members.from_positions(self.size, self.n_times, code[kept], time[kept])
+    def concat(self, other: Members, times: Any, other_times: Any) -> Members:
+        """At some times these members, at others those of another."""
+        keys = np.union1d(self._keys_at(times), other._keys_at(other_times))
+        return Members(self.size, self.n_times, keys, timed=True)
 
-    def union(self, other: Members) -> Members:
-        """The members of either, both by time."""
-        assert self.codes is not None
-        assert other.codes is not None
-        return replace(self, codes=np.union1d(self.codes, other.codes))
+    def _keys_at(self, times: Any) -> Longs:
+        if self.timed and self.codes is not None:
+            return self.codes[np.isin(self._coded[1], times)]
+        return np.add.outer(np.unique(times) * np.int64(self.size), self.always).ravel()
 
 
 def is_among(keys: Longs, known: Longs) -> Mask:

@@ -18,7 +18,6 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from taurank._checks import check_number
-from taurank.data import tables
 from taurank.data.cell_table import CellTable, Numbers
 from taurank.data.eligibility import Eligibility
 from taurank.data.events.summary import EventSummary
@@ -33,7 +32,8 @@ from taurank.data.reader import (
     read_cells,
     recorded_eligibility,
 )
-from taurank.errors import InputError, plural, show
+from taurank.data.tables import open_table
+from taurank.errors import InputError, plural
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -92,20 +92,13 @@ class Log(CellTable):
         ``time`` and ``user_id``), frames or paths, limit the cells that could have been recommended. Rows of other
         cells are counted and set aside, and propensities of 0 or 1 are legal there.
         """
-        return cls._from_source(tables.from_frame(frame), (users, items, times), {}, visits, candidates)
+        return cls.read(frame, users, items, times, visits=visits, candidates=candidates)
 
     @classmethod
     def read(
-        cls,
-        path: str | os.PathLike[str],
-        users: Any = None,
-        items: Any = None,
-        times: Any = None,
-        id_types: Mapping[str, Any] | None = None,
-        *,
-        visits: Any = None,
-        candidates: Any = None,
-    ) -> Log:
+        cls, path: Any, users: Any = None, items: Any = None, times: Any = None,
+        id_types: Mapping[str, Any] | None = None, *, visits: Any = None, candidates: Any = None,
+    ) -> Log:  # fmt: skip
         """A log from Parquet or CSV: one file, a glob or a folder, in memory bounded by the result.
 
         A Parquet file written by ``write`` brings its catalog along, also after another tool has filtered its
@@ -114,7 +107,20 @@ class Log(CellTable):
         ``id_types={"user_id": "string"}`` decides otherwise. ``visits`` and ``candidates`` as in ``from_frame``; they
         replace those that a file brings along.
         """
-        return cls._from_source(tables.from_files(path), (users, items, times), id_types or {}, visits, candidates)
+        given, source = (users, items, times), open_table(path)
+        if visits is None and candidates is None:
+            rows = read_cells(source, given, RULES, id_types=id_types)
+            eligibility = recorded_eligibility(source, rows.catalog)
+        else:
+            every = read_cells(source, given, (TREATED, OUTCOME, ANY_PROPENSITY, OUTCOME_VALUE), id_types=id_types)
+            rows, eligibility = eligible_rows(every, visits, candidates, given)
+        numbers, propensity = rows.numbers, rows.numbers.get("propensity")
+        if propensity is not None and np.isnan(propensity).all():
+            propensity = None
+        return cls(
+            rows.catalog, rows.user, rows.item, rows.time, numbers["treated"], numbers["outcome"], propensity,
+            rows.timed, value=numbers.get("value"), eligibility=eligibility,
+        )  # fmt: skip
 
     @classmethod
     def from_events(
@@ -140,43 +146,24 @@ class Log(CellTable):
     ) -> Log:
         """One log from impressions and outcomes, with ``log.summary`` for what became of every event.
 
-        Both tables are a frame (pandas, Polars, PyArrow) or a path (Parquet or CSV; a file, a glob, a folder)
-        with ``user_id, item_id, timestamp`` and optionally ``propensity``, the probability that the item was
-        shown, and, for outcomes, ``value``, what each is worth (≥ 0; summed over the outcomes of a cell). A cell
-        (user, item, period) is treated if an impression fell into it. Exact duplicates are dropped and counted.
+        Both tables are a frame or a path (Parquet or CSV; a file, a glob, a folder) with ``user_id, item_id,
+        timestamp`` and optionally ``propensity``, the probability that the item was shown, and, for outcomes,
+        ``value``, what each is worth. A cell (user, item, period) is treated if an impression fell into it.
 
-        ``columns`` maps these names to yours, ``{"user_id": "customer", "outcomes.timestamp": "bought_at"}``;
-        ``nulls`` says whether rows that lack something are refused ("refuse") or dropped and counted ("drop"); a null
-        ``propensity`` means that it was not recorded. All flaws of all tables are reported in one error.
+        ``period``: "day", "week", "month", a number of them ("2 weeks"), or a list of edges e0 < e1 < …; periods are
+        [start, end), on the clock of ``timezone``. A first or last one that the tables cover only in part is dropped
+        unless ``incomplete="keep"``. ``window=None``: the outcome of a cell is 1 if one happened in its period, so
+        that both arms are measured over the same span. ``window="3 days"``: an outcome belongs to the latest
+        impression of its user and item within the window; choose a period about as long.
 
-        ``period``: "day", "week" (from Monday), "month", a number of them ("2 weeks"), or a list of edges
-        e0 < e1 < …; periods are half-open, [start, end), and named by their start. The log's times are all periods
-        from the first event to the last, also empty ones. A first or last period that the tables cover only in part
-        is dropped and named in the summary (``incomplete="keep"``: not dropped). Given edges count as they are, and
-        events outside them are dropped and counted. ``timezone`` ("Europe/Berlin") is the clock that periods follow,
-        and that of timestamps without a time zone.
+        ``combine``, for the propensity of a cell with several events: "same" refuses values that differ, "any" is
+        1 − Π(1 − p), "first", "max". A null propensity was not recorded; other nulls are refused, or with
+        ``nulls="drop"`` dropped and counted. ``columns`` maps our names to yours, ``{"user_id": "customer",
+        "outcomes.timestamp": "bought_at"}``. ``visits`` (``user_id, timestamp``) and ``candidates`` (``item_id``,
+        optionally ``timestamp``, or both and ``user_id``) limit the cells that could have been recommended.
 
-        ``visits`` (``user_id, timestamp``) and ``candidates`` (``item_id``, optionally ``timestamp``, or
-        ``timestamp`` and ``user_id``) limit the cells that could have been recommended. Events in other cells are
-        counted and set aside, and propensities of 0 or 1 are legal there.
-
-        ``window=None``: the outcome of a cell is 1 if an outcome happened in its period, shown or not. Both arms
-        are measured over the same span, so that a difference between them is the effect and nothing else.
-
-        ``window="3 days"``: an outcome at s belongs to the latest impression at r of the same user and item with
-        r ≤ s ≤ r + window, and makes the cell of *that* impression positive, whatever period s lies in. An
-        outcome that no impression explains belongs to its own period if the item was not shown there (a control
-        row); if it was, it came too early or too late, is counted, and leaves the treated cell as it is. The arms
-        are then measured over different spans: choose a period about as long as the window.
-
-        ``combine``: the propensity of a cell with several events: "same" refuses values that differ, "any" is
-        1 − Π(1 − p) (each was a chance of its own), "first", "max". Treated rows have their propensity from the
-        impressions, control rows from the outcomes; a null there, or no such column, means "not recorded", and
-        ``taurank.propensity.estimate`` fills in only those.
-
-        ``users``, ``items``: a catalog larger than what occurs; ``id_types``: types of the ids of a CSV, as in
-        ``Log.read``. ``memory_limit`` ("2GB"; None: DuckDB's own, four fifths of the machine), ``threads`` and
-        ``temp_folder`` are for DuckDB's work; none of them changes the log.
+        ``users``, ``items``: a catalog larger than what occurs; ``id_types`` as in ``Log.read``. ``memory_limit``
+        ("2GB"), ``threads`` and ``temp_folder`` are for DuckDB's work; none of them changes the log.
         """
         from taurank.data.events.build import build_rows
         from taurank.data.events.periods import Periods, check_zone, read_window
@@ -192,29 +179,6 @@ class Log(CellTable):
         with open_database(memory_limit, threads, temp_folder) as database:
             return cls(**build_rows(database, tables, {"user_id": users, "item_id": items}, options))
 
-    @classmethod
-    def _from_source(
-        cls,
-        source: tables.Source,
-        given: tuple[Any, Any, Any],
-        id_types: Mapping[str, Any],
-        visits: Any,
-        candidates: Any,
-    ) -> Log:
-        if visits is None and candidates is None:
-            rows = read_cells(source, given, RULES, id_types=id_types)
-            eligibility = recorded_eligibility(source, rows.catalog)
-        else:
-            every = read_cells(source, given, (TREATED, OUTCOME, ANY_PROPENSITY, OUTCOME_VALUE), id_types=id_types)
-            rows, eligibility = eligible_rows(every, visits, candidates, given)
-        numbers, propensity = rows.numbers, rows.numbers.get("propensity")
-        if propensity is not None and np.isnan(propensity).all():
-            propensity = None
-        return cls(
-            rows.catalog, rows.user, rows.item, rows.time, numbers["treated"], numbers["outcome"], propensity,
-            rows.timed, value=numbers.get("value"), eligibility=eligibility,
-        )  # fmt: skip
-
     def __repr__(self) -> str:
         missing = self.n_without_propensity
         recorded = {0: "", len(self): ", no propensities"}.get(missing, f", {missing:,} rows without propensity")
@@ -225,46 +189,42 @@ class Log(CellTable):
 
     def equals(self, other: Log) -> bool:
         """Same catalog and same rows in the same order, bit for bit."""
-        if self.catalog != other.catalog or self.timed != other.timed:
+        if (self.catalog, self.timed) != (other.catalog, other.timed):
             return False
-        if not self.eligibility.equals(other.eligibility):
-            return False
-        names = ("user", "item", "time", "treated", "outcome", "propensity", "value")
-        pairs = [(getattr(self, name), getattr(other, name)) for name in names]
-        return all(
-            a is b is None or (a is not None and b is not None and np.array_equal(a, b, a.dtype.kind == "f"))
-            for a, b in pairs
+        mine, theirs = self.row_columns(), other.row_columns()
+        return (
+            self.eligibility.equals(other.eligibility)
+            and mine.keys() == theirs.keys()
+            and all(np.array_equal(values, theirs[name], values.dtype.kind == "f") for name, values in mine.items())
         )
 
     def describe(self) -> pd.Series[Any]:
         """What is in the log: sizes, how much was recommended, what happened in each arm."""
         import pandas as pd
 
-        positives = self.outcome == 1
+        limits, positives, propensity = self.eligibility, self.outcome == 1, self.propensity
         summary: dict[str, Any] = {
             "rows": len(self),
             "users": self.n_users,
             "items": self.n_items,
             "times": self.n_times,
-            **self._eligible_counts(),
+        }
+        if not limits.is_everything:
+            summary |= {
+                "eligible cells": limits.cells,
+                "treated, not eligible": limits.treated_outside,
+                "outcomes, not eligible": limits.outcomes_outside,
+            }
+        summary |= {
             "treated rows": int(np.count_nonzero(self.treated)),
-            "treated share of all cells"
-            if self.eligibility.is_everything
-            else "treated share of eligible": np.count_nonzero(self.treated) / self.cells,
+            f"treated share of {'all cells' if limits.is_everything else 'eligible'}": self.treated_share,
             "positives, treated": int(np.count_nonzero(positives & (self.treated == 1))),
             "positives, control": int(np.count_nonzero(positives & (self.treated == 0))),
-            "smallest propensity": None if self.propensity is None else np.nanmin(self.propensity, initial=1.0),
-            "largest propensity": None if self.propensity is None else np.nanmax(self.propensity, initial=0.0),
+            "smallest propensity": None if propensity is None else np.nanmin(propensity, initial=1.0),
+            "largest propensity": None if propensity is None else np.nanmax(propensity, initial=0.0),
             "rows without propensity": self.n_without_propensity,
         }
         return pd.Series(summary, dtype=object)
-
-    def _eligible_counts(self) -> dict[str, int]:
-        limits = self.eligibility
-        if limits.is_everything:
-            return {}
-        outside = {"treated, not eligible": limits.treated_outside, "outcomes, not eligible": limits.outcomes_outside}
-        return {"eligible cells": limits.cells, **outside}
 
     @property
     def n_without_propensity(self) -> int:
@@ -296,9 +256,7 @@ class Log(CellTable):
             raise InputError("propensities must be numbers, one per row.") from error
         if values.shape != (len(self),):
             raise InputError(f"propensities must have one number per row, shape ({len(self)},), got {values.shape}.")
-        wrong = PROPENSITY.wrong(values)
-        if wrong.any():
-            raise PROPENSITY.error(int(np.count_nonzero(wrong)), show(values[wrong][0]))
+        PROPENSITY.check(values)
         return replace(self, propensity=values)
 
     def take(self, rows: npt.NDArray[Any]) -> Log:
@@ -321,8 +279,13 @@ class Log(CellTable):
 
     def select(self, users: Any = None, items: Any = None, times: Any = None) -> Log:
         """The part of the log with these users, items and times; its catalog has just them, in this order."""
-        given = ((self.users, users), (self.items, items), (self.times, times))
-        return self.reindex(*(None if chosen is None else _chosen(ids, chosen) for ids, chosen in given))
+        chosen = []
+        for own, given in zip(self.catalog.lists, (users, items, times), strict=True):
+            wanted = own if given is None else Ids(given, own.column)
+            if not len(wanted):
+                raise InputError(f"select needs at least one {own.column}.")
+            chosen.append(own if given is None else Ids(own.decode(own.encode_known(wanted.values)), own.column))
+        return self.reindex(*chosen)
 
     def split(self, *, times: Any = None, share: float | None = None) -> tuple[Log, Log]:
         """An earlier and a later part: ``times`` is how many of the last times, or which, go into the later one.
@@ -359,7 +322,15 @@ class Log(CellTable):
             logs = [replace(log, catalog=replace(log.catalog, times=Ids([n], "time"))) for n, log in enumerate(logs)]
         ids = [old.extended(new) for old, new in zip(logs[0].catalog.lists, logs[1].catalog.lists, strict=True)]
         past, new = (log.reindex(*ids) for log in logs)
-        _check_new(past, new)
+        old_cells, new_cells = (log.catalog.cell_index(log.user, log.item, log.time) for log in (past, new))
+        again = np.flatnonzero(np.isin(new_cells, old_cells[np.isin(past.time, np.unique(new.time))]))
+        if len(again):  # what was learned from must not come again
+            codes = (new.user[again[0]], new.item[again[0]], new.time[again[0]])
+            example = ", ".join(ids.name(int(code)) for ids, code in zip(new.catalog.lists, codes, strict=True))
+            raise InputError(
+                f"{plural(len(again), 'row')} of the log repeat a (user_id, item_id, time) of the past log, for "
+                f"example ({example}); give only new rows."
+            )
         first, second = past.row_columns(), new.row_columns()
         columns: dict[str, Any] = {
             name: np.concatenate((first[name], second[name])) if name in first and name in second else None
@@ -380,24 +351,3 @@ class Log(CellTable):
     def numbers(self) -> dict[str, Numbers | None]:
         numbers = {"treated": self.treated, "outcome": self.outcome, "propensity": self.propensity}
         return numbers if self.value is None else {**numbers, "value": self.value}
-
-
-def _chosen(ids: Ids, chosen: Any) -> Ids:
-    wanted = Ids(chosen, ids.column)
-    if not len(wanted):
-        raise InputError(f"select needs at least one {ids.column}.")
-    return Ids(ids.decode(ids.encode_known(wanted.values)), ids.column)
-
-
-def _check_new(past: Log, log: Log) -> None:
-    """A cell has one row: what was learned from must not come again."""
-    old, new = (part.catalog.cell_index(part.user, part.item, part.time) for part in (past, log))
-    again = np.flatnonzero(np.isin(new, old[np.isin(past.time, np.unique(log.time))]))
-    if len(again):
-        row = again[0]
-        codes = (log.user[row], log.item[row], log.time[row])
-        example = ", ".join(ids.name(int(code)) for ids, code in zip(log.catalog.lists, codes, strict=True))
-        raise InputError(
-            f"{plural(len(again), 'row')} of the log repeat a (user_id, item_id, time) of the past log, for example "
-            f"({example}); give only new rows."
-        )

@@ -16,15 +16,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from taurank._types import Codes, Floats, Longs, Mask
-from taurank.data.cell_table import CATALOG_KEY, ELIGIBILITY_KEY, Numbers, eligibility_from_metadata, from_metadata
+from taurank._types import Codes, Floats, Mask
+from taurank.data.cell_table import CATALOG_KEY, ELIGIBILITY_KEY, Numbers, from_metadata
 from taurank.data.eligibility import Eligibility
-from taurank.data.ids import ID_COLUMNS, Catalog, Ids, match_type, narrow_integers, normalize, sorted_ids, typed_ids
+from taurank.data.ids import ID_COLUMNS, Catalog, Ids, sorted_ids, to_ids, typed_ids
 from taurank.data.tables import Source, open_table
 from taurank.errors import InputError, first_line, plural, show, together
 
-MERGE_AT = 1 << 16
+MERGE_AT = 1 << 16  # ids of batches that wait to be merged, at least
 RESEARCH_NAMES = {"user_id": "idx_user", "item_id": "idx_item", "time": "idx_time"}
+
+Given = tuple[Any, Any, Any]  # the caller's users, items and times
 
 
 @dataclass(frozen=True)
@@ -38,12 +40,11 @@ class ColumnRule:
     required: bool = True
     nullable: bool = False  # a null means "not recorded" and is stored as NaN
 
-    def wrong(self, values: Floats) -> Mask:
-        return ~np.asarray(self.is_right(values))
-
-    def error(self, count: int, example: str) -> InputError:
-        """The sentence about values that are not what they must be."""
-        return InputError(_wrong_values(self.column, self.must, count, example))
+    def check(self, values: Floats) -> None:
+        """Refuse numbers that are not what they must be."""
+        wrong = ~np.asarray(self.is_right(values))
+        if wrong.any():
+            raise InputError(_wrong_values(self.column, self.must, int(wrong.sum()), show(values[wrong][0])))
 
     def read(self, array: pa.Array, wrong_rows: WrongRows, rows_before: int, text: bool, label: str = "") -> Floats:
         """The numbers of a batch that begins after ``rows_before`` rows, NaN where a null is allowed.
@@ -57,7 +58,7 @@ class ColumnRule:
             wrong_rows.add_nulls(label, array, rows_before)
         known = array.drop_null() if array.null_count else array
         values = to_numbers(known, label, text)
-        wrong = self.wrong(values)
+        wrong = ~np.asarray(self.is_right(values))
         if wrong.any():
             wrong_rows.add(label, self.must, known, wrong)
             values = np.where(wrong, 0.0, values)
@@ -101,8 +102,7 @@ class WrongRows:
 
     def add(self, column: str, must: str, array: pa.Array, wrong: Mask) -> None:
         """Count the values of a batch that are not what they must be."""
-        if wrong.any():
-            self._add(column, must, int(np.count_nonzero(wrong)), show(array[int(wrong.argmax())]))
+        self._add(column, must, int(np.count_nonzero(wrong)), show(array[int(wrong.argmax())]))
 
     def _add(self, column: str, must: str, count: int, example: str) -> None:
         before, first = self._kinds.get((column, must), (0, example))
@@ -120,7 +120,7 @@ class WrongRows:
 
     def check(self) -> None:
         """Raise an error about all kinds of wrong rows, if there are any."""
-        if self:
+        if self._kinds:
             raise together(self.sentences())
 
 
@@ -167,91 +167,77 @@ class IdColumn:
     def __init__(self, label: str, wrong_rows: WrongRows) -> None:
         self.label, self.wrong_rows = label, wrong_rows
         self.n_rows = 0
-        self._ids: Any = None  # merged so far, an Arrow array from the first batch on
+        self._ids: pa.Array | None = None  # merged so far
         self._waiting: list[pa.Array] = []
         self._merged: list[Codes] = []  # position in _ids of each provisional code
         self._n_codes = 0
 
     def add(self, array: pa.Array) -> Codes:
-        """The provisional codes of one batch; rows with a null, which are counted, have code 0."""
-        ids, codes = _distinct(array, self.label)
-        null = np.asarray(ids.is_null(), dtype=bool)
-        if null.any():
-            self.wrong_rows.add_nulls(self.label, pa.array(codes, mask=null[codes]), self.n_rows)
-            codes = np.where(null[codes], 0, codes)
+        """The provisional codes of one batch; a row with a null, which is counted, has any code."""
+        encoded = to_ids(array, self.label).dictionary_encode()
+        self.wrong_rows.add_nulls(self.label, encoded.indices, self.n_rows)
         self.n_rows += len(array)
-        self._waiting.append(ids)
-        first, self._n_codes = self._n_codes, self._n_codes + len(ids)
+        codes = np.asarray(encoded.indices.fill_null(0)) + self._n_codes
+        self._waiting.append(encoded.dictionary)
+        self._n_codes += len(encoded.dictionary)
         if sum(map(len, self._waiting)) >= max(MERGE_AT, 0 if self._ids is None else len(self._ids)):
             self._merge()
-        return (codes + first).astype(np.int32)
+        return codes.astype(np.int32, copy=False)
 
     def finish(self) -> tuple[pa.Array, Codes]:
         """All distinct ids, and the position among them of every provisional code."""
         if self._waiting:
             self._merge()
-        return narrow_integers(self._ids), np.concatenate(self._merged)
+        return self._ids, np.concatenate(self._merged)
 
     def _merge(self) -> None:
         known = [] if self._ids is None else [self._ids]
+        parts = [*known, *self._waiting]
+        kinds = list(dict.fromkeys(part.type for part in parts if len(part))) or [parts[0].type]
+        if len(kinds) > 1:
+            raise InputError(
+                f"column '{self.label}' has type {kinds[0]} in one file and {kinds[1]} in another; give it one type."
+            )
         try:
-            parts = _of_one_type([*known, *self._waiting], self.label)
-            fresh = pa.concat_arrays(parts[len(known) :])
-            self._ids = pc.unique(pa.concat_arrays(parts))
+            fresh = pa.concat_arrays([part.cast(kinds[0]) for part in self._waiting])
+            self._ids = pc.unique(pa.concat_arrays([*(part.cast(kinds[0]) for part in known), fresh]))
         except pa.ArrowException as error:
             raise InputError(f"column '{self.label}' has more than 2 GiB of text; use shorter ids.") from error
         self._merged.append(np.asarray(pc.index_in(fresh, value_set=self._ids), dtype=np.int32))
         self._waiting = []
 
-    def catalog(
-        self, name: str, given: Any = None, recorded: pa.Array | None = None, text: bool = False, id_type: Any = None
-    ) -> tuple[Ids, Codes]:
-        """The catalog of the column, and the position in it of every provisional code (−1: not in it).
+    def encode(
+        self, codes: Codes, column: str, given: Any = None, recorded: pa.Array | None = None, *,
+        text: bool = False, id_type: Any = None, where: str = "",
+    ) -> tuple[Ids, Codes]:  # fmt: skip
+        """The catalog of the column, and the positions in it of rows with these provisional codes.
 
-        ``given`` is the caller's own list, and complete. ``recorded`` is what the files carry; ids that occur
-        beyond it follow it. Without either: the ids that occur, sorted. ``text`` says that the ids come from a CSV
-        and have no type yet; ``id_type`` is the one the caller asks for.
+        ``given`` is the caller's own list, and complete: a row outside it is refused. ``recorded`` is what the files
+        carry; ids that occur beyond it follow it. Without either: the ids that occur, sorted. ``text`` says that the
+        ids come from a CSV and have no type yet; ``id_type`` is the one the caller asks for.
         """
         values, merged = self.finish()
         known = given if given is not None else recorded
         if known is None:
-            values = typed_ids(values, id_type, name) if text or id_type else values
-            ids = Ids(sorted_ids(pc.unique(values)), name)
+            values = typed_ids(values, id_type, column) if text or id_type else values
+            ids = Ids(sorted_ids(pc.unique(values)), column)
         else:
-            ids = Ids(known, name)
-            values = typed_ids(values, ids.values.type, name) if text else match_type(values, ids)
+            ids = Ids(known, column)
+            values = typed_ids(values, ids.values.type, column) if text else ids.match_type(values)
             if given is None:
                 fresh = values.filter(pa.array(ids.encode(values) < 0))
-                ids = ids.extended(Ids(sorted_ids(fresh), name)) if len(fresh) else ids
-        return ids, ids.encode(values)[merged]
-
-
-def _distinct(array: pa.Array, label: str) -> tuple[pa.Array, Longs]:
-    """The distinct ids of a batch, a null among them if there is one, and the position of each row's."""
-    if not pa.types.is_dictionary(array.type):
-        encoded = normalize(array, label).dictionary_encode("encode")
-        return encoded.dictionary, np.asarray(encoded.indices, dtype=np.int64)
-    size = len(array.dictionary)
-    indices = np.asarray(array.indices.cast(pa.int64()).fill_null(size))
-    used, codes = np.unique(indices, return_inverse=True)  # a dictionary may list ids that no row has
-    return normalize(array.dictionary.take(pa.array(used, mask=used == size)), label), codes.astype(np.int64)
-
-
-def _of_one_type(parts: list[pa.Array], label: str) -> list[pa.Array]:
-    """Parts of a column in one type; int64 and uint64 are both integers, anything else must be the same."""
-    kinds = list(dict.fromkeys(part.type for part in parts if len(part)))
-    if len(kinds) <= 1:
-        return [part.cast(kinds[0]) if kinds and part.type != kinds[0] else part for part in parts]
-    if all(pa.types.is_integer(kind) for kind in kinds):
-        for kind in (pa.int64(), pa.uint64()):
-            try:
-                return [part.cast(kind) for part in parts]
-            except pa.ArrowInvalid:
-                pass
-    raise InputError(f"column '{label}' has type {kinds[0]} in one file and {kinds[1]} in another; give it one type.")
-
-
-Given = tuple[Any, Any, Any]  # the caller's users, items and times
+                ids = ids.extended(Ids(sorted_ids(fresh), column))
+        positions = ids.encode(values)
+        rows = positions[merged][codes]
+        if (positions < 0).any():
+            n = int(np.count_nonzero(rows < 0))
+            what = {"user_id": "a user_id that is not in users=", "item_id": "an item_id that is not in items="}
+            raise InputError(
+                f"{where}{plural(n, 'row')} {'has' if n == 1 else 'have'} "
+                f"{what.get(column, 'a time that is not in times=')} ({plural(len(ids), 'id')}), for example "
+                f"{show(values[int(np.argmax(positions < 0))])}; add it there or drop these rows."
+            )
+        return ids, rows
 
 
 @dataclass(frozen=True)
@@ -281,28 +267,56 @@ def read_cells(
     rules = list(rules)
     if id_types is not None and not (isinstance(id_types, Mapping) and set(id_types) <= set(ID_COLUMNS)):
         raise InputError(f"id_types maps {', '.join(ID_COLUMNS)} to types such as 'string', got {id_types!r}.")
-    table = _walk(source, _locate(source, rules, renames or {}), rules)
-    recorded = recorded_ids(source)
-    lists, rows = {}, {}
-    for column, own, known in zip(ID_COLUMNS, given, recorded, strict=True):
-        if column in table.ids:
-            lists[column], rows[column] = table.encode(column, own, known, (id_types or {}).get(column))
-    timed = "time" in lists
+    ids, columns = _walk(source, _locate(source, rules, renames or {}), rules)
+    timed, lists = "time" in ids, {}
+    for column, own, known in zip(ID_COLUMNS, given, recorded_ids(source), strict=True):
+        if column in ids:
+            lists[column], columns[column] = ids[column].encode(
+                columns[column], column, own, known, text=source.text, id_type=(id_types or {}).get(column)
+            )
+        else:
+            lists[column] = single_time(own, known)
+            columns[column] = np.zeros(len(columns["user_id"]), np.int32)
+    catalog = Catalog(*lists.values())
+    codes = (columns.pop("user_id"), columns.pop("item_id"), columns.pop("time"))
+    key = catalog.cell_index(*codes)
+    key.sort()
+    again = key[1:] == key[:-1]
+    if again.any():
+        raise _repeated_cells(catalog, int(key[1:][again][0]), int(np.count_nonzero(again)), timed)
+    return Rows(catalog, *codes, timed, columns)
+
+
+def single_time(times: Any, recorded: pa.Array | None) -> Ids:
+    """Without a time column all rows belong to one time."""
+    if times is None:
+        return Ids([0] if recorded is None or len(recorded) != 1 else recorded, "time")
+    ids = Ids(times, "time")
+    if len(ids) != 1:
+        raise InputError(f"times= has {len(ids):,} times, but there is no column 'time'.")
+    return ids
+
+
+def _repeated_cells(catalog: Catalog, cell: int, count: int, timed: bool) -> InputError:
+    """One cell, one row: the error about the same user, item and time in several rows."""
+    time, pair = divmod(cell, catalog.n_users * catalog.n_items)
+    codes = (*divmod(pair, catalog.n_items), time)
+    named = {ids.column: ids.name(code) for ids, code in zip(catalog.lists, codes, strict=True)}
     if not timed:
-        lists["time"] = _single_time(given[2], recorded[2])
-        rows["time"] = np.zeros(len(rows["user_id"]), np.int32)
-    catalog = Catalog(*(lists[column] for column in ID_COLUMNS))
-    codes = (rows["user_id"], rows["item_id"], rows["time"])
-    _check_repeated(catalog, *codes, timed)
-    return Rows(catalog, *codes, timed, table.numbers)
+        del named["time"]
+    return InputError(
+        f"{plural(count, 'row')} {'repeats' if count == 1 else 'repeat'} an earlier ({', '.join(named)}), "
+        f"for example ({', '.join(named.values())}); keep one of each."
+    )
 
 
 def read_ids(source: Source, column: str) -> pa.Array:
     """One id column of a table, row by row, checked and typed like those of a log."""
     if column not in source.columns:
         raise InputError(f"{source.name} has no column '{column}'; found: {', '.join(source.columns)}.")
-    ids, codes = _walk(source, {column: column}).encode(column, None, None, None)
-    return ids.decode(codes)
+    columns, codes = _walk(source, {column: column})
+    ids, rows = columns[column].encode(codes[column], column, text=source.text)
+    return ids.decode(rows)
 
 
 def eligible_rows(rows: Rows, visits: Any, candidates: Any, given: Given) -> tuple[Rows, Eligibility]:
@@ -311,11 +325,26 @@ def eligible_rows(rows: Rows, visits: Any, candidates: Any, given: Given) -> tup
     Where ``given`` has no list, ids that occur in a table only follow those of the log. Rows outside are counted,
     and may have any propensity from 0 to 1.
     """
-    catalog, tables = rows.catalog, {}
-    for name, data in (("visits", visits), ("candidates", candidates)):
-        if data is not None:
-            catalog, tables[name] = _read_limits(name, data, catalog, rows.timed, given)
+    lists, tables = dict(zip(ID_COLUMNS, rows.catalog.lists, strict=True)), {}
+    for name, data, needed in (("visits", visits, "user_id"), ("candidates", candidates, "item_id")):
+        if data is None:
+            continue
+        source = open_table(data)
+        if needed not in source.columns:
+            raise InputError(f"the {name} have no column '{needed}'; found: {', '.join(source.columns)}.")
+        if "time" in source.columns and not rows.timed:
+            raise InputError(f"the {name} have a column 'time', but the log has none.")
+        wanted = {own: own for own in ID_COLUMNS if own in source.columns and (name, own) != ("visits", "item_id")}
+        ids, tables[name] = _walk(replace(source, name=f"the table of {name}"), wanted)
+        for column, own in zip(ID_COLUMNS, given, strict=True):
+            if column in wanted:
+                known = lists[column].values
+                lists[column], tables[name][column] = ids[column].encode(
+                    tables[name][column], column, None if own is None else known, known, text=source.text,
+                    where=f"{name}: ",
+                )  # fmt: skip
     visit, candidate = tables.get("visits"), tables.get("candidates")
+    catalog = Catalog(*lists.values())
     eligible = Eligibility.from_positions(
         catalog,
         None if visit is None else (visit["user_id"], visit.get("time")),
@@ -327,75 +356,34 @@ def eligible_rows(rows: Rows, visits: Any, candidates: Any, given: Given) -> tup
     treated, outcome = (int(np.count_nonzero(rows.numbers[name][~inside])) for name in ("treated", "outcome"))
     numbers = {name: values[inside] for name, values in rows.numbers.items()}
     propensity = numbers.get("propensity", np.empty(0))
-    wrong = propensity[PROPENSITY.wrong(propensity) & ~np.isnan(propensity)]
-    if len(wrong):
-        rule = replace(PROPENSITY, must=f"{PROPENSITY.must} in eligible cells")
-        raise rule.error(len(wrong), show(wrong[0]))
+    replace(PROPENSITY, must=f"{PROPENSITY.must} in eligible cells").check(propensity[~np.isnan(propensity)])
     kept = Rows(catalog, rows.user[inside], rows.item[inside], rows.time[inside], rows.timed, numbers)
     return kept, replace(eligible, treated_outside=treated, outcomes_outside=outcome)
 
 
-def _read_limits(
-    name: str, data: Any, catalog: Catalog, timed: bool, given: Given
-) -> tuple[Catalog, dict[str, Codes]]:
-    """A table of visits or candidates as positions in a catalog that has its ids."""
-    source = open_table(data)
-    needed = {"visits": "user_id", "candidates": "item_id"}[name]
-    if needed not in source.columns:
-        raise InputError(f"the {name} have no column '{needed}'; found: {', '.join(source.columns)}.")
-    if "time" in source.columns and not timed:
-        raise InputError(f"the {name} have a column 'time', but the log has none.")
-    wanted = [column for column in ID_COLUMNS if column in source.columns and (name, column) != ("visits", "item_id")]
-    table = _walk(replace(source, name=f"the table of {name}"), {column: column for column in wanted})
-    lists, codes = dict(zip(ID_COLUMNS, catalog.lists, strict=True)), {}
-    for column, own in zip(ID_COLUMNS, given, strict=True):
-        if column in wanted:
-            known = lists[column].values
-            fixed = None if own is None else known
-            lists[column], codes[column] = table.encode(column, fixed, known, None, f"{name}: ")
-    return Catalog(*lists.values()), codes
-
-
-@dataclass(frozen=True)
-class _Walked:
-    """The columns of a source: ids, provisional codes of their rows, and numbers."""
-
-    source: Source
-    ids: dict[str, IdColumn]
-    codes: dict[str, Codes]
-    numbers: dict[str, Numbers]
-
-    def encode(self, column: str, given: Any, known: Any, id_type: Any, where: str = "") -> tuple[Ids, Codes]:
-        """The catalog of a column and the position of every row in it; an id outside the catalog is refused."""
-        ids, positions = self.ids[column].catalog(column, given, known, self.source.text, id_type)
-        rows = positions[self.codes.pop(column)]
-        if (rows < 0).any():
-            values, merged = self.ids[column].finish()
-            example = values[int(merged[int(np.argmax(positions < 0))])]
-            raise InputError(f"{where}{ids.unknown(int(np.count_nonzero(rows < 0)), example)}")
-        return ids, rows
-
-
-def _walk(source: Source, names: Mapping[str, str], rules: Iterable[ColumnRule] = ()) -> _Walked:
-    """All rows of some columns; wrong rows are refused when all have been read."""
+def _walk(
+    source: Source, names: Mapping[str, str], rules: Iterable[ColumnRule] = ()
+) -> tuple[dict[str, IdColumn], dict[str, Any]]:
+    """The columns of ids, and for all rows their provisional codes or numbers; refuses wrong rows at the end."""
     wrong_rows = WrongRows()
-    checked = [rule for rule in rules if rule.column in names]
-    ids = {column: IdColumn(column, wrong_rows) for column in names if column not in {r.column for r in checked}}
+    checked = {rule.column: rule for rule in rules if rule.column in names}
+    ids = {column: IdColumn(column, wrong_rows) for column in names if column not in checked}
     parts: dict[str, list[Any]] = {column: [] for column in names}
     n_rows = 0
     for batch in source.batches(names.values()):
-        for column, reader in ids.items():
-            parts[column].append(reader.add(batch.column(names[column])))
-        for rule in checked:
-            array = source.numerals(batch.column(names[rule.column]))
-            numbers = rule.read(array, wrong_rows, n_rows, source.text)
-            parts[rule.column].append(numbers.astype(rule.dtype, copy=False))
+        for column, name in names.items():
+            array = batch.column(name)
+            if column in ids:
+                parts[column].append(ids[column].add(array))
+            else:
+                rule = checked[column]
+                numbers = rule.read(source.numerals(array), wrong_rows, n_rows, source.text)
+                parts[column].append(numbers.astype(rule.dtype, copy=False))
         n_rows += batch.num_rows
     wrong_rows.check()
     if not n_rows:
         raise InputError(f"{source.name} has no rows.")
-    columns = {column: np.concatenate(parts.pop(column)) for column in names}
-    return _Walked(source, ids, columns, {rule.column: columns.pop(rule.column) for rule in checked})
+    return ids, {column: np.concatenate(parts.pop(column)) for column in names}
 
 
 def _locate(source: Source, rules: list[ColumnRule], renames: Mapping[str, str]) -> dict[str, str]:
@@ -420,59 +408,31 @@ def _locate(source: Source, rules: list[ColumnRule], renames: Mapping[str, str])
 
 def recorded_ids(source: Source) -> list[pa.Array | None]:
     """The catalog that files written by ``Log.write`` carry; of several files, their union in order."""
+    texts = dict.fromkeys(metadata[CATALOG_KEY] for metadata in source.metadata if CATALOG_KEY in metadata)
+    catalogs = [_recorded(source, {CATALOG_KEY: text})[0] for text in texts]
+    if not catalogs:
+        return [None, None, None]
     try:
-        texts = dict.fromkeys(metadata.get(CATALOG_KEY) for metadata in source.metadata)
-        catalogs = [from_metadata({CATALOG_KEY: text}) for text in texts if text is not None]
-        lists = [catalog.lists for catalog in catalogs if catalog is not None]
-        return [pc.unique(pa.concat_arrays([ids.values for ids in same])) for same in zip(*lists, strict=True)] or [
-            None
-        ] * 3
-    except (InputError, pa.ArrowException) as error:
-        raise InputError(f"{source.name} has a catalog that cannot be used: {first_line(error)}.") from error
+        lists = zip(*(catalog.lists for catalog in catalogs), strict=True)
+        return [pc.unique(pa.concat_arrays([ids.values for ids in same])) for same in lists]
+    except pa.ArrowException as error:
+        raise InputError(f"{source.name} have ids of different types ({first_line(error)}).") from error
 
 
 def recorded_eligibility(source: Source, catalog: Catalog) -> Eligibility:
     """The eligible cells that files written by ``Log.write`` carry, at their positions in ``catalog``."""
-    recorded = {(m.get(CATALOG_KEY), m.get(ELIGIBILITY_KEY)): m for m in source.metadata if ELIGIBILITY_KEY in m}
-    if not recorded:
+    limited = [metadata for metadata in source.metadata if ELIGIBILITY_KEY in metadata]
+    if not limited:
         return Eligibility.everything(catalog)
-    if len(recorded) > 1 or not all(ELIGIBILITY_KEY in metadata for metadata in source.metadata):
+    texts = {(metadata.get(CATALOG_KEY), metadata[ELIGIBILITY_KEY]) for metadata in limited}
+    if len(texts) > 1 or len(limited) < len(source.metadata):
         raise InputError(f"{source.name} have different eligible cells; read them one at a time.")
-    (metadata,) = recorded.values()
-    try:
-        own = from_metadata(metadata)
-        if own is None:
-            return Eligibility.everything(catalog)
-        eligibility = eligibility_from_metadata(metadata, own)
-    except InputError as error:
-        raise InputError(f"{source.name} cannot be used: {first_line(error)}.") from error
+    own, eligibility = _recorded(source, limited[0])
     return eligibility if own == catalog else eligibility.reindex(catalog, *own.positions_in(catalog))
 
 
-def _single_time(times: Any, recorded: pa.Array | None) -> Ids:
-    """Without a time column all rows belong to one time."""
-    if times is None:
-        return Ids([0] if recorded is None or len(recorded) != 1 else recorded, "time")
-    ids = Ids(times, "time")
-    if len(ids) != 1:
-        raise InputError(f"times= has {len(ids):,} times, but there is no column 'time'.")
-    return ids
-
-
-def _check_repeated(catalog: Catalog, user: Codes, item: Codes, time: Codes, timed: bool) -> None:
-    """One cell, one row: the same user, item and time twice is an error."""
-    key = catalog.cell_index(user, item, time)
-    key.sort()
-    again = key[1:] == key[:-1]
-    if not again.any():
-        return
-    first_time, pair = divmod(int(key[1:][again][0]), catalog.n_users * catalog.n_items)
-    codes = (*divmod(pair, catalog.n_items), first_time)
-    named = {ids.column: ids.name(code) for ids, code in zip(catalog.lists, codes, strict=True)}
-    if not timed:
-        del named["time"]
-    count = int(np.count_nonzero(again))
-    raise InputError(
-        f"{plural(count, 'row')} {'repeats' if count == 1 else 'repeat'} an earlier ({', '.join(named)}), "
-        f"for example ({', '.join(named.values())}); keep one of each."
-    )
+def _recorded(source: Source, metadata: Mapping[bytes, bytes]) -> tuple[Catalog, Eligibility]:
+    try:
+        return from_metadata(metadata)
+    except InputError as error:
+        raise InputError(f"{source.name} cannot be used: {first_line(error)}.") from error

@@ -1,4 +1,4 @@
-"""Tables from anywhere: frames of any library and files of any number, as a stream of Arrow batches.
+"""Tables in and out: frames of any library and files of any number, as streams of Arrow batches.
 
 Frames come in as pandas, Polars or PyArrow; files as Parquet or CSV, one file, a glob or a folder. A CSV has
 commas, semicolons or tabs; it is read as text and typed later: a type is decided on the whole column, never guessed
@@ -7,10 +7,11 @@ from its first rows.
 
 from __future__ import annotations
 
+import csv
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,10 @@ from taurank.errors import InputError, first_line
 BATCH_ROWS = 1 << 20
 CSV_BLOCK_BYTES = 16 << 20
 HEADER_BYTES = 1 << 16
+MIN_ROWS_PER_GROUP = 1 << 16  # small row groups are slow to read
+
+AnyPath = str | os.PathLike[str]
+Stream = tuple[pa.Schema, Iterable[pa.RecordBatch]]
 
 
 @dataclass(frozen=True)
@@ -34,9 +39,9 @@ class Source:
 
     name: str
     columns: tuple[str, ...]
-    walk: Any  # columns -> iterator of record batches
+    walk: Callable[[list[str]], Iterator[pa.RecordBatch]]  # the batches with these columns
     text: bool = False  # a CSV: every value arrives as text
-    metadata: tuple[Mapping[bytes, bytes], ...] = field(default=())
+    metadata: tuple[Mapping[bytes, bytes], ...] = ()  # of each file
     decimal_comma: bool = False  # a CSV with semicolons, in which a number may be written 0,25
 
     def __post_init__(self) -> None:
@@ -67,19 +72,19 @@ class Source:
 
 
 def open_table(data: Any) -> Source:
-    """A frame, or the files behind a path."""
-    return from_files(data) if isinstance(data, (str, os.PathLike)) else from_frame(data)
-
-
-def from_frame(frame: Any) -> Source:
-    """A pandas, Polars (lazy too) or PyArrow table as a source."""
-    table = to_arrow(frame)
-
-    def walk(columns: list[str]) -> Iterator[pa.RecordBatch]:
-        return iter(table.select(columns).to_batches(max_chunksize=BATCH_ROWS))
-
-    metadata = (dict(table.schema.metadata or {}),) if isinstance(frame, pa.Table) else ()
-    return Source("the frame", tuple(table.column_names), walk, metadata=metadata)
+    """A pandas, Polars (lazy too) or PyArrow table, or the files behind a path: one file, a glob or a folder."""
+    if not isinstance(data, (str, os.PathLike)):
+        table = to_arrow(data)
+        metadata = (dict(table.schema.metadata or {}),) if isinstance(data, pa.Table) else ()
+        return Source(
+            "the frame", tuple(table.column_names),
+            lambda columns: iter(table.select(columns).to_batches(max_chunksize=BATCH_ROWS)), metadata=metadata,
+        )  # fmt: skip
+    files = find_files(data)
+    kinds = {kind_of(file) for file in files}
+    if len(kinds) > 1:
+        raise InputError(f"'{data}' mixes Parquet and CSV files; read one kind at a time.")
+    return _open_csv(files) if kinds == {"CSV"} else _open_parquet(files)
 
 
 def to_arrow(frame: Any) -> pa.Table:
@@ -95,16 +100,7 @@ def to_arrow(frame: Any) -> pa.Table:
         raise InputError(f"the frame cannot be read: {first_line(error)}.") from error
 
 
-def from_files(path: str | os.PathLike[str]) -> Source:
-    """A Parquet or CSV file, a glob, or a folder of them, as one source."""
-    files = find_files(path)
-    kinds = {kind_of(file) for file in files}
-    if len(kinds) > 1:
-        raise InputError(f"'{path}' mixes Parquet and CSV files; read one kind at a time.")
-    return _from_csv(files) if kinds == {"CSV"} else _from_parquet(files)
-
-
-def _from_parquet(files: list[Path]) -> Source:
+def _open_parquet(files: list[Path]) -> Source:
     schemas = []
     for file in files:
         try:
@@ -124,21 +120,14 @@ def _from_parquet(files: list[Path]) -> Source:
     return Source(*_one_table(files, [schema.names for schema in schemas]), walk, metadata=metadata)
 
 
-def _from_csv(files: list[Path]) -> Source:
-    delimiters = [_delimiter(file) for file in files]
-    read = pa.csv.ReadOptions(block_size=CSV_BLOCK_BYTES)
-    headers = []
-    for file, delimiter in zip(files, delimiters, strict=True):
-        try:
-            with pa.csv.open_csv(file, read, pa.csv.ParseOptions(delimiter=delimiter)) as reader:
-                headers.append(reader.schema.names)
-        except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-            raise InputError(f"'{file}' is not a readable CSV: {reason(error)}.") from error
+def _open_csv(files: list[Path]) -> Source:
+    delimiters, headers = zip(*(_header(file) for file in files), strict=True)
     name, columns = _one_table(files, headers)
 
     def walk(wanted: list[str]) -> Iterator[pa.RecordBatch]:
+        read = pa.csv.ReadOptions(block_size=CSV_BLOCK_BYTES)
         convert = pa.csv.ConvertOptions(
-            column_types={name: pa.string() for name in columns},
+            column_types=dict.fromkeys(columns, pa.string()),
             include_columns=wanted,
             null_values=[""],
             strings_can_be_null=True,
@@ -152,22 +141,24 @@ def _from_csv(files: list[Path]) -> Source:
     return Source(name, columns, walk, text=True, decimal_comma=set(delimiters) == {";"})
 
 
-def _delimiter(file: Path) -> str:
-    """What separates the columns: the one of comma, semicolon and tab that the header has most of."""
+def _header(file: Path) -> tuple[str, list[str]]:
+    """What separates the columns, of comma, semicolon and tab what the header has most of, and their names."""
     try:
         with pa.input_stream(file, compression="gzip" if file.suffix.lower() == ".gz" else None) as stream:
             start = stream.read(HEADER_BYTES)
-    except (pa.ArrowException, OSError) as error:
+        if start[:4] == b"PAR1":
+            raise InputError(f"'{file}' is named .csv but is a Parquet file; rename it to .parquet.")
+        if not start.strip():
+            raise InputError(f"'{file}' is empty; a CSV needs a header line.")
+        header = start.lstrip(b"\r\n").splitlines()[0].decode("utf-8-sig")
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise InputError(f"'{file}' is not a readable CSV: {reason(error)}.") from error
-    if start[:4] == b"PAR1":
-        raise InputError(f"'{file}' is named .csv but is a Parquet file; rename it to .parquet.")
-    if not start:
-        raise InputError(f"'{file}' is empty; a CSV needs a header line.")
-    plain = b"".join(start.split(b"\n")[0].split(b'"')[::2])  # without what is quoted
-    return max(",;\t", key=lambda delimiter: plain.count(delimiter.encode()))  # a comma if it has none
+    plain = "".join(header.split('"')[::2])  # without what is quoted
+    delimiter = max(",;\t", key=plain.count)  # a comma if it has none
+    return delimiter, next(csv.reader([header], delimiter=delimiter))
 
 
-def _one_table(files: list[Path], columns: list[Sequence[str]]) -> tuple[str, tuple[str, ...]]:
+def _one_table(files: list[Path], columns: Sequence[Sequence[str]]) -> tuple[str, tuple[str, ...]]:
     """The name and the columns of files that must all have the same columns."""
     for file, names in zip(files, columns, strict=True):
         if set(names) != set(columns[0]):
@@ -177,11 +168,6 @@ def _one_table(files: list[Path], columns: list[Sequence[str]]) -> tuple[str, tu
     return name, tuple(columns[0])
 
 
-AnyPath = str | os.PathLike[str]
-_ROWS_PER_GROUP = 1 << 16
-Stream = tuple[pa.Schema, Iterable[pa.RecordBatch]]
-
-
 def write_batches(path: AnyPath, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
     """Write a stream of batches as Parquet or CSV, by the name of the file, and never half of it."""
     write_together([(path, (schema, batches))])
@@ -189,39 +175,25 @@ def write_batches(path: AnyPath, schema: pa.Schema, batches: Iterable[pa.RecordB
 
 def write_together(tables: Sequence[tuple[AnyPath, Stream]]) -> None:
     """Write several files: all of them, or none if one of them cannot be written."""
-    kinds = [_kind(path) for path, _ in tables]
+    for path, _ in tables:
+        kind_of(check_target(path))
+        if Path(path).suffix.lower() == ".gz":
+            raise InputError(f"'{path}': writing compressed CSV is not supported; use .csv or .parquet.")
     with ExitStack() as stack:
-        for (path, (schema, batches)), kind in zip(tables, kinds, strict=True):
-            _write(path, kind, stack.enter_context(atomic_path(path)), schema, batches)
-
-
-def _kind(path: AnyPath) -> str:
-    kind = kind_of(check_target(path))
-    if Path(path).suffix.lower() == ".gz":
-        raise InputError(f"'{path}': writing compressed CSV is not supported; use .csv or .parquet.")
-    return kind
-
-
-def _write(path: AnyPath, kind: str, temporary: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
-    try:
-        with _writer(kind, temporary, schema) as writer:
-            for table in _gathered(schema, batches):
-                writer.write_table(table)
-    except pa.ArrowException as error:
-        raise InputError(f"'{path}' cannot be written: {first_line(error)}.") from error
-
-
-def _gathered(schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """Tables of at least so many rows: each becomes a row group of its own, and small ones are slow to read."""
-    waiting, rows = [], 0
-    for batch in batches:
-        waiting.append(batch)
-        rows += batch.num_rows
-        if rows >= _ROWS_PER_GROUP:
-            yield pa.Table.from_batches(waiting, schema)
-            waiting, rows = [], 0
-    if waiting:
-        yield pa.Table.from_batches(waiting, schema)
+        for path, (schema, batches) in tables:
+            temporary = stack.enter_context(atomic_path(path))
+            try:
+                with _writer(kind_of(Path(path)), temporary, schema) as writer:
+                    waiting: list[pa.RecordBatch] = []
+                    for batch in batches:
+                        waiting.append(batch)
+                        if sum(map(len, waiting)) >= MIN_ROWS_PER_GROUP:
+                            writer.write_table(pa.Table.from_batches(waiting, schema))
+                            waiting = []
+                    if waiting:
+                        writer.write_table(pa.Table.from_batches(waiting, schema))
+            except pa.ArrowException as error:
+                raise InputError(f"'{path}' cannot be written: {first_line(error)}.") from error
 
 
 def _writer(kind: str, path: Path, schema: pa.Schema) -> Any:

@@ -183,7 +183,7 @@ class Gains(CellTable):
         (``idx_user, idx_item, idx_time, causal_effect``) is read too. ``name`` labels the values, ``kind``
         declares them "effect" or "outcome".
         """
-        return cls._from_source(tables.from_frame(frame), (users, items, times), {}, name, kind)
+        return cls._from_source(tables.open_table(frame), (users, items, times), {}, name, kind)
 
     @classmethod
     def read(
@@ -198,7 +198,7 @@ class Gains(CellTable):
         kind: Kind | None = None,
     ) -> Gains:
         """Gains from Parquet or CSV: one file, a glob or a folder; see ``Log.read``."""
-        return cls._from_source(tables.from_files(path), (users, items, times), id_types or {}, name, kind)
+        return cls._from_source(tables.open_table(path), (users, items, times), id_types or {}, name, kind)
 
     @classmethod
     def _from_source(

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from taurank.data.log import Log
 from taurank.data.reader import read_ids
-from taurank.data.tables import Source, from_files
+from taurank.data.tables import Source, open_table
 from taurank.errors import InputError, first_line, plural, show
 from taurank.evaluation.evaluate import segments_of
 from taurank.evaluation.ranking_tables import TableRanker
@@ -64,7 +64,7 @@ def read_table(
     path: Path, config: PilotConfig, needed: tuple[str, ...], optional: tuple[str, ...] = ()
 ) -> pd.DataFrame:
     """These columns of a small table, by our names; ``[columns]`` has theirs where the table lacks ours."""
-    source = from_files(path)
+    source = open_table(path)
     names = {
         name: name if name in source.columns else config.columns.get(name, name) for name in (*needed, *optional)
     }

@@ -9,7 +9,6 @@ Every sentence of a diagnosis follows from a figure and a threshold below; none 
 
 from __future__ import annotations
 
-import os
 import shutil
 import textwrap
 from collections.abc import Iterator
@@ -377,7 +376,7 @@ def _known_cells(log: Log, propensity: Floats, cells: Any) -> tuple[Floats, Bits
     """Propensity and treatment of cells that were not chosen by what happened there, if there are such."""
     if cells is None:
         return (propensity, log.treated) if len(log) == log.cells else None
-    source = tables.from_files(cells) if isinstance(cells, (str, os.PathLike)) else tables.from_frame(cells)
+    source = tables.open_table(cells)
     ids = (log.users.values, log.items.values, log.times.values)
     given = read_cells(source, ids, [replace(PROPENSITY, required=True)])
     key = log.catalog.cell_index(given.user, given.item, given.time)
