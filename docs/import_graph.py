@@ -31,11 +31,11 @@ def rooms() -> Rooms:
 
 
 def room_of(module: str) -> str:
-    """ "taurank.data.log" is in the room data; single modules whose names begin with "_", and errors, are helpers."""
+    """ "taurank.data.log" is in the room data; modules with names that begin with "_", errors and toml are helpers."""
     name = module.split(".")[1]
     if name == "__main__":
         return "cli"
-    return HELPERS if name.startswith("_") or name == "errors" else name
+    return HELPERS if name.startswith("_") or name in ("errors", "toml") else name
 
 
 def drawing(imports: Rooms) -> str:

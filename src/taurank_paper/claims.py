@@ -1,45 +1,41 @@
 """The claims of the paper's section 5, and whether a run reproduces them: one row per claim.
 
 A claim has an id, the claim in words, the section of the paper, the experiment it needs, the criterion in words, and
-a function from the table of the experiment to one partial result per dataset. There are three kinds of criteria:
-*winners* score higher than losers, the *best value* of something varied is where the paper says, and a *ratio* is
-small or large enough. A claim is not reproduced if one dataset is clearly against it, reproduced if all are clearly
-for it, and inconclusive otherwise. The same criteria are applied to the paper's own printed figures.
+the criterion itself: a function from the rows of one part of the experiment's table, mostly a dataset, to a sign and
+its figures. There are three kinds of criteria: *winners* score higher than losers, the *best value* of something
+varied is where the paper says, and a *ratio* is small or large enough. A claim is not reproduced if one part is
+clearly against it, reproduced if all are clearly for it, and inconclusive otherwise. The same criteria are applied to
+the paper's own printed figures.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, fields
 from functools import partial
+from typing import NamedTuple
 
+import numpy as np
 import pandas as pd
 
-from taurank_paper import printed
-from taurank_paper.comparison import (
-    DATASETS,
-    SIGNS,
-    Assessment,
-    DatasetKey,
-    Frames,
-    PartialResult,
-    Score,
-    aggregate,
-    best,
-    compare,
-    compare_by,
-    compare_methods,
-    dlce_rows,
-    format_score,
-    lookup,
-    majority,
-    method_name,
-    paper_datasets,
-    rows_of,
-    weeks_of,
-)
+from taurank_paper.folder import Frames, printed
 from taurank_paper.plan import ASSIGNMENTS, ITEMS, LIMITS
-from taurank_paper.printed import METRICS
+from taurank_paper.scores import (
+    DATASETS,
+    METRICS,
+    SIGNS,
+    DatasetKey,
+    Score,
+    best,
+    by,
+    compare,
+    datasets_of,
+    format_score,
+    larger_is_better,
+    lookup,
+    method_name,
+    where,
+)
 
 VERDICTS = {True: "reproduced", False: "not reproduced", None: "inconclusive"}
 NOT_PRINTED = "no figures printed"
@@ -51,19 +47,73 @@ PAPER_FACTORS = {"original": 200.0, "personalized": 400.0}  # d at which the pap
 ALIKE = 0.05  # relative difference of two losses that is negligible
 AROUND = 10**0.5  # a cap is around another if it is at most half a decade away: one step of the grid
 
-Curve = tuple[DatasetKey, str]  # a dataset and the metric of DLCE there, by cap
+Part = Mapping[str, str]  # columns of a table and their values
+Answer = tuple[int | None, str]  # for the claim (1), within noise (0), against it (-1), or no scores; and the figures
+
+
+class PartialResult(NamedTuple):
+    """What one part of a table says about a claim."""
+
+    label: str
+    sign: int | None
+    figures: str
+
+
+class Assessment(NamedTuple):
+    """Whether a claim is reproduced (None: inconclusive), the figures, one line per part, and a remark."""
+
+    reproduced: bool | None
+    figures: str = ""
+    remark: str = ""
+
+
+def aggregate(parts: Sequence[PartialResult]) -> Assessment:
+    """One part against a claim refutes it; all for it reproduce it."""
+    known = [part for part in parts if part.sign is not None]
+    missing = [part.label for part in parts if part.sign is None]
+    noisy = [part.label for part in known if part.sign == 0]
+    figures = "\n".join(f"{part.label}: {part.figures}" for part in known)
+    notes = [f"No figures for {', '.join(missing)}."] if missing else []
+    if any(part.sign == -1 for part in known):
+        return Assessment(False, figures, " ".join(notes))
+    if noisy:
+        notes.append(f"Within noise: {', '.join(noisy)}.")
+    return Assessment(None if missing or noisy or not known else True, figures, " ".join(notes))
+
+
+def mostly(parts: Sequence[PartialResult]) -> Assessment:
+    """Clearly better in more than half of all comparisons; against it: clearly worse in at least half."""
+    known, wins, losses = _count(parts)
+    count = f"clearly better in {wins}, clearly worse in {losses} of {len(known)} comparisons"
+    figures = _with_details(count, known)
+    if len(known) < len(parts):
+        return Assessment(None, figures, f"Only {len(known)} of {len(parts)} comparisons were made.")
+    return Assessment(True if 2 * wins > len(parts) else False if 2 * losses >= len(parts) else None, figures)
+
+
+def every_dataset(frame: pd.DataFrame) -> list[Part]:
+    """The paper's datasets that a frame has; without any, the first one, which then counts as missing."""
+    present = [dataset for dataset in datasets_of(frame) if dataset in DATASETS]
+    return on(present or DATASETS[:1])
+
+
+def on(datasets: Iterable[DatasetKey], metrics: Sequence[str] = ()) -> list[Part]:
+    """A part for each dataset, or for each dataset and metric."""
+    parts = [{"items": items, "setting": setting} for items, setting in datasets]
+    return [{**part, "metric": metric} for part in parts for metric in metrics] if metrics else [*parts]
 
 
 @dataclass(frozen=True)
 class Claim:
-    """One claim of the paper and the criterion for it."""
+    """One claim of the paper and the criterion for it: ``check`` looks at the rows of each of the ``parts``."""
 
     id: str
     claim: str
     where: str
     experiment: str
     criterion: str
-    parts: Callable[[pd.DataFrame], list[PartialResult]]
+    check: Callable[[pd.DataFrame], Answer]
+    parts: Sequence[Part] | Callable[[pd.DataFrame], Sequence[Part]] = every_dataset
     conclude: Callable[[Sequence[PartialResult]], Assessment] = aggregate
 
     def assess(self, frames: Frames) -> Assessment:
@@ -71,7 +121,14 @@ class Claim:
         frame = frames.get(self.experiment, pd.DataFrame())
         if frame.empty:
             return Assessment(None, "", f"The experiment {self.experiment} was not run.")
-        return self.conclude(self.parts(frame))
+        parts = self.parts(frame) if callable(self.parts) else self.parts
+        return self.conclude([PartialResult(_label(part), *self.check(where(frame, **part))) for part in parts])
+
+
+def _label(part: Part) -> str:
+    if "method" in part:
+        return method_name(part["method"])
+    return " ".join(part[column] for column in ("items", "setting") if column in part)
 
 
 @dataclass(frozen=True)
@@ -105,17 +162,15 @@ def check(
     """
     results = []
     for claim in CLAIMS:
-        here, in_paper = claim.assess(frames), claim.assess(printed.frames())
-        result = ClaimResult(
-            claim.id, claim.claim, claim.where, claim.criterion, VERDICTS[here.reproduced], here.reproduced,
-            here.figures, here.remark,
+        here, in_paper = claim.assess(frames), claim.assess(printed())
+        there = claim.assess(authors) if authors and claim.experiment in authors else None
+        results.append(ClaimResult(
+            claim.id, claim.claim, claim.where, claim.criterion, VERDICTS[here.reproduced], *here,
             explanation=(explanations or {}).get(claim.id, "") if here.reproduced is False else "",
             paper=VERDICTS[in_paper.reproduced] if in_paper.figures else NOT_PRINTED,
-        )  # fmt: skip
-        if claim.experiment in (authors or {}):
-            there = claim.assess(authors or {})
-            result = replace(result, authors=VERDICTS[there.reproduced], authors_figures=there.figures)
-        results.append(result)
+            authors=VERDICTS[there.reproduced] if there else "",
+            authors_figures=there.figures if there else "",
+        ))  # fmt: skip
     return results
 
 
@@ -133,182 +188,142 @@ def to_frame(results: Sequence[ClaimResult]) -> pd.DataFrame:
 
 
 def wins(
-    frame: pd.DataFrame, winners: Sequence[str], losers: Sequence[str], datasets: Sequence[DatasetKey],
-    metrics: Sequence[str] = METRICS,
-) -> list[PartialResult]:  # fmt: skip
+    rows: pd.DataFrame, winners: Sequence[str], losers: Sequence[str], metrics: Sequence[str] = METRICS
+) -> Answer:
     """The best winner is clearly better than the best loser in more metrics than it is clearly worse."""
-    return [
-        compare_methods(rows_of(frame, dataset), winners, losers, metrics, " ".join(dataset)) for dataset in datasets
-    ]
+    pairs, figures, signs = [], [], []
+    for metric in metrics:
+        own = where(rows, metric=metric)
+        one, two = (best((lookup(own, method) for method in side), metric) for side in (winners, losers))
+        if one is not None and two is not None:
+            signs.append(compare(metric, one, two))
+            pairs.append(f"{method_name(one.method)} : {method_name(two.method)}")
+            figures.append(f"{_pair(metric, one, two)} {SIGNS[signs[-1]]}")
+    if len(set(pairs)) == 1:  # the methods once
+        return _majority(signs), ", ".join([pairs[0], *figures])
+    return _majority(signs), ", ".join(map(" ".join, zip(pairs, figures, strict=True)))
 
 
-def wins_each(frame: pd.DataFrame, winner: str, losers: Sequence[str]) -> list[PartialResult]:
-    """The comparisons of all datasets and metrics, one by one."""
-    return [
-        part
-        for dataset in DATASETS
-        for metric in METRICS
-        for part in wins(frame, [winner], losers, [dataset], [metric])
-    ]
-
-
-def mostly(parts: Sequence[PartialResult]) -> Assessment:
-    """Clearly better in more than half of all comparisons; against it: clearly worse in at least half."""
-    known = [part for part in parts if part.sign is not None]
-    wins, losses = (sum(part.sign == sign for part in known) for sign in (1, -1))
-    count = f"clearly better in {wins}, clearly worse in {losses} of {len(known)} comparisons"
-    figures = _with_details(count, known)
-    if len(known) < len(parts):
-        return Assessment(None, figures, f"Only {len(known)} of {len(parts)} comparisons were made.")
-    return Assessment(True if 2 * wins > len(parts) else False if 2 * losses >= len(parts) else None, figures)
-
-
-def wins_across_beta(frame: pd.DataFrame, winner: str, losers: Sequence[str]) -> list[PartialResult]:
+def wins_across_beta(rows: pd.DataFrame, winner: str, losers: Sequence[str]) -> Answer:
     """Outperforms the best of the losers at more than half of the β; against it: worse at more than a quarter."""
-
-    def part(rows: pd.DataFrame, items: str) -> PartialResult:
-        parts = [
-            compare_methods(own, [winner], losers, METRICS, f"β = {beta:g}") for beta, own in rows.groupby("beta")
-        ]
-        known = [each for each in parts if each.sign is not None]
-        if not known:
-            return PartialResult(items, None)
-        wins, losses = (sum(each.sign == sign for each in known) for sign in (1, -1))
-        sign = -1 if 4 * losses > len(known) else 1 if 2 * wins > len(known) and not losses else 0
-        count = f"better at {wins}, worse at {losses} of {len(known)} β"
-        return PartialResult(items, sign, _with_details(count, known))
-
-    return [part(frame[frame["items"] == items], items) for items in ITEMS]
+    parts = [PartialResult(f"β = {beta:g}", *wins(own, [winner], losers)) for beta, own in rows.groupby("beta")]
+    known, wins_, losses = _count(parts)
+    if not known:
+        return None, ""
+    sign = -1 if 4 * losses > len(known) else 1 if 2 * wins_ > len(known) and not losses else 0
+    return sign, _with_details(f"better at {wins_}, worse at {losses} of {len(known)} β", known)
 
 
-def wins_up_to_xi(frame: pd.DataFrame, winner: str, losers: Sequence[str]) -> list[PartialResult]:
+def wins_up_to_xi(rows: pd.DataFrame, winner: str, losers: Sequence[str]) -> Answer:
     """Outperforms the best of the losers, which use no propensity, at every ξ up to 0.5; against it: worse at one."""
-
-    def part(rows: pd.DataFrame, dataset: DatasetKey) -> PartialResult:
-        own = rows[(rows["propensity"] == "misspecified") & (rows["method"] == winner)]
-        at = {xi: own[own["xi"] == xi] for xi in sorted(set(own["xi"].dropna()))}
-        parts = {xi: _against_blind(rows, each, losers, f"ξ = {xi:g}") for xi, each in at.items()}
-        known = {xi: each for xi, each in parts.items() if each.sign is not None}
-        signs = [each.sign for xi, each in known.items() if each.sign is not None and xi <= WIDE]
-        if not signs:
-            return PartialResult(" ".join(dataset), None)
-        count = f"better at {signs.count(1)}, worse at {signs.count(-1)} of {len(signs)} ξ up to {WIDE:g}"
-        return PartialResult(" ".join(dataset), min(signs), _with_details(count, list(known.values())))
-
-    return [part(rows_of(frame, dataset), dataset) for dataset in paper_datasets(frame)]
+    own, blind = where(rows, propensity="misspecified", method=winner), where(rows, propensity="none")
+    parts = {
+        xi: PartialResult(f"ξ = {xi:g}", *wins(pd.concat([own[own["xi"] == xi], blind]), [winner], losers))
+        for xi in sorted(set(own["xi"].dropna()))
+    }
+    known, wins_, losses = _count([part for xi, part in parts.items() if xi <= WIDE])
+    if not known:
+        return None, ""
+    count = f"better at {wins_}, worse at {losses} of {len(known)} ξ up to {WIDE:g}"
+    details = [part for part in parts.values() if part.sign is not None]
+    return min(part.sign or 0 for part in known), _with_details(count, details)
 
 
-def wins_with_estimated(frame: pd.DataFrame, winner: str, losers: Sequence[str]) -> list[PartialResult]:
+def wins_with_estimated(rows: pd.DataFrame, winner: str, losers: Sequence[str]) -> Answer:
     """With propensities estimated from the log: outperforms the best of the losers, which use none."""
-    own = frame[(frame["propensity"] == "estimated") & (frame["method"] == winner)]
-    return [
-        _against_blind(rows_of(frame, dataset), rows_of(own, dataset), losers, " ".join(dataset))
-        for dataset in paper_datasets(frame)
-    ]
+    own = where(rows, propensity="estimated", method=winner)
+    return wins(pd.concat([own, where(rows, propensity="none")]), [winner], losers)
 
 
-def _against_blind(rows: pd.DataFrame, own: pd.DataFrame, losers: Sequence[str], label: str) -> PartialResult:
-    """Rows of a method that uses propensities against methods that use none."""
-    both = pd.concat([own, rows[rows["propensity"] == "none"]])
-    return compare_methods(both, list(own["method"].unique()), losers, METRICS, label)
+def _majority(signs: Sequence[int]) -> int | None:
+    """The sign that more metrics have: one clear metric decides where the others are within noise."""
+    return int(np.sign(sum(signs))) if signs else None
 
 
-def _with_details(summary: str, parts: Sequence[PartialResult]) -> str:
+def _count(parts: Iterable[PartialResult]) -> tuple[list[PartialResult], int, int]:
+    """The parts that have scores, and how many of them are for and against."""
+    known = [part for part in parts if part.sign is not None]
+    return known, sum(part.sign == 1 for part in known), sum(part.sign == -1 for part in known)
+
+
+def _with_details(summary: str, parts: Iterable[PartialResult]) -> str:
     """Indented lines below a summary: details that the report folds."""
     return "\n  ".join([summary, *(f"{part.label}: {part.figures}" for part in parts)])
+
+
+def _pair(metric: str, one: Score, two: Score) -> str:
+    return f"{metric} {format_score(metric, one.mean)} : {format_score(metric, two.mean)}"
 
 
 # ---- the best value of something varied ----------------------------------------------------------
 
 
-def intermediate_cap_is_best(frame: pd.DataFrame, metric: str) -> list[PartialResult]:
+def intermediate_cap_is_best(rows: pd.DataFrame, metric: str) -> Answer:
     """The best cap strictly inside the grid is clearly better than both ends; against it: an end is better."""
-
-    def part(dataset: DatasetKey) -> PartialResult:
-        scores = _by_cap(frame, (dataset, metric))
-        if len(scores) < 3:
-            return PartialResult(" ".join(dataset), None)
-        low, *_, high = scores
-        inner = _best_cap({cap: score for cap, score in scores.items() if low < cap < high}, metric)
-        sign = min(compare_by(metric, scores[inner], scores[end]) for end in (low, high))
-        return PartialResult(" ".join(dataset), sign, _caps(scores, metric, (low, inner, high)))
-
-    return [part(dataset) for dataset in DATASETS]
+    scores = by(rows, "cap", metric)
+    if len(scores) < 3:
+        return None, ""
+    low, *between, high = scores
+    inner = _best_at({cap: scores[cap] for cap in between}, metric)
+    sign = min(compare(metric, scores[inner], scores[end]) for end in (low, high))
+    return sign, _caps(scores, metric, (low, inner, high))
 
 
-def best_cap_is_larger(frame: pd.DataFrame, pairs: Sequence[tuple[Curve, Curve]]) -> list[PartialResult]:
-    """The first curve's best cap is the larger; clearly so if one of the two loses with the other's cap."""
+def best_cap_is_larger(rows: pd.DataFrame, curves: Sequence[tuple[str, str]]) -> Answer:
+    """The best cap of the first (setting, metric) is the larger; clearly if one loses with the other's cap."""
+    (one, first), (two, second) = (
+        (metric, by(where(rows, setting=place), "cap", metric)) for place, metric in curves
+    )
+    if not first or not second:
+        return None, ""
 
-    def loses(scores: dict[float, Score], own: float, other: float, metric: str) -> bool:
-        return other in scores and compare_by(metric, scores[own], scores[other]) > 0
+    def loses(scores: Mapping[float, Score], own: float, other: float, metric: str) -> bool:
+        return other in scores and compare(metric, scores[own], scores[other]) > 0
 
-    def part(one: Curve, two: Curve) -> PartialResult:
-        first, second = _by_cap(frame, one), _by_cap(frame, two)
-        if not first or not second:
-            return PartialResult(one[0][0], None)
-        larger, smaller = _best_cap(first, one[1]), _best_cap(second, two[1])
-        clear = loses(first, larger, smaller, one[1]) or loses(second, smaller, larger, two[1])
-        sign = (larger > smaller) - (larger < smaller) if clear else 0
-        named = zip((one, two), (larger, smaller), strict=True)
-        figures = ", ".join(f"{dataset[1]} {metric} best at {cap:g}" for (dataset, metric), cap in named)
-        return PartialResult(one[0][0], sign, figures)
-
-    return [part(*pair) for pair in pairs]
+    larger, smaller = _best_at(first, one), _best_at(second, two)
+    is_clear = loses(first, larger, smaller, one) or loses(second, smaller, larger, two)
+    sign = int(np.sign(larger - smaller)) if is_clear else 0
+    named = zip(curves, (larger, smaller), strict=True)
+    return sign, ", ".join(f"{place} {metric} best at {cap:g}" for (place, metric), cap in named)
 
 
-def best_cap_is_around(frame: pd.DataFrame, target: float, curve: Curve) -> list[PartialResult]:
+def best_cap_is_around(rows: pd.DataFrame, target: float, metric: str) -> Answer:
     """The best cap is at most half a decade from the target; against it: all such caps are clearly worse."""
-    scores, metric, label = _by_cap(frame, curve), curve[1], " ".join(curve[0])
+    scores = by(rows, "cap", metric)
     near = {cap: score for cap, score in scores.items() if target / AROUND <= cap <= target * AROUND}
     if not near:
-        return [PartialResult(label, None)]
-    top = _best_cap(scores, metric)
-    sign = 1 if top in near else compare_by(metric, near[_best_cap(near, metric)], scores[top])
-    return [PartialResult(label, sign, _caps(scores, metric, scores))]
+        return None, ""
+    top = _best_at(scores, metric)
+    sign = 1 if top in near else compare(metric, near[_best_at(near, metric)], scores[top])
+    return sign, _caps(scores, metric, scores)
 
 
-def _by_cap(frame: pd.DataFrame, curve: Curve) -> dict[float, Score]:
-    """The score at each cap, from the smallest cap to the largest."""
-    rows = rows_of(dlce_rows(frame), *curve)
-    rows = rows[rows["mean"].notna()].sort_values("cap")
-    rows = rows.assign(std=rows["std"].fillna(0.0), weeks=rows.get("weeks"))
-    columns = (rows[name] for name in ("cap", "mean", "std", "weeks"))
-    return {cap: Score(mean, std, weeks=weeks_of(cell)) for cap, mean, std, cell in zip(*columns, strict=True)}
+def _best_at(scores: Mapping[float, Score], metric: str) -> float:
+    sign = 1 if larger_is_better(metric) else -1
+    return max(scores, key=lambda value: sign * scores[value].mean)
 
 
-def _best_cap(scores: dict[float, Score], metric: str) -> float:
-    winner = best(scores.values(), metric)
-    return next(cap for cap, score in scores.items() if score is winner)
-
-
-def _caps(scores: dict[float, Score], metric: str, caps: Iterable[float]) -> str:
+def _caps(scores: Mapping[float, Score], metric: str, caps: Iterable[float]) -> str:
     figures = ", ".join(f"{format_score(metric, scores[cap].mean)} at {cap:g}" for cap in caps)
-    return f"{metric} {figures}; best at {_best_cap(scores, metric):g}"
+    return f"{metric} {figures}; best at {_best_at(scores, metric):g}"
 
 
-def saturates(frame: pd.DataFrame, loss: str) -> list[PartialResult]:
+def saturates(rows: pd.DataFrame, loss: str) -> Answer:
     """No d beyond the paper's brings a clear gain in any metric; against it: one does in most of them."""
-
-    def part(rows: pd.DataFrame, dataset: DatasetKey) -> PartialResult:
-        sizes = sorted(set(rows["factors"]))
-        claimed = _paper_factors(sizes, dataset[1]) if sizes else 0.0
-        larger = [size for size in sizes if size > claimed]
-        figures: list[str] = []
-        gains: dict[float, list[bool]] = {size: [] for size in larger}
-        for metric in METRICS if larger else ():
-            by_size = {size: lookup(rows, factors=size, metric=metric) for size in (claimed, *larger)}
-            scores = {size: score for size, score in by_size.items() if score is not None}
-            if claimed in scores:
-                for size in larger:
-                    gains[size].append(size in scores and compare_by(metric, scores[size], scores[claimed]) > 0)
-                figures.append(f"{metric} {' → '.join(format_score(metric, s.mean) for s in scores.values())}")
-        signs = [sign for each in gains.values() if (sign := _unless(each)) is not None]
-        steps = " → ".join(f"{size:g}" for size in (claimed, *larger))
-        return PartialResult(" ".join(dataset), min(signs, default=None), f"d = {steps}: {', '.join(figures)}")
-
-    frame = dlce_rows(frame)
-    frame = frame[frame["loss"] == loss]
-    return [part(rows_of(frame, dataset), dataset) for dataset in paper_datasets(frame)]
+    rows = where(rows, method="dlce", loss=loss)
+    claimed = _paper_factors(rows)
+    sizes = sorted(size for size in set(rows["factors"]) if size >= claimed)
+    figures: list[str] = []
+    gains: dict[float, list[bool]] = {size: [] for size in sizes[1:]}
+    for metric in METRICS if gains else ():
+        scores = by(rows[rows["factors"] >= claimed], "factors", metric)
+        if claimed in scores:
+            for size in gains:
+                gains[size].append(size in scores and compare(metric, scores[size], scores[claimed]) > 0)
+            means = (format_score(metric, score.mean) for score in scores.values())
+            figures.append(f"{metric} {' → '.join(means)}")
+    signs = [sign for each in gains.values() if (sign := _unless(each)) is not None]
+    return min(signs, default=None), f"d = {' → '.join(f'{size:g}' for size in sizes)}: {', '.join(figures)}"
 
 
 def _unless(exceptions: Sequence[bool]) -> int | None:
@@ -318,76 +333,65 @@ def _unless(exceptions: Sequence[bool]) -> int | None:
     return 1 if not any(exceptions) else -1 if 2 * sum(exceptions) > len(exceptions) else 0
 
 
-def _paper_factors(sizes: Iterable[float], setting: str) -> float:
-    """The d that the paper uses in a setting; in a smaller grid the last but one."""
-    grid = sorted(sizes)
-    return PAPER_FACTORS[setting] if PAPER_FACTORS.get(setting) in grid else grid[max(0, len(grid) - 2)]
+def _paper_factors(rows: pd.DataFrame) -> float:
+    """The d that the paper uses in the setting of these rows; in a smaller grid the last but one."""
+    grid = sorted(set(rows["factors"]))
+    if not grid:
+        return 0.0
+    used = PAPER_FACTORS[rows["setting"].iloc[0]]
+    return used if used in grid else grid[max(0, len(grid) - 2)]
 
 
 # ---- ratios --------------------------------------------------------------------------------------
 
 
-def losses_are_alike(frame: pd.DataFrame, one: str, two: str) -> list[PartialResult]:
+def losses_are_alike(rows: pd.DataFrame, one: str, two: str) -> Answer:
     """At the paper's d, each metric differs by no more than noise or 5 %; against it: most differ by more."""
-
-    def part(rows: pd.DataFrame, dataset: DatasetKey) -> PartialResult:
-        common = set(rows.loc[rows["loss"] == one, "factors"]) & set(rows.loc[rows["loss"] == two, "factors"])
-        factors = _paper_factors(common, dataset[1]) if common else 0.0
-        figures, apart = [], []
-        for metric in METRICS:
-            first, second = (lookup(rows, loss=loss, factors=factors, metric=metric) for loss in (one, two))
-            if first is not None and second is not None:
-                large = abs(first.mean - second.mean) > ALIKE * abs(first.mean)
-                apart.append(large and compare_by(metric, first, second) != 0)
-                values = f"{one} {format_score(metric, first.mean)} : {two} {format_score(metric, second.mean)}"
-                figures.append(f"{metric} {values}")
-        return PartialResult(" ".join(dataset), _unless(apart), f"d = {factors:g}: {', '.join(figures)}")
-
-    frame = dlce_rows(frame)
-    return [part(rows_of(frame, dataset), dataset) for dataset in paper_datasets(frame)]
+    rows = where(rows, method="dlce")
+    common = {*where(rows, loss=one)["factors"]} & {*where(rows, loss=two)["factors"]}
+    factors = _paper_factors(rows[rows["factors"].isin(common)])
+    figures, apart = [], []
+    for metric in METRICS:
+        first, second = (lookup(rows, loss=loss, factors=factors, metric=metric) for loss in (one, two))
+        if first is not None and second is not None:
+            is_large = abs(first.mean - second.mean) > ALIKE * abs(first.mean)
+            apart.append(is_large and compare(metric, first, second) != 0)
+            values = f"{one} {format_score(metric, first.mean)} : {two} {format_score(metric, second.mean)}"
+            figures.append(f"{metric} {values}")
+    return _unless(apart), f"d = {factors:g}: {', '.join(figures)}"
 
 
-def lead_larger_in_product(frame: pd.DataFrame, winner: str, losers: Sequence[str]) -> list[PartialResult]:
+def lead_larger_in_product(rows: pd.DataFrame, winner: str, losers: Sequence[str]) -> Answer:
     """The lead, score / best of the others − 1, is larger in product; its noise is the largest std / mean."""
 
-    def lead(rows: pd.DataFrame, metric: str) -> Score | None:
-        ours, theirs = lookup(rows, winner), best((lookup(rows, method) for method in losers), metric)
+    def lead(items: str, metric: str) -> Score | None:
+        own = where(rows, items=items, metric=metric)
+        ours, theirs = lookup(own, winner), best((lookup(own, method) for method in losers), metric)
         if ours is None or theirs is None or not theirs.mean > 0:
             return None
-        weeks = tuple(
-            tuple(one / other - 1 for one, other in zip(*pair, strict=True))
-            for pair in zip(ours.weeks, theirs.weeks, strict=True)
-        ) if ours.weeks and theirs.weeks else ()  # fmt: skip
-        return Score(ours.mean / theirs.mean - 1, max(ours.std, theirs.std) / theirs.mean, weeks=weeks)
+        weeks = np.divide(ours.weeks, theirs.weeks) - 1 if ours.weeks and theirs.weeks else np.empty((0, 0))
+        std = max(ours.std, theirs.std) / theirs.mean
+        return Score(ours.mean / theirs.mean - 1, std, weeks=tuple(map(tuple, weeks)))
 
-    def part(setting: str) -> PartialResult:
-        figures, signs = [], []
-        for metric in METRICS:
-            small, large = (lead(rows_of(frame, (items, setting), metric), metric) for items in ITEMS)
-            if small is not None and large is not None:
-                signs.append(compare(large, small))
-                figures.append(f"{metric} product {large.mean:+.1%} : category {small.mean:+.1%} {SIGNS[signs[-1]]}")
-        return PartialResult(setting, majority(signs) if signs else None, ", ".join(figures))
-
-    return [part(setting) for setting in ASSIGNMENTS]
+    figures, signs = [], []
+    for metric in METRICS:
+        small, large = (lead(items, metric) for items in ITEMS)
+        if small is not None and large is not None:
+            signs.append(compare(metric, large, small))
+            figures.append(f"{metric} product {large.mean:+.1%} : category {small.mean:+.1%} {SIGNS[signs[-1]]}")
+    return _majority(signs), ", ".join(figures)
 
 
-def uncorrelated(frame: pd.DataFrame, one: str, two: str) -> list[PartialResult]:
+def uncorrelated(rows: pd.DataFrame, one: str, two: str) -> Answer:
     """Over the methods, the rank correlation of two metrics is below 0.5."""
-
-    def part(dataset: DatasetKey) -> PartialResult:
-        value, methods = rank_correlation(frame, one, two, dataset)
-        if value is None:
-            return PartialResult(" ".join(dataset), None)
-        sign = 1 if value < CORRELATED else -1
-        return PartialResult(" ".join(dataset), sign, f"rank correlation {value:+.2f} over {methods} methods")
-
-    return [part(dataset) for dataset in DATASETS]
+    value, methods = rank_correlation(rows, one, two)
+    if value is None:
+        return None, ""
+    return 1 if value < CORRELATED else -1, f"rank correlation {value:+.2f} over {methods} methods"
 
 
-def rank_correlation(frame: pd.DataFrame, one: str, two: str, dataset: DatasetKey) -> tuple[float | None, int]:
+def rank_correlation(rows: pd.DataFrame, one: str, two: str) -> tuple[float | None, int]:
     """Spearman's correlation of two metrics over the methods, and over how many of them; the limits do not count."""
-    rows = rows_of(frame, dataset)
     rows = rows[~rows["method"].isin(LIMITS) & rows["metric"].isin([one, two])]
     wide = rows.pivot_table(index="method", columns="metric", values="mean").dropna()
     ranks = wide.rank()
@@ -396,61 +400,64 @@ def rank_correlation(frame: pd.DataFrame, one: str, two: str, dataset: DatasetKe
     return float(ranks[one].corr(ranks[two])), len(wide)
 
 
-def estimator_error(frame: pd.DataFrame, setting: str, good: bool) -> list[PartialResult]:
+def estimator_error(rows: pd.DataFrame, good: bool) -> Answer:
     """Median over methods and metrics of MAE / |truth| at the best cap: good up to 0.25, poor from 0.5 on."""
-
-    def part(rows: pd.DataFrame, label: str) -> PartialResult:
-        lowest = rows.groupby(["metric", "method"])["error"].min().dropna()
-        if lowest.empty:
-            return PartialResult(label, None)
-        median = float(lowest.median())
-        sign = 1 if median <= GOOD_ERROR else -1 if median >= POOR_ERROR else 0
-        each = ", ".join(f"{metric} {value:.0%}" for metric, value in lowest.groupby("metric").median().items())
-        return PartialResult(label, sign if good else -sign, f"median MAE {median:.0%} of the true value ({each})")
-
-    rows = frame[(frame["setting"] == setting) & frame["metric"].isin(METRICS)]
-    rows = rows.assign(error=rows["mae"] / rows["truth"].abs())
-    kinds = ["category", *(items for items in ITEMS[1:] if items in set(rows["items"]))]  # the paper: category
-    return [part(rows[rows["items"] == items], f"{items} {setting}") for items in kinds]
+    rows = rows[rows["metric"].isin(METRICS)]
+    lowest = (rows["mae"] / rows["truth"].abs()).groupby([rows["metric"], rows["method"]]).min().dropna()
+    if lowest.empty:
+        return None, ""
+    median = float(lowest.median())
+    sign = 1 if median <= GOOD_ERROR else -1 if median >= POOR_ERROR else 0
+    each = ", ".join(f"{metric} {value:.0%}" for metric, value in lowest.groupby("metric").median().items())
+    return sign if good else -sign, f"median MAE {median:.0%} of the true value ({each})"
 
 
-def cap_helps_estimate(frame: pd.DataFrame, curve: Curve) -> list[PartialResult]:
+def cap_helps_estimate(rows: pd.DataFrame) -> Answer:
     """With the best cap the MAE is at most half of that without a cap; against it: no cap lowers it."""
-
-    def part(method: str, errors: pd.Series[float]) -> PartialResult:
-        capped = errors[errors.index > 0].dropna()
-        if 0 not in errors.index or capped.empty:
-            return PartialResult(method_name(method), None)
-        plain, lowest = float(errors[0]), float(capped.min())
-        sign = 1 if lowest <= plain / 2 else 0 if lowest < plain else -1
-        figures = f"MAE {plain:.3f} without a cap, {lowest:.3f} at {capped.idxmin():g}"
-        return PartialResult(method_name(method), sign, figures)
-
-    parts = [
-        part(str(method), own.set_index("cap")["mae"]) for method, own in rows_of(frame, *curve).groupby("method")
-    ]
-    return parts or [PartialResult(" ".join(curve[0]), None)]
+    errors = rows.set_index("cap")["mae"]
+    capped = errors[errors.index > 0].dropna()
+    if 0 not in errors.index or capped.empty:
+        return None, ""
+    plain, lowest = float(errors[0]), float(capped.min())
+    sign = 1 if lowest <= plain / 2 else 0 if lowest < plain else -1
+    return sign, f"MAE {plain:.3f} without a cap, {lowest:.3f} at {capped.idxmin():g}"
 
 
 # ---- the claims ----------------------------------------------------------------------------------
 
 ORIGINAL, PERSONALIZED = (tuple(each for each in DATASETS if each[1] == setting) for setting in ASSIGNMENTS)
 CATEGORY, PRODUCT = (tuple(each for each in DATASETS if each[0] == items) for items in ITEMS)
+FIG_4: DatasetKey = ("category", "personalized")
 
 _BETTER = "On each dataset, clearly better in more of CP@10, CP@100 and CDCG than clearly worse."
 _BEST_OF = _BETTER + " The opponent is the better of the two, metric by metric."
 _OTHERS = ("ulbpr", "ulrmf", "cause")
 _BIASED = ("blce", "ulbpr")
-_FIG_4 = ("category", "personalized")
+
+
+def _estimated(setting: str) -> Callable[[pd.DataFrame], list[Part]]:
+    """The paper estimates in category alone; product counts where it was run."""
+    return lambda frame: on(
+        (items, setting) for items in ITEMS if items == "category" or items in set(frame["items"])
+    )
+
+
+def _methods_at(dataset: DatasetKey, metric: str) -> Callable[[pd.DataFrame], list[Part]]:
+    def parts(frame: pd.DataFrame) -> list[Part]:
+        (whole,) = on([dataset], [metric])
+        return [{**whole, "method": name} for name in sorted(set(where(frame, **whole)["method"]))] or [whole]
+
+    return parts
 
 
 def _compared(
-    id: str, claim: str, where: str, winners: Sequence[str], losers: Sequence[str], datasets: Sequence[DatasetKey]
+    id: str, claim: str, place: str, winners: Sequence[str], losers: Sequence[str], datasets: Sequence[DatasetKey]
 ) -> Claim:
     """A claim about Tables 3 and 4: these methods outperform those on these datasets."""
-    several = len(winners) + len(losers) > 2
-    check = partial(wins, winners=winners, losers=losers, datasets=datasets)
-    return Claim(id, claim, where, "comparison", _BEST_OF if several else _BETTER, check)
+    criterion = _BEST_OF if len(winners) + len(losers) > 2 else _BETTER
+    return Claim(
+        id, claim, place, "comparison", criterion, partial(wins, winners=winners, losers=losers), on(datasets)
+    )
 
 
 CLAIMS: tuple[Claim, ...] = (
@@ -475,7 +482,7 @@ CLAIMS: tuple[Claim, ...] = (
         "DLCE is the best of DLTO, BLCE and DLCE in CAR, which it optimizes.",
         "5.2, Table 5", "car",
         "CAR of DLCE in category personalized is clearly below the lower one of DLTO and BLCE.",
-        partial(wins, winners=["dlce"], losers=["dlto", "blce"], datasets=[_FIG_4], metrics=["CAR"]),
+        partial(wins, winners=["dlce"], losers=["dlto", "blce"], metrics=["CAR"]), on([FIG_4]),
     ),
     _compared(
         "ulrmf-over-ulbpr-original", "ULRMF outperforms ULBPR in the original setting.",
@@ -499,7 +506,7 @@ CLAIMS: tuple[Claim, ...] = (
         "5.2, Tables 3 and 4", "comparison",
         "Clearly better than the best of the three in more than half of the twelve comparisons (four datasets, "
         "three metrics); not reproduced if clearly worse in at least half.",
-        partial(wins_each, winner="dlce", losers=_OTHERS), mostly,
+        partial(wins, winners=["dlce"], losers=_OTHERS), on(DATASETS, METRICS), mostly,
     ),
     Claim(
         "lead-larger-in-product",
@@ -508,20 +515,21 @@ CLAIMS: tuple[Claim, ...] = (
         "The lead is DLCE's score divided by the best score of ULBPR, ULRMF and CausE, minus 1. In original and in "
         "personalized it is clearly larger in product in more metrics than it is clearly smaller.",
         partial(lead_larger_in_product, winner="dlce", losers=_OTHERS),
+        [{"setting": setting} for setting in ASSIGNMENTS],
     ),
     Claim(
         "p10-does-not-go-with-cp10",
         "P@10 does not correlate with CP@10.",
         "5.1.3, footnote", "comparison",
         f"Spearman's rank correlation over the methods is below {CORRELATED:g} on each dataset.",
-        partial(uncorrelated, one="P@10", two="CP@10"),
+        partial(uncorrelated, one="P@10", two="CP@10"), on(DATASETS),
     ),
     Claim(
         "intermediate-cap-is-best",
         "An intermediate cap is best.",
         "5.3, Fig. 3", "capping",
         "On each dataset, CDCG at the best cap strictly inside the grid is clearly above CDCG at both ends.",
-        partial(intermediate_cap_is_best, metric="CDCG"),
+        partial(intermediate_cap_is_best, metric="CDCG"), on(DATASETS),
     ),
     Claim(
         "larger-cap-when-personalized",
@@ -529,9 +537,8 @@ CLAIMS: tuple[Claim, ...] = (
         "5.3, Fig. 3", "capping",
         "The cap with the best CDCG is larger than in the original setting, in category and in product, and at least "
         "one of the two settings is clearly worse with the other's cap.",
-        partial(best_cap_is_larger, pairs=[
-            (((items, "personalized"), "CDCG"), ((items, "original"), "CDCG")) for items in ITEMS
-        ]),
+        partial(best_cap_is_larger, curves=[("personalized", "CDCG"), ("original", "CDCG")]),
+        [{"items": items} for items in ITEMS],
     ),
     Claim(
         "cap-for-car-around-0.1",
@@ -539,7 +546,7 @@ CLAIMS: tuple[Claim, ...] = (
         "5.3, Fig. 4", "capping",
         "In category personalized, the cap with the lowest CAR is at most half a decade from 0.1 (one step of the "
         "grid); not reproduced if all such caps are clearly worse than the best one.",
-        partial(best_cap_is_around, target=0.1, curve=(_FIG_4, "CAR")),
+        partial(best_cap_is_around, target=0.1, metric="CAR"), on([FIG_4]),
     ),
     Claim(
         "cap-for-car-below-cdcg",
@@ -547,7 +554,8 @@ CLAIMS: tuple[Claim, ...] = (
         "5.3, Fig. 4", "capping",
         "In category personalized, the cap with the best CDCG is larger than the one with the lowest CAR, and at "
         "least one of the two metrics is clearly worse with the other's cap.",
-        partial(best_cap_is_larger, pairs=[((_FIG_4, "CDCG"), (_FIG_4, "CAR"))]),
+        partial(best_cap_is_larger, curves=[("personalized", "CDCG"), ("personalized", "CAR")]),
+        [{"items": "category"}],
     ),
     Claim(
         "estimators-good-in-original",
@@ -555,14 +563,14 @@ CLAIMS: tuple[Claim, ...] = (
         "5.4, Table 6", "estimators",
         f"The median over methods and metrics of MAE / truth, at the best cap of each, is at most "
         f"{GOOD_ERROR:.0%}; not reproduced from {POOR_ERROR:.0%} on.",
-        partial(estimator_error, setting="original", good=True),
+        partial(estimator_error, good=True), _estimated("original"),
     ),
     Claim(
         "estimators-poor-in-personalized",
         "The estimators are poor in the personalized setting.",
         "5.4, Table 6", "estimators",
         f"The same median is at least {POOR_ERROR:.0%}; not reproduced up to {GOOD_ERROR:.0%}.",
-        partial(estimator_error, setting="personalized", good=False),
+        partial(estimator_error, good=False), _estimated("personalized"),
     ),
     Claim(
         "cap-helps-estimate-of-car",
@@ -570,7 +578,7 @@ CLAIMS: tuple[Claim, ...] = (
         "5.4, Table 7", "estimators",
         "In category personalized, for each method, the MAE at the best cap is at most half of that without a cap; "
         "not reproduced if no cap lowers it.",
-        partial(cap_helps_estimate, curve=(_FIG_4, "CAR")),
+        cap_helps_estimate, _methods_at(FIG_4, "CAR"),
     ),
     Claim(
         "robust-to-unevenness",
@@ -578,7 +586,7 @@ CLAIMS: tuple[Claim, ...] = (
         "5.5, Fig. 5", "unevenness",
         "Better than the better of BLCE and ULBPR (see the first two claims) at more than half of the β and worse at "
         "none, in category and in product; not reproduced if worse at more than a quarter of the β.",
-        partial(wins_across_beta, winner="dlce", losers=_BIASED),
+        partial(wins_across_beta, winner="dlce", losers=_BIASED), [{"items": items} for items in ITEMS],
     ),
     Claim(
         "robust-to-misspecification",

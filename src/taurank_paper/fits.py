@@ -24,13 +24,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pydantic import TypeAdapter, ValidationError
 
 import taurank as tr
 from taurank.errors import DivergedError, UnfinishedWarning
 from taurank.evaluation.metrics import parse
 from taurank.learners import Record, learner_class
 from taurank_paper import limits
-from taurank_paper.files import write_text
+from taurank_paper.folder import write_text
 from taurank_paper.plan import LIMITS, Dataset, Settings, causal, hyper_parameters
 from taurank_paper.splits import Split, Splits, fit_seed
 
@@ -91,6 +92,11 @@ def _relevant(dataset: Dataset, method: str) -> Dataset:
     return replace(dataset, beta=2.0) if dataset.assignment == "original" else dataset
 
 
+def merit(metric: str, value: float) -> float:
+    """A value of the causal metric behind a metric, turned so that larger is better."""
+    return value if parse(causal(metric)).larger_is_better else -value
+
+
 def needs_propensity(method: str) -> bool:
     """Whether a method uses the propensities of a log."""
     return method not in LIMITS and learner_class(method).needs_propensity
@@ -118,28 +124,6 @@ class FitResult:
     values: Mapping[str, Value]
     curve: Sequence[Mapping[str, float]] = ()
 
-    @classmethod
-    def from_json(cls, saved: Mapping[str, Any]) -> FitResult:
-        values = {name: _value(value) for name, value in saved["values"].items()}
-        return cls(saved["settings"], saved["seconds"], saved["updates"], values, saved["curve"])
-
-
-def _value(saved: Mapping[str, Any]) -> Value:
-    return Value(tuple(saved["weeks"]), saved["validation"], saved["updates"])
-
-
-def best_of(results: Iterable[FitResult], metric: str) -> FitResult:
-    """The result that the validation weeks prefer for this metric; the first of equals."""
-    chosen, *others = results
-    for other in others:
-        if _better(causal(metric), other.values[metric].validation, chosen.values[metric].validation):
-            chosen = other
-    return chosen
-
-
-def _better(metric: str, value: float, than: float) -> bool:
-    return value > than if parse(metric).larger_is_better else value < than
-
 
 class ResultCache:
     """Makes fits, or reads them from disk; ``done`` counts those made."""
@@ -150,22 +134,25 @@ class ResultCache:
 
     def result(self, spec: FitSpec) -> FitResult:
         """The measured fit, from the disk if it is there."""
-        stored = self.find(spec)
-        if stored is not None:
-            return stored
-        result = _measured_fit(spec, self)
-        self._write(self.key(spec), {"fit": asdict(spec), **asdict(result)})
-        self.done += 1
+        result = self.find(spec)
+        if result is None:
+            result = _measured_fit(spec, self)
+            self.write(self.key(spec), {"fit": asdict(spec), **asdict(result)})
+            self.done += 1
         return result
+
+    def best(self, specs: Iterable[FitSpec], metric: str) -> tuple[FitSpec, FitResult]:
+        """The fit that the validation weeks prefer for this metric, the first of equals, and what was measured."""
+        results = [(spec, self.result(spec)) for spec in specs]
+        return max(results, key=lambda pair: merit(metric, pair[1].values[metric].validation))
 
     def find(self, spec: FitSpec) -> FitResult | None:
         """The fit from the disk, if it is there, with its model if that is wanted."""
         if spec.keep_model and spec.method not in LIMITS and not self.path(spec, ".model").exists():
             return None
-        stored = self._read(self.key(spec))
         try:
-            return None if stored is None else FitResult.from_json(stored)
-        except (KeyError, TypeError, AttributeError):
+            return TypeAdapter(FitResult).validate_python(self.read(self.key(spec)))
+        except ValidationError:
             return None
 
     def model(self, spec: FitSpec) -> tr.Learner:
@@ -174,10 +161,10 @@ class ResultCache:
 
     def cached(self, key: str, measure: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
         """What is stored under this key, measured and stored first if need be."""
-        stored = self._read(key)
-        if stored is None:
+        stored = self.read(key)
+        if not stored:
             stored = dict(measure())
-            self._write(key, stored)
+            self.write(key, stored)
         return stored
 
     def key(self, spec: FitSpec, *more: Any) -> str:
@@ -191,14 +178,15 @@ class ResultCache:
     def path(self, spec: FitSpec, suffix: str) -> Path:
         return self.folder / f"{self.key(spec)}{suffix}"
 
-    def _read(self, key: str) -> dict[str, Any] | None:
+    def read(self, key: str) -> dict[str, Any]:
+        """What is stored under a key; nothing where the file is missing or broken."""
         try:
             stored = json.loads((self.folder / f"{key}.json").read_text(encoding="utf-8"))
-        except (OSError, ValueError, RecursionError):
-            return None
-        return stored if isinstance(stored, dict) else None
+        except (OSError, ValueError):
+            return {}
+        return stored if isinstance(stored, dict) else {}
 
-    def _write(self, key: str, content: Mapping[str, Any]) -> None:
+    def write(self, key: str, content: Mapping[str, Any]) -> None:
         write_text(self.folder / f"{key}.json", json.dumps(content, indent=1))
 
 
@@ -218,24 +206,25 @@ def _source_hash(method: str) -> str | None:
 
 def _measured_fit(spec: FitSpec, cache: ResultCache) -> FitResult:
     split, threads = cache.splits.split(spec.dataset), cache.threads
-    split.draw()  # before the clock starts
+    _drawn = split.train, split.validation, split.tested  # before the clock starts
     began = time.perf_counter()
     if spec.method in LIMITS:
         weeks = weeks_of(limits.scores(spec.method, split.world, split.train, threads), split, spec.metrics, threads)
-        return FitResult(
-            {}, time.perf_counter() - began, 0, {name: Value(weeks[name], 0.0, 0) for name in spec.metrics}
-        )
+        values = {name: Value(weeks[name], 0.0, 0) for name in spec.metrics}
+        return FitResult({}, time.perf_counter() - began, 0, values)
     learner = learner_class(spec.method)(**dict(spec.settings), random_state=fit_seed(spec.dataset))
     rhythm = Rhythm.of(spec, learner.updates_per_epoch(split.train))
     if rhythm.epochs:
         learner.set_params(epochs=rhythm.epochs, threads=threads)
     cache.folder.mkdir(parents=True, exist_ok=True)
-    chosen = _fit_to_snapshots(spec, learner, rhythm, cache) if spec.snapshots else _fit(spec, learner, rhythm, cache)
+    values = _trained(spec, learner, rhythm, cache)
     seconds = time.perf_counter() - began
     params = learner.get_params()
     settings = {name: params[name] for name, _ in spec.settings}  # with the learning rate that did not diverge
-    updates = rhythm.epochs * rhythm.per_epoch
-    return FitResult(settings, seconds, updates, chosen, _curve(learner, rhythm.per_epoch))
+    checks = learner.history_.drop(columns=["loss", "updates"]).dropna().rename(columns={"epoch": "updates"})
+    checks["updates"] *= rhythm.per_epoch
+    curve = [{str(name): float(value) for name, value in check.items()} for check in checks.to_dict("records")]
+    return FitResult(settings, seconds, rhythm.epochs * rhythm.per_epoch, values, curve)
 
 
 @dataclass(frozen=True)
@@ -267,92 +256,71 @@ class Rhythm:
         return self.every * round(updates / self.unit)
 
 
-def _fit(spec: FitSpec, learner: tr.Learner, rhythm: Rhythm, cache: ResultCache) -> dict[str, Value]:
-    """Every metric at its best epoch; with a third of the learning rate whenever the fit diverges."""
-    split = cache.splits.split(spec.dataset)
-    names = _validated(spec)
-    for left in reversed(range(ATTEMPTS)):
-        best: dict[str, tuple[float, int, tr.Learner]] = {}
+def _trained(spec: FitSpec, learner: tr.Learner, rhythm: Rhythm, cache: ResultCache) -> dict[str, Value]:
+    """Every metric at its epoch, with a third of the learning rate whenever the fit diverges.
 
-        def check(at: tr.Learner, record: Record, best: dict[str, Any] = best) -> None:
-            better = [
-                name for name in names if name not in best or _better(name, record.metrics[name], best[name][0])
+    The epoch is the best one by the validation weeks, or that of the metric's snapshot: this is stored as soon as it
+    is measured, and a killed fit continues from its checkpoint.
+    """
+    split, key = cache.splits.split(spec.dataset), cache.key(spec, "snapshots")
+    checkpoint = cache.path(spec, ".checkpoint")
+    names = list(dict.fromkeys(map(causal, spec.metrics)))
+    snapshots = dict(spec.snapshots)  # a metric without one is measured at the end
+    due = {name: rhythm.epoch(snapshots.get(name, spec.updates)) for name in names} if snapshots else {}
+    values = TypeAdapter(dict[str, Value]).validate_python(cache.read(key))
+    best: dict[str, tuple[float, int, tr.Learner]] = {}  # by metric: its validation, the updates, the model
+
+    def measure(chosen: Mapping[str, tuple[float, int, tr.Learner]]) -> None:
+        for updates in {updates for _, updates, _ in chosen.values()}:
+            together = [
+                name for name in spec.metrics if causal(name) in chosen and chosen[causal(name)][1] == updates
             ]
-            copied = copy.copy(at) if better else at
-            best |= {name: (record.metrics[name], record.epoch * rhythm.per_epoch, copied) for name in better}
+            weeks = weeks_of(chosen[causal(together[0])][2], split, together, cache.threads)
+            values.update({name: Value(weeks[name], chosen[causal(name)][0], updates) for name in together})
 
+    def check(at: tr.Learner, record: Record) -> None:
+        def is_better(name: str) -> bool:
+            return name not in best or merit(name, record.metrics[name]) > merit(name, best[name][0])
+
+        wanted = [name for name in names if (due[name] == record.epoch if due else is_better(name))]
+        model = copy.copy(at) if wanted else at
+        chosen = {name: (record.metrics[name], record.epoch * rhythm.per_epoch, model) for name in wanted}
+        best.update(chosen)
+        if spec.keep_model and MODEL_METRIC in wanted:
+            at.save(cache.path(spec, ".model"))
+        if due and wanted:
+            measure(chosen)
+            cache.write(key, {name: asdict(value) for name, value in values.items()})
+
+    for left in reversed(range(ATTEMPTS)):
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UnfinishedWarning)  # the report has the curves
                 learner.fit(
                     split.train, split.validation, metric=names, patience=None, validate_every=rhythm.every or None,
-                    show_progress=False, callback=check,
+                    show_progress=False, checkpoint=checkpoint if due else None, callback=check,
                 )  # fmt: skip
-            break
+            if not due:
+                measure(best)
         except DivergedError:
             if not left:
                 raise
             learner.set_params(learning_rate=learner.get_params()["learning_rate"] / 3)
-    if spec.keep_model:
-        best[MODEL_METRIC][2].save(cache.path(spec, ".model"))
-    values: dict[str, Value] = {}
-    for updates in dict.fromkeys(updates for _, updates, _ in best.values()):
-        together = [name for name in spec.metrics if best[causal(name)][1] == updates]
-        weeks = weeks_of(best[causal(together[0])][2], split, together, cache.threads)
-        values |= {name: Value(weeks[name], best[causal(name)][0], updates) for name in together}
-    return {name: values[name] for name in spec.metrics}
-
-
-def _fit_to_snapshots(spec: FitSpec, learner: tr.Learner, rhythm: Rhythm, cache: ResultCache) -> dict[str, Value]:
-    """Every metric at its snapshot, stored as soon as it is measured; a killed fit continues from its checkpoint."""
-    split, wanted = cache.splits.split(spec.dataset), dict(spec.snapshots)
-    # a metric without a number of updates of its own is measured at the end
-    due = {name: rhythm.epoch(wanted.get(causal(name), spec.updates)) for name in spec.metrics}
-    values: dict[str, Value] = {}
-
-    def check(at: tr.Learner, record: Record) -> None:
-        together = [name for name in spec.metrics if due[name] == record.epoch]
-        if together:
-            weeks = weeks_of(at, split, together, cache.threads)
-            for name in together:
-                value = Value(weeks[name], record.metrics[causal(name)], record.epoch * rhythm.per_epoch)
-                cache.cached(cache.key(spec, name), lambda value=value: asdict(value))  # type: ignore[misc]
-        if spec.keep_model and due[MODEL_METRIC] == record.epoch:
-            at.save(cache.path(spec, ".model"))
-
-    checkpoint = cache.path(spec, ".checkpoint")
-    for _ in range(2):  # the second time from the start, where a checkpoint is later than what was measured
-        learner.fit(
-            split.train, split.validation, metric=_validated(spec), patience=None, validate_every=rhythm.every,
-            show_progress=False, checkpoint=checkpoint, callback=check,
-        )  # fmt: skip
+            values.clear()
+            best.clear()
         checkpoint.unlink(missing_ok=True)
-        stored = {name: cache._read(cache.key(spec, name)) for name in spec.metrics}
-        values = {name: _value(value) for name, value in stored.items() if value is not None}
         if len(values) == len(spec.metrics):
-            break
-    return values
-
-
-def _validated(spec: FitSpec) -> list[str]:
-    return list(dict.fromkeys(causal(name) for name in spec.metrics))
-
-
-def _curve(learner: tr.Learner, per_epoch: int) -> list[dict[str, float]]:
-    """The validation metrics of every check, by the number of updates made until then."""
-    checks = learner.history_.drop(columns=["loss", "updates"]).dropna().to_dict("records")
-    return [
-        {"updates": check.pop("epoch") * per_epoch, **{str(name): float(value) for name, value in check.items()}}
-        for check in checks
-    ]
+            break  # else from the start: the checkpoint was later than what was measured
+    return {name: values[name] for name in spec.metrics}
 
 
 def weeks_of(ranker: Any, split: Split, metrics: Iterable[str], threads: int | None) -> dict[str, tuple[float, ...]]:
     """Metrics in each test week: a causal name by the truth, any other by the purchases."""
     weeks: dict[str, tuple[float, ...]] = {}
+    truth, outcome = split.tested
     for gains, names in (
-        (split.truth, [name for name in metrics if name == causal(name)]),
-        (split.outcome, [name for name in metrics if name != causal(name)]),
+        (truth, [name for name in metrics if name == causal(name)]),
+        (outcome, [name for name in metrics if name != causal(name)]),
     ):
         if names:
             result = tr.evaluate(ranker, gains, names, threads=threads)

@@ -8,19 +8,18 @@ anything runs: an unknown key or a value out of range is one sentence.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
-from importlib import resources
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
-from pydantic import AfterValidator, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import AfterValidator, ConfigDict, Field, model_validator
 from pydantic.dataclasses import dataclass as checked
 
-from taurank.errors import InputError, first_line, show
+from taurank.errors import InputError, show
 from taurank.evaluation.metrics import parse
 from taurank.learners import LEARNERS, learner_class, learner_name
+from taurank.toml import read_toml, validated
 
 Kind = Literal["statistics", "comparison", "car", "capping", "estimators", "unevenness", "misspecification", "losses"]
 Items = Literal["category", "product"]
@@ -40,6 +39,7 @@ RESERVED = (  # tables and files that a run writes itself; an experiment of this
     "run", "report", "search", "tuned", "verdicts", "cache", "tuning", "statistics_brier", "statistics_density",
     "comparison_targets", "comparison_curves", "authors",
 )  # fmt: skip
+EXPERIMENTS = Path(__file__).parent / "experiments"
 
 Settings = Mapping[str, Any]  # hyper-parameters of a method, and `updates` for the length of a fit
 Tuned = dict[str, dict[str, dict[str, dict[str, Any]]]]  # items -> assignment -> method -> settings
@@ -51,17 +51,42 @@ def causal(metric: str) -> str:
     return metric if metric.startswith("C") else f"C{metric}"
 
 
+def _repeated(values: tuple[T, ...]) -> T | None:
+    return next((value for n, value in enumerate(values) if value in values[:n]), None)
+
+
 def _check_label(text: str) -> str:
     if not 0 < len(text.strip()) <= 200 or not text.isprintable():
         raise InputError("must be a short text of printable characters")
     return text
 
 
-def _distinct(values: tuple[T, ...]) -> tuple[T, ...]:
-    for n, value in enumerate(values):
-        if value in values[:n]:
-            raise InputError(f"{show(value)} is listed twice; remove one")
+def _check_distinct(values: tuple[T, ...]) -> tuple[T, ...]:
+    if (value := _repeated(values)) is not None:
+        raise InputError(f"{show(value)} is listed twice; remove one")
     return values
+
+
+def _check_method(name: str) -> str:
+    """The name of a limit or a built-in learner, or the "module:Class" of one's own."""
+    if name in LIMITS:
+        return name
+    if ":" not in name and name.lower() not in LEARNERS:
+        known = ", ".join((*LEARNERS, *LIMITS))
+        raise InputError(f"there is no method '{name}'; known: {known}, or your own as my_module:MyClass")
+    kind = learner_class(name)
+    try:
+        kind()
+    except TypeError as error:
+        raise InputError(f"'{name}' {error}") from error
+    return learner_name(kind)
+
+
+def _label(method: Mapping[str, str]) -> str:
+    """The class of a learner, unless a method of the paper has that name."""
+    name = method.get("name", "")
+    short = name.rpartition(":")[2]
+    return name if short.lower() in (*LEARNERS, *LIMITS) else short
 
 
 Label = Annotated[str, AfterValidator(_check_label)]
@@ -72,7 +97,7 @@ Number = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(strict=True, ge=0, le=1)]
 Flag = Annotated[bool, Field(strict=True)]
 MetricName = Annotated[str, AfterValidator(lambda name: parse(name).name)]
-Values = Annotated[tuple[T, ...], Field(min_length=1), AfterValidator(_distinct)]
+Values = Annotated[tuple[T, ...], Field(min_length=1), AfterValidator(_check_distinct)]
 
 _STRICT = ConfigDict(extra="forbid")
 
@@ -109,14 +134,10 @@ class Dataset(Sampled):
     seed: Integer = 0
 
     def __str__(self) -> str:
-        parts: list[str] = [self.items, self.assignment]
-        if self.assignment == "personalized" and self.beta != 2:
-            parts.append(f"β={self.beta:g}")
-        if self.xi:
-            parts.append(f"ξ={self.xi:g}")
-        if self.propensity == "estimated":
-            parts.append("estimated")
-        return " ".join(parts)
+        uneven = [f"β={self.beta:g}"] if self.assignment == "personalized" and self.beta != 2 else []
+        shrunk = [f"ξ={self.xi:g}"] if self.xi else []
+        estimated = ["estimated"] if self.propensity == "estimated" else []
+        return " ".join([self.items, self.assignment, *uneven, *shrunk, *estimated])
 
 
 @checked(frozen=True, config=_STRICT)
@@ -126,9 +147,6 @@ class Data(Sampled):
     metrics: tuple[MetricName, ...] = ()
     settings: dict[str, dict[str, Any]] = field(default_factory=dict)
 
-    def dataset(self, times: Times, seed: int) -> Dataset:
-        return Dataset(self.items, self.assignment, self.beta, self.xi, self.propensity, times, seed)
-
 
 @checked(frozen=True, config=_STRICT)
 class Method:
@@ -137,21 +155,10 @@ class Method:
     Of the values in ``choose`` the best by the validation weeks is taken, for each metric.
     """
 
-    name: str
-    label: Label = ""
+    name: Annotated[str, AfterValidator(_check_method)]
+    label: Label = Field(default_factory=_label)
     settings: dict[str, Any] = field(default_factory=dict)
     choose: dict[str, Values[Any]] = field(default_factory=dict)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _named(cls, given: Any) -> Any:
-        """The full name of a learner, and its class as the label unless a method of the paper has that name."""
-        content = given.kwargs if hasattr(given, "kwargs") else given
-        if not isinstance(content, dict) or not isinstance(content.get("name"), str):
-            return given
-        name = _full_name(content["name"])
-        short = name.rpartition(":")[2]
-        return {"label": name if short.lower() in (*LEARNERS, *LIMITS) else short, **content, "name": name}
 
     @model_validator(mode="after")
     def _known_settings(self) -> Method:
@@ -160,21 +167,6 @@ class Method:
             for value in values:
                 check_settings(self.name, {**self.settings, key: value})
         return self
-
-
-def _full_name(name: str) -> str:
-    """The name of a limit or a built-in learner, or the "module:Class" of one's own."""
-    if name in LIMITS:
-        return name
-    if ":" not in name and name.lower() not in LEARNERS:
-        known = ", ".join((*LEARNERS, *LIMITS))
-        raise InputError(f"there is no method '{name}'; known: {known}, or your own as my_module:MyClass")
-    kind = learner_class(name)
-    try:
-        kind()
-    except TypeError as error:
-        raise InputError(f"'{name}' {error}") from error
-    return learner_name(kind)
 
 
 def hyper_parameters(name: str) -> dict[str, Any]:
@@ -240,15 +232,14 @@ class Experiment:
     def _fits_together(self) -> Experiment:
         if not self.data:
             raise InputError("at least one [[data]] is needed")
-        if repeated := _repeated([f"{entry.items} {entry.assignment}" for entry in self.data]):
+        if repeated := _repeated(tuple(f"{entry.items} {entry.assignment}" for entry in self.data)):
             raise InputError(f"two [[data]] entries are '{repeated}', so their rows would look alike; use two files")
+        varied = VARIED.get(self.kind, ())
         for key, values in asdict(self.vary).items():
-            wanted = key in VARIED.get(self.kind, ())
-            if wanted != bool(values):
-                raise InputError(
-                    f"vary: {key} is missing; list its values" if wanted else
-                    f"vary: unknown key '{key}'; known: {', '.join(VARIED.get(self.kind, ())) or 'none'}"
-                )  # fmt: skip
+            if key in varied and not values:
+                raise InputError(f"vary: {key} is missing; list its values")
+            if values and key not in varied:
+                raise InputError(f"vary: unknown key '{key}'; known: {', '.join(varied) or 'none'}")
         if self.kind != "statistics":
             self._check_methods()
         return self
@@ -258,23 +249,18 @@ class Experiment:
             raise InputError("at least one [[methods]] is needed")
         if not all(entry.metrics or self.metrics for entry in self.data):
             raise InputError("metrics is missing; name at least one, such as CDCG")
-        by_label = {method.label: method.name for method in self.methods}
-        if repeated := _repeated([method.label for method in self.methods]):
+        if repeated := _repeated(tuple(method.label for method in self.methods)):
             raise InputError(f"two methods have the label '{repeated}'; give one of them another label")
+        names = {method.label: method.name for method in self.methods}
         for entry in self.data:
             for label, settings in entry.settings.items():
-                if label not in by_label:
-                    raise InputError(f"settings: unknown key {show(label)}; known: {', '.join(by_label)}")
-                check_settings(by_label[label], settings)
-        for name in by_label.values():
-            for key in VARIED.get(self.kind, ()):
-                if key in hyper_parameters(name):
-                    for value in getattr(self.vary, key):
-                        check_settings(name, {key: value})
-
-
-def _repeated(names: list[str]) -> str | None:
-    return next((name for name in names if names.count(name) > 1), None)
+                if label not in names:
+                    raise InputError(f"settings: unknown key {show(label)}; known: {', '.join(names)}")
+                check_settings(names[label], settings)
+        for name in names.values():
+            for key in {*VARIED.get(self.kind, ())} & {*hyper_parameters(name)}:
+                for value in getattr(self.vary, key):
+                    check_settings(name, {key: value})
 
 
 @checked(frozen=True, config=_STRICT)
@@ -336,24 +322,8 @@ class Plan:
         return self.file.kind
 
     @property
-    def title(self) -> str:
-        return self.file.title or self.name
-
-    @property
     def methods(self) -> tuple[Method, ...]:
         return self.file.methods
-
-    @property
-    def per_metric(self) -> bool:
-        return self.preset.per_metric if self.file.per_metric is None else self.file.per_metric
-
-    def on(self, items: str) -> Plan:
-        """The same experiment on the datasets of these items alone."""
-        return replace(self, datasets=tuple(dataset for dataset in self.datasets if dataset.items == items))
-
-    def with_seed(self, seed: int) -> Plan:
-        """The same experiment on other draws."""
-        return replace(self, datasets=tuple(replace(dataset, seed=seed) for dataset in self.datasets))
 
     def drawn(self, dataset: Dataset) -> list[Dataset]:
         """The dataset in each draw: independent training, validation and test weeks, and initial factors."""
@@ -368,7 +338,7 @@ class Plan:
         settings: dict[str, Any] = {"factors": self.preset.factors[dataset.assignment], **self.preset.settings}
         table = self.tuned.get(dataset.items, {}).get(dataset.assignment, {}).get(method.name, {})
         settings |= {key: value for key, value in table.items() if not isinstance(value, dict)}
-        if self.per_metric or metric == "CAR":
+        if metric == "CAR" or (self.preset.per_metric if self.file.per_metric is None else self.file.per_metric):
             settings |= table.get(causal(metric), {})
         return {**settings, **method.settings, **self._entry(dataset).settings.get(method.label, {})}
 
@@ -382,128 +352,58 @@ class Plan:
         return updates
 
     def _entry(self, dataset: Dataset) -> Data:
-        return next(
-            each for each in self.file.data if (each.items, each.assignment) == (dataset.items, dataset.assignment)
-        )
+        place = (dataset.items, dataset.assignment)
+        return next(each for each in self.file.data if (each.items, each.assignment) == place)
 
 
 # ---- reading -------------------------------------------------------------------------------------
 
 
-def load(name: str, preset: Preset, tuned: Tuned | None = None) -> Plan:
+def load(
+    name: str, preset: Preset, tuned: Tuned | None = None, items: str | None = None, seed: int | None = None
+) -> Plan:
     """The plan of one of the paper's experiments, or of a TOML file of your own given by its path.
 
-    ``tuned`` are hyper-parameters to use in place of the preset's.
+    ``tuned`` are hyper-parameters to use in place of the preset's, ``items`` the only ones to run, and ``seed``
+    replaces that of the file.
     """
-    if name in KINDS:
-        text, stem = _packaged(f"{name}.toml"), name
-    elif name.endswith(".toml"):
-        text, stem = _read(Path(name)), Path(name).stem
-        _check_stem(stem)
-    else:
+    if name not in KINDS and not name.endswith(".toml"):
         raise InputError(f"there is no experiment '{name}'; known: {', '.join(KINDS)}, or the path of a TOML file.")
-    where = f"{stem}.toml"
-    content, presets = _parse(text, where), _presets()
+    path = EXPERIMENTS / f"{name}.toml" if name in KINDS else Path(name)
+    content, presets = read_toml(path), read_toml(EXPERIMENTS / "presets.toml")
+    if path.stem.casefold() in RESERVED:
+        raise InputError(
+            f"an experiment cannot be called '{path.stem}', which is a file of the report; rename {path.name}."
+        )
     for key in presets:
         if not isinstance(content.get(key, {}), dict):
-            raise InputError(f"{where}: [{key}] must be a table, got {show(content[key])}.")
+            raise InputError(f"{path.name}: [{key}] must be a table, got {show(content[key])}.")
     plain = {key: value for key, value in content.items() if key not in presets}
-    file = validated(Experiment, {**plain, **content.get(preset.name, {})}, where)
-    datasets = tuple(entry.dataset(file.times, file.seed) for entry in file.data)
-    return Plan(stem, file, preset, load_tuned(preset) if tuned is None else tuned, datasets)
+    file = validated(Experiment, {**plain, **content.get(preset.name, {})}, path.name)
+    datasets = tuple(
+        Dataset(
+            entry.items, entry.assignment, entry.beta, entry.xi, entry.propensity,
+            file.times, file.seed if seed is None else seed,
+        )
+        for entry in file.data
+        if items is None or entry.items == items
+    )  # fmt: skip
+    return Plan(path.stem, file, preset, packaged_tuned(preset) if tuned is None else tuned, datasets)
 
 
 def load_preset(name: str) -> Preset:
     """smoke, quick, full or authors, as ``presets.toml`` describes them."""
-    presets = _presets()
+    presets = read_toml(EXPERIMENTS / "presets.toml")
     if name not in presets:
         raise InputError(f"there is no preset '{name}'; known: {', '.join(presets)}.")
     return validated(Preset, {"name": name, **presets[name]}, f"presets.toml: {name}")
 
 
-def load_tuned(preset: Preset, path: Path | None = None) -> Tuned:
-    """Tuned hyper-parameters: from a file, or those that the package has for the preset."""
-    if path is None:
-        return packaged_tuned(preset.tuned) if preset.tuned else {}
+def packaged_tuned(preset: Preset) -> Tuned:
+    """The hyper-parameters that the package has for a preset."""
+    return load_tuned(EXPERIMENTS / preset.tuned) if preset.tuned else {}
+
+
+def load_tuned(path: Path) -> Tuned:
+    """Tuned hyper-parameters from a file."""
     return validated(Tuned, read_toml(path), str(path))
-
-
-def packaged_tuned(name: str) -> Tuned:
-    """``tuned.toml``, or ``authors.toml``."""
-    return validated(Tuned, _parse(_packaged(name), name), name)
-
-
-def validated(kind: type[T], content: Mapping[str, Any], where: str) -> T:
-    """The content as a dataclass, or one sentence about its first flaw."""
-    try:
-        return TypeAdapter(kind).validate_python(dict(content))
-    except ValidationError as error:
-        raise InputError(f"{where}: {_sentence(error, kind)}.") from error
-
-
-_WORDS = (  # of pydantic's messages, and ours
-    ("Input should be", "must be"), ("Tuple should have", "must have"), (" after validation", ""),
-    ("greater than or equal to", "≥"), ("less than or equal to", "≤"), ("a valid integer", "an integer"),
-    ("a valid ", "a "), ("a dictionary or an instance of", "a table:"), ("a dictionary", "a table"),
-)  # fmt: skip
-
-
-def _sentence(error: ValidationError, kind: Any) -> str:
-    """The first flaw: where it is, what is wrong, and what was given."""
-    flaw = error.errors(include_url=False)[0]
-    place = [part for part in flaw["loc"] if part != "[key]"]
-    if flaw["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
-        kinds = {"data": Data, "methods": Method, "times": Times, "vary": Vary}
-        known = fields(kinds.get(str(place[0]), kind) if len(place) > 1 else kind)
-        what = f": unknown key {show(place.pop())}; known: {', '.join(each.name for each in known)}"
-    elif flaw["type"] in ("missing", "missing_argument"):
-        what = f": '{place.pop()}' is missing"
-    elif flaw["type"] == "value_error":
-        what = str(flaw["ctx"]["error"]).rstrip(".")
-        what = f" {what}" if what.startswith("must") else f": {what}"
-    else:
-        message = flaw["msg"]
-        for theirs, ours in _WORDS:
-            message = message.replace(theirs, ours)
-        what = f" {message.partition(':')[0]}, got {show(flaw['input'])}"
-    names = [f"[[{part}]]" if part in ("data", "methods") and place[1:] else part for part in place]
-    path = ": ".join(str(name) for name in names if not isinstance(name, int))
-    numbers = [name + 1 for name in names if isinstance(name, int)]
-    if numbers and names[0] in ("[[data]]", "[[methods]]"):
-        path = path.replace("]]", f"]] {numbers[0]}", 1)
-    return f"{path}{what}".removeprefix(": ").strip()
-
-
-def _check_stem(stem: str) -> None:
-    if stem.casefold() in RESERVED:
-        raise InputError(
-            f"an experiment cannot be called '{stem}', which is a file of the report; rename {stem}.toml."
-        )
-
-
-def _presets() -> dict[str, Any]:
-    return tomllib.loads(_packaged("presets.toml"))
-
-
-def _packaged(name: str) -> str:
-    return (resources.files("taurank_paper") / "experiments" / name).read_text(encoding="utf-8")
-
-
-def read_toml(path: Path) -> dict[str, Any]:
-    return _parse(_read(path), str(path))
-
-
-def _parse(text: str, where: str) -> dict[str, Any]:
-    try:
-        return tomllib.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{where} is not valid TOML: {first_line(error)}.") from error
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise InputError(f"'{path}' is not UTF-8 text; save it as UTF-8.") from error
-    except (OSError, ValueError) as error:
-        raise InputError(f"'{path}' cannot be read: {getattr(error, 'strerror', None) or error}.") from error

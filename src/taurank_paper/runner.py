@@ -8,7 +8,7 @@ import platform
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,11 +19,10 @@ import numpy as np
 
 import taurank as tr
 from taurank.errors import InputError
-from taurank_paper import rows
-from taurank_paper.files import write_text
+from taurank_paper import report, rows
 from taurank_paper.fits import FitSpec, ResultCache
+from taurank_paper.folder import read_record, write_text
 from taurank_paper.plan import ITEMS, KINDS, Plan, load, load_preset, load_tuned
-from taurank_paper.report import page  # refuses a run whose report could not be written, before any fit
 from taurank_paper.search import search
 from taurank_paper.splits import Splits
 
@@ -52,20 +51,45 @@ def run(
     began = time.monotonic()
     size = load_preset(preset)
     folder = _writable(Path(out))
-    own = folder / "tuned.toml"
-    tuned = load_tuned(size, own if size.search and own.exists() else None)
+    before = read_record(folder)
+    found = folder / "tuned.toml"
+    tuned = load_tuned(found) if size.search and found.exists() else None
     wanted = [names] if isinstance(names, str) else list(names)
-    plans = _on_items([load(name, size, tuned) for name in wanted or size.experiments], items)
-    plans = [plan if seed is None else plan.with_seed(seed) for plan in plans]
-    _check_names(plans)
+    plans = _loaded([load(name, size, tuned, items, seed) for name in wanted or size.experiments], items)
     cache = ResultCache(folder / "cache", Splits(size, source, threads), threads)
     if size.search:
         tuned = search(plans, folder, cache.splits, show_progress)
         plans = [replace(plan, tuned=tuned) for plan in plans]
     seconds = _run_all(plans, cache, folder, show_progress)
-    _write_record(folder, plans, cache, seconds, time.monotonic() - began)
-    page.write(folder)
+    record = _record(plans, cache, seconds, time.monotonic() - began, before)
+    write_text(folder / "run.json", json.dumps(record, indent=1))
+    report.write(folder)
     return folder
+
+
+def _writable(folder: Path) -> Path:
+    """The folder, made if need be; refused before any fit if nothing can be written to it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(b"taurank")
+    except OSError as error:
+        raise InputError(f"nothing can be written to the folder '{folder}': {error.strerror}.") from error
+    return folder
+
+
+def _loaded(plans: list[Plan], items: str | None) -> list[Plan]:
+    """The experiments that have a dataset; two of one name are refused."""
+    if items not in (None, *ITEMS):
+        raise InputError(f"there are no items '{items}'; known: {', '.join(ITEMS)}.")
+    names = [plan.name.casefold() for plan in plans]
+    for plan in plans:
+        if names.count(plan.name.casefold()) > 1:
+            raise InputError(f"two experiments are called '{plan.name}'; their tables would overwrite each other.")
+    with_data = [plan for plan in plans if plan.datasets]
+    if not with_data:
+        raise InputError(f"none of these experiments has the items '{items}'.")
+    return with_data
 
 
 def _run_all(plans: list[Plan], cache: ResultCache, folder: Path, show_progress: bool) -> dict[str, float]:
@@ -81,7 +105,8 @@ def _run_all(plans: list[Plan], cache: ResultCache, folder: Path, show_progress:
     for plan in plans:
         began = time.monotonic()
         missing = _missing(needed[plan.name], cache)
-        say(f"{plan.name}: {plan.title}; {len(missing)} of {len(needed[plan.name])} fits to make")
+        title = plan.file.title or plan.name
+        say(f"{plan.name}: {title}; {len(missing)} of {len(needed[plan.name])} fits to make")
         for fit in missing:
             before = time.monotonic()
             cache.result(fit)
@@ -106,59 +131,30 @@ def _length(fit: FitSpec) -> int:
     return 1 + fit.updates // 1_000_000
 
 
-def _on_items(plans: list[Plan], items: str | None) -> list[Plan]:
-    """The experiments on these items alone; those without any such dataset are left out."""
-    if items is None:
-        return plans
-    if items not in ITEMS:
-        raise InputError(f"there are no items '{items}'; known: {', '.join(ITEMS)}.")
-    parts = [part for plan in plans if (part := plan.on(items)).datasets]
-    if not parts:
-        raise InputError(f"none of these experiments has the items '{items}'.")
-    return parts
-
-
-def _writable(folder: Path) -> Path:
-    """The folder, made if need be; refused before any fit if nothing can be written to it."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder) as file:
-            file.write(b"taurank")
-    except OSError as error:
-        raise InputError(f"nothing can be written to the folder '{folder}': {error.strerror}.") from error
-    return folder
-
-
-def _check_names(plans: list[Plan]) -> None:
-    names = [plan.name.casefold() for plan in plans]
-    for plan in plans:
-        if names.count(plan.name.casefold()) > 1:
-            raise InputError(f"two experiments are called '{plan.name}'; their tables would overwrite each other.")
-
-
-# ---- run.json ------------------------------------------------------------------------------------
-
-
-def _write_record(
-    folder: Path, plans: list[Plan], cache: ResultCache, seconds: Mapping[str, float], total: float
-) -> None:
+def _record(
+    plans: list[Plan], cache: ResultCache, seconds: dict[str, float], total: float, before: dict[str, Any]
+) -> dict[str, Any]:
     """run.json: where the figures come from; earlier starts in this folder are part of it."""
-    preset, before = plans[0].preset.name, _before(folder)
-    presets = before.get("presets", {})
-    earlier = before.get("experiments", {})
-    spent = {name: value + (presets.get(name) == preset) * earlier.get(name, 0.0) for name, value in seconds.items()}
+    preset, presets, earlier = plans[0].preset.name, before.get("presets", {}), before.get("experiments", {})
+    spent = {
+        name: round(value + (presets.get(name) == preset) * earlier.get(name, 0.0), 1)
+        for name, value in seconds.items()
+    }
     seeds = {one.seed for plan in plans for dataset in plan.datasets for one in plan.drawn(dataset)}
-    own = {plan.name: {"kind": plan.kind, "title": plan.title} for plan in plans if plan.name not in KINDS}
+    own = {plan.name: {"kind": plan.kind, "title": plan.file.title or plan.name} for plan in plans}
     items = list(dict.fromkeys(dataset.items for plan in plans for dataset in plan.datasets))
     origin = cache.splits.world(items[0]).origin
-    record: dict[str, Any] = {
+    starts = before.get("earlier_starts", {})
+    if before:
+        starts = {**starts, before["date"]: {"seconds": before["seconds"], "fits": before["fits"]["done"]}}
+    return {
         "preset": preset,
         "presets": {**presets, **dict.fromkeys(seconds, preset)},
         "seed": sorted({*before.get("seed", ()), *seeds}),
         "weeks": {name: cache.splits.world(name).origin.get("weeks") for name in items},
         "source": origin.get("source", origin.get("maker")),  # in words; never a path of this machine
-        "experiments": {**earlier, **{name: round(value, 1) for name, value in spent.items()}},
-        "own": {**before.get("own", {}), **own},
+        "experiments": {**earlier, **spent},
+        "own": {**before.get("own", {}), **{name: entry for name, entry in own.items() if name not in KINDS}},
         "seconds": round(total, 1),
         "fits": {
             "done": cache.done,
@@ -172,20 +168,5 @@ def _write_record(
         "threads": cache.threads,
         "machine": platform.machine(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "earlier_starts": before.get("starts", {}),
+        "earlier_starts": starts,
     }  # fmt: skip
-    write_text(folder / "run.json", json.dumps(record, indent=1))
-
-
-def _before(folder: Path) -> dict[str, Any]:
-    """What run.json says of earlier starts: a run may be made in parts, each with a preset of its own."""
-    try:
-        old = json.loads((folder / "run.json").read_text(encoding="utf-8"))
-        this = {old["date"]: {"seconds": old["seconds"], "fits": old["fits"]["done"]}}
-        return {
-            "experiments": {name: float(seconds) for name, seconds in old["experiments"].items()},
-            "presets": dict(old["presets"]), "seed": [int(seed) for seed in old["seed"]],
-            "own": dict(old["own"]), "starts": {**old["earlier_starts"], **this},
-        }  # fmt: skip
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return {}  # no record, or an unreadable one: it is written again

@@ -20,11 +20,20 @@ from typing import Any
 import pandas as pd
 
 import taurank as tr
-from taurank.evaluation.metrics import parse
 from taurank.learners import learner_class
-from taurank_paper.files import write_text
-from taurank_paper.fits import MODEL_METRIC
-from taurank_paper.plan import LIMITS, TUNED_METRICS, Dataset, Plan, Tuned, hyper_parameters, packaged_tuned
+from taurank_paper.fits import MODEL_METRIC, merit
+from taurank_paper.folder import write_text
+from taurank_paper.plan import (
+    LIMITS,
+    TUNED_METRICS,
+    Budget,
+    Dataset,
+    Plan,
+    Preset,
+    Tuned,
+    hyper_parameters,
+    packaged_tuned,
+)
 from taurank_paper.splits import Splits
 
 
@@ -35,64 +44,69 @@ class MethodSearch:
     dataset: Dataset
     method: str
     metric: str
-    plan: Plan
+    preset: Preset
+    budget: Budget
 
     @property
     def updates(self) -> int:
         """The most of one trial."""
-        assert self.plan.preset.search is not None
-        length = self.plan.preset.search.updates / self.plan.preset.updates
-        return self.plan.preset.updates_on(self.dataset, length)
+        return self.preset.updates_on(self.dataset, self.budget.updates / self.preset.updates)
 
     def run(self, splits: Splits, folder: Path) -> pd.DataFrame:
         """All trials: their settings, their metrics and what they cost."""
-        budget, split = self.plan.preset.search, splits.split(self.dataset)
-        assert budget is not None
-        fixed = {"factors": self.plan.preset.factors[self.dataset.assignment], **self.plan.preset.settings}
-        fixed |= {"epochs": max(1, round(self.updates / learner_class(self.method)().updates_per_epoch(split.train)))}
+        split = splits.split(self.dataset)
+        epochs = max(1, round(self.updates / learner_class(self.method)().updates_per_epoch(split.train)))
+        fixed = {"factors": self.preset.factors[self.dataset.assignment], **self.preset.settings, "epochs": epochs}
         space, start = self.space()
         name = re.sub(r"[^\w@.]+", "-", f"{self.dataset} {self.method} {self.metric}")
         (folder / "tuning").mkdir(exist_ok=True)
         return tr.tune(
             self.method, split.train, split.validation, space=space, fixed=fixed, start=start,
             metric=[self.metric, *(metric for metric in TUNED_METRICS if metric != self.metric)],
-            trials=budget.trials, journal=folder / "tuning" / f"{name}.jsonl",
+            trials=self.budget.trials, journal=folder / "tuning" / f"{name}.jsonl",
             random_state=zlib.crc32(name.encode()), show_progress=False,
         ).trials  # fmt: skip
 
     def space(self) -> tuple[dict[str, list[Any]], dict[str, Any]]:
         """The grid of the learner and the learning rates, and the known settings to try first."""
-        assert self.plan.preset.search is not None
         grid = {name: list(values) for name, values in learner_class(self.method).space.items()}
         grid.pop("control_weight", None)  # the paper's DLCE gives both arms the same weight
-        grid["learning_rate"] = list(self.plan.preset.search.learning_rate)
+        grid["learning_rate"] = list(self.budget.learning_rate)
         # what the package has, not what an earlier search found here: that would make it another search
-        tuned = packaged_tuned(self.plan.preset.tuned) if self.plan.preset.tuned else {}
+        tuned = packaged_tuned(self.preset)
         table = tuned.get(self.dataset.items, {}).get(self.dataset.assignment, {}).get(self.method, {})
         known = {**table, **table.get(self.metric, {})}
         return grid, {name: known[name] for name in grid if name in known}
 
 
-def search(plans: Iterable[Plan], folder: Path, splits: Splits, show_progress: bool) -> Tuned:
+def search(plans: list[Plan], folder: Path, splits: Splits, show_progress: bool) -> Tuned:
     """Search what the plans need, write ``tuned.toml`` and ``search.csv`` into the folder, and return the first."""
-    plans = list(plans)
     tuned: Tuned = {i: {a: dict(methods) for a, methods in table.items()} for i, table in plans[0].tuned.items()}
     searches = searches_of(plans)
-    by_key: dict[tuple[str, str, str], list[tuple[MethodSearch, pd.DataFrame]]] = {}
+    trials_of: dict[tuple[str, str, str], list[pd.DataFrame]] = {}
     costs = []
     for n, one in enumerate(searches, 1):
         began = time.monotonic()
         trials = one.run(splits, folder)
-        costs.append(_cost(one, trials, (time.monotonic() - began) / 60))
-        key = (one.dataset.items, one.dataset.assignment, one.method)
-        by_key.setdefault(key, []).append((one, trials))
+        names = list(one.space()[0])
+        best = _best_settings(trials, names).get(one.metric)
+        values = trials[one.metric].dropna()
+        costs.append({
+            "items": one.dataset.items, "setting": one.dataset.assignment, "method": one.method,
+            "objective": one.metric, "trials": len(trials), "pruned": int((trials["state"] != "finished").sum()),
+            "updates": one.updates, "minutes": round((time.monotonic() - began) / 60, 2),
+            "validation": None if best is None else float(max(values, key=lambda value: merit(one.metric, value))),
+            "settings": json.dumps(best),
+        })  # fmt: skip
+        place = (one.dataset.items, one.dataset.assignment, one.method)
+        trials_of.setdefault(place, []).append(trials)
+        found = _best_settings(pd.concat(trials_of[place], ignore_index=True), names)
+        if found:
+            different = {metric: settings for metric, settings in found.items() if settings != found["CDCG"]}
+            methods = tuned.setdefault(one.dataset.items, {}).setdefault(one.dataset.assignment, {})
+            methods[one.method] = {**found["CDCG"], **different}
         if show_progress:
             print(f"[{n}/{len(searches)}] search: {one.method} on {one.dataset} by {one.metric}", file=sys.stderr)
-    for (items, assignment, method), done in by_key.items():
-        best = _best_settings([pair[1] for pair in done], list(done[0][0].space()[0]))
-        if best:
-            different = {metric: settings for metric, settings in best.items() if settings != best["CDCG"]}
-            tuned.setdefault(items, {}).setdefault(assignment, {})[method] = {**best["CDCG"], **different}
     if searches:
         write_text(folder / "search.csv", pd.DataFrame(costs).to_csv(index=False))
         write_text(folder / "tuned.toml", tuned_text(tuned))
@@ -103,7 +117,8 @@ def searches_of(plans: Iterable[Plan]) -> list[MethodSearch]:
     """One for each method, dataset and guiding metric of the plans; those on one dataset follow each other."""
     searches: dict[tuple[str, str, str], MethodSearch] = {}
     for plan in plans:
-        assert plan.preset.search is not None
+        budget = plan.preset.search
+        assert budget is not None
         for dataset in plan.datasets:
             metrics = (MODEL_METRIC,) if plan.kind == "estimators" else plan.metrics_of(dataset)
             wanted = {"CAR" if metric == "CAR" else "CDCG" for metric in metrics}
@@ -111,38 +126,23 @@ def searches_of(plans: Iterable[Plan]) -> list[MethodSearch]:
             for method in plan.methods:
                 if method.name in LIMITS or "updates" not in hyper_parameters(method.name):
                     continue  # not trained: its few hyper-parameters are chosen in the plan
-                for metric in plan.preset.search.objectives:
+                for metric in budget.objectives:
                     if metric in wanted:
-                        one = MethodSearch(plain, method.name, metric, plan)
+                        one = MethodSearch(plain, method.name, metric, plan.preset, budget)
                         searches.setdefault((str(plain), method.name, metric), one)
     return [searches[key] for key in sorted(searches)]
 
 
-def _best_settings(trials: list[pd.DataFrame], names: list[str]) -> dict[str, dict[str, Any]]:
+def _best_settings(trials: pd.DataFrame, names: list[str]) -> dict[str, dict[str, Any]]:
     """For each metric the settings of the best finished trial."""
-    every = pd.concat(trials, ignore_index=True)
-    every = every[every["state"] == "finished"]
+    finished = trials[trials["state"] == "finished"]
     best = {}
     for metric in TUNED_METRICS:
-        values = every[metric].dropna()
+        values = finished[metric].dropna()
         if len(values):
-            row = every.loc[[values.idxmax() if parse(metric).larger_is_better else values.idxmin()]].iloc[0]
+            row = finished.loc[max(values.index, key=lambda index: merit(metric, values[index]))]
             best[metric] = {name: row[name].item() if hasattr(row[name], "item") else row[name] for name in names}
     return best
-
-
-def _cost(one: MethodSearch, trials: pd.DataFrame, minutes: float) -> dict[str, Any]:
-    """A search as a row of ``search.csv``; ``minutes`` are those of this start, by the clock."""
-    values = trials[one.metric].dropna()
-    best = _best_settings([trials], list(one.space()[0])).get(one.metric)
-    larger = parse(one.metric).larger_is_better
-    return {
-        "items": one.dataset.items, "setting": one.dataset.assignment, "method": one.method,
-        "objective": one.metric, "trials": len(trials), "pruned": int((trials["state"] != "finished").sum()),
-        "updates": one.updates, "minutes": round(minutes, 2),
-        "validation": None if best is None else float(values.max() if larger else values.min()),
-        "settings": json.dumps(best),
-    }  # fmt: skip
 
 
 def tuned_text(tuned: Tuned) -> str:

@@ -22,16 +22,11 @@ PARTS = {"train": 0, "validation": 1, "test": 2, "fit": 3, "propensity": 4}
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """One world, and the weeks drawn from it."""
+    """One world, and the weeks drawn from it: each part when it is first used."""
 
     dataset: Dataset
     world: tr.World
     threads: int | None
-
-    def draw(self) -> None:
-        """Draw all weeks now; otherwise each part is drawn when it is first used."""
-        for part in ("train", "validation", "truth"):
-            getattr(self, part)
 
     @cached_property
     def train(self) -> tr.Log:
@@ -42,25 +37,15 @@ class Split:
         return log
 
     @cached_property
-    def validation(self) -> tr.Gains:
+    def validation(self) -> Any:
         """Truth of the validation weeks, used for model selection."""
-        truth: tr.Gains = self._sample("validation", self.dataset.times.validation).truth
-        return truth
+        return self._sample("validation", self.dataset.times.validation).truth
 
     @cached_property
-    def _tested(self) -> tuple[tr.Gains, tr.Gains]:
+    def tested(self) -> tuple[tr.Gains, tr.Gains]:
+        """The truth and the purchases of the test weeks."""
         sample = self.test_sample()
         return sample.truth, tr.gains.outcome(sample.log)
-
-    @property
-    def truth(self) -> tr.Gains:
-        """The truth of the test weeks."""
-        return self._tested[0]
-
-    @property
-    def outcome(self) -> tr.Gains:
-        """The purchases of the test weeks."""
-        return self._tested[1]
 
     def test_sample(self) -> Any:
         """The test weeks with their log: large, so drawn again where it is needed."""
@@ -75,25 +60,16 @@ class Splits:
 
     def __init__(self, preset: Preset, source: str | os.PathLike[str] | None, threads: int | None) -> None:
         self.preset, self.source, self.threads = preset, source, threads
-        self._worlds: dict[Items, tr.World] = {}
-        self._fingerprints: dict[Items, str] = {}
+        self._worlds: dict[Items, tuple[tr.World, str]] = {}
         self._last: Split | None = None
 
     def world(self, items: Items) -> tr.World:
         """The world with the original assignment."""
-        if items not in self._worlds:
-            self._worlds[items] = self._make(items)
-        return self._worlds[items]
+        return self._world(items)[0]
 
     def fingerprint(self, items: Items) -> str:
         """A hash of the world's numbers: other source files, or another loader, are another world."""
-        if items not in self._fingerprints:
-            digest = hashlib.blake2b(digest_size=16)
-            world = self.world(items)
-            for rates in (world.treated_rate, world.control_rate, world.propensity):
-                digest.update(np.ascontiguousarray(rates).view(np.uint8).data)
-            self._fingerprints[items] = digest.hexdigest()
-        return self._fingerprints[items]
+        return self._world(items)[1]
 
     def split(self, dataset: Dataset) -> Split:
         """The samples of this dataset; only the last one asked for stays in memory."""
@@ -107,12 +83,19 @@ class Splits:
             self._last = Split(dataset, world, self.threads)
         return self._last
 
-    def _make(self, items: Items) -> tr.World:
-        if self.preset.sizes is None:
-            return tr.dunnhumby.world(items, self.source)
-        users, n_items = self.preset.sizes[items]
-        seed = np.random.SeedSequence(0, spawn_key=(n_items,))
-        return tr.World.synthetic(users, n_items, seed, purchase_rate=0.03)
+    def _world(self, items: Items) -> tuple[tr.World, str]:
+        if items not in self._worlds:
+            if self.preset.sizes is None:
+                world = tr.dunnhumby.world(items, self.source)
+            else:
+                users, n_items = self.preset.sizes[items]
+                seed = np.random.SeedSequence(0, spawn_key=(n_items,))
+                world = tr.World.synthetic(users, n_items, seed, purchase_rate=0.03)
+            digest = hashlib.blake2b(digest_size=16)
+            for rates in (world.treated_rate, world.control_rate, world.propensity):
+                digest.update(np.ascontiguousarray(rates).view(np.uint8).data)
+            self._worlds[items] = world, digest.hexdigest()
+        return self._worlds[items]
 
 
 def _seeds(dataset: Dataset, part: str) -> np.random.SeedSequence:

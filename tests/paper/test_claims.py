@@ -11,8 +11,9 @@ import pytest
 from scipy import stats
 
 from support import paper_frames as made_up
-from taurank_paper import claims, comparison, printed
-from taurank_paper.comparison import Score
+from taurank_paper import claims, scores
+from taurank_paper.folder import printed
+from taurank_paper.scores import METRICS, Score, rows_of
 
 Frames = dict[str, pd.DataFrame]
 Change = Callable[[Frames], None]
@@ -37,7 +38,7 @@ def _clear_comparison() -> pd.DataFrame:
     }
     rows = []
     for (items, setting), methods in order.items():
-        for metric in (*printed.METRICS, "P@10"):
+        for metric in (*METRICS, "P@10"):
             for place, method in enumerate(methods):
                 lead = place + (8 if items == "product" and method in ("dlce", "dlto") else 0)
                 mean = 10.0 + lead if metric != "P@10" else 30.0 - place
@@ -122,7 +123,7 @@ COMPARED: dict[str, dict[str, Any]] = {
     "lead-larger-in-product": {"method": "dlce", "items": "product"},
 }
 FAILS: dict[str, Change] = {
-    **{claim: setting("comparison", 1.0, metric=list(printed.METRICS), **at) for claim, at in COMPARED.items()},
+    **{claim: setting("comparison", 1.0, metric=list(METRICS), **at) for claim, at in COMPARED.items()},
     "dlce-best-in-car": setting("car", 5.0, method="dlce"),
     "p10-does-not-go-with-cp10": together,
     "intermediate-cap-is-best": cap_at("CDCG", "original", 0.001),
@@ -198,7 +199,7 @@ def test_an_explanation_goes_only_with_a_claim_that_is_not_reproduced(frames: Fr
 
 
 def test_the_papers_own_figures_by_the_same_criteria() -> None:
-    verdicts = {one.id: one.paper for one in claims.check(printed.frames())}
+    verdicts = {one.id: one.paper for one in claims.check(printed())}
     assert verdicts["dlce-over-blce"] == "reproduced"
     assert verdicts["dlce-over-dlto-original"] == "inconclusive"  # 0.0826 ± 0.0026 against 0.0825 ± 0.0023
     assert verdicts["cap-helps-estimate-of-car"] == "reproduced"
@@ -208,62 +209,62 @@ def test_the_papers_own_figures_by_the_same_criteria() -> None:
 
 def test_a_difference_counts_beyond_the_larger_standard_deviation() -> None:
     base = Score(1.0, 0.1)
-    assert comparison.compare_by("CDCG", Score(1.21, 0.2), base) == 1
-    assert comparison.compare_by("CDCG", Score(1.19, 0.2), base) == 0
-    assert comparison.compare_by("CDCG", Score(0.79, 0.2), base) == -1
-    assert comparison.compare_by("CAR", Score(0.79, 0.2), base) == 1  # smaller is better
-    assert comparison.compare_by("CP@100", Score(0.0313, 0.0003), Score(0.0310, 0.0002)) == 0
+    assert scores.compare("CDCG", Score(1.21, 0.2), base) == 1
+    assert scores.compare("CDCG", Score(1.19, 0.2), base) == 0
+    assert scores.compare("CDCG", Score(0.79, 0.2), base) == -1
+    assert scores.compare("CAR", Score(0.79, 0.2), base) == 1  # smaller is better
+    assert scores.compare("CP@100", Score(0.0313, 0.0003), Score(0.0310, 0.0002)) == 0
 
 
-def score(*draws: list[float]) -> comparison.Score:
-    return comparison.Score(float(np.mean(draws)), 9.0, weeks=tuple(map(tuple, draws)))
+def score(*draws: list[float]) -> scores.Score:
+    return scores.Score(float(np.mean(draws)), 9.0, weeks=tuple(map(tuple, draws)))
 
 
 def test_scores_with_weeks_are_compared_in_pairs() -> None:
     """Weeks that vary together hide a difference from standard deviations, not from a paired test."""
     weeks = np.linspace(1, 2, 10)
     wobble = 0.001 * np.cos(np.arange(10))
-    assert comparison.compare(score(list(weeks + 0.1 + wobble)), score(list(weeks))) == 1
-    assert comparison.compare(score(list(weeks)), score(list(weeks + 0.1 + wobble))) == -1
-    assert comparison.compare(score(list(weeks + 0.1 * np.cos(np.arange(10)))), score(list(weeks))) == 0
-    assert comparison.compare(score(list(weeks)), score(list(weeks))) == 0
+    assert scores.compare("CDCG", score(list(weeks + 0.1 + wobble)), score(list(weeks))) == 1
+    assert scores.compare("CDCG", score(list(weeks)), score(list(weeks + 0.1 + wobble))) == -1
+    assert scores.compare("CDCG", score(list(weeks + 0.1 * np.cos(np.arange(10)))), score(list(weeks))) == 0
+    assert scores.compare("CDCG", score(list(weeks)), score(list(weeks))) == 0
 
 
 def test_with_several_draws_their_means_are_compared() -> None:
     """Every week of every draw is better, but the draws differ so much that another one might not be."""
     one, two = [[2.0] * 10, [1.1] * 10, [1.01] * 10], [[1.0] * 10] * 3
-    assert comparison.compare(score(*one), score(*two)) == 0
-    differences = comparison.paired_differences(score(*one), score(*two))
+    assert scores.compare("CDCG", score(*one), score(*two)) == 0
+    differences = scores.paired_differences(score(*one), score(*two))
     assert differences is not None
     np.testing.assert_allclose(differences, [1.0, 0.1, 0.01])
 
 
 def test_the_p_value_is_scipys() -> None:
     differences = np.random.default_rng(0).normal(0.3, 1, 8)
-    assert comparison.p_value(differences) == pytest.approx(stats.ttest_1samp(differences, 0).pvalue)
+    assert scores.p_value(differences) == pytest.approx(stats.ttest_1samp(differences, 0).pvalue)
 
 
 def test_the_level_counts_all_comparisons(frames: Frames, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[Score] = []
-    plain = comparison._differ
+    plain = scores._differ
 
     def counting(first: Score, second: Score) -> bool:
         calls.append(first)
         return plain(first, second)
 
-    monkeypatch.setattr(comparison, "_differ", counting)
-    claims.check({**printed.frames(), **frames})
+    monkeypatch.setattr(scores, "_differ", counting)
+    claims.check({**printed(), **frames})
     ours = len(calls)
     calls.clear()
     claims.check({})  # the printed figures alone
-    assert 0.5 * comparison.COMPARISONS < ours - len(calls) <= comparison.COMPARISONS
+    assert 0.5 * scores.COMPARISONS < ours - len(calls) <= scores.COMPARISONS
 
 
 def test_a_second_answer_from_the_authors_settings(frames: Frames) -> None:
-    result = claims.check(frames, authors={"comparison": printed.comparison()})[0]
+    result = claims.check(frames, authors={"comparison": printed()["comparison"]})[0]
     assert result.authors == result.paper == "reproduced"
     assert "DLCE : BLCE" in result.authors_figures
-    without = claims.check(frames, authors={"car": printed.car()})
+    without = claims.check(frames, authors={"car": printed()["car"]})
     assert [one.id for one in without if one.authors] == ["dlce-best-in-car"]
 
 
@@ -274,30 +275,30 @@ def test_the_rank_correlation_leaves_the_limits_out() -> None:
         for metric, value in (("CP@10", effect), ("P@10", bought))
     ]
     frame = pd.DataFrame(rows, columns=["items", "setting", "method", "metric", "mean", "std"])
-    value, count = claims.rank_correlation(frame, "P@10", "CP@10", ("category", "original"))
+    value, count = claims.rank_correlation(frame, "P@10", "CP@10")
     assert value == pytest.approx(-1.0)
     assert count == 3
-    assert claims.rank_correlation(frame, "P@10", "CP@10", ("product", "original")) == (None, 0)
+    assert claims.rank_correlation(rows_of(frame, ("product", "original")), "P@10", "CP@10") == (None, 0)
 
 
 def test_rows_of_the_file_are_lines() -> None:
-    frame = claims.to_frame(claims.check(printed.frames()))
+    frame = claims.to_frame(claims.check(printed()))
     assert list(frame["id"]) == [claim.id for claim in claims.CLAIMS]
     assert not frame.map(lambda value: "\n" in str(value)).any(axis=None)
 
 
 def test_the_papers_tables() -> None:
-    table = printed.comparison().set_index(["items", "setting", "method", "metric"])
+    table = printed()["comparison"].set_index(["items", "setting", "method", "metric"])
     assert len(table) == 2 * 3 + 2 * 8 * 6  # Random stands once
     assert tuple(table.loc[("category", "original", "dlce", "CP@10"), ["mean", "std"]]) == (0.0826, 0.0026)
     assert tuple(table.loc[("category", "personalized", "cause", "CDCG"), ["mean", "std"]]) == (1.681, 0.017)
     assert tuple(table.loc[("product", "original", "ulrmf", "CP@100"), ["mean", "std"]]) == (0.0285, 0.0003)
     assert tuple(table.loc[("product", "personalized", "dlto", "CP@10"), ["mean", "std"]]) == (0.2708, 0.0041)
-    errors = printed.estimators().set_index(["setting", "method", "metric", "cap"])
+    errors = printed()["estimators"].set_index(["setting", "method", "metric", "cap"])
     assert len(errors) == 12 * 10 + 2 * 5
     assert errors.loc[("original", "dlce", "CDCG", 0.1), "mae"] == 0.398
     assert errors.loc[("personalized", "ulbpr", "CP@100", 0.3), "mae"] == 0.0549
     assert tuple(errors.loc[("personalized", "dlce", "CAR", 0.1), ["mae", "truth"]]) == (0.072, 0.649)
-    facts = printed.statistics().set_index(["items", "quantity"])["value"]
+    facts = printed()["statistics"].set_index(["items", "quantity"])["value"]
     assert facts["product", "items"] == 11331
     assert facts["category", "prior_weight"] == 0.4

@@ -105,7 +105,7 @@ def test_draws_are_independent_and_the_seed_of_the_search_is_none_of_them() -> N
     seeds = [dataset.seed for dataset in plan.drawn(plan.datasets[0])]
     assert len(seeds) == len(set(seeds)) >= 5
     assert plan.datasets[0].seed not in seeds
-    other = plan.with_seed(100)
+    other = plans.load("comparison", plan.preset, seed=100)
     assert not {dataset.seed for dataset in other.drawn(other.datasets[0])} & set(seeds)
     capping = plans.load("capping", plans.load_preset("full"))
     assert [dataset.seed for dataset in capping.drawn(capping.datasets[0])] == seeds[:1]

@@ -123,7 +123,7 @@ def varied(kind: str, vary: str) -> str:
 )  # fmt: skip
 def test_an_odd_file_is_one_sentence(tmp_path: Path, old: str, new: str, words: str) -> None:
     assert old in GOOD
-    with pytest.raises(InputError, match=rf"^mine\.toml.*({words})") as refusal:
+    with pytest.raises(InputError, match=rf"mine\.toml.*({words})") as refusal:
         plans.load(write(tmp_path, GOOD.replace(old, new, 1)), small())
     assert "\n" not in str(refusal.value)
     assert len(str(refusal.value)) < 400
@@ -159,7 +159,7 @@ def test_reserved_names_are_those_that_a_run_writes(tmp_path: Path) -> None:
 def test_odd_tuned_files(tmp_path: Path, content: str, words: str) -> None:
     (tmp_path / "tuned.toml").write_text(content)
     with pytest.raises(InputError, match=words):
-        plans.load_tuned(small(), tmp_path / "tuned.toml")
+        plans.load_tuned(tmp_path / "tuned.toml")
 
 
 def test_a_tuned_value_that_a_learner_does_not_take(tmp_path: Path) -> None:

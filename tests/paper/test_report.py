@@ -14,8 +14,8 @@ import taurank_paper
 from support import paper_frames as made_up
 from support.html_reader import Reader, assert_links_resolve, assert_self_contained
 from taurank.errors import InputError
-from taurank_paper import claims, printed
-from taurank_paper.report import charts, inputs, page, tables
+from taurank_paper import charts, claims, folder, report, scores, tables
+from taurank_paper.folder import printed
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 NASTY = "<script>alert('x')</script>&|_*"
@@ -24,7 +24,7 @@ NASTY = "<script>alert('x')</script>&|_*"
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = made_up.save(made_up.frames(), tmp_path_factory.mktemp("whole"))
-    page.write(folder)
+    report.write(folder)
     return folder
 
 
@@ -34,7 +34,7 @@ def document(whole: Path) -> str:
 
 
 def test_all_files_are_written(whole: Path) -> None:
-    written = {path.name for path in whole.iterdir()} - {f"{name}.csv" for name in inputs.COLUMNS}
+    written = {path.name for path in whole.iterdir()} - {f"{name}.csv" for name in folder.COLUMNS}
     assert written == {"run.json", "report.html", "comparison.svg", "comparison.md", "verdicts.csv"}
     assert list(pd.read_csv(whole / "verdicts.csv")["id"]) == [claim.id for claim in claims.CLAIMS]
 
@@ -42,14 +42,14 @@ def test_all_files_are_written(whole: Path) -> None:
 def test_nothing_comes_from_outside_and_links_resolve(document: str) -> None:
     assert_self_contained(document)
     assert_links_resolve(document)
-    assert set(page.KINDS) <= set(Reader(document).attributes("id"))
+    assert set(report.KINDS) <= set(Reader(document).attributes("id"))
 
 
 def test_the_page_leads_with_the_result(document: str) -> None:
     """Counts, main chart and main table, in this order, before the contents, the claims and the experiments."""
     marks = [
         'class="tally"', "<svg", 'aria-label="CP@10, product, personalized"', "<table", "<nav", 'id="claims"',
-        'class="card ', *(f'<h2 id="{section}"' for section in page.KINDS), 'id="run"',
+        'class="card ', *(f'<h2 id="{section}"' for section in report.KINDS), 'id="run"',
     ]  # fmt: skip
     found = [document.index(mark) for mark in marks]
     assert found == sorted(found)
@@ -66,21 +66,21 @@ def test_one_line_counts_the_verdicts(document: str) -> None:
 def test_claims_are_folded_cards_with_their_criteria(document: str) -> None:
     cards = re.findall(r'<details class="card (\w+)" id="([^"]+)">', document)
     results = claims.check(made_up.frames())
-    assert cards == [(page.COLORS[one.reproduced], one.id) for one in results]
+    assert cards == [(report.COLORS[one.reproduced], one.id) for one in results]
     assert "<details open" not in document
-    report = Reader(document).text
+    text = Reader(document).text
     for result in results:
-        assert f"{result.verdict} {result.claim}" in report
-        assert result.criterion in report
+        assert f"{result.verdict} {result.claim}" in text
+        assert result.criterion in text
 
 
 def test_the_page_says_how_the_data_differ_in_plain_english(document: str) -> None:
-    report = Reader(document).text
-    assert report.count("93 weeks") == 1
-    assert "those here of 53" in report
-    assert "Missing" not in report
-    assert not re.findall(r"\b\w*(?:isation|ised|ising|colour|behaviour|centre)\b", report)
-    assert not re.findall(r"is over|is under|cannot be told|does not hold|aims? at", report)
+    text = Reader(document).text
+    assert text.count("93 weeks") == 1
+    assert "those here of 53" in text
+    assert "Missing" not in text
+    assert not re.findall(r"\b\w*(?:isation|ised|ising|colour|behaviour|centre)\b", text)
+    assert not re.findall(r"is over|is under|cannot be told|does not hold|aims? at", text)
 
 
 def test_the_papers_figures_are_beside_ours(document: str) -> None:
@@ -103,13 +103,13 @@ def test_the_best_is_marked_and_the_limits_do_not_compete() -> None:
     assert re.findall(r'<tr class="ruled">\s*<t[hd][^>]*>([^<]*)', table) == ["CountingBayes", "Truth"]
     frame.loc[frame["method"] == "countingbayes", "mean"] = 2.5
     assert marked() == {"DLTO"}
-    rows = printed.car()
+    rows = printed()["car"]
     assert tables.best_score(rows, "dlto", "CAR") == rows["mean"].min()
 
 
 def text_of(folder: Path) -> str:
     """The words of the report of a folder, written now."""
-    page.write(folder)
+    report.write(folder)
     return Reader((folder / "report.html").read_text(encoding="utf-8")).text
 
 
@@ -138,18 +138,18 @@ def test_the_search_is_shown_with_what_it_cost(tmp_path: Path) -> None:
     found = [{"method": "dlce", "settings": '{"cap": 0.3}'}, {"method": "blce", "settings": "null"}]
     rows = [{**line, **one, **two} for one, two in zip(cost, found, strict=True)]
     pd.DataFrame(rows).to_csv(folder / "search.csv", index=False)
-    report = text_of(folder)
+    text = text_of(folder)
     for expected in (
         "category, original: DLCE, CAR", "cap 0.3", "0.250", "16, 5 pruned", "32, 21 pruned", "2.2 min", "3 min",
     ):  # fmt: skip
-        assert expected in report
+        assert expected in text
 
 
 @pytest.mark.parametrize("kept", [(), ("car",), ("statistics", "losses")])
 def test_what_is_missing_is_said(tmp_path: Path, kept: tuple[str, ...]) -> None:
     frames = made_up.frames()
     made_up.save({name: frames[name] for name in kept}, tmp_path)
-    missing = [name for name in page.KINDS if name not in kept]
+    missing = [name for name in report.KINDS if name not in kept]
     assert f"Missing experiments: {', '.join(missing)}. To run one: taurank paper {missing[0]}" in text_of(tmp_path)
     html = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert [name for name in missing if f'id="{name}"' in html] == [], "a section without content"
@@ -160,9 +160,9 @@ def test_missing_datasets_are_named(tmp_path: Path) -> None:
     frame = made_up.frames()["comparison"]
     made_up.save({"comparison": frame[frame["items"] == "category"]}, tmp_path)
     (tmp_path / "run.json").unlink()
-    report = text_of(tmp_path)
-    assert "Not run, though the paper shows them: product, original; product, personalized." in report
-    assert "There is no run.json" in report
+    text = text_of(tmp_path)
+    assert "Not run, though the paper shows them: product, original; product, personalized." in text
+    assert "There is no run.json" in text
 
 
 def test_empty_tables_are_not_an_error(tmp_path: Path) -> None:
@@ -174,10 +174,10 @@ def test_a_smoke_run_gets_no_verdicts(tmp_path: Path) -> None:
     frames = made_up.frames()
     made_up.save({name: frames[name] for name in ("car", "comparison")}, tmp_path, preset="smoke")
     (tmp_path / "findings.toml").write_text("[explanations]\ndlce-best-in-car = 'found on real data'")
-    report = text_of(tmp_path)
-    assert "so no claim is checked" in report
+    text = text_of(tmp_path)
+    assert "so no claim is checked" in text
     for words in ("reproduced", "93 weeks", "found on real data"):
-        assert words not in report
+        assert words not in text
     assert len(pd.read_csv(tmp_path / "verdicts.csv")) == 0
 
 
@@ -198,13 +198,13 @@ dlce-over-blce = "not shown: inconclusive"
 
 
 def test_findings_are_read_from_the_folder_of_the_run(tmp_path: Path) -> None:
-    made_up.save({"car": printed.car().assign(mean=[0.5, 0.7, 0.9])}, tmp_path)
+    made_up.save({"car": printed()["car"].assign(mean=[0.5, 0.7, 0.9])}, tmp_path)
     (tmp_path / "findings.toml").write_text(FINDINGS)
-    report = text_of(tmp_path)
-    assert "First paragraph. Second one." in report
-    assert "About CAR." in report
-    assert "not shown" not in report
-    assert "Trained too briefly <script>." in report
+    text = text_of(tmp_path)
+    assert "First paragraph. Second one." in text
+    assert "About CAR." in text
+    assert "not shown" not in text
+    assert "Trained too briefly <script>." in text
     row = pd.read_csv(tmp_path / "verdicts.csv").set_index("id").loc["dlce-best-in-car"]
     assert row["explanation"] == "First paragraph. Second one."
 
@@ -212,7 +212,7 @@ def test_findings_are_read_from_the_folder_of_the_run(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("note =", "findings.toml is not valid TOML"),
+        ("note =", "not valid TOML"),
         ("notes = 'x'", "unknown key 'notes'"),
         ("[sections]\nnothing = 'x'", "unknown key 'sections.nothing'"),
         ("[explanations]\nnothing = 'x'", "unknown key 'explanations.nothing'"),
@@ -221,15 +221,15 @@ def test_findings_are_read_from_the_folder_of_the_run(tmp_path: Path) -> None:
 def test_bad_findings_are_refused_in_one_sentence(tmp_path: Path, content: str, message: str) -> None:
     (tmp_path / "findings.toml").write_text(content)
     with pytest.raises(InputError, match=message):
-        page.write(tmp_path)
+        report.write(tmp_path)
 
 
 def test_the_published_verdicts_and_tables_are_those_of_the_published_figures(tmp_path: Path) -> None:
-    run = inputs.read(RESULTS)
+    run = folder.read(RESULTS)
     failed = {one.id for one in claims.check(run.frames) if one.reproduced is False}
     assert set(run.findings.explanations) == failed, "what is not reproduced is explained"
     shutil.copytree(RESULTS, tmp_path / "results")
-    page.write(tmp_path / "results")
+    report.write(tmp_path / "results")
     for name in ("verdicts.csv", "comparison.md", "comparison.svg"):
         assert (tmp_path / "results" / name).read_bytes() == (RESULTS / name).read_bytes()
 
@@ -239,7 +239,9 @@ def test_the_package_ships_no_findings() -> None:
 
 
 def test_weeks_that_were_not_searched_make_verdicts_provisional(tmp_path: Path) -> None:
-    assert "were searched on the packaged weeks" in text_of(made_up.save({"car": printed.car()}, tmp_path, weeks=93))
+    assert "were searched on the packaged weeks" in text_of(
+        made_up.save({"car": printed()["car"]}, tmp_path, weeks=93)
+    )
 
 
 def test_foreign_text_is_escaped_everywhere(tmp_path: Path) -> None:
@@ -251,7 +253,7 @@ def test_foreign_text_is_escaped_everywhere(tmp_path: Path) -> None:
         frames[name] = pd.concat([frames[name], own])
     made_up.save({name: frames[name] for name in ("comparison", "car", "unevenness")}, tmp_path)
     (tmp_path / "run.json").write_text(json.dumps({"source": NASTY, NASTY: 1}), encoding="utf-8")
-    page.write(tmp_path)
+    report.write(tmp_path)
     document = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert NASTY in "".join(Reader(document).words)
     assert_self_contained(document)
@@ -271,24 +273,24 @@ def test_foreign_text_is_escaped_everywhere(tmp_path: Path) -> None:
 def test_bad_tables_are_refused_in_one_sentence(tmp_path: Path, content: str, message: str) -> None:
     (tmp_path / "car.csv").write_text(content, encoding="utf-8")
     with pytest.raises(InputError, match=message):
-        page.write(tmp_path)
+        report.write(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["car.csv"]
 
 
 def test_a_bad_record_or_folder_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="does not exist"):
-        page.write(tmp_path / "none")
+        report.write(tmp_path / "none")
     for content, message in (("{", "cannot be read as JSON"), ("[]", "does not contain a JSON object")):
         (tmp_path / "run.json").write_text(content, encoding="utf-8")
         with pytest.raises(InputError, match=message):
-            page.write(tmp_path)
+            report.write(tmp_path)
 
 
 # ---- the charts ----------------------------------------------------------------------------------
 
 
 def test_each_method_has_its_own_style_that_is_legible_on_white_and_on_black() -> None:
-    assert set(printed.METHODS) <= set(charts.STYLES)
+    assert set(scores.NAMES) <= set(charts.STYLES)
     colors = [style.color for style in charts.STYLES.values() if style.color != "currentColor"]
     assert len(colors) == len(set(colors))
     assert not set(colors) & set(charts.OTHER_COLORS)

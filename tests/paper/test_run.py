@@ -20,10 +20,9 @@ import taurank as tr
 from support.experiments import result_cache, small, write
 from taurank.errors import DivergedError, InputError
 from taurank_paper import plan as plans
-from taurank_paper import rows, runner, splits
+from taurank_paper import report, rows, runner, splits
 from taurank_paper.fits import FitSpec
 from taurank_paper.plan import Dataset, Times
-from taurank_paper.report import page
 from taurank_paper.runner import run
 
 TINY = {
@@ -69,7 +68,7 @@ def tiny(tmp_path: Path) -> dict[str, str]:
 def no_report(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
     """The report has its own tests: here the folders it was called with are enough."""
     called: list[Path] = []
-    monkeypatch.setattr(page, "write", called.append)
+    monkeypatch.setattr(report, "write", called.append)
     return called
 
 
@@ -111,12 +110,11 @@ def test_the_record_says_which_preset_made_each_table(tiny: dict[str, str], tmp_
     assert record["experiments"]["comparison"] < 9000, "seconds of another preset are not added"
 
 
-@pytest.mark.usefixtures("no_report")
-@pytest.mark.parametrize("record", ["", "[]", "{}", '{"preset": "smoke", "experiments": 3}', "[" * 9999])
-def test_a_damaged_record_of_earlier_runs_is_written_again(tiny: dict[str, str], tmp_path: Path, record: str) -> None:
-    (tmp_path / "run.json").write_text(record)
-    run(tiny["misspecification"], "smoke", out=tmp_path, show_progress=False)
-    assert json.loads((tmp_path / "run.json").read_text())["earlier_starts"] == {}
+def test_a_damaged_record_is_refused_before_any_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "_run_all", lambda *_: pytest.fail("no fit may be made"))
+    (tmp_path / "run.json").write_text("[" * 9999)
+    with pytest.raises(InputError, match=r"run\.json' cannot be read as JSON"):
+        run("car", "smoke", out=tmp_path)
 
 
 @pytest.mark.usefixtures("no_report")
@@ -169,7 +167,7 @@ def test_each_metric_is_of_its_own_best_epoch(tmp_path: Path) -> None:
         epochs, rest = divmod(value.updates, per_epoch)
         assert rest == 0
         model = tr.DLCE(**result.settings, epochs=epochs, random_state=splits.fit_seed(data), threads=1)
-        gains = split.outcome if metric == "P@10" else split.truth
+        gains = split.tested[metric == "P@10"]
         measured = tr.evaluate(model.fit(split.train, None, show_progress=False), gains, metric)[metric]
         assert value.weeks == tuple(measured.per_time)
 
@@ -217,7 +215,7 @@ def test_a_model_that_is_wanted_later_is_fitted_again_to_the_same(tmp_path: Path
     kept = FitSpec.of(Dataset("category"), "dlce", {"factors": 4}, 3000, 3, keep_model=True)
     assert cache.result(fit).values == cache.result(kept).values
     assert cache.done == 2
-    measured = tr.evaluate(cache.model(kept), cache.splits.split(fit.dataset).truth, "CDCG")["CDCG"]
+    measured = tr.evaluate(cache.model(kept), cache.splits.split(fit.dataset).tested[0], "CDCG")["CDCG"]
     assert tuple(measured.per_time) == cache.result(kept).values["CDCG"].weeks
 
 
@@ -245,10 +243,12 @@ def test_one_half_is_run_alone(tiny: dict[str, str], tmp_path: Path) -> None:
 
 def test_truth_is_the_same_in_both_settings_and_weeks_are_independent() -> None:
     drawn = splits.Splits(small(), None, 1)
-    truth = {name: drawn.split(Dataset("category", name)).truth for name in ("original", "personalized")}
+    truth = {name: drawn.split(Dataset("category", name)).tested[0] for name in ("original", "personalized")}
     assert np.array_equal(truth["original"].value, truth["personalized"].value)
     split = drawn.split(Dataset("category", times=Times(3, 3, 3)))
-    assert len({split.validation.value.tobytes(), split.truth.value.tobytes(), split.train.outcome.tobytes()}) == 3
+    assert (
+        len({split.validation.value.tobytes(), split.tested[0].value.tobytes(), split.train.outcome.tobytes()}) == 3
+    )
 
 
 def test_estimator_errors_by_hand(tmp_path: Path, tiny: dict[str, str]) -> None:
@@ -364,7 +364,6 @@ def test_a_folder_that_cannot_be_written_is_refused_before_any_fit(
 
 FULL_DISK = """
 import resource, sys
-from taurank_paper.report import page
 from taurank_paper.runner import run
 from taurank.errors import InputError
 resource.setrlimit(resource.RLIMIT_FSIZE, (900, 900))  # smaller than any result

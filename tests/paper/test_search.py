@@ -13,10 +13,9 @@ import pytest
 
 import taurank as tr
 from support.experiments import small, write
+from taurank_paper import folder, search
 from taurank_paper import plan as plans
-from taurank_paper import search
 from taurank_paper.plan import Budget, Plan
-from taurank_paper.report import inputs
 from taurank_paper.splits import Splits
 
 pytest.importorskip("optuna")
@@ -39,7 +38,7 @@ def test_a_search_continues_where_it_stopped_and_its_settings_are_used(
     plan = plan_of(tmp_path)
     first = searched(plan, tmp_path)
     monkeypatch.setattr(tr.DLCE, "fit", lambda *_, **__: pytest.fail("all trials are made"))
-    assert searched(plan, tmp_path) == first == plans.load_tuned(plan.preset, tmp_path / "tuned.toml")
+    assert searched(plan, tmp_path) == first == plans.load_tuned(tmp_path / "tuned.toml")
     table = first["category"]["original"]["dlce"]
     assert table["learning_rate"] in (0.03, 0.1)
     assert table["cap"] in tr.DLCE.space["cap"]
@@ -51,7 +50,7 @@ def test_a_search_continues_where_it_stopped_and_its_settings_are_used(
 
 def test_the_report_reads_what_the_search_wrote(tmp_path: Path) -> None:
     searched(plan_of(tmp_path), tmp_path)
-    frame = inputs.read(tmp_path).frames["search"]
+    frame = folder.read(tmp_path).frames["search"]
     assert frame["pruned"].tolist() == [0]
     assert math.isfinite(frame["validation"].iloc[0])
 
@@ -80,6 +79,6 @@ def test_the_tuned_file_is_read_as_it_was_written(tmp_path: Path) -> None:
             "personalized": {"bpr": {}},
         }
     }
-    for each in (tuned, plans.packaged_tuned("tuned.toml")):
+    for each in (tuned, plans.packaged_tuned(small(tuned="tuned.toml"))):
         (tmp_path / "tuned.toml").write_text(search.tuned_text(each))
-        assert plans.load_tuned(small(), tmp_path / "tuned.toml") == each
+        assert plans.load_tuned(tmp_path / "tuned.toml") == each

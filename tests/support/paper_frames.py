@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from taurank_paper import printed
+from taurank_paper.folder import printed
 from taurank_paper.plan import ASSIGNMENTS, ITEMS
+from taurank_paper.scores import METRICS
 
 CAPS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 0.5, 0.7)
 BEST_CAP = {"original": 0.01, "personalized": 0.3}
@@ -29,9 +30,9 @@ def frames(seed: int = 0) -> dict[str, pd.DataFrame]:
         ),
         "statistics_density": _density(),
         "comparison": _comparison(rng),
-        "car": printed.car(),
+        "car": printed()["car"].copy(),
         "capping": _capping(),
-        "estimators": printed.estimators().assign(
+        "estimators": printed()["estimators"].assign(
             mae=lambda f: f["mae"] * 0.9, bias=0.001, truth=lambda f: f["truth"].fillna(0.7)
         ),
         "unevenness": _unevenness(rng),
@@ -52,7 +53,7 @@ def save(tables: dict[str, pd.DataFrame], folder: Path, preset: str = "quick", w
 
 def _statistics() -> pd.DataFrame:
     tuned = pd.DataFrame({"items": ITEMS, "quantity": "tuned_prior_weight", "value": [0.7, 0.8]})
-    return pd.concat([printed.statistics(), tuned])
+    return pd.concat([printed()["statistics"], tuned])
 
 
 def _density() -> pd.DataFrame:
@@ -66,7 +67,7 @@ def _density() -> pd.DataFrame:
 
 
 def _comparison(rng: np.random.Generator) -> pd.DataFrame:
-    own = printed.comparison()
+    own = printed()["comparison"].copy()
     own["mean"] *= 1.15 + 0.1 * rng.random(len(own))
     extra = [
         (items, setting, method, metric, value * by, 0.02 * value)
@@ -77,7 +78,7 @@ def _comparison(rng: np.random.Generator) -> pd.DataFrame:
     outcome = [
         (items, setting, method, "P@10", 0.1 + 0.2 * rng.random(), 0.004)
         for items, setting in PLACES
-        for method in (*printed.METHODS, "countingbayes", "truth")
+        for method in (*own["method"].unique(), "countingbayes", "truth")
     ]
     frame = pd.concat([own, pd.DataFrame(extra + outcome, columns=own.columns)])
     settings = json.dumps({"factors": 200, "regularization": 0.01, "cap": 0.01})
@@ -100,14 +101,14 @@ def _unevenness(rng: np.random.Generator) -> pd.DataFrame:
         for items in ITEMS
         for beta in (0.5, 1.0, 1.5, 2.0, 2.5)
         for method, by in lift.items()
-        for metric in printed.METRICS
+        for metric in METRICS
     ]
     return pd.DataFrame(rows, columns=["items", "beta", "method", "metric", "mean", "std"])
 
 
 def _misspecification() -> pd.DataFrame:
     rows: list[tuple[object, ...]] = []
-    for (items, setting), metric in itertools.product(PLACES[:3], printed.METRICS):
+    for (items, setting), metric in itertools.product(PLACES[:3], METRICS):
         middle, place = MIDDLE[metric], (items, setting)
         rows += [
             (*place, "dlce", "misspecified", xi, metric, middle * (1.1 - 0.15 * xi), 0.02 * middle)
@@ -126,6 +127,6 @@ def _losses() -> pd.DataFrame:
         for items, setting in PLACES[:2]
         for loss, by in (("logistic", 1.0), ("sigmoid", 1.01), ("hinge", 0.93))
         for factors in (25, 50, 100, 200, 400, 800)
-        for metric in printed.METRICS
+        for metric in METRICS
     ]
     return pd.DataFrame(rows, columns=["items", "setting", "loss", "factors", "metric", "mean", "std"])

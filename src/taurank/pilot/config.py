@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from taurank._checks import check_choice
 from taurank._choices import PropensityKind
 from taurank.data.files import find_files
 from taurank.errors import InputError, show
 from taurank.learners import LEARNERS
+from taurank.toml import read_toml, validated
 
 
 class _Section(BaseModel):
@@ -124,39 +124,16 @@ class PilotConfig(_Section):
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> tuple[PilotConfig, bytes]:
         """The configuration in a TOML file, and the file's content; tables are relative to the file's folder."""
-        try:
-            content = Path(path).read_bytes()
-            sections = tomllib.loads(content.decode())
-        except OSError as error:
-            raise InputError(f"'{os.fspath(path)}' cannot be read: {error.strerror}.") from error
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise InputError(f"'{os.fspath(path)}' is not valid TOML: {error}.") from error
-        return cls.from_sections(sections, Path(path).parent, f"'{os.fspath(path)}': "), content
+        sections = read_toml(path)
+        return cls.from_sections(sections, Path(path).parent, f"'{os.fspath(path)}'"), Path(path).read_bytes()
 
     @classmethod
-    def from_sections(cls, sections: Mapping[str, Any], folder: Path = Path(), where: str = "") -> PilotConfig:
+    def from_sections(
+        cls, sections: Mapping[str, Any], folder: Path = Path(), where: str = "the plan"
+    ) -> PilotConfig:
         """Check the sections ``[tables]``, ``[columns]``, ``[log]`` and ``[pilot]``."""
         tables = sections.get("tables")
         if isinstance(tables, Mapping):
             paths = {name: folder / one if isinstance(one, (str, Path)) else one for name, one in tables.items()}
             sections = {**sections, "tables": paths}
-        try:
-            return cls.model_validate(sections)
-        except ValidationError as error:
-            raise InputError(where + _sentence(error)) from error
-
-
-def _sentence(error: ValidationError) -> str:
-    """The first problem: which key, what it must be, what it is."""
-    problem = error.errors(include_url=False)[0]
-    *sections, key = problem["loc"] or ("the plan",)
-    name = f"'{key}'" + (f" in [{sections[0]}]" if sections else "")
-    if problem["type"] == "extra_forbidden":
-        known = PilotConfig if not sections else PilotConfig.model_fields[str(sections[0])].annotation
-        return f"there is no {name}; known are {', '.join(getattr(known, 'model_fields', {}))}."
-    if problem["type"] == "missing":
-        return f"there is no section [{key}]; it names the tables."
-    if problem["type"] == "value_error":
-        return str(problem["ctx"]["error"])
-    what = problem["msg"].replace("Input should be", "must be")
-    return f"{name} {what[:1].lower()}{what[1:]}, got {show(problem['input'])}."
+        return validated(cls, sections, where)

@@ -13,17 +13,9 @@ import altair as alt
 import pandas as pd
 
 from taurank.report import page, svg
-from taurank_paper import printed
-from taurank_paper.comparison import (
-    DatasetKey,
-    datasets_of,
-    dlce_rows,
-    larger_is_better,
-    method_name,
-    methods_of,
-    rows_of,
-)
+from taurank_paper.folder import printed
 from taurank_paper.plan import LIMITS
+from taurank_paper.scores import DatasetKey, datasets_of, larger_is_better, method_name, methods_of, rows_of, where
 
 WIDTH, HEIGHT = 260, 180  # small: four panels in a row on a wide screen, one on a phone
 DOTS_WIDTH, ROW_HEIGHT = 215, 17
@@ -92,7 +84,7 @@ def comparison_file(frame: pd.DataFrame, metric: str = MAIN_METRIC) -> str:
 
 def _dots(frame: pd.DataFrame, dataset: DatasetKey, metric: str) -> alt.LayerChart:
     ours = rows_of(frame, dataset, metric)
-    in_paper = printed.car() if metric == "CAR" else printed.comparison()
+    in_paper = printed()["car" if metric == "CAR" else "comparison"]
     methods = methods_of(ours)
     theirs = rows_of(in_paper, dataset, metric)
     theirs = theirs[theirs["method"].isin(methods)]
@@ -138,7 +130,7 @@ def convergence(frame: pd.DataFrame, metric: str) -> list[page.Block]:
 
 def caps(frame: pd.DataFrame, metric: str) -> list[page.Block]:
     """Figs. 3 and 4: DLCE by cap."""
-    rows = dlce_rows(frame).assign(method="dlce")
+    rows = where(frame, method="dlce").assign(method="dlce")
     return _curves(rows, [metric], _grid(rows, "cap", "cap χ", "log"), "{metric} of DLCE by cap")
 
 
@@ -172,7 +164,9 @@ def misspecification(frame: pd.DataFrame) -> list[page.Block]:
 
 def losses(frame: pd.DataFrame) -> list[page.Block]:
     """Section 5.1.2: one line per loss, all DLCE, by number of factors."""
-    rows = dlce_rows(frame).assign(method="dlce", label=frame["loss"].map(lambda loss: LOSSES.get(loss, loss)))
+    rows = where(frame, method="dlce").assign(
+        method="dlce", label=frame["loss"].map(lambda loss: LOSSES.get(loss, loss))
+    )
     x = _grid(rows, "factors", "factors d", "log")
     return _curves(rows, CHART_METRICS, x, "{metric} of DLCE by number of factors and loss")
 
@@ -249,7 +243,7 @@ def _density(frame: pd.DataFrame, items: str) -> page.Block:
 
 def brier(frame: pd.DataFrame) -> list[page.Block]:
     """The Brier score of the last week by prior weight; a dot marks the lowest, a dashed line the paper's weight."""
-    facts = printed.statistics()
+    facts = printed()["statistics"]
     weights = facts[facts["quantity"] == "prior_weight"].set_index("items")["value"]
     return [_brier(rows, str(items), weights.get(items)) for items, rows in frame.groupby("items", sort=False)]
 

@@ -10,8 +10,10 @@ import pandas as pd
 
 from taurank.report import page
 from taurank.report.page import Cell
-from taurank_paper import printed
-from taurank_paper.comparison import (
+from taurank_paper.folder import printed
+from taurank_paper.plan import ITEMS, LIMITS
+from taurank_paper.scores import (
+    METRICS,
     DatasetKey,
     Score,
     datasets_of,
@@ -21,22 +23,21 @@ from taurank_paper.comparison import (
     method_name,
     methods_of,
     rows_of,
+    where,
 )
-from taurank_paper.plan import ITEMS, LIMITS
 
 NOTHING = Cell("–", kind="quiet")
 EXTRA = ("countingbayes",)  # not in the paper, set apart from its methods
 FLAT = 0.01  # relative gain in the last quarter of the updates below which a curve has gone flat
-_QUANTITIES = {
-    "users": "users",
-    "items": "items",
-    "treated_rate": "mean μᵀ",
-    "control_rate": "mean μᶜ",
-    "propensity": "mean propensity",
-    "prior_weight": "prior weight used",
-    "tuned_prior_weight": "prior weight with the lowest Brier score",
+_QUANTITIES = {  # and how they are written
+    "users": ("users", ",.0f"),
+    "items": ("items", ",.0f"),
+    "treated_rate": ("mean μᵀ", ".4f"),
+    "control_rate": ("mean μᶜ", ".4f"),
+    "propensity": ("mean propensity", ".3g"),
+    "prior_weight": ("prior weight used", ".3g"),
+    "tuned_prior_weight": ("prior weight with the lowest Brier score", ".3g"),
 }
-_FORMATS = {"users": ",.0f", "items": ",.0f", "treated_rate": ".4f", "control_rate": ".4f"}
 
 Row = list[Cell]
 
@@ -45,15 +46,15 @@ def statistics(frame: pd.DataFrame) -> page.Block:
     """Table 2."""
     present = list(frame["items"].unique())
     kinds = [items for items in ITEMS if items in present] or present
-    sources = ((frame, ""), (printed.statistics(), "quiet"))
+    sources = ((frame, ""), (printed()["statistics"], "quiet"))
 
     def cell(source: pd.DataFrame, items: str, name: str, kind: str) -> Cell:
-        values = source.loc[(source["items"] == items) & (source["quantity"] == name), "value"].dropna()
-        return NOTHING if values.empty else Cell(format(float(values.iloc[0]), _FORMATS.get(name, ".3g")), kind=kind)
+        values = where(source, items=items, quantity=name)["value"].dropna()
+        return NOTHING if values.empty else Cell(format(float(values.iloc[0]), _QUANTITIES[name][1]), kind=kind)
 
     rows = [
         [Cell(label), *(cell(source, items, name, kind) for items in kinds for source, kind in sources)]
-        for name, label in _QUANTITIES.items()
+        for name, (label, _) in _QUANTITIES.items()
     ]
     groups = [("", 1), *((items, 2) for items in kinds)]
     return page.grid(["", *["here", "paper"] * len(kinds)], rows, "Statistics of the data (Table 2)", groups)
@@ -61,15 +62,15 @@ def statistics(frame: pd.DataFrame) -> page.Block:
 
 def main(frame: pd.DataFrame, metric: str) -> tuple[str, list[str], list[Row]]:
     """One metric on all datasets, the paper's figures in parentheses: caption, columns and rows of a front page."""
-    datasets, in_paper = datasets_of(frame), printed.comparison()
 
     def cell(method: str, dataset: DatasetKey) -> Cell:
         ours = _score(rows_of(frame, dataset), method, metric)
-        theirs = lookup(rows_of(in_paper, dataset), method, metric=metric)
+        theirs = lookup(rows_of(printed()["comparison"], dataset, metric), method)
         return Cell(ours.text, f"({format_score(metric, theirs.mean)})" if theirs else "", ours.kind)
 
+    datasets = datasets_of(frame)
     rows = [[Cell(method_name(method)), *(cell(method, each) for each in datasets)] for method in methods_of(frame)]
-    return f"{metric} here (in the paper)", ["", *(", ".join(each) for each in datasets)], rows
+    return f"{metric} here (in the paper)", ["", *map(", ".join, datasets)], rows
 
 
 def markdown(caption: str, columns: Sequence[str], rows: Sequence[Row]) -> str:
@@ -79,11 +80,7 @@ def markdown(caption: str, columns: Sequence[str], rows: Sequence[Row]) -> str:
         text = f"**{_escaped(cell.text)}**" if cell.kind == "best" else _escaped(cell.text)
         return f"{text} {_escaped(cell.note)}".strip()
 
-    body = [
-        list(map(_escaped, columns)),
-        ["---", *["---:"] * (len(columns) - 1)],
-        *(list(map(cell, row)) for row in rows),
-    ]
+    body = [map(_escaped, columns), ["---", *["---:"] * (len(columns) - 1)], *(map(cell, row) for row in rows)]
     return "\n".join([f"**{_escaped(caption)}**", "", *(f"| {' | '.join(row)} |" for row in body), ""])
 
 
@@ -97,48 +94,48 @@ def _escaped(text: str) -> str:
 def comparison(frame: pd.DataFrame) -> list[page.Block]:
     """Tables 3 and 4, one for each dataset, P@10 last; CountingBayes and the limits are set apart."""
     numbers = {"category": "Table 3", "product": "Table 4"}
-    metrics = (*printed.METRICS, "P@10")
     return [
-        _scores(frame, printed.comparison(), each, metrics, numbers.get(each[0], "")) for each in datasets_of(frame)
+        _scores(frame, printed()["comparison"], each, (*METRICS, "P@10"), numbers.get(each[0], ""))
+        for each in datasets_of(frame)
     ]
 
 
 def car(frame: pd.DataFrame) -> list[page.Block]:
     """Table 5."""
-    return [_scores(frame, printed.car(), each, ("CAR",), "Table 5") for each in datasets_of(frame)]
+    return [_scores(frame, printed()["car"], each, ("CAR",), "Table 5") for each in datasets_of(frame)]
 
 
 def _scores(
     frame: pd.DataFrame, in_paper: pd.DataFrame, dataset: DatasetKey, metrics: Sequence[str], number: str
 ) -> page.Block:
     ours, theirs = rows_of(frame, dataset), rows_of(in_paper, dataset)
-    sources = {
-        metric: [(ours, ""), (theirs, "quiet")][: 2 if metric in set(theirs["metric"]) else 1]
+    metrics = [metric for metric in metrics if metric in set(ours["metric"])]
+    sources = [  # the columns
+        (metric, rows, kind)
         for metric in metrics
-        if metric in set(ours["metric"])
-    }
+        for rows, kind in ((ours, ""), (theirs, "quiet"))
+        if metric in set(rows["metric"])
+    ]
     methods = methods_of(ours)
-    rows = [
-        [
-            Cell(method_name(method)),
-            *(_score(rows, method, metric, kind) for metric, pairs in sources.items() for rows, kind in pairs),
-        ]
+    cells = [
+        [Cell(method_name(method)), *(_score(rows, method, metric, kind) for metric, rows, kind in sources)]
         for method in methods
     ]
-    columns = ["", *(column for pairs in sources.values() for column in ("here", "paper")[: len(pairs)])]
-    better = {metric: "" if larger_is_better(metric) else " (smaller is better)" for metric in sources}
-    groups = [("", 1), *((metric + better[metric], len(pairs)) for metric, pairs in sources.items())]
+    groups = [("", 1)]
+    for metric in metrics:
+        better = "" if larger_is_better(metric) else " (smaller is better)"
+        groups.append((metric + better, sum(each == metric for each, _, _ in sources)))
     caption = f"{', '.join(dataset)} ({number})" if number and not theirs.empty else ", ".join(dataset)
     apart = [methods.index(first) for first in (*EXTRA, *LIMITS[:1]) if first in methods]
-    return page.grid(columns, rows, caption, groups, apart)
+    return page.grid(["", *("paper" if kind else "here" for _, _, kind in sources)], cells, caption, groups, apart)
 
 
 def _score(rows: pd.DataFrame, method: str, metric: str, kind: str = "") -> Cell:
     score = lookup(rows, method, metric=metric)
     if score is None:
         return NOTHING
-    kinds = [kind, "best"] if score.mean == best_score(rows, method, metric) else [kind]
-    return Cell(format_score(metric, score.mean), _spread(score, metric), " ".join(filter(None, kinds)))
+    best = "best" if score.mean == best_score(rows, method, metric) else ""
+    return Cell(format_score(metric, score.mean), _spread(score, metric), f"{kind} {best}".strip())
 
 
 def best_score(rows: pd.DataFrame, method: str, metric: str) -> float | None:
@@ -156,30 +153,25 @@ def best_score(rows: pd.DataFrame, method: str, metric: str) -> float | None:
 
 def estimators(frame: pd.DataFrame) -> list[page.Block]:
     """Tables 6 and 7: the mean absolute error by cap, the paper's small behind ours; the lowest of a row is best."""
-    in_paper = printed.estimators()
-    return [_errors(rows_of(frame, each), rows_of(in_paper, each), each) for each in datasets_of(frame)]
+    return [_errors(frame, each) for each in datasets_of(frame)]
 
 
-def _errors(ours: pd.DataFrame, theirs: pd.DataFrame, dataset: DatasetKey) -> page.Block:
-    caps = sorted(set(ours["cap"].dropna()))
+def _errors(frame: pd.DataFrame, dataset: DatasetKey) -> page.Block:
+    caps = sorted(set(rows_of(frame, dataset)["cap"].dropna()))
     rows: list[Row] = []
     ruled: set[int] = set()
-    for metric in (*printed.METRICS, "CAR"):
-        here, in_paper = (part[part["metric"] == metric] for part in (ours, theirs))
-        if len(rows) and len(here):
-            ruled.add(len(rows))
+    for metric in (*METRICS, "CAR"):
+        here, in_paper = (rows_of(each, dataset, metric) for each in (frame, printed()["estimators"]))
+        ruled |= {len(rows)} if rows and len(here) else set()
         for method in methods_of(here):
-            own, paper = (part[part["method"] == method].set_index("cap") for part in (here, in_paper))
+            own, paper = (where(part, method=method).set_index("cap") for part in (here, in_paper))
             errors, notes = own["mae"].dropna(), paper["mae"].dropna()
+            cells = []
+            for cap in caps:
+                note = f"({format_score(metric, notes[cap])})" if cap in notes.index else ""
+                kind = "best" if errors.get(cap) == errors.min() else ""
+                cells.append(Cell(format_score(metric, errors[cap]), note, kind) if cap in errors.index else NOTHING)
             truth = own["truth"].dropna()
-            cells = [
-                Cell(
-                    format_score(metric, errors[cap]),
-                    f"({format_score(metric, notes[cap])})" if cap in notes.index else "",
-                    "best" if errors[cap] == errors.min() else "",
-                ) if cap in errors.index else NOTHING
-                for cap in caps
-            ]  # fmt: skip
             known = Cell(format_score(metric, float(truth.iloc[0])), kind="quiet") if len(truth) else NOTHING
             rows.append([Cell(f"{metric} {method_name(method)}"), known, *cells])
     columns = ["", "truth", *("no cap" if cap == 0 else f"χ = {cap:g}" for cap in caps)]
@@ -187,15 +179,16 @@ def _errors(ours: pd.DataFrame, theirs: pd.DataFrame, dataset: DatasetKey) -> pa
     return page.grid(columns, rows, caption, (), ruled)
 
 
-def by_value(frame: pd.DataFrame, down: Sequence[str], across: str, caption: str) -> page.Block:
-    """The figures of a chart as a table: ``down`` names the rows and ends with the metric, ``across`` the columns."""
-    values = [f"{value:g}" for value in sorted(set(frame[across].dropna()))]
-    frame = frame.assign(**{across: frame[across].map(lambda value: "none" if pd.isna(value) else f"{value:g}")})
-    values += ["none"] if "none" in set(frame[across]) else []
+def by_value(frame: pd.DataFrame, across: str, caption: str) -> page.Block:
+    """The figures of a chart as a table: a column for each value of what is varied, "none" last."""
+    down = [name for name in ("items", "setting", "method", "loss", "propensity", "metric") if name in frame]
+    order = frame[across].drop_duplicates().sort_values()
+    values = ["none" if pd.isna(value) else f"{value:g}" for value in order]
+    frame = frame.assign(**{across: frame[across].map(dict(zip(order, values, strict=True)))})
     rows = []
-    for keys, own in frame.groupby(list(down), sort=False):
-        scores = [lookup(own, **{across: value}) for value in values]
+    for keys, own in frame.groupby(down, sort=False):
         metric = str(keys[-1])
+        scores = [lookup(own, **{across: value}) for value in values]
         cells = [Cell(format_score(metric, s.mean), _spread(s, metric)) if s else NOTHING for s in scores]
         rows.append([Cell(" ".join(method_name(str(key)) for key in keys)), *cells])
     return page.grid(["", *values], rows, caption)
@@ -203,7 +196,7 @@ def by_value(frame: pd.DataFrame, down: Sequence[str], across: str, caption: str
 
 def targets(frame: pd.DataFrame, caption: str) -> page.Block:
     """Population targets: a row for each dataset and method."""
-    metrics = [metric for metric in printed.METRICS if metric in set(frame["metric"])]
+    metrics = [metric for metric in METRICS if metric in set(frame["metric"])]
     rows = [
         [Cell(f"{', '.join(dataset)}: {method_name(method)}"), *(_score(own, method, metric) for metric in metrics)]
         for dataset in datasets_of(frame)
@@ -222,16 +215,12 @@ def _spread(score: Score, metric: str) -> str:
 
 def convergence(frame: pd.DataFrame) -> page.Block:
     """How much each method still gained in the last quarter of its updates: flat is below one percent."""
-    rows, trained = [], frame[frame["updates"] > 0]
-    for keys, curve in trained.groupby(["items", "setting", "method", "metric"], sort=False):
-        items, setting, method, metric = map(str, keys)
-        gain, updates = last_gain(curve, metric), curve["updates"].max()
+    rows = []
+    for keys, curve in frame[frame["updates"] > 0].groupby(["items", "setting", "method", "metric"], sort=False):
+        gain = last_gain(curve, str(keys[3]))
         state = "flat" if gain < FLAT else "still rising"
-        rows.append(
-            (f"{items}, {setting}: {method_name(method)}, {metric}", _millions(updates), f"{gain:+.1%}", state)
-        )
-    columns = ["", "updates", "gain in the last quarter", "state"]
-    return page.table(pd.DataFrame(rows, columns=columns), "Convergence", columns[1:])
+        rows.append((_fit_name(*map(str, keys)), _millions(curve["updates"].max()), f"{gain:+.1%}", state))
+    return _plain("Convergence", ["", "updates", "gain in the last quarter", "state"], rows)
 
 
 def last_gain(curve: pd.DataFrame, metric: str) -> float:
@@ -249,7 +238,7 @@ def search(frame: pd.DataFrame) -> page.Block:
     """Each search: its trials, what they cost, and the best hyper-parameters; the last row is the total."""
     rows = [
         (
-            f"{row['items']}, {row['setting']}: {method_name(row['method'])}, {row['objective']}",
+            _fit_name(row["items"], row["setting"], row["method"], row["objective"]),
             _parameters(row["settings"]),
             "–" if pd.isna(row["validation"]) else format_score(row["objective"], row["validation"]),
             f"{row['trials']:.0f}, {row['pruned']:.0f} pruned",
@@ -257,25 +246,23 @@ def search(frame: pd.DataFrame) -> page.Block:
         )
         for row in frame.to_dict("records")
     ]
-    trials, pruned, minutes = (frame[column].sum() for column in ("trials", "pruned", "minutes"))
+    trials, pruned, minutes = frame[["trials", "pruned", "minutes"]].sum()
     rows.append(("all", "", "", f"{trials:.0f}, {pruned:.0f} pruned", f"{minutes:.0f} min"))
     columns = ["", "best hyper-parameters", "on the validation week", "trials", "time"]
     size = _millions(frame["updates"].max())
-    caption = f"Hyper-parameter search, trials of at most {size} updates"
-    return page.table(pd.DataFrame(rows, columns=columns), caption, columns[1:])
+    return _plain(f"Hyper-parameter search, trials of at most {size} updates", columns, rows)
 
 
 def fits(frame: pd.DataFrame) -> page.Block:
     """The hyper-parameters of each method, its updates and its time."""
     rows = [
         (
-            f"{row['items']}, {row['setting']}: {method_name(row['method'])}, {row['metric']}",
+            _fit_name(row["items"], row["setting"], row["method"], row["metric"]),
             _parameters(row["settings"]), _millions(row["updates"]), f"{row['seconds']:,.0f} s",
         )
-        for row in frame[~frame["method"].isin(LIMITS) & frame["metric"].isin(printed.METRICS)].to_dict("records")
+        for row in frame[~frame["method"].isin(LIMITS) & frame["metric"].isin(METRICS)].to_dict("records")
     ]  # fmt: skip
-    columns = ["", "values", "updates", "time"]
-    return page.table(pd.DataFrame(rows, columns=columns), "Hyper-parameters", columns[1:])
+    return _plain("Hyper-parameters", ["", "values", "updates", "time"], rows)
 
 
 def record(entries: Mapping[str, Any]) -> page.Block:
@@ -292,6 +279,14 @@ def _flat(entries: Mapping[str, Any], before: str = "") -> list[tuple[str, str]]
         elif value is not None:
             rows.append((label, f"{value:,.1f}" if isinstance(value, float) else str(value)))
     return rows
+
+
+def _plain(caption: str, columns: list[str], rows: list[Any]) -> page.Block:
+    return page.table(pd.DataFrame(rows, columns=columns), caption, columns[1:])
+
+
+def _fit_name(items: str, setting: str, method: str, metric: str) -> str:
+    return f"{items}, {setting}: {method_name(method)}, {metric}"
 
 
 def _parameters(text: str) -> str:

@@ -1,7 +1,7 @@
-"""What a report is made from: the tables of a run, its record, and what people found out about it.
+"""The folder of a run: its tables, its record, and what people found out about it.
 
-All of it lies in one folder: ``<experiment>.csv``, ``run.json`` and, optionally, a folder ``authors`` with the tables
-of a run with the authors' settings, which gives every claim a second answer, and ``findings.toml``:
+It has ``<experiment>.csv``, ``run.json`` and, optionally, a folder ``authors`` with the tables of a run with the
+authors' settings, which gives every claim a second answer, and ``findings.toml``:
 
     note = "Shown at the top of the report."
 
@@ -10,23 +10,28 @@ of a run with the authors' settings, which gives every claim a second answer, an
 
     [explanations]
     dlce-over-blce = "Shown with this claim if it is not reproduced."
+
+The figures that the paper prints, Tables 2-7, are tables of the same columns. Their ± is the standard deviation over
+ten test weeks. Random appears once per catalog: the truth is the same in both settings.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pandas as pd
-from pydantic import ConfigDict
+from pydantic import AfterValidator, ConfigDict
 from pydantic.dataclasses import dataclass as checked
 
 from taurank.errors import InputError, first_line
-from taurank_paper.claims import CLAIMS
-from taurank_paper.plan import KINDS, read_toml, validated
+from taurank.toml import read_toml, validated
+
+Frames = Mapping[str, pd.DataFrame]
 
 _SCORES = "items setting method metric mean std"
 COLUMNS: Mapping[str, str] = {
@@ -48,23 +53,31 @@ SUFFIXES = ("", "_brier", "_density", "_targets", "_curves")  # of the tables th
 _TEXT = ("items", "setting", "method", "metric", "objective", "quantity", "propensity", "loss", "settings", "weeks")
 
 
+def _without_breaks(text: str) -> str:
+    """Paragraphs without the line breaks of the file; an empty line starts a new paragraph."""
+    return "\n\n".join(" ".join(part.split()) for part in text.split("\n\n") if part.strip())
+
+
+Prose = Annotated[str, AfterValidator(_without_breaks)]
+
+
 @checked(frozen=True, config=ConfigDict(extra="forbid"))
 class Findings:
-    """Prose about one run, written by people."""
+    """Prose about one run, written by people: ``sections`` by experiment, ``explanations`` by claim."""
 
-    note: str = ""
-    sections: dict[str, str] = field(default_factory=dict)
-    explanations: dict[str, str] = field(default_factory=dict)
+    note: Prose = ""
+    sections: dict[str, Prose] = field(default_factory=dict)
+    explanations: dict[str, Prose] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
-class Inputs:
+class Run:
     """The tables by name, the record of the run, the findings, and the tables at the authors' settings."""
 
-    frames: Mapping[str, pd.DataFrame]
+    frames: Frames
     record: Mapping[str, Any]
     findings: Findings
-    authors: Mapping[str, pd.DataFrame]
+    authors: Frames
 
     @property
     def is_smoke(self) -> bool:
@@ -78,31 +91,43 @@ class Inputs:
         return own
 
 
-def read(folder: Path) -> Inputs:
+def read(folder: Path) -> Run:
     """Everything that lies in the folder of a run; tables that are not there are left out."""
     if not folder.is_dir():
         raise InputError(f"the folder '{folder}' does not exist; run 'taurank paper --out {folder}' first.")
+    record, path = read_record(folder), folder / "findings.toml"
+    findings = validated(Findings, read_toml(path), f"'{path}'") if path.is_file() else Findings()
+    own = {
+        name + suffix: entry["kind"] + suffix for name, entry in record.get("own", {}).items() for suffix in SUFFIXES
+    }
+    return Run(_read_tables(folder, own), record, findings, _read_tables(folder / "authors"))
+
+
+@cache
+def printed() -> Frames:
+    """What the paper prints, so that the same criteria apply to its figures and to ours."""
+    return {path.stem: _read_table(path) for path in sorted((Path(__file__).parent / "printed").glob("*.csv"))}
+
+
+def read_record(folder: Path) -> dict[str, Any]:
+    """What ``run.json`` says of a run; empty where there is none."""
+    path = folder / "run.json"
     try:
-        path = folder / "run.json"
         record = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    except ValueError as error:
-        raise InputError(f"'{path}' cannot be read as JSON: {error}.") from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"'{path}' cannot be read as JSON: {first_line(error)}.") from error
     if not isinstance(record, dict):
         raise InputError(f"'{path}' does not contain a JSON object; write it again with 'taurank paper'.")
-    own = {name: str(entry["kind"]) for name, entry in record.get("own", {}).items()}
-    findings = _read_findings(folder / "findings.toml", [*KINDS, *own])
-    return Inputs(_read_tables(folder, own), record, findings, _read_tables(folder / "authors", {}))
+    return record
 
 
-def _read_tables(folder: Path, own: Mapping[str, str]) -> dict[str, pd.DataFrame]:
-    kinds = {name: name for name in COLUMNS} | {
-        name + suffix: kind + suffix for name, kind in own.items() for suffix in SUFFIXES if kind + suffix in COLUMNS
-    }
-    paths = {name: folder / f"{name}.csv" for name in kinds}
+def _read_tables(folder: Path, own: Mapping[str, str] | None = None) -> dict[str, pd.DataFrame]:
+    kinds = {**{name: name for name in COLUMNS}, **(own or {})}
+    paths = {name: folder / f"{name}.csv" for name, kind in kinds.items() if kind in COLUMNS}
     return {name: _read_table(path, COLUMNS[kinds[name]].split()) for name, path in paths.items() if path.is_file()}
 
 
-def _read_table(path: Path, columns: list[str]) -> pd.DataFrame:
+def _read_table(path: Path, columns: Sequence[str] = ()) -> pd.DataFrame:
     types = {name: object if name in _TEXT else "float64" for name in (*columns, *_TEXT)}
     try:
         frame = pd.read_csv(path, dtype=types, keep_default_na=False, na_values=[""])
@@ -114,18 +139,13 @@ def _read_table(path: Path, columns: list[str]) -> pd.DataFrame:
     return frame
 
 
-def _read_findings(path: Path, experiments: list[str]) -> Findings:
-    if not path.is_file():
-        return Findings()
-    findings: Findings = validated(Findings, read_toml(path), f"'{path}'")
-    for part, known in (("sections", experiments), ("explanations", [claim.id for claim in CLAIMS])):
-        for key in getattr(findings, part):
-            if key not in known:
-                raise InputError(f"'{path}' has the unknown key '{part}.{key}'; known: {', '.join(known)}.")
-    texts = ({key: _prose(text) for key, text in part.items()} for part in (findings.sections, findings.explanations))
-    return Findings(_prose(findings.note), *texts)
-
-
-def _prose(text: str) -> str:
-    """Paragraphs without the line breaks of the file; an empty line starts a new paragraph."""
-    return "\n\n".join(" ".join(part.split()) for part in text.split("\n\n") if part.strip())
+def write_text(path: Path, text: str) -> None:
+    """Write a file through a temporary one beside it; its folder is made if need be."""
+    temporary = path.with_name(f"{path.name}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise InputError(f"'{path}' cannot be written: {error.strerror}.") from error

@@ -1,0 +1,216 @@
+"""The report of a run: one page that leads with the result, then every claim, then every experiment.
+
+`write` reads what lies in the folder of a run (see ``folder``); the report says what is missing. Its prose is in
+``report.toml``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from taurank.errors import InputError
+from taurank.report import page
+from taurank.toml import read_toml
+from taurank_paper import charts, claims, folder, tables
+from taurank_paper.charts import MAIN_METRIC
+from taurank_paper.claims import CATEGORY, FIG_4, VERDICTS, ClaimResult, rank_correlation
+from taurank_paper.folder import SUFFIXES, Frames, Run, write_text
+from taurank_paper.scores import DATASETS, DatasetKey, datasets_of, rows_of
+
+COLORS = {True: "good", False: "poor", None: "caution"}
+TEXTS: Mapping[str, Any] = read_toml(Path(__file__).with_suffix(".toml"))
+KINDS = [kind for kind, text in TEXTS.items() if isinstance(text, dict)]  # in the order of the page
+SHOWN: Mapping[str, Sequence[DatasetKey]] = {  # the datasets that the paper shows
+    "comparison": DATASETS, "car": [FIG_4], "capping": DATASETS, "estimators": CATEGORY,
+    "misspecification": (*CATEGORY, ("product", "original")),
+}  # fmt: skip
+AUTHORS = "At the authors' settings"
+PAPER_WEEKS, PACKAGED_WEEKS = 93, 53
+NONE = pd.DataFrame()
+
+
+def write(out: str | os.PathLike[str]) -> None:
+    """Write report.html, comparison.svg, comparison.md and verdicts.csv into the folder of the tables."""
+    path = Path(out)
+    run = folder.read(path)
+    known = {"sections": [*KINDS, *run.own], "explanations": [claim.id for claim in claims.CLAIMS]}
+    for part, keys in known.items():
+        for key in getattr(run.findings, part):
+            if key not in keys:
+                flaw = f"'{path / 'findings.toml'}' has the unknown key '{part}.{key}'"
+                raise InputError(f"{flaw}; known: {', '.join(keys)}.")
+    results = [] if run.is_smoke else claims.check(run.frames, run.findings.explanations, run.authors)
+    page.write(path / "report.html", TEXTS["title"], blocks(run, results), broad=True)
+    frame = run.frames.get("comparison", NONE)
+    if len(frame):
+        write_text(path / "comparison.svg", charts.comparison_file(frame))
+        write_text(path / "comparison.md", tables.markdown(*tables.main(frame, MAIN_METRIC)))
+    write_text(path / "verdicts.csv", claims.to_frame(results).to_csv(index=False))
+
+
+def blocks(run: Run, results: Sequence[ClaimResult]) -> list[page.Block]:
+    """The page: the result first, then the claims, then every experiment."""
+    frame = run.frames.get("comparison", NONE)
+    links, sections = [("claims", "Claims")] if results else [], []
+    for kind in KINDS:
+        if kind in run.frames:
+            links.append((kind, TEXTS[kind]["title"]))
+            text = f"{TEXTS[kind]['text']}\n\n{run.findings.sections.get(kind, '')}"
+            sections += [page.heading(TEXTS[kind]["title"], kind), page.text(text)]
+            sections += _section(kind, run.frames, SHOWN.get(kind, ()))
+    for name, entry in run.own.items():
+        if name in run.frames:
+            kind, anchor = entry["kind"], f"own-{name}"
+            own = {kind + part: run.frames[name + part] for part in SUFFIXES if name + part in run.frames}
+            links.append((anchor, entry["title"]))
+            sections.append(page.heading(entry["title"], anchor))
+            sections += _lead(own[kind]) if kind == "comparison" else []
+            sections += [page.text(run.findings.sections.get(name, "")), *_section(kind, own)]
+    parts = tally(results) or [page.verdict("caution", "No verdicts", TEXTS["synthetic"])]
+    parts += [page.verdict("caution", "Note", run.findings.note)] if run.findings.note else []
+    parts += _lead(frame, _about(run)) if len(frame) else _about(run)
+    parts.append(page.contents([*links, ("run", "The run")]))
+    if results:
+        cards = page.cards(map(_card, results))
+        parts += [page.heading("Claims", "claims"), page.text(TEXTS["criterion"]), cards]
+    record = page.fold("Versions, seed and time", [tables.record(run.record)])
+    parts += [*sections, page.heading("The run", "run"), record if run.record else page.text(TEXTS["unknown_run"])]
+    if "search" in run.frames:
+        parts.append(page.fold("Hyper-parameter search", [tables.search(run.frames["search"])]))
+    return [*parts, page.text(TEXTS["reference"])]
+
+
+def _lead(frame: pd.DataFrame, beside: Iterable[page.Block] = ()) -> list[page.Block]:
+    """The main chart and the main table of a comparison; for the paper's, the first screen of the page."""
+    caption, columns, rows = tables.main(frame, MAIN_METRIC)
+    table = page.grid(columns, rows, caption)
+    return [
+        page.panels(charts.scores(frame, MAIN_METRIC)),
+        page.lead([table], [page.text(TEXTS["main_chart"]), *beside]),
+    ]
+
+
+def _about(run: Run) -> list[page.Block]:
+    """What the page is, how the data differ from the paper's, and which experiments are missing."""
+    about = [page.text(TEXTS["opening"])]
+    if not run.is_smoke:
+        weeks = run.record.get("weeks")  # a number, or one for each kind of items
+        numbers = weeks.values() if isinstance(weeks, Mapping) else [weeks]
+        ours = min((number for number in numbers if isinstance(number, int)), default=PACKAGED_WEEKS)
+        is_same = ours == PAPER_WEEKS
+        label = "The data cover as many weeks as the paper's" if is_same else "The data differ"
+        text = TEXTS["same_weeks" if is_same else "packaged_weeks"].format(ours=ours, paper=PAPER_WEEKS)
+        if run.record.get("preset") == "quick" and ours != PACKAGED_WEEKS:
+            text = f"{text} {TEXTS['not_searched']}"
+        about.append(page.verdict("caution", label, text))
+    names = [name for name in KINDS if name not in run.frames]
+    if names:
+        missing = f"Missing experiments: {', '.join(names)}. To run one: taurank paper {names[0]}"
+        about.append(page.verdict("caution", "Incomplete run", missing))
+    return about
+
+
+def tally(results: Sequence[ClaimResult]) -> list[page.Block]:
+    """24 claims: 6 reproduced, 11 not reproduced, 7 inconclusive; and the same at the authors' settings if known."""
+    second = [result.authors for result in results if result.authors]
+    answers = [(f"{len(results)} claims:", [result.verdict for result in results])] if results else []
+    answers += [(f"{AUTHORS}, {len(second)} of them:", second)] if second else []
+    return [
+        page.tally(title, [(COLORS[key], f"{given.count(verdict)} {verdict}") for key, verdict in VERDICTS.items()])
+        for title, given in answers
+    ]
+
+
+def _card(result: ClaimResult) -> page.Block:
+    """A claim; figures, explanation and criterion open on demand."""
+    parts = [page.listed(result.figures.splitlines())] if result.figures else []
+    parts += [page.text(text) for text in (result.remark, result.explanation) if text]
+    if result.authors:
+        parts += [page.text(f"{AUTHORS}: {result.authors}."), page.listed(result.authors_figures.splitlines())]
+    where = f"In the paper: section {result.where}. Its printed figures by the same criterion: {result.paper}."
+    parts += [page.text(f"Criterion: {result.criterion}"), page.text(where)]
+    return page.card(COLORS[result.reproduced], result.verdict, result.claim, parts, result.id)
+
+
+# ---- the experiments -----------------------------------------------------------------------------
+
+
+def _section(kind: str, frames: Frames, shown: Sequence[DatasetKey] = ()) -> list[page.Block]:
+    """The charts and tables of an experiment; where there are charts, its tables are folded below them."""
+    frame, texts = frames[kind], TEXTS[kind]
+    run = datasets_of(frame) if "setting" in frame else []
+    missing = [", ".join(each) for each in shown if each not in run]
+    note = f"Not run, though the paper shows them: {'; '.join(missing)}." if missing else ""
+    drawn: list[page.Block] = []
+    for caption, panels in _charts(kind, frames):
+        drawn += [page.text(caption), page.panels(panels)] if panels else []
+    figures = page.tables(_tables(kind, frames))
+    body = [*drawn, page.fold(texts["folded"], [figures])] if "folded" in texts else [figures, *drawn]
+    if kind == "comparison":
+        body.append(page.fold("Hyper-parameters, updates and time of each fit", [tables.fits(frame)]))
+    return [page.text(note), *body]
+
+
+def _tables(kind: str, frames: Frames) -> list[page.Block]:
+    frame = frames[kind]
+    match kind:
+        case "comparison":
+            targets, curves = frames.get("comparison_targets", NONE), frames.get("comparison_curves", NONE)
+            made = tables.comparison(frame)
+            made += [tables.targets(targets, TEXTS[kind]["targets"])] if len(targets) else []
+            return made + ([tables.convergence(curves)] if len(curves) else [])
+        case "car":
+            return tables.car(frame)
+        case "statistics":
+            return [tables.statistics(frame)]
+        case "estimators":
+            return tables.estimators(frame)
+        case "capping":
+            return [tables.by_value(frame, "cap", "DLCE by cap χ")]
+        case "unevenness":
+            return [tables.by_value(frame, "beta", "By unevenness β")]
+        case "misspecification":
+            return [tables.by_value(frame, "xi", "By misspecification ξ")]
+        case _:
+            return [tables.by_value(frame, "factors", "DLCE by loss and factors d")]
+
+
+def _charts(kind: str, frames: Frames) -> list[tuple[str, list[page.Block]]]:
+    """Captions and the charts below them."""
+    frame, texts = frames[kind], TEXTS[kind]
+    match kind:
+        case "comparison":
+            curves = frames.get("comparison_curves", NONE)
+            values = {each: rank_correlation(rows_of(frame, each), "P@10", "CP@10")[0] for each in datasets_of(frame)}
+            known = "; ".join(
+                f"{', '.join(each)}: {value:+.2f}" for each, value in values.items() if value is not None
+            )
+            correlations = f" Rank correlation over the methods: {known}." if known else ""
+            return [
+                (texts["scores"], charts.scores(frame, "CDCG")),
+                (texts["convergence"], charts.convergence(curves, "CDCG") if len(curves) else []),
+                (texts["outcome"] + correlations, charts.outcome_against_effect(frame)),
+            ]
+        case "statistics":
+            density, brier = (frames.get(f"statistics_{part}", NONE) for part in ("density", "brier"))
+            return [
+                (texts["density"], charts.densities(density) if len(density) else []),
+                (texts["brier"], charts.brier(brier) if len(brier) else []),
+            ]
+        case "capping":
+            return [(texts["cdcg"], charts.caps(frame, "CDCG")), (texts["car"], charts.caps(frame, "CAR"))]
+        case "estimators":
+            return [(texts["errors"], charts.estimator_errors(frame))]
+        case "car":
+            return [("", charts.scores(frame, "CAR"))]
+        case "unevenness":
+            return [("", charts.unevenness(frame))]
+        case "misspecification":
+            return [("", charts.misspecification(frame))]
+        case _:
+            return [("", charts.losses(frame))]
