@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 
 from support.factors import copied, some_pairs, some_points, some_positives, start_tables
+from taurank.sgd.kernels import StepParams, pair_params, point_params
 from taurank.sgd.losses import HINGE, LOGISTIC, SIGMOID, pair_loss, point_loss, sigmoid_neg
-from taurank.sgd.planning import bucket_pairs, bucket_points
-from taurank.sgd.samples import SAMPLE, Positives, Samples
-from taurank.sgd.scheduler import (
-    Factors,
-    Pairwise,
-    Pointwise,
-    run_pairwise_epoch,
-    run_samples,
-)
+from taurank.sgd.planning import SAMPLE, Positives, Samples, deal
+from taurank.sgd.scheduler import Factors, run_pairwise_epoch, run_samples
 from taurank.sgd.strata import Strata
 
 MASK = 2**64 - 1
@@ -56,17 +50,17 @@ def shuffled(size: int, blocks: int, key: int) -> list[list[int]]:
 
 def shuffled_groups(strata: Strata, seed: int, epoch: int) -> list[list[int]]:
     """User blocks drawn once for a fit, and their order in each epoch."""
-    groups = shuffled(strata.n_users, strata.blocks, stream(seed, 0, 8))
+    groups = shuffled(strata.n_users, strata.width, stream(seed, 0, 8))
     orders = [shuffled(len(group), 1, stream(stream(seed, epoch, 1), b, 0))[0] for b, group in enumerate(groups)]
     return [[group[n] for n in order] for group, order in zip(groups, orders, strict=True)]
 
 
 def slow_units(entries: Positives, strata: Strata, seed: int, epoch: int) -> Iterator[list]:  # type: ignore[type-arg]
     users = shuffled_groups(strata, seed, epoch)
-    items = shuffled(strata.n_items, strata.blocks, stream(seed, epoch, 2))
-    for unit in range(strata.blocks**2):
-        shift, a = divmod(unit, strata.blocks)
-        block = items[(a + shift) % strata.blocks]
+    items = shuffled(strata.n_items, strata.width, stream(seed, epoch, 2))
+    for unit in range(strata.width**2):
+        shift, a = divmod(unit, strata.width)
+        block = items[(a + shift) % strata.width]
         key = stream(stream(seed, epoch, 3), unit, 0)
         samples: list[tuple[Any, ...]] = []
         for u in users[a]:
@@ -75,6 +69,25 @@ def slow_units(entries: Positives, strata: Strata, seed: int, epoch: int) -> Ite
                     j = block[below(key, len(samples), len(block) - 1)]
                     samples.append((u, i, block[-1] if j == i else j, entries.weight[n]))
         yield samples
+
+
+class Pairwise(NamedTuple):
+    rate: float
+    regularization: float
+    steepness: float = 1.0
+    surrogate: int = LOGISTIC
+
+    def kernel(self) -> StepParams:
+        return pair_params(*self)
+
+
+class Pointwise(NamedTuple):
+    rate: float
+    regularization: float
+    tie: float
+
+    def kernel(self) -> StepParams:
+        return point_params(*self)
 
 
 def gradient(score: float, weight: float, params: Pairwise) -> Any:
@@ -109,7 +122,7 @@ def slow_pairs(tables: Factors, samples: list, params: Pairwise) -> None:  # typ
 
     def step(sample, s):  # type: ignore[no-untyped-def]
         u, i, j, weight = sample
-        g, eta, gamma = gradient(s, weight, params), params.learning_rate, params.regularization
+        g, eta, gamma = gradient(s, weight, params), params.rate, params.regularization
         changes = g * (q[i] - q[j]) - gamma * p[u], g * p[u] - gamma * q[i], -g * p[u] - gamma * q[j]
         for table, row, change in zip((p, q, q), (u, i, j), changes, strict=True):
             table[row] += eta * change
@@ -119,7 +132,7 @@ def slow_pairs(tables: Factors, samples: list, params: Pairwise) -> None:  # typ
 
 def slow_points(tables: Factors, samples: list, params: Pointwise) -> None:  # type: ignore[type-arg]
     p, q = tables
-    eta, gamma = params.learning_rate, params.regularization
+    eta, gamma = params.rate, params.regularization
 
     def score(sample):  # type: ignore[no-untyped-def]
         return p[sample[0]] @ q[sample[1]]
@@ -156,10 +169,10 @@ def test_a_pass_equals_its_twin(surrogate: int, factors: int) -> None:
     params = Pairwise(0.01, 0.02, 1.5, surrogate)
     fast = start_tables(30, 64, factors)
     slow = float64(fast)
-    stats = run_pairwise_epoch(fast, entries, strata, 5, 2, params)
+    stats = run_pairwise_epoch(fast, entries, strata, 5, 2, params.kernel())
     for samples in slow_units(entries, strata, 5, 2):
         slow_pairs(slow, samples, params)
-    assert strata.blocks > 1
+    assert strata.width > 1
     assert stats.updates == 9_000
     assert stats.finite
     assert_close(fast, slow, 5e-5)
@@ -172,14 +185,13 @@ def sorted_by_user(drawn: Samples) -> Samples:
 
 @pytest.mark.parametrize("factors", FACTORS)
 def test_drawn_pairs_equal_their_twin(factors: int) -> None:
-    strata, drawn = Strata(30, 64, 9_000), sorted_by_user(some_pairs(30, 64, 9_000))
+    strata, drawn = Strata(30, 64, 9_000, pairs=True), sorted_by_user(some_pairs(30, 64, 9_000))
     params, fast = Pairwise(0.01, 0.02, 1.5), start_tables(30, 64, factors)
     slow = float64(fast)
-    stats = run_samples(fast, drawn, strata, 5, 2, params)
-    dealt, start = bucket_pairs(strata, strata.cut_pairs(5, 2), strata.schedule_pairs(), drawn)
-    for a, b in itertools.pairwise(start):
+    stats, dealt = run_samples(fast, drawn, strata, 5, 2, params.kernel()), np.empty_like(drawn)
+    for a, b in itertools.pairwise(deal(drawn, dealt, strata, strata.cut(5, 2))):
         slow_pairs(slow, [tuple(sample) for sample in dealt[a:b].tolist()], params)
-    assert strata.pair_blocks > 1
+    assert strata.width > 1
     assert stats.updates == 9_000
     assert_close(fast, slow, 5e-5)
 
@@ -190,11 +202,10 @@ def test_drawn_points_equal_their_twin(tie: float, factors: int) -> None:
     strata, drawn = Strata(30, 64, 9_000), sorted_by_user(some_points(30, 64, 9_000))
     params, fast = Pointwise(0.01, 0.02, tie), start_tables(30, 128, factors)
     slow = float64(fast)
-    stats = run_samples(fast, drawn, strata, 5, 2, params)
-    dealt, start = bucket_points(strata, strata.cut(5, 2), strata.schedule(), drawn)
-    for a, b in itertools.pairwise(start):
+    stats, dealt = run_samples(fast, drawn, strata, 5, 2, params.kernel()), np.empty_like(drawn)
+    for a, b in itertools.pairwise(deal(drawn, dealt, strata, strata.cut(5, 2))):
         slow_points(slow, [tuple(sample) for sample in dealt[a:b].tolist()], params)
-    assert strata.blocks > 1
+    assert strata.width > 1
     assert stats.updates == 9_000
     assert_close(fast, slow, 5e-5)
 
@@ -202,7 +213,7 @@ def test_drawn_points_equal_their_twin(tie: float, factors: int) -> None:
 def one_step(sample: tuple, point: bool, params: Pairwise | Pointwise) -> tuple[Factors, Factors]:  # type: ignore[type-arg]
     before = start_tables(2, 6, 8)
     after, drawn = copied(before), np.array([sample], SAMPLE)
-    run_samples(after, drawn, Strata(2, 3 if point else 6, 1), 0, 0, params)
+    run_samples(after, drawn, Strata(2, 3 if point else 6, 1, pairs=not point), 0, 0, params.kernel())
     return float64(before), float64(after)
 
 
@@ -238,7 +249,7 @@ def test_a_pairwise_step_descends_its_loss(surrogate: int, weight: float) -> Non
         return float(loss) + params.regularization / 2 * size
 
     before, after = one_step((u, i, j, weight), False, params)
-    assert_close(after, descent(before, objective, params.learning_rate), 2e-6)
+    assert_close(after, descent(before, objective, params.rate), 2e-6)
 
 
 @pytest.mark.parametrize("target", [0, 1])
@@ -254,7 +265,7 @@ def test_a_pointwise_step_descends_its_loss(target: int) -> None:
         return float(log_loss) + params.regularization / 2 * size + params.tie / 2 * tie
 
     before, after = one_step((u, i, o, target), True, params)
-    want = descent(before, objective, params.learning_rate)
+    want = descent(before, objective, params.rate)
     assert_close(after, want, 2e-6)
     assert abs(want.items[o] - before.items[o]).max() > 1e-4
 

@@ -9,27 +9,23 @@ import numpy as np
 import pytest
 
 from taurank._jit import compiled
-from taurank.sgd.rows import pair_step, point_step, tied_step
+from taurank.sgd.kernels import StepParams, pair_params, point_params, turn
+from taurank.sgd.planning import SAMPLE, Samples
 
 f32 = np.float32
 WIDTHS = [1, 4, 7, 8, 12, 16, 20, 31, 32, 64, 127, 128, 200]
 
 
+# the last user and the first item, before one that shares a row with it and before one that does not
+BEFORE_AND_AFTER = [((3, 0, 1), (3, 2, 1)), ((3, 0, 1), (3, 2, 3)), ((3, 0, 1), (0, 0, 1)), ((3, 0, 1), (3, 1, 2))]
+KINDS = {"pair": pair_params(0.1, 0.1), "point": point_params(0.1, 0.1), "tied": point_params(0.1, 0.1, 0.2)}
+
+
 @compiled
-def steps(kind: int, users: Any, items: Any) -> float:
-    """A few steps of each kind whose rows include the last user and the first item."""
-    total, last = 0.0, np.uint64(len(users) - 1)
-    zero, one, two = np.uint64(0), np.uint64(1), np.uint64(2)
-    for _ in range(3):
-        if kind == 0:
-            total += pair_step(users, items, last, zero, one, last, two, one, f32(0.1), f32(0.99))
-            total += pair_step(users, items, last, zero, one, last, two, np.uint64(3), f32(0.1), f32(0.99))
-        elif kind == 1:
-            total += point_step(users, items, last, zero, zero, zero, f32(0.1), f32(0.99))
-            total += point_step(users, items, last, zero, last, one, f32(0.1), f32(0.99))
-        else:
-            total += tied_step(users, items, last, zero, one, zero, zero, f32(0.1), f32(0.99), f32(0.02))
-            total += tied_step(users, items, last, zero, one, last, two, f32(0.1), f32(0.99), f32(0.02))
+def steps(users: Any, items: Any, samples: Samples, params: StepParams) -> float:
+    total = 0.0
+    for n in range(0, len(samples), 2):
+        total += turn(users, items, samples[n], samples[n + 1], f32(0.3), params, params.loss, params.tie)
     return total
 
 
@@ -43,12 +39,13 @@ def layouts(users: Any, items: Any) -> Iterator[tuple[Any, Any]]:
             yield (a, b) if first is users else (b, a)
 
 
-@pytest.mark.parametrize("kind", [0, 1, 2], ids=["pair", "point", "tied"])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("width", WIDTHS)
-def test_training_steps_have_the_same_bits_in_any_memory_layout(kind: int, width: int) -> None:
+def test_training_steps_have_the_same_bits_in_any_memory_layout(kind: str, width: int) -> None:
     random = np.random.default_rng(width)
     users, items = (random.normal(size=(4, width)).astype(f32) for _ in range(2))
+    samples = np.array([(*sample, 0.7) for both in 3 * BEFORE_AND_AFTER for sample in both], SAMPLE)
     results = {
-        (steps(kind, u, i), u.tobytes(), i.tobytes()) for u, i in layouts(users, items)
+        (steps(u, i, samples, KINDS[kind]), u.tobytes(), i.tobytes()) for u, i in layouts(users, items)
     }  # the calls come first: they change u and i
     assert len(results) == 1

@@ -13,9 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from taurank import Log
+from taurank import ULBPR, ULRMF, CausE, Log
 from taurank.sgd import samplers
-from taurank.sgd import slots as slots_
 from taurank.sgd.strata import shuffle
 
 N_USERS, N_ITEMS, N_TIMES, DRAWS = 3, 6, 2, 400_000
@@ -42,34 +41,20 @@ def log() -> Log:
     return Log.from_frame(frame, users=range(N_USERS), items=range(N_ITEMS), times=range(N_TIMES))
 
 
-def cells_of(log: Log) -> slots_.Cells:
-    sizes = (log.n_users, log.n_items, log.n_times)
-    return slots_.Cells(log.user, log.item, log.time, log.treated, log.outcome, *sizes)
-
-
-def draw_pairs(slots: slots_.Slots, alpha: float, n: int = DRAWS, threads: int = 1) -> Any:
-    kinds = slots_.pair_kinds(slots, alpha)
+def draw_pairs(slots: samplers.Slots, alpha: float, n: int = DRAWS, threads: int = 1) -> Any:
+    kinds = samplers.pair_kinds(slots, alpha)
     assert kinds is not None
     choose, fill = partial(samplers.choose_pairs, slots, kinds), partial(samplers.fill_pairs, slots, kinds)
-    return samplers.draw(samplers.Sampler(choose, fill), n, n_users_of(slots), KEY, threads)
+    return samplers.draw(samplers.Sampler(choose, fill), n, len(slots.user_start) - 1, KEY, threads)
 
 
-def draw_by_class(
-    slots: slots_.Slots, cells: slots_.CellsByClass, positives: float, alpha: float, n: int = DRAWS
-) -> Any:
-    choose = partial(samplers.choose_by_class, slots, cells, positives, alpha)
-    return samplers.draw(
-        samplers.Sampler(choose, partial(samplers.fill_by_class, slots)), n, n_users_of(slots), KEY, 1
-    )
+def draw_by_class(log: Log, positives: float, alpha: float, n: int = DRAWS) -> Any:
+    sampler = ULRMF(positives=positives, positive_share=alpha).sampler(log)
+    return samplers.draw(sampler, n, log.n_users, KEY, 1)
 
 
-def draw_by_arm(slots: slots_.Slots, arms: slots_.Arms, n: int = DRAWS) -> Any:
-    choose = partial(samplers.choose_by_arm, slots, arms)
-    return samplers.draw(samplers.Sampler(choose, partial(samplers.fill_by_arm, slots)), n, n_users_of(slots), KEY, 1)
-
-
-def n_users_of(slots: slots_.Slots) -> int:
-    return len(slots.user_start) - 1
+def draw_by_arm(log: Any, n: int = DRAWS) -> Any:
+    return samplers.draw(CausE().sampler(log), n, log.n_users, KEY, 1)
 
 
 def cells_by_class(log: Log) -> dict[tuple[int, int], dict[int, list[int]]]:
@@ -115,7 +100,7 @@ def test_pairs(log: Log, alpha: float) -> None:
                         for j in cells[(u, t)][two]:
                             size = len(cells[(u, t)][one]) * len(cells[(u, t)][two])
                             expected[(u, i, j)] += share / len(served) / len(times) / len(users[t]) / size
-    slots = slots_.slots_of(cells_of(log))
+    slots = samplers.slots_of(log)
     samples = draw_pairs(slots, alpha)
     assert (samples["value"] == 1).all()
     assert_frequencies([(u, i, j) for u, i, j, _ in samples.tolist()], expected)
@@ -132,9 +117,7 @@ def test_cells_by_class(log: Log) -> None:
                 one = 1.0 if c == 0 else 0.3 if c == 3 else 0.0
                 expected[(u, i, 1.0)] += one * share[c] / totals[c]
                 expected[(u, i, 0.0)] += (1 - one) * share[c] / totals[c]
-    slots = slots_.slots_of(cells_of(log))
-    listed = slots_.cells_by_class(cells_of(log), slots)
-    samples = draw_by_class(slots, listed, 0.2, 0.3)
+    samples = draw_by_class(log, 0.2, 0.3)
     assert_frequencies([(u, i, y) for u, i, _, y in samples.tolist()], expected)
 
 
@@ -148,22 +131,21 @@ def test_cells_by_arm(log: Log) -> None:
             for kind, label in zip(kinds, (1.0, 0.0), strict=True):
                 for i in c[kind]:
                     expected[(u, i, label, treated)] += 0.5 / len(having) / size
-    slots = slots_.slots_of(cells_of(log))
-    samples = draw_by_arm(slots, slots_.arms_of(slots))
+    samples = draw_by_arm(log)
     assert ((samples["item"] - samples["other"]) % (2 * N_ITEMS) == N_ITEMS).all()
     drawn = [(u, i % N_ITEMS, y, i < N_ITEMS) for u, i, _, y in samples.tolist()]
     assert_frequencies(drawn, expected)
 
 
 def test_threads_do_not_change_the_draws(log: Log) -> None:
-    slots = slots_.slots_of(cells_of(log))
+    slots = samplers.slots_of(log)
     want = draw_pairs(slots, 0.5, n=1000)
     for threads in (2, 7):
         assert (draw_pairs(slots, 0.5, n=1000, threads=threads) == want).all()
 
 
 def test_samples_come_user_by_user_in_a_random_order(log: Log) -> None:
-    users = draw_pairs(slots_.slots_of(cells_of(log)), 0.5)["user"]
+    users = draw_pairs(samplers.slots_of(log), 0.5)["user"]
     visited = users[np.flatnonzero(np.diff(users, prepend=-1))]
     assert sorted(visited) == sorted(set(users))
     orders = {tuple(shuffle(3, np.uint64(key))) for key in range(100)}
@@ -200,11 +182,7 @@ def full_log(n_users: int, free: list[tuple[int, int]]) -> Log:
 def test_the_last_control_negatives_are_drawn_exactly() -> None:
     """Rejection gives up after a few tries; the control negative is then found by counting."""
     free = [(3, 7), (3, 8), (59, 39)]
-    cells = cells_of(full_log(60, free))
-    slots = slots_.slots_of(cells)
-    by_class = slots_.cells_by_class(cells, slots)
-    assert by_class.n_absent == 3
-    samples = draw_by_class(slots, by_class, 0.0, 1.0, n=20_000)
+    samples = draw_by_class(full_log(60, free), 0.0, 1.0, n=20_000)
     drawn = samples[samples["value"] == 1]  # TP are not drawn, and all control negatives have target 1
     counts = pd.Series(list(zip(drawn["user"].tolist(), drawn["item"].tolist(), strict=True))).value_counts()
     assert set(counts.index) == set(free)
@@ -216,10 +194,7 @@ def test_the_last_untreated_items_are_drawn_exactly() -> None:
     frame = pd.DataFrame([(u, i) for u in range(200) for i in range(3)], columns=["user_id", "item_id"])
     frame = frame[~((frame["user_id"] == 5) & (frame["item_id"] == 1)) & (frame["user_id"] != 9)]
     log = Log.from_frame(frame.assign(treated=1, outcome=1), users=range(200), items=range(3))
-    slots = slots_.slots_of(cells_of(log))
-    arms = slots_.arms_of(slots)
-    assert arms.n_control == 2
-    samples = draw_by_arm(slots, arms, n=20_000)
+    samples = draw_by_arm(log, n=20_000)
     drawn = samples[samples["item"] >= 3]
     counts = pd.Series(list(zip(drawn["user"].tolist(), (drawn["item"] - 3).tolist(), strict=True))).value_counts()
     expected = {(5, 1): 1 / 2, (9, 0): 1 / 6, (9, 1): 1 / 6, (9, 2): 1 / 6}
@@ -230,23 +205,21 @@ def test_the_last_untreated_items_are_drawn_exactly() -> None:
 def test_memory_grows_with_the_rows_not_with_users_and_times() -> None:
     """A million users and a thousand times, ten rows: nothing has a place for every user at every time."""
     n_users, n_times, rows = 10**6, 10**3, np.arange(10, dtype=np.int32)
-    treated, outcome = rows % 2, (rows < 5).astype(np.int8)
-    cells = slots_.Cells(rows * 1000, rows, rows * 90, treated, outcome, n_users, 20, n_times)
+    frame = pd.DataFrame({"user_id": rows * 1000, "item_id": rows, "time": rows * 90, "treated": rows % 2})
+    frame["outcome"] = (rows < 5).astype(int)
+    log = Log.from_frame(frame, users=range(n_users), items=range(20), times=range(n_times))
     tracemalloc.start()
-    slots = slots_.slots_of(cells)
-    kept = (slots, slots_.pair_kinds(slots, 0.3), slots_.cells_by_class(cells, slots), slots_.arms_of(slots))
+    kept = [learner.sampler(log) for learner in (ULBPR(positive_share=0.3), ULRMF(), CausE())]
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert len(kept) == 4
     assert peak < 100 * (n_users + n_times)  # users × times would be 10⁹
-    samples = draw_by_arm(slots, kept[3], n=1000)
-    assert (samples["user"] < n_users).all()
+    assert (samplers.draw(kept[2], 1000, n_users, KEY, 1)["user"] < n_users).all()
 
 
 def test_a_slot_that_is_nearly_full_still_has_its_control_negative() -> None:
     rows = pd.DataFrame({"user_id": 0, "item_id": np.arange(399), "treated": 1, "outcome": np.arange(399) == 0})
     log = Log.from_frame(rows.astype({"outcome": int}), items=range(400))
-    slots = slots_.slots_of(cells_of(log))
+    slots = samplers.slots_of(log)
     samples = draw_pairs(slots, 0.0, n=5000)
     assert set(samples["item"].tolist()) == {0}
     assert (samples["other"] != 0).all()

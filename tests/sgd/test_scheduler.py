@@ -10,21 +10,11 @@ import pytest
 
 from support.factors import copied, some_pairs, some_points, some_positives, start_tables
 from taurank import BPR, ULBPR, ULRMF, World
-from taurank.errors import InputError
 from taurank.learners.factors import FactorLearner
-from taurank.sgd.kernels import CACHED_FACTORS
+from taurank.sgd.kernels import CACHED_FACTORS, pair_params, point_params
 from taurank.sgd.losses import SURROGATES
-from taurank.sgd.planning import by_user
-from taurank.sgd.samples import Baskets
-from taurank.sgd.scheduler import (
-    Factors,
-    Pairwise,
-    Pointwise,
-    Stats,
-    factor_table,
-    run_pairwise_epoch,
-    run_samples,
-)
+from taurank.sgd.planning import Baskets, Positives, by_user
+from taurank.sgd.scheduler import Factors, Stats, factor_table, run_pairwise_epoch, run_samples
 from taurank.sgd.strata import Strata
 
 Run = Callable[[Factors, int], Stats]
@@ -32,12 +22,13 @@ Run = Callable[[Factors, int], Stats]
 
 def runs() -> dict[str, Run]:
     strata, positives = Strata(200, 150, 40_000), some_positives(200, 150, 40_000)
+    of_pairs = Strata(200, 150, 40_000, pairs=True)
     pairs, points = (make(200, 150, 40_000) for make in (some_pairs, some_points))
-    params, point_params = Pairwise(0.02, 0.01), Pointwise(0.02, 0.01, 0.1)
+    pairwise, pointwise = pair_params(0.02, 0.01), point_params(0.02, 0.01, 0.1)
     return {
-        "pass": lambda t, n: run_pairwise_epoch(t, positives, strata, 3, 1, params, n),
-        "pairs": lambda t, n: run_samples(t, pairs, strata, 3, 1, params, n),
-        "points": lambda t, n: run_samples(t, points, strata, 3, 1, point_params, n),
+        "pass": lambda t, n: run_pairwise_epoch(t, positives, strata, 3, 1, pairwise, n),
+        "pairs": lambda t, n: run_samples(t, pairs, of_pairs, 3, 1, pairwise, n),
+        "points": lambda t, n: run_samples(t, points, strata, 3, 1, pointwise, n),
     }
 
 
@@ -65,7 +56,7 @@ def test_rows_fetched_ahead_leave_no_trace(kind: str) -> None:
 
 
 def test_an_epoch_leaves_nothing_behind_for_the_next() -> None:
-    positives, params = some_positives(50, 60, 4_000), Pairwise(0.02, 0.01)
+    positives, params = some_positives(50, 60, 4_000), pair_params(0.02, 0.01)
     kept, ends = Strata(50, 60, 4_000), []
     for again in (True, False):
         tables = start_tables(50, 60, 8)
@@ -81,16 +72,16 @@ def test_another_epoch_or_seed_is_another_path() -> None:
     ends = []
     for seed, epoch in ((1, 0), (1, 1), (2, 0), (2**64 - 1, 0)):
         tables = start_tables(50, 60, 8)
-        run_pairwise_epoch(tables, entries, strata, seed, epoch, Pairwise(0.02, 0.01))
+        run_pairwise_epoch(tables, entries, strata, seed, epoch, pair_params(0.02, 0.01))
         ends.append(tables.items.tobytes())
     assert len(set(ends)) == len(ends)
 
 
 def test_a_treated_positive_rises_and_a_control_positive_falls() -> None:
     tables, strata = start_tables(1, 40, 8, scale=0.1), Strata(1, 40, 2)
-    entries = by_user(np.array([0, 0]), np.array([3, 9]), np.array([2.0, -2.0]), 1, 40)
+    entries = by_user(np.array([0, 0]), np.array([3, 9]), np.array([2.0, -2.0]), 1)
     for epoch in range(300):
-        run_pairwise_epoch(tables, entries, strata, 0, epoch, Pairwise(0.05, 0.001))
+        run_pairwise_epoch(tables, entries, strata, 0, epoch, pair_params(0.05, 0.001))
     scores = tables.items @ tables.users[0]
     assert scores.argmax() == 3
     assert scores.argmin() == 9
@@ -99,11 +90,11 @@ def test_a_treated_positive_rises_and_a_control_positive_falls() -> None:
 def test_negatives_are_uniform_over_the_other_items() -> None:
     # j is seen by the row it moves: nothing else moves rows other than i.
     strata, n_items, epochs = Strata(1, 6, 1), 6, 6_000
-    entries, hits = by_user(np.array([0]), np.array([2]), np.array([1.0]), 1, n_items), np.zeros(6)
+    entries, hits = by_user(np.array([0]), np.array([2]), np.array([1.0]), 1), np.zeros(6)
     for epoch in range(epochs):
         tables = start_tables(1, n_items, 8)
         before = tables.items.copy()
-        run_pairwise_epoch(tables, entries, strata, 0, epoch, Pairwise(0.1, 0.0))
+        run_pairwise_epoch(tables, entries, strata, 0, epoch, pair_params(0.1, 0.0))
         hits += (tables.items != before).any(axis=1)
     assert hits[2] == epochs
     others = np.delete(hits, 2)
@@ -111,22 +102,23 @@ def test_negatives_are_uniform_over_the_other_items() -> None:
     assert abs(others - epochs / 5).max() < 4.5 * np.sqrt(epochs * 0.2 * 0.8)
 
 
-def test_negatives_avoid_the_basket() -> None:
-    strata, n_items = Strata(1, 8, 2), 8
-    bought = np.array([1, 2, 4, 5, 7], np.int32)
-    baskets = Baskets(np.array([0, 5, 13]), np.concatenate([bought, np.arange(8, dtype=np.int32)]))
-    for basket, skipped in ((0, 0), (1, 2)):
-        entries = by_user(np.zeros(2), np.array([2, 4]), np.ones(2), 1, n_items, basket=np.full(2, basket))
-        moved = np.zeros(n_items, bool)
-        for epoch in range(60):
-            tables = start_tables(1, n_items, 8)
-            before = tables.items.copy()
-            params = Pairwise(0.1, 0.0)
-            stats = run_pairwise_epoch(tables, entries, strata, 0, epoch, params, 1, baskets)
-            assert (stats.updates, stats.skipped) == (2 - skipped, skipped)
-            moved |= (tables.items != before).any(axis=1)
-        outside = [] if skipped else [0, 2, 3, 4, 6]
-        assert np.flatnonzero(moved).tolist() == outside
+def in_a_basket(items: list[int], bought: Any) -> Positives:
+    """Positives of one user, whose only basket is what was ``bought``."""
+    positives = by_user(np.zeros(len(items), np.int32), np.array(items, np.int32), np.ones(len(items)), 1)
+    basket = Baskets(np.zeros(len(items), np.int32), np.array([0, len(bought)]), np.asarray(bought, np.int32))
+    return positives._replace(baskets=basket)
+
+
+@pytest.mark.parametrize(("bought", "outside"), [([1, 2, 4, 5, 7], [0, 2, 3, 4, 6]), (range(8), [])])
+def test_negatives_avoid_the_basket(bought: Any, outside: list[int]) -> None:
+    strata, moved, skipped = Strata(1, 8, 2), np.zeros(8, bool), 0 if outside else 2
+    for epoch in range(60):
+        tables = start_tables(1, 8, 8)
+        before = tables.items.copy()
+        stats = run_pairwise_epoch(tables, in_a_basket([2, 4], bought), strata, 0, epoch, pair_params(0.1, 0.0))
+        assert (stats.updates, stats.skipped) == (2 - skipped, skipped)
+        moved |= (tables.items != before).any(axis=1)
+    assert np.flatnonzero(moved).tolist() == outside
 
 
 @pytest.mark.parametrize(("n_users", "n_items", "count"), [(1, 1, 3), (1, 2, 1), (3, 2, 0), (1, 2, 7)])
@@ -134,7 +126,7 @@ def test_tiny_data(n_users: int, n_items: int, count: int) -> None:
     strata, entries = Strata(n_users, n_items, count), some_positives(n_users, n_items, count)
     tables = start_tables(n_users, n_items, 5)
     before = tables.items.copy()
-    stats = run_pairwise_epoch(tables, entries, strata, 0, 0, Pairwise(0.1, 0.1), 3)
+    stats = run_pairwise_epoch(tables, entries, strata, 0, 0, pair_params(0.1, 0.1), 3)
     assert stats.updates == (count if n_items > 1 else 0)
     assert (tables.items != before).any() == (stats.updates > 0)
     assert stats.finite
@@ -143,7 +135,7 @@ def test_tiny_data(n_users: int, n_items: int, count: int) -> None:
 def test_padding_stays_zero() -> None:
     tables = start_tables(50, 60, 5)
     entries, strata = some_positives(50, 60, 4_000), Strata(50, 60, 4_000)
-    run_pairwise_epoch(tables, entries, strata, 1, 0, Pairwise(0.05, 0.01))
+    run_pairwise_epoch(tables, entries, strata, 1, 0, pair_params(0.05, 0.01))
     assert all(table.shape[1] == 8 and not table[:, 5:].any() for table in tables)
     assert all(table.ctypes.data % 64 == 0 for table in tables)
 
@@ -153,10 +145,10 @@ def test_divergence_is_seen_in_the_loss(rate: float) -> None:
     """Long before scores overflow, the loss is far above that of a model whose scores are all 0."""
     tables = start_tables(50, 60, 8, scale=0.1)
     entries, strata = some_positives(50, 60, 4_000), Strata(50, 60, 4_000)
-    calm = run_pairwise_epoch(tables, entries, strata, 1, 0, Pairwise(0.01, 0.01))
+    calm = run_pairwise_epoch(tables, entries, strata, 1, 0, pair_params(0.01, 0.01))
     assert not calm.diverged
     assert calm.zero_loss == pytest.approx(np.log(2) * abs(entries.weight).mean(), rel=0.1)
-    assert run_pairwise_epoch(tables, entries, strata, 1, 1, Pairwise(rate, 0.01)).diverged
+    assert run_pairwise_epoch(tables, entries, strata, 1, 1, pair_params(rate, 0.01)).diverged
 
 
 @pytest.mark.parametrize("learner", [BPR(learning_rate=1.0), ULBPR(learning_rate=1.0), ULRMF(learning_rate=3.0)])
@@ -170,23 +162,18 @@ def test_a_learning_rate_that_is_too_large_shows_in_the_first_epochs(learner: Fa
 
 @pytest.mark.parametrize("surrogate", SURROGATES.values())
 def test_no_loss_of_an_untrained_model_counts_as_divergence(surrogate: int) -> None:
-    tables, params = start_tables(50, 60, 8, scale=0.1), Pairwise(0.01, 0.01, 1.0, surrogate)
+    tables, params = start_tables(50, 60, 8, scale=0.1), pair_params(0.01, 0.01, 1.0, surrogate)
     entries, strata = some_positives(50, 60, 4_000), Strata(50, 60, 4_000)
     assert not any(run_pairwise_epoch(tables, entries, strata, 1, n, params).diverged for n in range(5))
 
 
 def test_negatives_of_a_nearly_full_basket_are_uniform() -> None:
-    strata, n_items, free = Strata(1, 400, 2), 400, [7, 50, 399]
-    bought = np.delete(np.arange(n_items, dtype=np.int32), free)
-    baskets = Baskets(np.array([0, len(bought)]), bought)
-    entries, hits = (
-        by_user(np.array([0]), np.array([5]), np.ones(1), 1, n_items, basket=np.zeros(1)),
-        np.zeros(n_items),
-    )
+    strata, n_items, free, hits = Strata(1, 400, 2), 400, [7, 50, 399], np.zeros(400)
+    entries = in_a_basket([5], np.delete(np.arange(n_items), free))
     for epoch in range(1500):
         tables = start_tables(1, n_items, 8)
         before = tables.items.copy()
-        run_pairwise_epoch(tables, entries, strata, 0, epoch, Pairwise(0.1, 0.0), 1, baskets)
+        run_pairwise_epoch(tables, entries, strata, 0, epoch, pair_params(0.1, 0.0))
         hits += (tables.items != before).any(axis=1)
     assert np.flatnonzero(hits).tolist() == [5, *free]
     assert abs(hits[free] - 500).max() < 4.5 * np.sqrt(1500 * 2 / 9)
@@ -218,23 +205,8 @@ def test_the_reported_loss_falls_while_learning() -> None:
     # Treated where user and item are of one kind, control where they are not.
     user, item = np.divmod(np.arange(60 * 80), 80)
     weight = np.where(user % 2 == item % 2, 1.0, -1.0)
-    strata, entries = Strata(60, 80, len(user)), by_user(user, item, weight, 60, 80)
-    tables, params = start_tables(60, 80, 16, scale=0.2), Pairwise(0.05, 0.0)
+    strata, entries = Strata(60, 80, len(user)), by_user(user, item, weight, 60)
+    tables, params = start_tables(60, 80, 16, scale=0.2), pair_params(0.05, 0.0)
     losses = [run_pairwise_epoch(tables, entries, strata, 1, e, params).loss for e in range(20)]
     assert losses[0] == pytest.approx(np.log(2), rel=0.1)
     assert np.mean(losses[-5:]) < 0.7 * np.log(2)
-
-
-def test_wrong_tables_are_refused() -> None:
-    strata, entries = Strata(4, 5, 10), some_positives(4, 5, 10)
-    good = start_tables(4, 5, 8)
-    wrong: list[tuple[Any, Any]] = [
-        (good.users.astype(np.float64), good.items),
-        (good.users[:3], good.items),
-        (good.users, good.items[:, :4]),
-        (good.users, factor_table(5, 16)),
-        (np.asfortranarray(good.users), good.items),
-    ]
-    for users, items in wrong:
-        with pytest.raises(InputError, match="factors"):
-            run_pairwise_epoch(Factors(users, items), entries, strata, 0, 0, Pairwise(0.1, 0.1))

@@ -24,7 +24,8 @@ from support.factors import some_pairs, some_positives, start_tables
 from taurank import BPR, DLCE, ULBPR, Log, World
 from taurank._threads import MAX_THREADS, Flag, map_blocks, run_interruptibly, run_together, worker_count
 from taurank.sgd import scheduler
-from taurank.sgd.scheduler import Pairwise, run_pairwise_epoch, run_samples
+from taurank.sgd.kernels import pair_params
+from taurank.sgd.scheduler import run_pairwise_epoch, run_samples
 from taurank.sgd.strata import Strata
 
 INTERRUPTS = int(os.environ.get("TAURANK_INTERRUPTS", "24"))
@@ -78,7 +79,8 @@ def test_interrupts_leave_nothing_behind(sent: signal.Signals, error: str) -> No
 @pytest.mark.parametrize("run", ["pass", "pairs"])
 def test_an_exception_in_one_worker_stops_the_others(run: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The thread that fails never finishes its unit: without the flag the others would wait for it forever."""
-    strata, tables, params = Strata(200, 150, 40_000), start_tables(200, 150, 8), Pairwise(0.02, 0.01)
+    strata, tables = Strata(200, 150, 40_000, pairs=run == "pairs"), start_tables(200, 150, 8)
+    params = pair_params(0.02, 0.01)
     work, calls = scheduler._work, iter(range(10**9))
 
     def fail_once(ticket: int, factors: Any, job: Any, planning: Any, params: Any, progress: Any, stats: Any) -> int:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from taurank.sgd.planning import by_user
-from taurank.sgd.samples import SAMPLE, Positives
+from taurank.sgd.planning import SAMPLE, Positives, by_user
 from taurank.sgd.scheduler import Factors, factor_table
 
 
@@ -28,7 +27,7 @@ def some_positives(n_users: int, n_items: int, count: int) -> Positives:
     random = np.random.default_rng(8)
     weight = random.choice([-1, 1], count) * random.uniform(0.5, 4, count)
     user, item = random.integers(0, n_users, count), random.integers(0, n_items, count)
-    return by_user(user, item, weight, n_users, n_items)
+    return by_user(user, item, weight, n_users)
 
 
 def some_pairs(n_users: int, n_items: int, count: int) -> np.ndarray:

@@ -19,7 +19,7 @@ from taurank.data.shards import Shard, write_index, write_shard
 from taurank.errors import TooLittleData
 from taurank.learners import GainsPass
 from taurank.sgd.losses import SURROGATES
-from taurank.sgd.scheduler import Pairwise, Stats
+from taurank.sgd.scheduler import Stats
 from taurank.sgd.strata import Strata
 
 PIECES_AT_ONCE = 4  # per worker, on their way through the object store
@@ -81,11 +81,11 @@ class DistributedFit:
         learner, log, workers = self.learner, self.log, len(self.pool)
         if not count:
             raise TooLittleData(f"{type(learner).__name__} found no usable positive outcome in this log.")
-        blocks = Strata(log.n_users, log.n_items, count).blocks
-        params = Pairwise(learner.learning_rate, learner.regularization, learner.steepness, SURROGATES[learner.loss])
+        blocks = Strata(log.n_users, log.n_items, count).width
         return Job(
             self.seed, workers, log.n_users, log.n_items, count, blocks, learner.factors,
-            tuple(first_blocks(blocks, workers)), params, learner.avoid_bought,
+            tuple(first_blocks(blocks, workers)), learner.regularization, learner.steepness, SURROGATES[learner.loss],
+            learner.avoid_bought,
         )  # fmt: skip
 
     # epochs
@@ -155,7 +155,7 @@ def assign_users(job: Job) -> tuple[Any, ...]:
     places = []
     for worker in range(job.workers):
         edges = groups.start[first[worker] : first[worker + 1] + 1]
-        members = groups.members[edges[0] : edges[-1]]
+        members = groups.order[edges[0] : edges[-1]]
         codes = np.sort(members)
         owner[codes] = worker
         local[codes] = np.arange(len(codes), dtype=np.int32)

@@ -17,10 +17,9 @@ from taurank._random import Stream, stream, stream_key
 from taurank._types import Codes, Floats32, Longs
 from taurank.sgd.kernels import UNIT_STATS, StepParams, run_unit
 from taurank.sgd.negatives import draw_negatives
-from taurank.sgd.planning import block_offsets, plan_users
-from taurank.sgd.samples import NO_BASKETS, SAMPLE, Baskets, Positives, Samples
-from taurank.sgd.scheduler import Pairwise, Stats, UnitStats, factor_table, step_params, total
-from taurank.sgd.strata import Cut, ItemBlocks, cut_items, shuffle_blocks
+from taurank.sgd.planning import SAMPLE, Baskets, Positives, Samples, block_offsets, plan_users
+from taurank.sgd.scheduler import Stats, UnitStats, factor_table, total
+from taurank.sgd.strata import Blocks, Cut, cut_items, shuffle_blocks
 
 _UNIT = int(Stream.UNIT)
 
@@ -62,14 +61,13 @@ class Residents:
     """
 
     def __init__(
-        self, positives: Positives, members: Codes, start: Longs, first: int, blocks: int, n_items: int,
-        baskets: Baskets = NO_BASKETS,
-    ) -> None:  # fmt: skip
-        self.positives, self.members, self.start, self.baskets = positives, members, start, baskets
+        self, positives: Positives, members: Codes, start: Longs, first: int, blocks: int, n_items: int
+    ) -> None:
+        self.positives, self.members, self.start = positives, members, start
         self.first, self.blocks, self.n_items = first, blocks, n_items
         self.samples: Samples = np.empty(0, SAMPLE)
         self.begin, self.end = np.zeros((2, blocks**2), np.int64)
-        self.items = ItemBlocks(np.empty(0, np.int32), np.zeros(1, np.int64), np.empty(0, np.int32))
+        self.items = Blocks(np.empty(0, np.int32), np.zeros(1, np.int64), np.empty(0, np.int32))
         self.key = np.uint64(0)
 
     @property
@@ -85,7 +83,7 @@ class Residents:
         edges = np.zeros(self.blocks + 1, np.int64)  # blocks of other workers are empty here
         edges[self.first : self.own.stop + 1] = self.start
         edges[self.own.stop + 1 :] = self.start[-1]
-        cut = Cut(order, edges, self.items.order, self.items.start, np.empty(0, np.int32), self.items.block)
+        cut = Cut(Blocks(order, edges, np.empty(0, np.int32)), self.items)
         if len(self.samples) != len(self.positives.item):
             self.samples = np.empty(len(self.positives.item), SAMPLE)
         offsets = block_offsets(cut, self.positives.start)
@@ -96,19 +94,19 @@ class Residents:
         return np.zeros(self.blocks**2, UNIT_STATS)
 
     def visit(
-        self, users: Floats32, items: Floats32, block: int, high: int, low: int, params: Pairwise, stats: UnitStats
+        self, users: Floats32, items: Floats32, block: int, high: int, low: int, params: StepParams, stats: UnitStats
     ) -> None:
         """Run the units of one visit; ``items`` are the rows of the item block, in its order."""
         plan = VisitPlan(self.samples, self.begin, self.end, self.blocks, self.key)
         ids = self.block_items(block)
         run_visit(
-            users, items, plan, ids, positions_in(ids, self.n_items), self.positives.in_baskets, self.baskets,
-            block, high, low, step_params(params), stats,
+            users, items, plan, ids, positions_in(ids, self.n_items), self.positives.baskets,
+            block, high, low, params, stats,
         )  # fmt: skip
 
     def block_items(self, block: int) -> Codes:
         """The items of a block, in its order."""
-        return self.items.order[self.items.start[block] : self.items.start[block + 1]]
+        return self.items.members(block)
 
 
 class VisitPlan(NamedTuple):
@@ -119,13 +117,13 @@ class VisitPlan(NamedTuple):
     key: np.uint64
 
 
-def recut(old: ItemBlocks, new: ItemBlocks, wanted: range, rows: list[Floats32]) -> dict[int, Floats32]:
+def recut(old: Blocks, new: Blocks, wanted: range, rows: list[Floats32]) -> dict[int, Floats32]:
     """Blocks of a new epoch from all blocks of the one before."""
     tables = {b: factor_table(int(new.start[b + 1] - new.start[b]), rows[0].shape[1]) for b in wanted}
     at = positions_in(new.order, len(new.order))
     for b, table in enumerate(rows):
-        ids = old.order[old.start[b] : old.start[b + 1]]
-        home = new.block[ids]
+        ids = old.members(b)
+        home = new.of[ids]
         for target in wanted:
             moved = np.flatnonzero(home == target)
             tables[target][at[ids[moved]] - new.start[target]] = table[moved]
@@ -152,14 +150,14 @@ def positions_in(ids: Codes, n_items: int) -> Codes:
 
 @compiled
 def run_visit(
-    users: Floats32, items: Floats32, plan: VisitPlan, ids: Codes, at: Codes, in_baskets: bool, baskets: Baskets,
+    users: Floats32, items: Floats32, plan: VisitPlan, ids: Codes, at: Codes, baskets: Baskets | None,
     block: int, high: int, low: int, params: StepParams, stats: UnitStats,
 ) -> None:  # fmt: skip
     for user_block in range(high, low - 1, -1):
         unit = (block - user_block + plan.blocks) % plan.blocks * plan.blocks + user_block
         samples = plan.samples[plan.begin[unit] : plan.end[unit]]
         if len(samples):
-            skipped = draw_negatives(samples, in_baskets, baskets, ids, stream_key(plan.key, unit, _UNIT))
+            skipped = draw_negatives(samples, baskets, ids, stream_key(plan.key, unit, _UNIT))
             stats[unit].skipped = skipped
             stats[unit].updates = len(samples) - skipped
             _to_positions(samples, at)

@@ -18,10 +18,9 @@ from taurank._types import Codes, Floats32, Longs
 from taurank.cluster.visits import Residents, recut
 from taurank.data.shards import Shard, ShardedArray, read_folder, write_shard
 from taurank.learners.factors import normal_rows
-from taurank.learners.pairwise import baskets_of
+from taurank.sgd.kernels import pair_params
 from taurank.sgd.planning import by_user
-from taurank.sgd.samples import NO_BASKETS
-from taurank.sgd.scheduler import Pairwise, UnitStats, factor_table
+from taurank.sgd.scheduler import UnitStats, factor_table
 from taurank.sgd.strata import cut_items
 
 SNAPSHOT = "factors"
@@ -39,7 +38,9 @@ class Job:
     blocks: int
     factors: int
     first: tuple[int, ...]  # user blocks of each worker
-    params: Pairwise
+    regularization: float
+    steepness: float
+    surrogate: int
     in_baskets: bool
 
 
@@ -95,15 +96,10 @@ class WorkerFit:
         pieces = [self._pieces[number] for number in sorted(self._pieces)]
         self._pieces = {}
         user, item, weight, moment = (_joined(pieces, column) for column in range(4))
-        basket, baskets = None, NO_BASKETS
-        if self.job.in_baskets:
-            basket, baskets = baskets_of(user, item, moment, len(self.codes))
-        positives = by_user(user, item, weight, len(self.codes), self.job.n_items, basket)
+        positives = by_user(user, item, weight, len(self.codes), moment if self.job.in_baskets else None)
         del user, item, weight, moment
         first = self.job.first[self.number]
-        self.residents = Residents(
-            positives, self._members, self._start, first, self.job.blocks, self.job.n_items, baskets
-        )
+        self.residents = Residents(positives, self._members, self._start, first, self.job.blocks, self.job.n_items)
         release_memory()
         return len(positives.item)
 
@@ -146,7 +142,7 @@ class WorkerFit:
         sizes = np.diff(self.items.start)
         self.blocks = {b: factor_table(int(sizes[b]), self.job.factors) for b in own}
         for first, rows in self._start_items():
-            home = self.items.block[first : first + len(rows)]
+            home = self.items.of[first : first + len(rows)]
             for b in own:
                 here = np.flatnonzero(home == b)
                 self.blocks[b][at[first + here] - self.items.start[b], : self.job.factors] = rows[here]
@@ -172,7 +168,7 @@ class WorkerFit:
             self.received += table.nbytes
         began = time.perf_counter()
         if self.job.n_items > 1:  # else there is nothing to rank
-            params = self.job.params._replace(learning_rate=rate)
+            params = pair_params(rate, self.job.regularization, self.job.steepness, self.job.surrogate)
             self.residents.visit(self.users, table, block, high, low, params, self.stats)
         self.left = time.perf_counter()
         self.busy += self.left - began

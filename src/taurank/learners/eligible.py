@@ -18,16 +18,15 @@ from taurank._types import Floats, Longs
 from taurank.data.eligibility import Eligibility, Members, is_among
 from taurank.data.log import Log
 from taurank.errors import TooLittleData
-from taurank.sgd.samplers import Sampler
-from taurank.sgd.samples import Samples
-from taurank.sgd.slots import CLASS_NAMES, CN, Cells, pair_kinds, slots_of
+from taurank.sgd.planning import Samples
+from taurank.sgd.samplers import CLASS_NAMES, CN, Sampler, pair_kinds, slots_of
 
 _STEPS = np.uint64(8)  # random numbers of one sample
 
 
 def pair_sampler(log: Log, alpha: float) -> Sampler:
     """ULBPR: a kind of pair, a time, a user with both classes, an item of each."""
-    cells, slots = EligibleCells(log.eligibility), slots_of(cells_of(log))
+    cells, slots = EligibleCells(log.eligibility), slots_of(log)
     listed = Without(np.sort(cells.number(*_rows(log, (log.treated == 1) | (log.outcome == 1)))), cells.count)
     first, size = cells.visit(cells.visit_number(slots.user, slots.time))[2:]
     begin, end = listed.before(first), listed.before(first + size)
@@ -88,7 +87,7 @@ def class_sampler(log: Log, positives: float, alpha: float) -> Sampler:
 
 def arm_sampler(log: Log) -> Sampler:
     """CausE: an arm, a user and time that has it, and an item of it; see ``samplers.fill_by_arm`` for the tables."""
-    cells, slots = EligibleCells(log.eligibility), slots_of(cells_of(log))
+    cells, slots = EligibleCells(log.eligibility), slots_of(log)
     treated_slots = np.flatnonzero(slots.start[2::3] > slots.start[:-1:3])
     treated = np.sort(cells.number(*_rows(log, log.treated == 1)))
     bought = np.sort(cells.number(*_rows(log, (log.treated == 0) & (log.outcome == 1))))
@@ -116,11 +115,6 @@ def arm_sampler(log: Log) -> Sampler:
         part["other"][~arm], part["value"][~arm] = item, is_among(number, bought)
 
     return Sampler(choose, _nothing_left)
-
-
-def cells_of(log: Log) -> Cells:
-    """The columns of a log as the samplers take them."""
-    return Cells(log.user, log.item, log.time, log.treated, log.outcome, log.n_users, log.n_items, log.n_times)
 
 
 @dataclass(frozen=True)

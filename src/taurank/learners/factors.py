@@ -30,9 +30,10 @@ from taurank.learners.recommend import MAX_THREADS
 from taurank.learners.scores import dot_products
 from taurank.learners.training import Checkpoint, Epoch, Schedule, State, Training, aligned, identity_of
 from taurank.learners.update import NewRows, rows_of_new_users
-from taurank.sgd.folding import fold_drawn
-from taurank.sgd.samplers import Sampler, draw, draw_into
-from taurank.sgd.scheduler import Factors, Pairwise, Pointwise, Stats, factor_table, run_samples
+from taurank.sgd.kernels import StepParams
+from taurank.sgd.planning import SAMPLE, Samples
+from taurank.sgd.samplers import Sampler, draw
+from taurank.sgd.scheduler import Factors, Stats, factor_table, fold_samples, run_samples
 from taurank.sgd.strata import Strata
 
 REGULARIZATION_GRID = (0.3, 0.1, 0.03, 0.01, 0.003, 0.001, 0.0003, 0.0001)
@@ -262,7 +263,7 @@ class DrawnLearner(FactorLearner):
         """Look at the log once and return how to draw; ``TooLittleData`` if it lacks a class of cells."""
 
     @abstractmethod
-    def step_params(self) -> Pairwise | Pointwise:
+    def step_params(self, rate: float) -> StepParams:
         """The hyper-parameters of a step."""
 
     def prepare(self, log: Log) -> Epoch:
@@ -275,18 +276,17 @@ class DrawnLearner(FactorLearner):
                 "out, or use a learner that passes over the outcomes, such as dlce or bpr."
             )
         sampler = self.sampler(log)
-        strata, params = Strata(log.n_users, log.n_items, n), self.step_params()
+        strata = Strata(log.n_users, log.n_items, n, pairs=self.step_params(0.0).loss is not None)
+        memory = np.empty((2, n), SAMPLE)
+
+        def samples(seed: int, number: int, threads: int) -> Samples:
+            return draw(sampler, n, log.n_users, stream(seed, number, Stream.DRAWN_SAMPLES), threads, memory)
 
         def run(factors: Factors, seed: int, number: int, rate: float, threads: int) -> Stats:
-            key = stream(seed, number, Stream.DRAWN_SAMPLES)
-            with strata.buffer(n) as drawn:
-                with strata.buffer(n) as spare:
-                    draw_into(drawn, spare, sampler, log.n_users, key, threads)
-                now = params._replace(learning_rate=rate)
-                return run_samples(factors, drawn, strata, seed, number, now, threads)
+            drawn, now = samples(seed, number, threads), self.step_params(rate)
+            return run_samples(factors, drawn, strata, seed, number, now, threads, memory[1])
 
         def fold(factors: Factors, seed: int, number: int, rate: float, threads: int) -> None:
-            drawn = draw(sampler, n, log.n_users, stream(seed, number, Stream.DRAWN_SAMPLES), threads)
-            fold_drawn(factors, drawn, params._replace(learning_rate=rate), log.n_users, threads)
+            fold_samples(factors, samples(seed, number, threads), self.step_params(rate), threads)
 
         return Epoch(run, n, fold)

@@ -15,28 +15,21 @@ from typing import ClassVar
 import numpy as np
 
 from taurank._checks import check_number
-from taurank.data.ids import Codes
+from taurank._random import Stream, stream
 from taurank.data.log import Log
 from taurank.errors import InputError, TooLittleData
 from taurank.estimation import gains
 from taurank.estimation.estimators import Caps
 from taurank.estimation.gains import Gains
-from taurank.learners.eligible import cells_of, pair_sampler
+from taurank.learners.eligible import pair_sampler
 from taurank.learners.factors import CAP_GRID, REGULARIZATION_GRID, DrawnLearner, FactorLearner
 from taurank.learners.training import Epoch
-from taurank.sgd import samplers
-from taurank.sgd.folding import fold_pairs
+from taurank.sgd.kernels import StepParams, pair_params
 from taurank.sgd.losses import SURROGATES
-from taurank.sgd.planning import by_user
-from taurank.sgd.samples import Baskets
-from taurank.sgd.scheduler import (
-    NOTHING_DONE,
-    Factors,
-    Pairwise,
-    Stats,
-    run_pairwise_epoch,
-)
-from taurank.sgd.slots import pair_kinds, slots_of
+from taurank.sgd.negatives import draw_for_users
+from taurank.sgd.planning import SAMPLE, by_user
+from taurank.sgd.samplers import Sampler, choose_pairs, fill_pairs, pair_kinds, slots_of
+from taurank.sgd.scheduler import Factors, Stats, fold_samples, run_pairwise_epoch
 from taurank.sgd.strata import Strata
 
 
@@ -68,30 +61,23 @@ class GainsPass(FactorLearner):
         if not len(cells):
             raise TooLittleData(f"{type(self).__name__} found no usable positive outcome in this log.")
         strata = Strata(log.n_users, log.n_items, len(cells))
-        basket, baskets = None, None
-        if self.avoid_bought:
-            basket, baskets = baskets_of(cells.user, cells.item, cells.time, cells.n_users)
-        positives = by_user(cells.user, cells.item, cells.value, log.n_users, log.n_items, basket)
-        params = Pairwise(self.learning_rate, self.regularization, self.steepness, SURROGATES[self.loss])
+        time = cells.time if self.avoid_bought else None
+        positives = by_user(cells.user, cells.item, cells.value, log.n_users, time)
+        memory = np.empty(len(cells), SAMPLE)
 
         def run(factors: Factors, seed: int, number: int, rate: float, threads: int) -> Stats:
-            now = params._replace(learning_rate=rate)
-            return run_pairwise_epoch(factors, positives, strata, seed, number, now, threads, baskets)
+            return run_pairwise_epoch(
+                factors, positives, strata, seed, number, self.step_params(rate), threads, memory
+            )
 
         def fold(factors: Factors, seed: int, number: int, rate: float, threads: int) -> None:
-            now = params._replace(learning_rate=rate)
-            fold_pairs(factors, positives, log.n_items, seed, number, now, threads, baskets)
+            samples = draw_for_users(positives, log.n_items, stream(seed, number, Stream.FOLDING))
+            fold_samples(factors, samples, self.step_params(rate), threads)
 
         return Epoch(run, len(cells), fold)
 
-
-def baskets_of(user: Codes, item: Codes, time: Codes, n_users: int) -> tuple[Codes, Baskets]:
-    """The basket of every cell, and what each basket (a user at a time) contains."""
-    slot = time.astype(np.int64) * n_users + user
-    order = np.lexsort((item, slot))
-    _, basket = np.unique(slot, return_inverse=True)
-    start = np.concatenate(([0], np.cumsum(np.bincount(basket))))
-    return basket.astype(np.int32), Baskets(start.astype(np.int64), item[order].astype(np.int32))
+    def step_params(self, rate: float) -> StepParams:
+        return pair_params(rate, self.regularization, self.steepness, SURROGATES[self.loss])
 
 
 @dataclass(kw_only=True, eq=False)
@@ -179,20 +165,20 @@ class ULBPR(DrawnLearner):
         super().__post_init__()
         check_number("positive_share", self.positive_share, 0, maximum=1)
 
-    def step_params(self) -> Pairwise:
-        return Pairwise(self.learning_rate, self.regularization)
+    def step_params(self, rate: float) -> StepParams:
+        return pair_params(rate, self.regularization)
 
     def prepare(self, log: Log) -> Epoch:
         if log.n_items == 1 and log.outcome.any():  # nothing to rank
-            return Epoch(lambda *_: NOTHING_DONE, int(np.count_nonzero(log.outcome)), lambda *_: None)
+            return Epoch(lambda *_: Stats(), int(np.count_nonzero(log.outcome)), lambda *_: None)
         return super().prepare(log)
 
-    def sampler(self, log: Log) -> samplers.Sampler:
+    def sampler(self, log: Log) -> Sampler:
         if not log.eligibility.is_everything:
             return pair_sampler(log, self.positive_share)
-        slots = slots_of(cells_of(log))
+        slots = slots_of(log)
         kinds = pair_kinds(slots, self.positive_share)
         if kinds is None:
             raise TooLittleData("ULBPR found no treated positive in this log.")
-        choose, fill = partial(samplers.choose_pairs, slots, kinds), partial(samplers.fill_pairs, slots, kinds)
-        return samplers.Sampler(choose, fill)
+        choose, fill = partial(choose_pairs, slots, kinds), partial(fill_pairs, slots, kinds)
+        return Sampler(choose, fill)

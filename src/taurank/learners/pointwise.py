@@ -18,13 +18,14 @@ from taurank._types import Codes, Floats32
 from taurank.data.log import Log
 from taurank.data.storage import Array
 from taurank.errors import TooLittleData
-from taurank.learners.eligible import arm_sampler, cells_of, class_sampler
+from taurank.learners.eligible import arm_sampler, class_sampler
 from taurank.learners.factors import REGULARIZATION_GRID, DrawnLearner, FactorLearner
 from taurank.learners.scores import dot_products
 from taurank.learners.training import aligned
 from taurank.sgd import samplers
-from taurank.sgd.scheduler import Factors, Pointwise, factor_table
-from taurank.sgd.slots import CLASS_NAMES, arms_of, cells_by_class, slots_of
+from taurank.sgd.kernels import StepParams, point_params
+from taurank.sgd.samplers import CLASS_NAMES, absent_items, cells_by_class, controls, slots_of, untreated_items
+from taurank.sgd.scheduler import Factors, factor_table
 
 
 @dataclass(kw_only=True, eq=False)
@@ -48,20 +49,19 @@ class ULRMF(DrawnLearner):
         check_number("positive_share", self.positive_share, 0, maximum=1)
         check_number("positives", self.positives, 0, maximum=1)
 
-    def step_params(self) -> Pointwise:
-        return Pointwise(self.learning_rate, self.regularization)
+    def step_params(self, rate: float) -> StepParams:
+        return point_params(rate, self.regularization)
 
     def sampler(self, log: Log) -> samplers.Sampler:
         if not log.eligibility.is_everything:
             return class_sampler(log, self.positives, self.positive_share)
-        cells = cells_of(log)
-        slots = slots_of(cells)
-        by_class = cells_by_class(cells, slots)
-        for name, size in zip(CLASS_NAMES, (*np.diff(by_class.start), by_class.n_absent), strict=True):
+        slots, by_class = slots_of(log), cells_by_class(log)
+        absent = controls(slots, absent_items(slots), log.n_items, steps=3)
+        for name, size in zip(CLASS_NAMES, (*np.diff(by_class.start), absent.weight), strict=True):
             if not size:
                 raise TooLittleData(f"ULRMF needs cells of every class; this log has no {name}.")
         shares = (self.positives, self.positive_share)
-        choose = partial(samplers.choose_by_class, slots, by_class, *shares)
+        choose = partial(samplers.choose_by_class, slots, absent, by_class, *shares)
         return samplers.Sampler(choose, partial(samplers.fill_by_class, slots))
 
 
@@ -90,17 +90,19 @@ class CausE(DrawnLearner):
         super().__post_init__()
         check_number("tie", self.tie, 0)
 
-    def step_params(self) -> Pointwise:
-        return Pointwise(self.learning_rate, self.regularization, self.tie)
+    def step_params(self, rate: float) -> StepParams:
+        return point_params(rate, self.regularization, self.tie)
 
     def sampler(self, log: Log) -> samplers.Sampler:
         if not log.eligibility.is_everything:
             return arm_sampler(log)
-        slots = slots_of(cells_of(log))
-        arms = arms_of(slots)
-        if not len(arms.treated) or not arms.n_control:
+        slots = slots_of(log)
+        untreated = untreated_items(slots)
+        treated = np.flatnonzero(untreated < log.n_items).astype(np.int32)
+        control = controls(slots, (untreated > 0).astype(np.int64), 1, steps=2)
+        if not len(treated) or not control.weight:
             raise TooLittleData("CausE needs positive outcomes and both treated and untreated cells.")
-        choose = partial(samplers.choose_by_arm, slots, arms)
+        choose = partial(samplers.choose_by_arm, slots, control, treated)
         return samplers.Sampler(choose, partial(samplers.fill_by_arm, slots))
 
     def _set_factors(self, tables: Factors) -> None:

@@ -3,6 +3,9 @@
 Two *chains* alternate, one in each half of the samples, so that the processor works on one while the other waits
 for its score. A chain scores its next sample right after the update of its last one: between a score and its step
 lies at most one step of the other chain. This order is fixed, and so are the bits.
+
+A step of size η along a sample with gradient g = −dloss/ds descends the loss plus (γ/2)‖·‖² of the rows it scores.
+Where a sample has no second row, or no tie, the argument is None, and Numba compiles the loop without it.
 """
 
 from __future__ import annotations
@@ -11,17 +14,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from taurank._jit import compiled, inlined
-from taurank._types import Floats32
+from taurank._jit import compiled, inlined, vectorized
+from taurank._types import Floats32, Longs
 from taurank.sgd.intrinsics import prefetch
-from taurank.sgd.losses import POINTWISE, f32, pair_gradient, pair_loss, point_gradient, point_loss
-from taurank.sgd.rows import pair_score, pair_step, point_score, point_step, tied_step
-from taurank.sgd.samples import Samples
+from taurank.sgd.losses import LOGISTIC, f32, pair_gradient, pair_loss, point_gradient, point_loss
+from taurank.sgd.planning import Samples
 
 MEASURE_EVERY = 32  # samples of the right chain: the reported loss is a sub-sample, because a loss costs a logarithm
 LARGEST_SUM = np.float32(1e30)  # of the absolute scores of a unit; beyond it, or at NaN, training has diverged
 CACHED_FACTORS = 2**20  # factors in both tables; larger tables exceed the near caches, so that prefetching pays
 AHEAD = 8  # prefetch distance, in samples
+WIDE = 128  # columns; in narrower rows two short loops are faster than one with more streams
 
 UNIT_STATS = np.dtype(
     [
@@ -38,111 +41,189 @@ UNIT_STATS = np.dtype(
 class StepParams(NamedTuple):
     """Hyper-parameters of a step; float32, so that nothing is widened to float64."""
 
-    loss: int  # a surrogate, or POINTWISE
+    loss: int | None  # a surrogate; None: the pointwise loss
     steepness: np.float32  # ω
     step: np.float32  # η
     shrink: np.float32  # 1 − η γ
-    tie: np.float32  # η λ_c
+    tie: np.float32 | None  # η λ_c
+
+
+def pair_params(rate: float, regularization: float, steepness: float = 1.0, surrogate: int = LOGISTIC) -> StepParams:
+    """Pairwise steps with the learning rate ``rate``."""
+    return StepParams(surrogate, f32(steepness), f32(rate), f32(1 - rate * regularization), None)
+
+
+def point_params(rate: float, regularization: float, tie: float = 0.0) -> StepParams:
+    """Pointwise steps; ``tie`` is λ_c."""
+    return StepParams(None, f32(1), f32(rate), f32(1 - rate * regularization), f32(rate * tie) if tie else None)
 
 
 @compiled
 def run_unit(users: Floats32, items: Floats32, samples: Samples, params: StepParams, stats: Any) -> None:
-    """Steps over the samples of one unit, pairs or single items."""
-    if params.loss == POINTWISE:
-        _run_points(users, items, samples, params, stats)
-    else:
-        _run_pairs(users, items, samples, params, stats)
-
-
-@compiled
-def _run_pairs(users: Floats32, items: Floats32, samples: Samples, params: StepParams, stats: Any) -> None:
-    """Pairwise steps over one unit."""
+    """Steps over the samples of one unit."""
+    loss, tie = params.loss, params.tie
     last, half = len(samples) - 1, len(samples) // 2
     far = users.size + items.size > CACHED_FACTORS
-    left = pair_score(users, items, *sample_rows(samples[0]))
-    right = pair_score(users, items, *sample_rows(samples[half]))
+    left, right = _score(users, items, samples[0], loss), _score(users, items, samples[half], loss)
     seen = f32(0)
     for n in range(last + 1 - half):
         here = half + n
         if n % MEASURE_EVERY == 0:
-            value = samples[here].value
-            stats.loss += pair_loss(right, value, params.loss, params.steepness)
-            stats.zero_loss += abs(pair_loss(f32(0), value, params.loss, params.steepness))
+            stats.loss += _loss(right, samples[here].value, loss, params.steepness)
+            stats.zero_loss += abs(_loss(f32(0), samples[here].value, loss, params.steepness))
             stats.measured += 1
         seen += abs(left) + abs(right)
         if far:
-            _prefetch_pair(users, items, samples[min(n + AHEAD, last)])
-            _prefetch_pair(users, items, samples[min(here + AHEAD, last)])
+            _prefetch_rows(users, items, samples[min(n + AHEAD, last)], loss)
+            _prefetch_rows(users, items, samples[min(here + AHEAD, last)], loss)
         if n < half:
-            left = _pair_turn(users, items, samples[n], samples[n + 1], params, left)
-        right = _pair_turn(users, items, samples[here], samples[min(here + 1, last)], params, right)
+            left = turn(users, items, samples[n], samples[n + 1], left, params, loss, tie)
+        right = turn(users, items, samples[here], samples[min(here + 1, last)], right, params, loss, tie)
     stats.overflows += not seen < LARGEST_SUM
 
 
 @inlined
-def _pair_turn(users: Floats32, items: Floats32, here: Any, following: Any, params: StepParams, score: Any) -> Any:
-    """Step along the sample ``here``, whose score is given; return the score of the following one."""
-    eta_g = pair_gradient(score, params.step * here.value, params.loss, params.steepness)
-    u, i, j = sample_rows(here)
-    v, k, o = sample_rows(following)
-    return pair_step(users, items, u, i, j, v, k, o, eta_g, params.shrink)
+def turn(
+    users: Floats32, items: Floats32, here: Any, following: Any, score: Any, params: StepParams, loss: Any, tie: Any
+) -> Any:
+    """Step along the sample ``here``, whose score is given; return the score of the following one.
+
+    Where both have the same user and share no item row, one loop does both.
+    """
+    u, i, j = _rows(here)
+    v, k, o = _rows(following)
+    eta_g = _gradient(score, here.value, params, loss)
+    b, other = _second_row(items, j, loss, tie), _compared_row(items, o, loss)
+    if u == v and users.shape[1] >= WIDE and _share_no_item(i, j, k, o, loss, tie):
+        return _step(users[u], items[i], b, items[k], other, eta_g, params.shrink, tie)
+    _step(users[u], items[i], b, None, None, eta_g, params.shrink, tie)
+    return _dot(users[v], items[k], other)
+
+
+@compiled
+def fold_users(
+    users: Floats32, items: Floats32, samples: Samples, start: Longs, params: StepParams, begin: int, end: int
+) -> None:
+    """Steps along the samples of the users begin … end − 1; only user rows move."""
+    loss = params.loss
+    for n in range(start[begin], start[end]):
+        u, i, j = _rows(samples[n])
+        eta_g = _gradient(_score(users, items, samples[n], loss), samples[n].value, params, loss)
+        _move_user(users[u], items[i], _compared_row(items, j, loss), eta_g, params.shrink)
 
 
 @inlined
-def sample_rows(sample: Any) -> Any:
+def _rows(sample: Any) -> Any:
     return np.uint64(sample.user), np.uint64(sample.item), np.uint64(sample.other)
 
 
 @inlined
-def _prefetch_pair(users: Floats32, items: Floats32, sample: Any) -> None:
-    u, i, j = sample_rows(sample)
-    prefetch(users, u)
-    prefetch(items, i)
-    prefetch(items, j)
-
-
-@compiled
-def _run_points(users: Floats32, items: Floats32, samples: Samples, params: StepParams, stats: Any) -> None:
-    """Pointwise steps over one unit, each with its tie."""
-    last, half = len(samples) - 1, len(samples) // 2
-    far = users.size + items.size > CACHED_FACTORS
-    left = point_score(users, items, *_point(samples[0]))
-    right = point_score(users, items, *_point(samples[half]))
-    seen = f32(0)
-    for n in range(last + 1 - half):
-        here = half + n
-        if n % MEASURE_EVERY == 0:
-            value = samples[here].value
-            stats.loss += point_loss(right, value)
-            stats.zero_loss += point_loss(f32(0), value)
-            stats.measured += 1
-        seen += abs(left) + abs(right)
-        if far:
-            _prefetch_point(users, items, samples[min(n + AHEAD, last)])
-            _prefetch_point(users, items, samples[min(here + AHEAD, last)])
-        if n < half:
-            left = _point_turn(users, items, samples[n], samples[n + 1], params, left)
-        right = _point_turn(users, items, samples[here], samples[min(here + 1, last)], params, right)
-    stats.overflows += not seen < LARGEST_SUM
+def _compared_row(items: Floats32, row: Any, loss: Any) -> Any:
+    """q_j of a pair."""
+    if loss is None:
+        return None
+    return items[row]
 
 
 @inlined
-def _point_turn(users: Floats32, items: Floats32, here: Any, following: Any, params: StepParams, score: Any) -> Any:
-    eta_g = params.step * point_gradient(score, here.value)
-    u, i = _point(here)
-    v, k = _point(following)
-    if params.tie != f32(0):
-        return tied_step(users, items, u, i, np.uint64(here.other), v, k, eta_g, params.shrink, params.tie)
-    return point_step(users, items, u, i, v, k, eta_g, params.shrink)
+def _second_row(items: Floats32, row: Any, loss: Any, tie: Any) -> Any:
+    """The row that moves with q_i: q_j of a pair, or the one that q_i is tied to."""
+    if loss is None:
+        return _compared_row(items, row, tie)
+    return items[row]
 
 
 @inlined
-def _point(sample: Any) -> Any:
-    return np.uint64(sample.user), np.uint64(sample.item)
+def _share_no_item(i: Any, j: Any, k: Any, o: Any, loss: Any, tie: Any) -> Any:
+    if loss is not None:
+        return k != i and k != j and o != i and o != j
+    if tie is not None:
+        return k != i and k != j
+    return k != i
 
 
 @inlined
-def _prefetch_point(users: Floats32, items: Floats32, sample: Any) -> None:
-    u, i = _point(sample)
-    prefetch(users, u)
-    prefetch(items, i)
+def _score(users: Floats32, items: Floats32, sample: Any, loss: Any) -> Any:
+    u, i, j = _rows(sample)
+    return _dot(users[u], items[i], _compared_row(items, j, loss))
+
+
+@inlined
+def _loss(score: Any, value: Any, loss: Any, steepness: Any) -> Any:
+    if loss is None:
+        return point_loss(score, value)
+    return pair_loss(score, value, loss, steepness)
+
+
+@inlined
+def _gradient(score: Any, value: Any, params: StepParams, loss: Any) -> Any:
+    """η g"""
+    if loss is None:
+        return params.step * point_gradient(score, value)
+    return pair_gradient(score, params.step * value, loss, params.steepness)
+
+
+@inlined
+def _prefetch_rows(users: Floats32, items: Floats32, sample: Any, loss: Any) -> None:
+    u, i, j = _rows(sample)
+    columns = np.uint64(users.shape[1])
+    prefetch(users, u * columns)
+    prefetch(items, i * columns)
+    if loss is not None:
+        prefetch(items, j * columns)
+
+
+@vectorized
+def _dot(p: Any, a: Any, b: Any) -> Any:
+    """p · (a − b), or p · a"""
+    total = f32(0)
+    for c in range(p.size):
+        if b is None:
+            total += p[c] * a[c]
+        else:
+            total += p[c] * (a[c] - b[c])
+    return total
+
+
+@vectorized
+def _step(p: Any, a: Any, b: Any, k: Any, o: Any, eta_g: Any, shrink: Any, tie: Any) -> Any:
+    """Update p, a and b; return the score of the new p with k, or k − o, if they are given.
+
+    With a tie, descend (λ_c/2)‖a − b‖² after the update of p and a.
+    """
+    total = f32(0)
+    for c in range(p.size):
+        x, y = p[c], a[c]
+        if b is None:
+            new = shrink * x + eta_g * y
+            p[c] = new
+            a[c] = shrink * y + eta_g * x
+        elif tie is None:
+            z = b[c]
+            new = shrink * x + eta_g * (y - z)
+            p[c] = new
+            a[c] = shrink * y + eta_g * x
+            b[c] = shrink * z - eta_g * x
+        else:
+            z = b[c]
+            new = shrink * x + eta_g * y
+            p[c] = new
+            moved = shrink * y + eta_g * x
+            apart = tie * (moved - z)
+            a[c] = moved - apart
+            b[c] = z + apart
+        if k is not None:
+            if o is None:
+                total += new * k[c]
+            else:
+                total += new * (k[c] - o[c])
+    return total
+
+
+@vectorized
+def _move_user(p: Any, a: Any, b: Any, eta_g: Any, shrink: Any) -> None:
+    for c in range(p.size):
+        if b is None:
+            p[c] = shrink * p[c] + eta_g * a[c]
+        else:
+            p[c] = shrink * p[c] + eta_g * (a[c] - b[c])

@@ -21,26 +21,34 @@ import numpy as np
 from taurank._jit import compiled, inlined, vectorized
 
 f32 = np.float32
-LOGISTIC, SIGMOID, HINGE, POINTWISE = 0, 1, 2, 3
+LOGISTIC, SIGMOID, HINGE = 0, 1, 2
 SURROGATES = {"logistic": LOGISTIC, "sigmoid": SIGMOID, "hinge": HINGE}
 
 
-@inlined
-def logistic(x: Any) -> Any:
-    """log(1 + exp(−x))"""
-    return max(-x, 0.0) + np.log1p(np.exp(-abs(x)))
+@compiled
+def pair_loss(score: Any, weight: Any, surrogate: int, steepness: Any) -> Any:
+    """The surrogate loss of one pair."""
+    margin = float(steepness) * float(score)
+    signed = margin if weight > 0 else -margin
+    if surrogate == LOGISTIC:
+        return abs(weight) * log1p_exp(-signed)
+    if surrogate == SIGMOID:
+        return weight * (1.0 / (1.0 + np.exp(margin)))
+    return abs(weight) * max(0.0, 1.0 - signed)
 
 
 @inlined
-def logistic_slope(x: Any) -> Any:
-    """1 / (1 + exp(x))"""
-    return sigmoid_neg(x)
-
-
-@inlined
-def sigmoid(x: Any) -> Any:
-    """1 / (1 + exp(x))"""
-    return 1.0 / (1.0 + np.exp(x))
+def pair_gradient(score: Any, weight: Any, surrogate: int, steepness: Any) -> Any:
+    """−dloss/ds of one pair; linear in the weight, which may therefore include the learning rate η."""
+    margin = steepness * score
+    signed = margin if weight > f32(0) else -margin
+    if surrogate == LOGISTIC:
+        slope = sigmoid_neg(signed)
+    elif surrogate == SIGMOID:
+        slope = sigmoid_slope(margin)
+    else:
+        slope = f32(1) if signed < f32(1) else f32(0)
+    return weight * steepness * slope
 
 
 @inlined
@@ -50,54 +58,22 @@ def sigmoid_slope(x: Any) -> Any:
     return value * (f32(1) - value)
 
 
-@inlined
-def hinge(x: Any) -> Any:
-    """max(0, 1 − x)"""
-    return max(0.0, 1.0 - x)
-
-
-@inlined
-def hinge_slope(x: Any) -> Any:
-    """1 if x < 1, else 0"""
-    return f32(1) if x < f32(1) else f32(0)
-
-
-@compiled
-def pair_loss(score: Any, weight: Any, surrogate: int, steepness: Any) -> Any:
-    """The surrogate loss of one pair."""
-    margin = float(steepness) * float(score)
-    signed = margin if weight > 0 else -margin
-    if surrogate == LOGISTIC:
-        return abs(weight) * logistic(signed)
-    if surrogate == SIGMOID:
-        return weight * sigmoid(margin)
-    return abs(weight) * hinge(signed)
-
-
-@inlined
-def pair_gradient(score: Any, weight: Any, surrogate: int, steepness: Any) -> Any:
-    """−dloss/ds of one pair; linear in the weight, which may therefore include the learning rate η."""
-    margin = steepness * score
-    signed = margin if weight > f32(0) else -margin
-    if surrogate == LOGISTIC:
-        slope = logistic_slope(signed)
-    elif surrogate == SIGMOID:
-        slope = sigmoid_slope(margin)
-    else:
-        slope = hinge_slope(signed)
-    return weight * steepness * slope
-
-
 @compiled
 def point_loss(score: Any, target: Any) -> Any:
     """−y log σ(s) − (1 − y) log(1 − σ(s))"""
-    return logistic(-float(score)) - float(score) * target
+    return log1p_exp(float(score)) - float(score) * target
 
 
 @inlined
 def point_gradient(score: Any, target: Any) -> Any:
     """−dloss/ds: y − σ(s)"""
     return target - sigmoid_neg(-score)
+
+
+@inlined
+def log1p_exp(x: Any) -> Any:
+    """log(1 + exp(x))"""
+    return max(x, 0.0) + np.log1p(np.exp(-abs(x)))
 
 
 _EDGE, _PER = 16, 128  # the table reaches from −16 to 16, its entries 1/128 apart

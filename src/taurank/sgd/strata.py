@@ -16,8 +16,7 @@ never on the number of threads.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,155 +25,116 @@ from taurank._jit import compiled
 from taurank._random import Stream, below, stream, stream_key
 from taurank._types import Codes, Longs
 from taurank.errors import InputError
-from taurank.sgd.samples import SAMPLE, Samples
 
 POSITIVES_PER_UNIT = 1024  # minimum work of a unit, outweighs the cost of starting it
 PAIRS_PER_UNIT = 256
 ITEMS_PER_BLOCK = 16  # enough for varied negatives within one epoch
 WORKERS = 16  # units per round, and so the largest useful number of threads, if the dataset is large enough
 MAX_BLOCKS = 64
-_BLOCK = int(Stream.UNIT)
 POSITIVES_PER_VISIT = 4  # positives of a user in a unit, on average: they share one load of the user's row
+_BLOCK = int(Stream.UNIT)
 
 
-class Cut(NamedTuple):
-    """The random blocks of one epoch: ``order`` lists ids block by block, ``start`` says where each block begins."""
-
-    user_order: Codes
-    user_start: Longs
-    item_order: Codes
-    item_start: Longs
-    user_block: Codes
-    item_block: Codes
-
-
-class UserGroups(NamedTuple):
-    """The user blocks of a whole fit: their members, where each block begins, and the block of every user."""
-
-    members: Codes
-    start: Longs
-    block: Codes
-
-
-class Schedule(NamedTuple):
-    """The units in their order: round r holds the units r · width … (r + 1) · width − 1.
-
-    A unit owns one user block and one item block, or two of them for drawn pairs. Blocks are numbered from 0, user
-    blocks first; no two units of a round have a block in common, and every block takes part once per round.
-    """
-
-    width: int
-    blocks: Codes  # units × 2 or units × 3
-
-
-class Strata:
-    """The number of blocks for a dataset, and the schedules that follow from it.
-
-    ``blocks`` (B) is for passes over positives and for single items, ``pair_blocks`` (G) for drawn pairs.
-    """
-
-    def __init__(self, n_users: int, n_items: int, n_positives: int) -> None:
-        if min(n_users, n_items) < 1:
-            raise InputError(f"training needs at least one user and one item, got {n_users} and {n_items}.")
-        self.n_users, self.n_items, self.n_positives = n_users, n_items, n_positives
-        most = max(WORKERS, min(MAX_BLOCKS, n_positives // (POSITIVES_PER_VISIT * n_users)))
-        roof = min(n_users, most, max(1, n_items // ITEMS_PER_BLOCK))
-        self.blocks = _fit(roof, n_positives / POSITIVES_PER_UNIT, 2)
-        pair_roof = min(roof, max(1, n_items // (2 * ITEMS_PER_BLOCK)))
-        self.pair_blocks = _fit(pair_roof, n_positives / (2 * PAIRS_PER_UNIT), 3)
-        self._spare: list[Samples] = []
-        self._groups: dict[tuple[int, int], UserGroups] = {}
-
-    @contextmanager
-    def buffer(self, count: int) -> Iterator[Samples]:
-        """Memory for the samples of an epoch, reused by the next one: new pages cost a third of a plan."""
-        buffer = self._spare.pop() if self._spare else np.empty(0, SAMPLE)
-        if len(buffer) != count:
-            buffer = np.empty(count, SAMPLE)
-        yield buffer
-        self._spare.append(buffer)
-
-    def cut(self, seed: int, epoch: int) -> Cut:
-        """The random blocks of an epoch: B of users, B of items."""
-        return self._cut(seed, epoch, self.blocks, self.blocks)
-
-    def cut_pairs(self, seed: int, epoch: int) -> Cut:
-        """The random blocks of an epoch of drawn pairs: G of users, 2G of items."""
-        return self._cut(seed, epoch, self.pair_blocks, self._teams())
-
-    def schedule(self) -> Schedule:
-        """Unit s · B + a: user block a meets item block (a + s) mod B."""
-        shift, user = np.divmod(np.arange(self.blocks**2), self.blocks)
-        item = (user + shift) % self.blocks
-        return Schedule(self.blocks, np.column_stack((user, self.blocks + item)).astype(np.int32))
-
-    def schedule_pairs(self) -> Schedule:
-        """Unit (s · rounds + r) · G + m: user block (m + s) mod G meets match m of round r."""
-        matches = _tournament(self._teams())
-        rounds, width = matches.shape[:2]
-        shift, _, match = np.indices((width, rounds, width)).reshape(3, -1)
-        teams = np.tile(matches.reshape(-1, 2), (width, 1))
-        return Schedule(width, np.column_stack(((match + shift) % width, width + teams)).astype(np.int32))
-
-    def meetings(self) -> Codes:
-        """[b, c]: the number of the match, counted over the rounds, in which the item blocks b and c meet.
-
-        For b = c it is the first match of the block.
-        """
-        matches = _tournament(self._teams())
-        meetings = np.zeros((self._teams(), self._teams()), np.int32)
-        for number, (x, y) in reversed(list(enumerate(matches.reshape(-1, 2)))):
-            meetings[x, y] = meetings[y, x] = meetings[x, x] = meetings[y, y] = number
-        return meetings
-
-    def _teams(self) -> int:
-        return 2 * self.pair_blocks
-
-    def _cut(self, seed: int, epoch: int, user_blocks: int, item_blocks: int) -> Cut:
-        groups = self._user_groups(seed, user_blocks)
-        user_order = shuffle_blocks(groups.members, groups.start, 0, stream(seed, epoch, Stream.USER_BLOCKS))
-        items = cut_items(self.n_items, item_blocks, seed, epoch)
-        return Cut(user_order, groups.start, items.order, items.start, groups.block, items.block)
-
-    def user_groups(self, seed: int) -> UserGroups:
-        """The B user blocks of a fit with this seed."""
-        return self._user_groups(seed, self.blocks)
-
-    def _user_groups(self, seed: int, blocks: int) -> UserGroups:
-        if (seed, blocks) not in self._groups:
-            key = stream(seed, 0, Stream.USER_GROUPS)
-            self._groups = {(seed, blocks): UserGroups(*_cut(self.n_users, blocks, key))}
-        return self._groups[seed, blocks]
-
-
-class ItemBlocks(NamedTuple):
-    """The item blocks of one epoch: ids block by block, where each block begins, and the block of every item."""
+class Blocks(NamedTuple):
+    """Random blocks of nearly equal size: ids block by block, where each block begins, the block of every id."""
 
     order: Codes
     start: Longs
-    block: Codes
+    of: Codes
+
+    def members(self, block: int) -> Codes:
+        """The ids of a block, in its order."""
+        return self.order[self.start[block] : self.start[block + 1]]
 
 
-def cut_items(n_items: int, blocks: int, seed: int, epoch: int) -> ItemBlocks:
+class Cut(NamedTuple):
+    """The random blocks of one epoch."""
+
+    users: Blocks
+    items: Blocks
+
+
+class Strata:
+    """The numbers of blocks for a dataset, and the units that follow from them.
+
+    ``pairs`` says that whole pairs are drawn: 2G item blocks, not B. ``width`` is the number of user blocks, and so
+    of the units of a round.
+    """
+
+    def __init__(self, n_users: int, n_items: int, n_positives: int, pairs: bool = False) -> None:
+        if min(n_users, n_items) < 1:
+            raise InputError(f"training needs at least one user and one item, got {n_users} and {n_items}.")
+        self.n_users, self.n_items, self.pairs = n_users, n_items, pairs
+        most = max(WORKERS, min(MAX_BLOCKS, n_positives // (POSITIVES_PER_VISIT * n_users)))
+        most = min(n_users, most, max(1, n_items // (ITEMS_PER_BLOCK * (2 if pairs else 1))))
+        if pairs:
+            self.width = _most_blocks(most, n_positives / (2 * PAIRS_PER_UNIT), 3)
+        else:
+            self.width = _most_blocks(most, n_positives / POSITIVES_PER_UNIT, 2)
+        self.item_blocks = 2 * self.width if pairs else self.width
+
+    def cut(self, seed: int, epoch: int) -> Cut:
+        """The random blocks of an epoch."""
+        users = self.user_groups(seed)
+        order = shuffle_blocks(users.order, users.start, 0, stream(seed, epoch, Stream.USER_BLOCKS))
+        return Cut(users._replace(order=order), cut_items(self.n_items, self.item_blocks, seed, epoch))
+
+    def user_groups(self, seed: int) -> Blocks:
+        """The user blocks of a fit with this seed."""
+        return _random_blocks(self.n_users, self.width, stream(seed, 0, Stream.USER_GROUPS))
+
+    @cached_property
+    def units(self) -> Codes:
+        """The blocks of every unit; round r holds the units r · width … (r + 1) · width − 1.
+
+        A unit owns one user block and one item block, or two of them for drawn pairs. Item blocks are numbered
+        after the user blocks; no two units of a round have a block in common, and every block takes part once.
+        """
+        width = self.width
+        if not self.pairs:
+            shift, user = np.divmod(np.arange(width**2), width)
+            return np.column_stack((user, width + (user + shift) % width)).astype(np.int32)
+        matches = _tournament(2 * width)
+        shift, turn, match = np.indices((width, *matches.shape[:2])).reshape(3, -1)
+        return np.column_stack(((match + shift) % width, width + matches[turn, match])).astype(np.int32)
+
+    @cached_property
+    def owners(self) -> Codes:
+        """[user block, block of i, block of j]: the unit that owns them; where i and j share a block, the first."""
+        units, number = self.units, np.arange(len(self.units), dtype=np.int32)
+        user, first, second = units[:, 0], units[:, 1] - self.width, units[:, -1] - self.width
+        owners = np.empty((self.width, self.item_blocks, self.item_blocks), np.int32)
+        match = number % (len(units) // self.width)
+        late_first = np.argsort(-np.tile(match, 2), kind="stable")  # of several units the last one assigned stays
+        own = np.concatenate((first, second))[late_first]
+        owners[np.tile(user, 2)[late_first], own, own] = np.tile(number, 2)[late_first]
+        owners[user, first, second] = owners[user, second, first] = number
+        return owners
+
+
+def cut_items(n_items: int, blocks: int, seed: int, epoch: int) -> Blocks:
     """The random item blocks of an epoch."""
-    return ItemBlocks(*_cut(n_items, blocks, stream(seed, epoch, Stream.ITEM_BLOCKS)))
+    return _random_blocks(n_items, blocks, stream(seed, epoch, Stream.ITEM_BLOCKS))
 
 
-def _fit(roof: int, work: float, power: int) -> int:
-    """The largest number of blocks with blocks ** power <= work, between one and ``roof``."""
-    return max(size for size in range(1, roof + 1) if size == 1 or size**power <= work)
+def _random_blocks(size: int, blocks: int, key: np.uint64) -> Blocks:
+    order, start, of = shuffle(size, key), np.arange(blocks + 1) * size // blocks, np.empty(size, np.int32)
+    of[order] = np.repeat(np.arange(blocks, dtype=np.int32), np.diff(start))
+    return Blocks(order, start, of)
+
+
+def _most_blocks(most: int, work: float, power: int) -> int:
+    """The largest number of blocks with blocks ** power <= work, between one and ``most``."""
+    return max(size for size in range(1, most + 1) if size == 1 or size**power <= work)
 
 
 def _tournament(teams: int) -> Longs:
     """Circle method: rounds × matches × 2, so that any two teams meet in exactly one round."""
-    circle = teams - 1
-    matches = np.empty((circle, teams // 2, 2), np.int64)
-    for turn in range(circle):
-        home = next(x for x in range(circle) if 2 * x % circle == turn)
-        matches[turn, 0] = home, circle
-        for m in range(1, teams // 2):
-            matches[turn, m] = (home + m) % circle, (home - m) % circle
-    return matches
+    circle, match = teams - 1, np.arange(teams // 2)
+    home = np.arange(circle)[:, None] * (teams // 2)  # 2 · home = round, modulo the circle
+    away = (home - match) % circle
+    away[:, 0] = circle
+    return np.stack(((home + match) % circle, away), axis=-1)
 
 
 @compiled
@@ -197,15 +157,3 @@ def shuffle_blocks(members: Codes, start: Longs, first: int, key: Any) -> Codes:
         for n in range(size):
             order[low + n] = members[low + positions[n]]
     return order
-
-
-@compiled
-def _cut(size: int, blocks: int, key: Any) -> tuple[Codes, Longs, Codes]:
-    """A random order, where each block of it begins (their sizes are nearly equal), and the block of every id."""
-    order = shuffle(size, key)
-    start = np.arange(blocks + 1) * size // blocks
-    block = np.empty(size, np.int32)
-    for b in range(blocks):
-        for n in range(start[b], start[b + 1]):
-            block[order[n]] = b
-    return order, start, block
