@@ -18,7 +18,7 @@ USERS = Ids([3, 1, 2], "user_id")
 
 
 def matrix(frame: Any, impute: bool = False) -> np.ndarray:
-    rows = tr.Features(users=frame, impute=impute).of_users(USERS)
+    rows = tr.Features(users=frame, impute=impute).matrix(USERS)
     assert rows is not None
     return np.asarray(rows.toarray())
 
@@ -59,7 +59,7 @@ def test_an_id_without_a_row_is_refused_or_flagged() -> None:
     [
         (pd.DataFrame({"id": [1], "x": [1]}), "needs a column 'user_id'; it has id, x"),
         (pd.DataFrame({"user_id": [1]}), "no column beside 'user_id'"),
-        (pd.DataFrame({"user_id": [1, 1], "x": [1, 2]}), "column 'user_id' of the features repeats 1 id"),
+        (pd.DataFrame({"user_id": [1, 1], "x": [1, 2]}), "column 'user_id' has 1 id more than once"),
         (pd.DataFrame({"user_id": [1], "x": [pd.Timestamp("2024-01-01")]}), "use numbers, text, booleans or lists"),
         ([1], "a pandas, Polars or PyArrow frame is needed"),
         ("none.csv", "does not exist"),
@@ -79,7 +79,7 @@ def test_refuses_what_cannot_be_used() -> None:
         matrix(pd.DataFrame({"user_id": [1, 2, 3], "x": [1, 2, np.inf]}))
     many = pd.DataFrame({"user_id": range(6000), "x": [f"c{n}" for n in range(6000)]})
     with pytest.raises(InputError, match="6,001 numbers and categories"):
-        tr.Features(users=many).of_users(Ids(range(6000), "user_id"))
+        tr.Features(users=many).matrix(Ids(range(6000), "user_id"))
 
 
 def test_the_fingerprint_tells_tables_and_options_apart() -> None:
@@ -113,7 +113,7 @@ def test_a_file_is_read_like_a_frame(tmp_path: Path) -> None:
     frame.to_csv(tmp_path / "users.csv", index=False)
     ids = Ids(["1", "2", "3"], "user_id")
     given, read = tr.Features(users=frame), tr.Features(users=tmp_path / "users.csv")
-    assert (given.of_users(ids) != read.of_users(ids)).nnz == 0  # type: ignore[union-attr]
+    assert (given.matrix(ids) != read.matrix(ids)).nnz == 0  # type: ignore[union-attr]
     assert [part.tolist() for part in given.classes(ids)] == [part.tolist() for part in read.classes(ids)]
     with pytest.raises(InputError, match="string ids such as '3', but the catalog has int64 ids"):
         given.classes(Ids([1, 2, 3], "user_id"))
@@ -135,5 +135,5 @@ def test_categories_that_users_can_be_shown() -> None:
         with pytest.raises(InputError, match="one column that the items have too, such as category"):
             tr.Features(users=pd.DataFrame({"user_id": [1], "x": [1]}), items=wrong, categories=own)
     text = tr.Features(items=items, categories=own.assign(score="much"))
-    with pytest.raises(InputError, match="'score' of the categories is not numeric"):
+    with pytest.raises(InputError, match="the feature 'score' is not numeric"):
         text.user_categories(USERS, Ids([11], "item_id"))

@@ -84,7 +84,7 @@ def test_the_map_is_the_weighted_ridge_regression() -> None:
     """Twin: the normal equations, dense, user by user."""
     rng = np.random.default_rng(0)
     frame = pd.DataFrame(rng.standard_normal((30, 3))).add_prefix("x").assign(user_id=range(30))
-    features = tr.Features(users=frame).of_users(tr.data.ids.Ids(range(30), "user_id"))  # type: ignore[attr-defined]
+    features = tr.Features(users=frame).matrix(tr.data.ids.Ids(range(30), "user_id"))  # type: ignore[attr-defined]
     assert features is not None
     positives = rng.integers(0, 25, 200)
     table = rng.standard_normal((30, 8)).astype(np.float32)

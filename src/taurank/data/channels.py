@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from taurank.data import tables
 from taurank.data.log import Log
+from taurank.data.tables import to_arrow
 from taurank.errors import InputError, plural, show
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class Channels:
         """
         import pandas as pd
 
-        rows: pd.DataFrame = tables.to_arrow(frame).to_pandas()
+        rows: pd.DataFrame = to_arrow(frame).to_pandas()
         for column in ("channel", "user_id", "item_id", "treated", "outcome"):
             if column not in rows:
                 raise InputError(f"the frame has no column '{column}'; it has {', '.join(map(str, rows))}.")
@@ -48,20 +48,20 @@ class Channels:
                 f"{plural(len(unlike), 'cell')} ({', '.join(cell)}) have rows with different outcomes, for example "
                 f"{show(unlike.index[0])}; give all rows of a cell its outcome."
             )
-        channel, plain = rows["channel"], rows.drop(columns="channel")
-        names = sorted(set(channel.dropna().astype(str)))
+        channels, rows = rows["channel"].astype("string"), rows.drop(columns="channel")
+        names = sorted(channels.dropna().unique())
         if not names:
             raise InputError("column 'channel' has no value; name the channel of every recommendation.")
-        whole = Log.from_frame(plain.drop_duplicates(cell), users, items, times)
+        whole = Log.from_frame(rows.drop_duplicates(cell), users, items, times)
         ids = (whole.users.values, whole.items.values, whole.times.values if whole.timed else None)
-        background = plain[plain["outcome"] == 1].drop_duplicates(cell).assign(treated=0)
+        background = rows[rows["outcome"] == 1].drop_duplicates(cell).assign(treated=0)
         if "propensity" in background:
             background["propensity"] = np.nan
         logs = {}
         for name in names:
-            mine = plain[channel.astype(str) == name]
+            mine = rows[channels == name]
             others = ~pd.MultiIndex.from_frame(background[cell]).isin(pd.MultiIndex.from_frame(mine[cell]))
-            logs[name] = Log.from_frame(pd.concat([mine, background[others]], ignore_index=True), *ids)
+            logs[name] = Log.from_frame(pd.concat([mine, background[others]]), *ids)
         return cls(logs)
 
     @property

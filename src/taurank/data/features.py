@@ -19,9 +19,9 @@ import pyarrow.compute as pc
 from scipy.sparse import csr_array, hstack
 
 from taurank._checks import check_number
-from taurank._types import Codes, Floats, Longs, Mask
-from taurank.data import tables
+from taurank._types import Codes, Floats, Longs
 from taurank.data.ids import Ids, to_ids, typed_ids
+from taurank.data.tables import open_table
 from taurank.errors import InputError, first_line, plural, show
 
 MAX_COLUMNS = 5000  # of the matrix; the map from features to factors solves a system of this size
@@ -63,82 +63,78 @@ class Features:
         check_number("pull", self.pull, 0)
         _ = self._tables, self._category_column
 
-    def of_users(self, users: Ids) -> Matrix | None:
-        """One row of features per user; None without a table of users."""
-        table = self._tables["user_id"]
-        return None if table is None else table.matrix(users, self.impute)
-
-    def of_items(self, items: Ids) -> Matrix | None:
-        """One row of features per item; None without a table of items."""
-        table = self._tables["item_id"]
-        return None if table is None else table.matrix(items, self.impute)
+    def matrix(self, ids: Ids) -> Matrix | None:
+        """One row of features per user or item; None without a table of them."""
+        table = self._tables[ids.column]
+        return None if table is None else table.matrix(ids, self.impute)
 
     def classes(self, ids: Ids) -> list[Longs]:
-        """For each column of the table of these ids, users or items, the class of every id; 0 where it has none."""
+        """For each column of the table of these users or items the class of every id; 0 where it has none.
+
+        A category is a class, a fraction belongs to its tenth.
+        """
         table = self._tables[ids.column]
-        return [] if table is None else table.classes(ids)
+        if table is None:
+            return []
+        rows = table.rows(ids)
+        return [_classes(name, column, rows) for name, column in table.columns.items()]
 
     def user_categories(self, users: Ids, items: Ids) -> UserCategories | None:
         """The categories that each user can be shown; None without a table of them."""
-        own, table = self._categories, self._tables["item_id"]
+        own, table = self._tables["categories"], self._tables["item_id"]
         if own is None or table is None:
             return None
-        of_item = table.columns[self._category_column].cast(pa.string()).combine_chunks()
-        of_user = own.columns[self._category_column].cast(pa.string()).combine_chunks()
+        of_item, of_user = (each.columns[self._category_column].cast(pa.string()) for each in (table, own))
         labels = pc.unique(of_item.drop_null())
-        item = np.full(len(items), len(labels))
-        row = table.rows(items)
-        item[row >= 0] = np.asarray(pc.index_in(of_item, labels).fill_null(len(labels)))[row[row >= 0]]
+        row, code = table.rows(items), np.asarray(pc.index_in(of_item, labels).fill_null(len(labels)), np.int64)
         user = users.encode(own.typed(users)).astype(np.int64)
         category = np.asarray(pc.index_in(of_user, labels).fill_null(-1), np.int64)
+        score = _standardized("score", own.columns["score"]) if "score" in own.columns else np.zeros(len(user))
         known = (user >= 0) & (category >= 0)
-        return UserCategories(user[known], category[known], own.scores()[known], item)
+        return UserCategories(user[known], category[known], score[known], np.where(row < 0, len(labels), code[row]))
 
     @cached_property
     def fingerprint(self) -> str:
         """A hash of the tables and options."""
         digest = hashlib.blake2b(f"{self.impute} {self.pull}".encode(), digest_size=16)
-        for column, table in {**self._tables, "categories": self._categories}.items():
-            text = "" if table is None else repr((table.ids.to_pylist(), table.columns.to_pydict()))
+        for column, table in self._tables.items():
+            columns = {} if table is None else {name: values.to_pylist() for name, values in table.columns.items()}
+            text = "" if table is None else repr((table.ids.to_pylist(), columns))
             digest.update(f"{column} {len(text)} {text}".encode())
         return digest.hexdigest()
 
     @cached_property
     def _tables(self) -> dict[str, Table | None]:
-        given = {"user_id": self.users, "item_id": self.items}
-        return {name: None if data is None else Table.read(data, name, unique=True) for name, data in given.items()}
-
-    @cached_property
-    def _categories(self) -> Table | None:
-        return None if self.categories is None else Table.read(self.categories, "user_id", unique=False)
+        given = {"user_id": self.users, "item_id": self.items, "categories": self.categories}
+        return {name: None if data is None else Table.read(data, name) for name, data in given.items()}
 
     @cached_property
     def _category_column(self) -> str:
         """The one column that the categories of users and the table of items share."""
-        own, items = self._categories, self._tables["item_id"]
+        own, items = self._tables["categories"], self._tables["item_id"]
         if own is None:
             return ""
-        shared = set(own.columns.column_names) & set([] if items is None else items.columns.column_names) - {"score"}
+        shared = own.columns.keys() & (items.columns.keys() if items else set()) - {"score"}
         if len(shared) != 1:
             raise InputError(
                 "the categories of users need user_id and one column that the items have too, such as category; "
-                f"they have user_id, {', '.join(own.columns.column_names)}."
+                f"they have user_id, {', '.join(own.columns)}."
             )
-        return str(shared.pop())
+        return shared.pop()
 
 
 @dataclass(frozen=True)
 class Table:
-    """Feature columns, one row per id."""
+    """Feature columns, one row per id, or, of the categories of users, several."""
 
-    column: str
     ids: pa.Array
-    columns: pa.Table
+    columns: dict[str, pa.Array]
     text: bool  # ids of a CSV, which have no type yet
 
     @classmethod
-    def read(cls, data: Any, column: str, unique: bool) -> Table:
-        source = tables.open_table(data)
+    def read(cls, data: Any, name: str) -> Table:
+        column = "item_id" if name == "item_id" else "user_id"
+        source = open_table(data)
         if column not in source.columns:
             raise InputError(f"the table of features needs a column '{column}'; it has {', '.join(source.columns)}.")
         if len(source.columns) == 1:
@@ -146,26 +142,20 @@ class Table:
         batches = list(source.batches(source.columns))
         if not batches:
             raise InputError(f"the table of features with '{column}' has no rows.")
-        table = pa.Table.from_batches(batches).combine_chunks()
-        ids, rest = to_ids(table[column], column), table.drop_columns([column])
-        if unique and len(pc.unique(ids)) < len(ids):
-            counts = pc.value_counts(ids)
-            twice = counts.filter(pc.greater(counts.field("counts"), 1)).field("values")
-            raise InputError(
-                f"column '{column}' of the features repeats {plural(len(twice), 'id')}, for example "
-                f"{show(twice[0])}; keep one row of each."
-            )
+        table = pa.Table.from_batches(batches)
+        columns = {each: table[each].combine_chunks() for each in source.columns}
+        ids = to_ids(columns.pop(column), column)
+        if name != "categories":
+            Ids(ids, column)  # refuses ids that repeat
         if source.text:
-            rest = pa.table(
-                {name: _parsed(source.numerals(rest[name].combine_chunks())) for name in rest.column_names}
-            )
-        for name in rest.column_names:
-            _kind(name, rest[name].type)
-        return cls(column, ids, rest, source.text)
+            columns = {each: _parsed(source.numerals(values)) for each, values in columns.items()}
+        for each, values in columns.items():
+            _kind(each, values.type)
+        return cls(ids, columns, source.text)
 
     def typed(self, ids: Ids) -> pa.Array:
         """The table's ids, those of a CSV in the type of ``ids``."""
-        return typed_ids(self.ids, ids.values.type, self.column) if self.text else self.ids
+        return typed_ids(self.ids, ids.values.type, ids.column) if self.text else self.ids
 
     def rows(self, ids: Ids) -> Codes:
         """The row of every id; −1 where the table has none."""
@@ -188,8 +178,7 @@ class Table:
             parts.append(csr_array((row < 0).astype(np.float64)[:, None]))
         known = np.flatnonzero(row >= 0)
         pick = csr_array((np.ones(len(known)), (known, row[known])), (len(row), len(self.ids)))
-        columns = ((name, self.columns[name].combine_chunks()) for name in self.columns.column_names)
-        parts += [csr_array(pick @ _encoded(name, values, impute)) for name, values in columns]  # 0 without a row
+        parts += [csr_array(pick @ _encoded(name, values, impute)) for name, values in self.columns.items()]
         matrix = csr_array(hstack(parts, format="csr"))
         if matrix.shape[1] > MAX_COLUMNS:
             raise InputError(
@@ -197,23 +186,6 @@ class Table:
                 f"{MAX_COLUMNS:,}; group rare categories."
             )
         return matrix
-
-    def classes(self, ids: Ids) -> list[Longs]:
-        """For each column the class of every id: its category, or the tenth of a fraction; 0 where it has none."""
-        rows = self.rows(ids)
-        return [_classes(name, self.columns[name].combine_chunks(), rows) for name in self.columns.column_names]
-
-    def scores(self) -> Floats:
-        """The column ``score``, standardized; 0 where there is none."""
-        if "score" not in self.columns.column_names:
-            return np.zeros(len(self.ids))
-        try:
-            score = np.asarray(self.columns["score"].cast(pa.float64()).combine_chunks().fill_null(np.nan))
-        except pa.ArrowException as error:
-            raise InputError(f"column 'score' of the categories is not numeric: {first_line(error)}.") from error
-        known = np.isfinite(score)
-        spread = score[known].std() if known.any() else 0.0
-        return np.where(known, (score - score[known].mean()) / spread, 0.0) if spread > 0 else np.zeros(len(score))
 
 
 def _parsed(text: pa.Array) -> pa.Array:
@@ -227,25 +199,24 @@ def _parsed(text: pa.Array) -> pa.Array:
 
 
 def _kind(name: str, kind: pa.DataType) -> str:
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+    types = pa.types
+    if types.is_list(kind) or types.is_large_list(kind):
         return "list"
-    if pa.types.is_boolean(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind):
+    if types.is_boolean(kind) or types.is_dictionary(kind) or str(kind) in ("string", "large_string", "string_view"):
         return "category"
-    if pa.types.is_dictionary(kind) or str(kind) == "string_view":
-        return "category"
-    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+    if types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind):
         return "number"
     raise InputError(f"the feature '{name}' has type {kind}; use numbers, text, booleans or lists of them.")
 
 
 def _classes(name: str, column: Any, rows: Codes) -> Longs:
+    if _kind(name, column.type) == "list":
+        raise InputError(f"the feature '{name}' has lists; a model of exposure takes numbers and categories.")
     if pa.types.is_floating(column.type):
         values = np.where(rows >= 0, np.asarray(column.cast(pa.float64()).fill_null(np.nan))[rows], np.nan)
         known = values[np.isfinite(values)]
         edges = np.unique(np.quantile(known, np.arange(1, TENTHS) / TENTHS)) if len(known) else known
         return np.where(np.isnan(values), 0, 1 + np.searchsorted(edges, values, side="right"))
-    if _kind(name, column.type) == "list":
-        raise InputError(f"the feature '{name}' has lists; a model of exposure takes numbers and categories.")
     encoded = column if pa.types.is_dictionary(column.type) else pc.dictionary_encode(column)
     codes = np.asarray(encoded.indices.fill_null(-1), np.int64)
     classes = np.where(rows >= 0, codes[rows] + 1, 0)
@@ -255,6 +226,7 @@ def _classes(name: str, column: Any, rows: Codes) -> Longs:
 
 
 def _encoded(name: str, values: Any, impute: bool) -> Matrix:
+    """The columns of a feature, one row per row of its table, and one that flags what is missing, if anything is."""
     missing = np.asarray(pc.is_null(values, nan_is_null=True))
     if missing.any() and not impute:
         raise InputError(
@@ -263,7 +235,7 @@ def _encoded(name: str, values: Any, impute: bool) -> Matrix:
         )
     kind = _kind(name, values.type)
     if kind == "number":
-        columns = _numbers(name, values, missing)
+        columns = csr_array(_standardized(name, values)[:, None])
     elif kind == "category":
         columns = _indicators(values, np.arange(len(values)), len(values))
     else:
@@ -273,13 +245,17 @@ def _encoded(name: str, values: Any, impute: bool) -> Matrix:
     return csr_array(hstack([columns, csr_array(missing.astype(np.float64)[:, None])]) if missing.any() else columns)
 
 
-def _numbers(name: str, values: pa.Array, missing: Mask) -> Matrix:
-    numbers = np.asarray(values.cast(pa.float64(), safe=False).fill_null(np.nan))
+def _standardized(name: str, values: pa.Array) -> Floats:
+    """Numbers with mean 0 and deviation 1; 0 where one is missing."""
+    try:
+        numbers = np.asarray(values.cast(pa.float64(), safe=False).fill_null(np.nan))
+    except pa.ArrowException as error:
+        raise InputError(f"the feature '{name}' is not numeric: {first_line(error)}.") from error
     if np.isinf(numbers).any():
         raise InputError(f"the feature '{name}' has infinite values; use finite numbers.")
-    known = numbers[~missing]
+    known = numbers[~np.isnan(numbers)]
     center, spread = (float(known.mean()), float(known.std())) if len(known) else (0.0, 0.0)
-    return csr_array(np.where(missing, 0.0, (numbers - center) / (spread or 1.0))[:, None])
+    return np.where(np.isnan(numbers), 0.0, (numbers - center) / (spread or 1.0))
 
 
 def _indicators(values: pa.Array, row: Any, rows: int) -> Matrix:

@@ -28,60 +28,52 @@ def check_local(path: Any) -> None:
 
 
 def find_files(path: str | os.PathLike[str]) -> list[Path]:
-    """The files behind a path, in name order."""
+    """The files behind a path, a glob or a folder, in name order, without leftovers of other tools (``_SUCCESS``)."""
     if not isinstance(path, (str, os.PathLike)):
         raise InputError(f"a path to a file, a glob or a folder is needed, got {path!r}.")
     check_local(path)
     text = os.fsdecode(path)
+    folder = Path(text) if os.path.isdir(text) else None
     try:
-        return _in_folder(text) if os.path.isdir(text) else _at_path(text)
-    except InputError:
-        raise
-    except (OSError, ValueError, RecursionError) as error:
+        if os.path.exists(text) and folder is None:
+            if not os.path.isfile(text):
+                raise InputError(f"'{text}' is not a regular file; copy it to one first.")
+            return [Path(text)]
+        every = sorted(map(Path, glob.glob(text, recursive=True)) if folder is None else folder.rglob("*"))
+    except (OSError, ValueError) as error:
         raise InputError(f"'{text}' cannot be read: {reason(error)}.") from error
-
-
-def _in_folder(text: str) -> list[Path]:
     files = []
-    for path in sorted(Path(text).rglob("*")):
-        *folders, name = path.relative_to(text).parts
-        if any(part.startswith((".", "_")) for part in (*folders, name)):
-            continue  # leftovers of other tools: .ipynb_checkpoints/…, ._a.parquet, _SUCCESS
-        if path.is_file() and known_kind(path):
+    for file in every:
+        *folders, name = (file.name,) if folder is None else file.relative_to(folder).parts
+        if not file.is_file() or any(part.startswith((".", "_")) for part in (*folders, name)):
+            continue
+        if folder is None or known_kind(file):
+            files.append(file)
             if column := next((part for part in folders if "=" in part), None):
                 raise InputError(
                     f"'{text}' is partitioned: the folder name '{column}' is the value of a column; "
                     "write the column into the files first."
                 )
-            files.append(path)
     if not files:
-        raise InputError(f"the folder '{text}' contains no .parquet or .csv file.")
+        empty = (
+            f"the file '{text}' does not exist."
+            if folder is None
+            else f"the folder '{text}' contains no .parquet or .csv file."
+        )
+        raise InputError(empty)
     return files
-
-
-def _at_path(text: str) -> list[Path]:
-    if os.path.exists(text):
-        if not os.path.isfile(text):
-            raise InputError(f"'{text}' is not a regular file; copy it to one first.")
-        return [Path(text)]
-    matched = [Path(p) for p in sorted(glob.glob(text, recursive=True)) if os.path.isfile(p)]
-    files = [p for p in matched if not p.name.startswith(("_", "."))]
-    if not files:
-        raise InputError(f"the file '{text}' does not exist.")
-    return files
-
-
-def kind_of(file: Path) -> str:
-    """ "Parquet" or "CSV", by name."""
-    kind = known_kind(file)
-    if kind is None:
-        raise InputError(f"'{file}' does not end in .parquet or .csv; rename or convert it.")
-    return kind
 
 
 def known_kind(file: Path) -> str | None:
     """ "Parquet", "CSV", or None for any other name."""
     return next((kind for suffix, kind in SUFFIXES.items() if file.name.lower().endswith(suffix)), None)
+
+
+def kind_of(file: Path) -> str:
+    """Like ``known_kind``, but another name is refused."""
+    if (kind := known_kind(file)) is None:
+        raise InputError(f"'{file}' does not end in .parquet or .csv; rename or convert it.")
+    return kind
 
 
 @contextmanager
@@ -112,10 +104,9 @@ def atomic_folder(path: str | os.PathLike[str], replaced: str | None = None) -> 
     An older folder is replaced if it has the file ``replaced`` in it, or is empty; anything else there is refused.
     """
     check_local(path)
-    try:
-        target = Path(path).resolve()
-    except TypeError as error:
-        raise InputError(f"{path!r} is not the name of a folder.") from error
+    if not isinstance(path, (str, os.PathLike)):
+        raise InputError(f"{path!r} is not the name of a folder.")
+    target = Path(path).resolve()
     if target.exists() and not target.is_dir():
         raise InputError(f"'{path}' is a file; name a folder.")
     if target.is_dir() and any(target.iterdir()) and not (replaced and (target / replaced).is_file()):
@@ -146,14 +137,13 @@ def check_target(path: str | os.PathLike[str]) -> Path:
     check_local(path)
     try:
         target = Path(path).resolve()
-        is_folder, is_other = target.is_dir(), target.exists() and not target.is_file()
-        has_parent = target.parent.is_dir()
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{path!r} is not the name of a file.") from error
-    except (OSError, RuntimeError) as error:  # RuntimeError: links in a circle
-        raise InputError(f"'{os.fspath(path)}' cannot be written: {reason(error)}.") from error
-    if is_folder or is_other:
-        raise InputError(f"'{path}' is {'a folder' if is_folder else 'not a regular file'}; name a file to write.")
+        has_parent, is_other = target.parent.is_dir(), target.exists() and not target.is_file()
+    except (TypeError, ValueError, OSError, RuntimeError) as error:  # RuntimeError: links in a circle
+        raise InputError(f"{path!r} cannot be written: {reason(error)}.") from error
+    if is_other:
+        raise InputError(
+            f"'{path}' is {'a folder' if target.is_dir() else 'not a regular file'}; name a file to write."
+        )
     if not has_parent:
         raise InputError(f"the folder '{target.parent}' does not exist; create it first.")
     return target

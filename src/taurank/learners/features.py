@@ -31,8 +31,8 @@ def pulled(epoch: Epoch, features: Features, log: Log, known: tuple[int, int]) -
     maps = [
         None if matrix is None else RidgeMap(matrix, positives, codes, trained)
         for matrix, positives, codes, trained in (
-            (features.of_users(log.users), _positives(log.user, log), log.user, known[0]),
-            (features.of_items(log.items), _positives(log.item, log), log.item, known[1]),
+            (features.matrix(log.users), _positives(log.user, log), log.user, known[0]),
+            (features.matrix(log.items), _positives(log.item, log), log.item, known[1]),
         )
     ]
 

@@ -28,7 +28,7 @@ class Covariates:
 
     @classmethod
     def of(cls, features: Features | None, users: Ids, items: Ids) -> Covariates:
-        return NOTHING_KNOWN if features is None else cls(features.of_users(users), features.of_items(items))
+        return NOTHING_KNOWN if features is None else cls(features.matrix(users), features.matrix(items))
 
     @property
     def given(self) -> bool:

@@ -111,7 +111,7 @@ class EmpiricalBayes(PairLearner):
                 "this model was fitted without features of users, so it cannot use those of new users; leave them "
                 "out, or fit it with features."
             )
-        matrix = features.of_users(known.extended(log.users))
+        matrix = features.matrix(known.extended(log.users))
         if matrix is None:
             raise InputError("these features have no table of users; new users need one.")
         vectors = np.zeros((matrix.shape[0], self.taste_.users.shape[1]))
