@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from taurank.errors import InputError, show
 
@@ -54,6 +55,19 @@ def check_instance(name: str, value: Any, kind: type, how: str) -> None:
     """Refuse an argument of another type, and say how to make the right one."""
     if not isinstance(value, kind):
         raise InputError(f"{name} must be a {kind.__name__}, got a {type(value).__name__}; make one with {how}.")
+
+
+def check_positions(name: str, positions: Any, size: int) -> npt.NDArray[Any]:
+    """Integers that are safe to index ``size`` things with."""
+    array = np.asarray(positions)
+    if array.size and array.dtype.kind not in "iu":
+        raise InputError(f"{name} positions must be integers, got {array.dtype}.")
+    wrong = array[(array < 0) | (array >= size)]
+    if len(wrong):
+        raise InputError(
+            f"{name} positions must be between 0 and {size - 1}; {len(wrong):,} are not, for example {wrong[0]}."
+        )
+    return array
 
 
 def _shown(value: Any) -> str:

@@ -13,8 +13,7 @@ import taurank as tr
 from support.builders import dense_log
 from taurank import propensity
 from taurank.data.eligibility import Eligibility
-from taurank.estimation.propensity.categories import CategoryShares, _strength
-from taurank.estimation.propensity.exposure import fit_exposure
+from taurank.estimation.propensity.shares import CategoryShares, _strength
 
 USERS, ITEMS, CATEGORIES, OWN, TIMES, SLOTS = 500, 60, 6, 2, 5, 5
 CATEGORY = np.arange(ITEMS) % CATEGORIES
@@ -65,11 +64,11 @@ def shop() -> CategoryShop:
     return CategoryShop(log, truth, np.isfinite(likes)[:, CATEGORY], visits, tables)
 
 
-def fitted(shop: CategoryShop, *names: str, score: bool = True) -> tuple[propensity.ExposureModel, Any]:
+def fitted(shop: CategoryShop, *names: str, score: bool = True) -> tuple[propensity.Model, Any]:
     tables: dict[str, Any] = {name: shop.tables[name] for name in names}
     if "categories" in tables and not score:
         tables["categories"] = tables["categories"].drop(columns="score")
-    model = fit_exposure(shop.log, 0, features=tr.Features(**tables) if tables else None, threads=1)
+    model = propensity.fit(shop.log, 0, features=tr.Features(**tables) if tables else None, threads=1)
     times = np.argmax(shop.visits, axis=1)[:, None]
     return model, model.at(CELLS[0], CELLS[1], np.broadcast_to(times, (USERS, ITEMS)))
 
@@ -90,6 +89,7 @@ def test_known_categories_make_the_sum_of_weights_fit_where_learned_shares_do_no
 
 def test_chances_add_up_and_are_those_of_the_draws(shop: CategoryShop) -> None:
     model, _ = fitted(shop, "items", "categories")
+    assert isinstance(model, propensity.ExposureModel)
     shares = model.first.shares[0]
     assert isinstance(shares, CategoryShares)
     chance = shares.chance(CELLS[0].ravel(), CELLS[1].ravel()).reshape(USERS, ITEMS)
@@ -113,7 +113,7 @@ def test_the_strength_of_the_prior_is_that_of_simulated_shares() -> None:
 def test_users_and_items_without_a_category_are_allowed(shop: CategoryShop) -> None:
     items = shop.tables["items"].iloc[3:]
     categories = shop.tables["categories"].iloc[4:].assign(score=np.nan)
-    model = fit_exposure(shop.log, 0, folds=2, features=tr.Features(items=items, categories=categories), threads=1)
+    model = propensity.fit(shop.log, 0, folds=2, features=tr.Features(items=items, categories=categories), threads=1)
     p = model.at(CELLS[0], CELLS[1], np.zeros((USERS, ITEMS), int))
     assert ((p > 0) & (p < 1)).all()
     assert "7 categories" in repr(model)  # and one of the items without

@@ -103,6 +103,17 @@ def test_diagnosis_counts_eligible_cells_only() -> None:
     assert limited.users.far <= 3 < blind.users.far
 
 
+def test_given_cells_that_are_not_eligible_do_not_count() -> None:
+    log, propensity, grid = visiting_log(4)
+    user, item, time = (axis.ravel() for axis in np.indices(SHAPE))
+    chances = np.where(grid, propensity, 0.5).ravel()
+    cells = pd.DataFrame({"user_id": user, "item_id": item, "time": time, "propensity": chances})
+    known = tr.propensity.diagnose(log, cells=cells)
+    assert known.control_total is not None
+    assert known.control_total.cells == grid.sum()
+    assert abs(known.control_total.ratio - 1.0) < 0.1
+
+
 def value_log(values: list[float] | None) -> tr.Log:
     rng = np.random.default_rng(5)
     user, item = (axis.ravel() for axis in np.indices((12, 8)))
@@ -128,6 +139,6 @@ def test_values_weigh_gains_and_what_learners_learn() -> None:
 
 def test_a_fit_that_does_not_converge_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     log, _, _ = visiting_log(0)
-    monkeypatch.setattr("taurank.estimation.propensity.additive.MAX_SWEEPS", 1)
+    monkeypatch.setattr("taurank.estimation.propensity.logistic.MAX_SWEEPS", 1)
     with pytest.warns(UserWarning, match="the propensity model did not converge"):
         tr.propensity.fit(log, random_state=0, model="additive")

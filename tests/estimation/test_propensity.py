@@ -22,9 +22,14 @@ from taurank.data.ids import Catalog, Ids
 from taurank.data.log import Log
 from taurank.errors import InputError
 from taurank.estimation.folds import Folds
+from taurank.estimation.propensity import AdditiveModel, fill_in
 from taurank.estimation.propensity import cells as propensity_cells
-from taurank.estimation.propensity.additive import fit_additive
-from taurank.estimation.propensity.calibration import fill_in
+
+
+def fit_additive(log: Log, random_state: int = 0, folds: Any = 5, regularization: Any = 1.0) -> AdditiveModel:
+    model = propensity.fit(log, random_state, folds, regularization, model="additive")
+    assert isinstance(model, AdditiveModel)
+    return model
 
 
 def draw(shape: tuple[int, int, int], seed: int, base: float = -1.0, spread: float = 1.0) -> Any:
@@ -59,7 +64,7 @@ def dense_fit(treated: Any, seen: Any, ridge: float) -> Any:
 def test_agrees_with_the_dense_fit(shape: tuple[int, int, int], folds: int, ridge: float) -> None:
     treated = draw(shape, seed=3)
     model = fit_additive(dense_log(treated), random_state=0, folds=folds, regularization=ridge)
-    fold = model.fold(*np.indices(shape))
+    fold = model.folds.at(*np.indices(shape))
     for k in range(folds):
         effects = np.concatenate([model.user_effect[k], model.item_effect[k], model.time_effect[k]])
         expected = dense_fit(treated, fold != k, ridge)
@@ -123,7 +128,11 @@ def test_cells_outside_a_fold_agree_with_cells_written_out(tables: str, times: i
     log = dense_log(np.ones((6, 5, times), np.int8))
     eligibility = Eligibility.from_positions(log.catalog, None if visits is None else tuple(visits), candidates)  # type: ignore[arg-type]
     log = replace(log, eligibility=eligibility)
-    folds = Folds.from_times(log.catalog, 3, np.random.default_rng(0))
+    folds = (
+        Folds.from_times(log.eligibility.shape, 3)
+        if times > 1
+        else Folds.from_random(log.eligibility.shape, 3, np.random.default_rng(0))
+    )
     outside = [folds.cells_outside(log.eligibility, fold) for fold in range(3)]
     expected = [written_out(log, folds, fold) for fold in range(3)]
     if times > 1:  # blocks of times: exact
@@ -135,11 +144,10 @@ def test_cells_outside_a_fold_agree_with_cells_written_out(tables: str, times: i
 
 
 def test_folds_of_users_and_of_times_are_blocks() -> None:
-    catalog = dense_log(np.ones((5, 3, 4), np.int8)).catalog
-    by_user = Folds.from_users(catalog, 10)
+    by_user = Folds.from_users((5, 3, 4), 10)
     assert by_user.count == 5
     np.testing.assert_array_equal(by_user.at(np.arange(5), 2, 3), np.arange(5))
-    by_time = Folds.from_times(catalog, 2, np.random.default_rng(0))
+    by_time = Folds.from_times((5, 3, 4), 2)
     np.testing.assert_array_equal(by_time.at(4, 2, np.arange(4)), [0, 0, 1, 1])
     np.testing.assert_array_equal(by_time.times(1), [2, 3])
 
@@ -188,10 +196,10 @@ def test_follows_users_items_and_times() -> None:
 def test_folds_are_equal_random_shares_of_the_cells() -> None:
     treated = draw((50, 40, 10), seed=1)
     model = fit_additive(dense_log(treated), random_state=0, folds=5)
-    fold = model.fold(*np.indices(treated.shape))
+    fold = model.folds.at(*np.indices(treated.shape))
     np.testing.assert_array_equal(np.bincount(fold.ravel()), np.full(5, treated.size // 5))
     other = fit_additive(dense_log(treated), random_state=1, folds=5)
-    assert (other.fold(*np.indices(treated.shape)) != fold).mean() > 0.5
+    assert (other.folds.at(*np.indices(treated.shape)) != fold).mean() > 0.5
 
 
 def test_strong_regularization_leaves_the_share_treated() -> None:
@@ -270,6 +278,17 @@ def test_sample_cells_are_distinct_cells_with_their_propensities() -> None:
         model.sample_cells(0)
 
 
+def test_sampled_cells_are_eligible() -> None:
+    visits = np.arange(20)[:, None, None] % 3 == np.arange(3)
+    log = dense_log(draw((20, 10, 3), seed=1) & visits)
+    log = replace(log, eligibility=Eligibility.from_positions(log.catalog, (np.arange(20), np.arange(20) % 3)))
+    frame = propensity.fit(log, 0, model="additive").sample_cells(150, random_state=0)
+    assert len(frame) == 150
+    assert (frame["time"] == frame["user_id"] % 3).all()
+    every = propensity.fit(log, 0, model="additive").sample_cells(10**6)
+    assert len(every) == log.cells == 200
+
+
 def test_bad_input_is_refused_with_a_sentence() -> None:
     treated = draw((5, 4, 2), seed=0)
     log = dense_log(treated)
@@ -289,8 +308,10 @@ def test_bad_input_is_refused_with_a_sentence() -> None:
     with pytest.raises(InputError, match="log must be a Log, got a DataFrame"):
         fit_additive(not_a_log)
     model = fit_additive(log, 0)
+    with pytest.raises(InputError, match="a log with the catalog of this one"):
+        propensity.estimate(dense_log(draw((5, 4, 3), seed=0)), model=model)
     with pytest.raises(InputError, match="same length"):
-        model.at([0, 1], [3, 4, 5], [0, 0])
+        model.at([0, 1], [3, 2, 1], [0, 0])
     with pytest.raises(InputError, match="item positions must be between 0 and 3; 1 are not, for example 4"):
         model.at([0, 1], [3, 4], [0, 0])
     with pytest.raises(InputError, match="user positions must be between"):

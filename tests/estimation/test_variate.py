@@ -9,8 +9,7 @@ import pytest
 
 from support.builders import dense_log, synthetic_log
 from taurank import InputError, gains
-from taurank.estimation.estimators import Estimator
-from taurank.estimation.variate import Variate, fit_variate
+from taurank.estimation.estimators import Estimator, Variate, fit_variate
 
 P, TREATED, CONTROL = 0.2, 0.3, 0.1
 OPTIMAL = TREATED + CONTROL * P / (1 - P)
@@ -104,7 +103,7 @@ def test_gains_hold_the_logged_rows() -> None:
 
 def test_bad_arguments() -> None:
     log = synthetic_log()
-    with pytest.raises(InputError, match="folds must be an integer ≥ 2"):
+    with pytest.raises(InputError, match="folds must be an integer between 2 and 20, got 1"):
         gains.doubly_robust(log, folds=1)
     with pytest.raises(InputError, match="doubly robust estimator needs the column 'propensity'"):
         gains.doubly_robust(replace(log, propensity=None))

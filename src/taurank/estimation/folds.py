@@ -14,7 +14,8 @@ import numpy as np
 
 from taurank._types import Bits, Floats, Longs
 from taurank.data.eligibility import Eligibility
-from taurank.data.ids import Catalog
+
+MAX_FOLDS = 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,27 +28,25 @@ class Folds:
     time: Bits
 
     @classmethod
-    def from_times(cls, catalog: Catalog, count: int, generator: np.random.Generator) -> Folds:
-        """Blocks of times; a log with a single time has random folds."""
-        if catalog.n_times == 1:
-            return cls.from_random(catalog, count, generator)
-        count = min(count, catalog.n_times)
-        blocks = np.arange(catalog.n_times) * count // catalog.n_times
-        return cls(count, np.zeros(catalog.n_users, np.int8), np.zeros(catalog.n_items, np.int8), _short(blocks))
+    def from_times(cls, shape: tuple[int, int, int], count: int) -> Folds:
+        """Blocks of times; ``shape`` is that of a log's eligibility."""
+        count = min(count, shape[2])
+        return cls._of(count, np.zeros(shape[0]), np.zeros(shape[1]), np.arange(shape[2]) * count // shape[2])
 
     @classmethod
-    def from_users(cls, catalog: Catalog, count: int) -> Folds:
+    def from_users(cls, shape: tuple[int, int, int], count: int) -> Folds:
         """Every ``count``-th user, with all items and times."""
-        count = min(count, max(catalog.n_users, 2))
-        classes = _short(np.arange(catalog.n_users) % count)
-        return cls(count, classes, np.zeros(catalog.n_items, np.int8), np.zeros(catalog.n_times, np.int8))
+        count = min(count, max(shape[0], 2))
+        return cls._of(count, np.arange(shape[0]) % count, np.zeros(shape[1]), np.zeros(shape[2]))
 
     @classmethod
-    def from_random(cls, catalog: Catalog, count: int, generator: np.random.Generator) -> Folds:
+    def from_random(cls, shape: tuple[int, int, int], count: int, generator: np.random.Generator) -> Folds:
         """Random classes of users, items and times, which differ in size by one at most."""
-        sizes = (catalog.n_users, catalog.n_items, catalog.n_times)
-        user, item, time = (_short(generator.permutation(n) % count) for n in sizes)
-        return cls(count, user, item, time)
+        return cls._of(count, *(generator.permutation(n) % count for n in shape))
+
+    @classmethod
+    def _of(cls, count: int, *classes: Any) -> Folds:
+        return cls(count, *(np.asarray(values, np.int8) for values in classes))
 
     def at(self, user: Any, item: Any, time: Any) -> Bits:
         """The fold of cells."""
@@ -56,29 +55,22 @@ class Folds:
 
     def times(self, fold: int) -> Longs:
         """The times at which cells of the fold lie."""
-        return np.flatnonzero(self.time == fold) if self._are_times else np.arange(len(self.time))
+        own = np.flatnonzero(self.time == fold)
+        return np.arange(len(self.time)) if self.user.any() or len(self.time) == 1 else own
 
     def cells_outside(self, eligibility: Eligibility, fold: int) -> tuple[Floats, Floats]:
         """Eligible cells outside the fold, by user and by item; on average, where folds are random."""
-        if not self._are_times:
+        n_users, n_items, n_times = eligibility.shape
+        if n_times == 1:
             share = 1.0 - 1.0 / self.count
-            by_user, by_item = eligibility.cells_by_user, eligibility.cells_by_item
-            return np.asarray(by_user * share, np.float64), np.asarray(by_item * share, np.float64)
+            users, items = eligibility.cells_by_user * share, eligibility.cells_by_item * share
+            return users.astype(np.float64), items.astype(np.float64)
         outside = self.time != fold
         if eligibility.listed is None:
             users = eligibility.visitors.sums(eligibility.candidates.by_time * outside)
             items = eligibility.candidates.sums(eligibility.visitors.by_time * outside)
         else:
             user, item, time = eligibility.cell(np.arange(eligibility.cells))
-            n_users, n_items, _ = eligibility.shape
             users = np.bincount(user[outside[time]], minlength=n_users)
             items = np.bincount(item[outside[time]], minlength=n_items)
         return users.astype(np.float64), items.astype(np.float64)
-
-    @property
-    def _are_times(self) -> bool:
-        return bool(self.time.any()) and not self.user.any() and not self.item.any()
-
-
-def _short(values: Any) -> Bits:
-    return np.asarray(values, np.int8)

@@ -9,7 +9,7 @@ with values, Y is the value of the outcome: quantity, revenue or margin instead 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property, wraps
 from inspect import signature
@@ -17,19 +17,19 @@ from typing import Any, Literal, ParamSpec
 
 import numpy as np
 
-from taurank._checks import check_choice, check_instance
+from taurank._checks import check_choice, check_instance, check_positions
 from taurank._types import Codes, Floats, Longs, Mask
 from taurank.data import tables
 from taurank.data.cell_table import CellTable, Numbers, fingerprint
 from taurank.data.eligibility import Eligibility
-from taurank.data.ids import Catalog, Ids
+from taurank.data.ids import Catalog
 from taurank.data.log import Log
 from taurank.data.reader import VALUE, read_cells
 from taurank.data.remote import RemoteLog
 from taurank.errors import InputError, first_line, plural
-from taurank.estimation.estimators import Caps, Estimator, lacks_overlap
-from taurank.estimation.variate import fit_variate, outcomes_of
+from taurank.estimation.estimators import Caps, Estimator, fit_variate, lacks_overlap, outcomes_of
 
+LOG = "Log.from_frame(frame) or Log.read(path)"
 Kind = Literal["effect", "outcome"]
 P = ParamSpec("P")
 
@@ -39,10 +39,10 @@ def _also_remote(estimator: Callable[P, Gains]) -> Callable[P, Gains]:
 
     @wraps(estimator)
     def estimate(*arguments: P.args, **options: P.kwargs) -> Any:
-        given = signature(estimator).bind_partial(*arguments, **options).arguments
-        log = given.pop("log", None)
-        if isinstance(log, RemoteLog):
-            return log.estimate(estimator.__name__, given)
+        given = signature(estimator).bind(*arguments, **options).arguments
+        if isinstance(given["log"], RemoteLog):
+            return given.pop("log").estimate(estimator.__name__, given)
+        check_instance("log", given["log"], Log, LOG)
         return estimator(*arguments, **options)
 
     return estimate
@@ -51,7 +51,6 @@ def _also_remote(estimator: Callable[P, Gains]) -> Callable[P, Gains]:
 @_also_remote
 def outcome(log: Log) -> Gains:
     """The outcome itself: gain = Y. It makes P@k, DCG, AR and AUC of a metric."""
-    _check_log(log)
     bought = np.flatnonzero(log.outcome)
     return _of_rows(log, bought, outcomes_of(log, bought), "outcome", kind="outcome")
 
@@ -63,9 +62,7 @@ def naive(log: Log) -> Gains:
     The means are over all eligible cells (users · items · times), absent rows counted as untreated. Biased where
     recommendations follow what users like.
     """
-    _check_log(log)
-    mean = log.treated_share
-    bought = np.flatnonzero(log.outcome)
+    mean, bought = log.treated_share, np.flatnonzero(log.outcome)
     value = np.where(log.treated[bought], mean, mean - 1.0)  # never 0: a row of that arm exists
     return _of_rows(log, bought, outcomes_of(log, bought) / value, "naive")
 
@@ -81,11 +78,7 @@ def ips(log: Log) -> Gains:
 
 @_also_remote
 def capped_ips(
-    log: Log,
-    cap: float | None = None,
-    *,
-    cap_treated: float | None = None,
-    cap_control: float | None = None,
+    log: Log, cap: float | None = None, *, cap_treated: float | None = None, cap_control: float | None = None
 ) -> Gains:
     """Capped IPS: Z·Y / max(P, χ^T) − (1−Z)·Y / max(1−P, χ^C).
 
@@ -114,15 +107,11 @@ def doubly_robust(log: Log, *, cap: float | None = None, folds: int = 5) -> Gain
     any c if P is right. ``cap`` applies to the weights of both arms, ``folds`` is the number of folds. The gains
     hold the logged rows; ``evaluate`` adds the c of the cells without a row.
     """
-    _check_log(log)
     log.recorded_propensity("the doubly robust estimator")
     return _estimated(log, "doubly_robust", Estimator("doubly robust", Caps.of(cap), fit_variate(log, folds)))
 
 
-@_also_remote
-def recommended(log: Log) -> Gains:
-    """The estimate that ``evaluate`` uses when it is given a log: doubly robust."""
-    return doubly_robust(log)
+recommended = doubly_robust  # what ``evaluate`` and ``tune`` make of a log
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,66 +141,41 @@ class Gains(CellTable):
         check_instance("catalog", self.catalog, Catalog, "log.catalog")
         if self.kind is not None:
             check_choice("kind", self.kind, ("effect", "outcome"))
-        for column, ids in (("user", self.users), ("item", self.items), ("time", self.times)):
-            object.__setattr__(self, column, _checked_codes(getattr(self, column), ids))
-        object.__setattr__(self, "value", _checked_values(self.value, len(self.user)))
+        for name, ids in zip(("user", "item", "time"), self.catalog.lists, strict=True):
+            codes = check_positions(ids.column, getattr(self, name), len(ids))
+            object.__setattr__(self, name, np.ascontiguousarray(codes, dtype=np.int32))
+        object.__setattr__(self, "value", _finite(self.value))
+        if {self.user.shape, self.item.shape, self.time.shape, self.value.shape} != {(self.value.size,)}:
+            raise InputError("the user, item, time and value of gains must be arrays of the same length.")
         if self.log is not None and self.log.catalog != self.catalog:
             raise InputError("the log of gains must have the catalog of the gains.")
-        if not len(self.user) == len(self.item) == len(self.time):
-            raise InputError("the user, item and time of gains must have the same length.")
         if self.eligibility is None:
             object.__setattr__(self, "eligibility", Eligibility.everything(self.catalog))
         if self.eligibility.shape != (self.n_users, self.n_items, self.n_times):
             raise InputError("the eligibility of gains must have the catalog of the gains.")
-        for array in (self.user, self.item, self.time, self.value):
-            array.flags.writeable = False
+        self._freeze()
 
     @classmethod
     def from_frame(
-        cls,
-        frame: Any,
-        users: Any = None,
-        items: Any = None,
-        times: Any = None,
-        *,
-        name: str = "gain",
+        cls, frame: Any, users: Any = None, items: Any = None, times: Any = None, *, name: str = "gain",
         kind: Kind | None = None,
-    ) -> Gains:
+    ) -> Gains:  # fmt: skip
         """Gains from a pandas, Polars or PyArrow frame with ``user_id, item_id, value``, optional ``time``.
 
         ``users``, ``items`` and ``times`` name a larger catalog in its order. The research format
         (``idx_user, idx_item, idx_time, causal_effect``) is read too. ``name`` labels the values, ``kind``
         declares them "effect" or "outcome".
         """
-        return cls._from_source(tables.open_table(frame), (users, items, times), {}, name, kind)
+        rows = read_cells(tables.open_table(frame), (users, items, times), [VALUE], {"value": "causal_effect"})
+        return cls(rows.catalog, rows.user, rows.item, rows.time, rows.numbers["value"], name, rows.timed, kind)
 
     @classmethod
     def read(
-        cls,
-        path: str | os.PathLike[str],
-        users: Any = None,
-        items: Any = None,
-        times: Any = None,
-        id_types: Mapping[str, Any] | None = None,
-        *,
-        name: str = "gain",
-        kind: Kind | None = None,
-    ) -> Gains:
+        cls, path: str | os.PathLike[str], users: Any = None, items: Any = None, times: Any = None, *,
+        name: str = "gain", kind: Kind | None = None,
+    ) -> Gains:  # fmt: skip
         """Gains from Parquet or CSV: one file, a glob or a folder; see ``Log.read``."""
-        return cls._from_source(tables.open_table(path), (users, items, times), id_types or {}, name, kind)
-
-    @classmethod
-    def _from_source(
-        cls,
-        source: tables.Source,
-        given: tuple[Any, Any, Any],
-        id_types: Mapping[str, Any],
-        name: str,
-        kind: Kind | None,
-    ) -> Gains:
-        cells = read_cells(source, given, [VALUE], {"value": "causal_effect"}, id_types)
-        codes = (cells.user, cells.item, cells.time)
-        return cls(cells.catalog, *codes, cells.numbers["value"], name, cells.timed, kind)
+        return cls.from_frame(path, users, items, times, name=name, kind=kind)
 
     def __repr__(self) -> str:
         return (
@@ -243,7 +207,7 @@ class Gains(CellTable):
 
     def within(self, log: Log) -> Gains:
         """The gains of the cells that are eligible in a log, measured over its visits; for a truth beside it."""
-        _check_log(log)
+        check_instance("log", log, Log, LOG)
         if log.catalog != self.catalog:
             raise InputError("the log must have the catalog of the gains.")
         if log is self.log:
@@ -262,13 +226,8 @@ class Gains(CellTable):
         return {"value": self.value}
 
 
-def _check_log(log: Any) -> None:
-    check_instance("log", log, Log, "Log.from_frame(frame) or Log.read(path)")
-
-
 def _estimated(log: Log, name: str, estimator: Estimator) -> Gains:
     """The rows that an estimator gives a value: with a control variate the treated ones, too."""
-    _check_log(log)
     rows = np.flatnonzero(log.outcome if estimator.variate is None else log.treated | log.outcome)
     return _of_rows(log, rows, estimator.values(log, rows), name, estimator)
 
@@ -280,23 +239,11 @@ def _of_rows(
     return Gains(log.catalog, *codes, value, name, log.timed, kind, log, estimator, log.eligibility)
 
 
-def _checked_codes(codes: Any, ids: Ids) -> Codes:
-    """Positions that are safe to index with: integers inside the catalog."""
-    array = np.asarray(codes)
-    if array.ndim != 1 or (array.dtype.kind not in "iu" and len(array)):
-        raise InputError(f"the positions of '{ids.column}' must be a one-dimensional array of integers.")
-    if len(array) and (int(array.min()) < 0 or int(array.max()) >= len(ids)):
-        raise InputError(f"the gains have positions of '{ids.column}' outside the catalog of {len(ids):,}.")
-    return np.ascontiguousarray(array, dtype=np.int32)
-
-
-def _checked_values(values: Any, n_rows: int) -> Floats:
+def _finite(values: Any) -> Floats:
     try:
         array = np.ascontiguousarray(values, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise InputError("the values of gains must be numbers.") from error
-    if array.shape != (n_rows,):
-        raise InputError(f"{plural(n_rows, 'value')} of gains needed, one per cell, got an array of {array.shape}.")
     if not np.isfinite(array).all():
         wrong = array[~np.isfinite(array)]
         raise InputError(f"gains must be finite; wrong in {plural(len(wrong), 'cell')}, for example {wrong[0]}.")

@@ -17,8 +17,7 @@ from scipy.special import stdtrit
 
 from taurank._types import Floats, Longs, Mask
 from taurank.data.log import Log
-from taurank.estimation.estimators import Caps, Estimator, almost_always, almost_never, lacks_overlap
-from taurank.estimation.variate import outcomes_of
+from taurank.estimation.estimators import Caps, Estimator, almost_always, almost_never, lacks_overlap, outcomes_of
 from taurank.evaluation.events import Events, EventSums, power_of_two
 from taurank.evaluation.intervals import Estimate, Visits
 from taurank.evaluation.metrics import Metric

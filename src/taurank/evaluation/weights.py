@@ -22,7 +22,7 @@ from taurank._arrays import group
 from taurank._threads import Flag, one_blas_thread, run_interruptibly
 from taurank._types import Codes, Floats, Longs, Mask
 from taurank.data.eligibility import Eligibility
-from taurank.estimation.variate import Variate
+from taurank.estimation.estimators import Variate
 from taurank.evaluation.metrics import Metric
 from taurank.evaluation.rank_kernels import (
     CellRows,

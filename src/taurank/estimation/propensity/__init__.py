@@ -11,49 +11,42 @@ from __future__ import annotations
 
 from typing import get_args
 
-from taurank._checks import check_choice
+import numpy as np
+from scipy.special import expit, logit
+
+from taurank._checks import RandomState, check_choice, check_instance, check_integer, generator
 from taurank._choices import PropensityKind
+from taurank._types import Floats
 from taurank.data.features import Features
 from taurank.data.log import Log
 from taurank.errors import InputError
-from taurank.estimation.propensity.additive import AdditiveModel, fit_additive
-from taurank.estimation.propensity.calibration import (
+from taurank.estimation.folds import MAX_FOLDS
+from taurank.estimation.propensity.cells import BOUND, Model
+from taurank.estimation.propensity.exposure import ExposureModel, fit_exposure
+from taurank.estimation.propensity.logistic import AdditiveModel, fit_additive, fit_logistic
+from taurank.estimation.propensity.overlap import (
+    ENOUGH,
+    Diagnosis,
     PairCalibration,
-    PairStratum,
-    fill_in,
+    diagnose,
     pair_calibration,
     require_pair_calibration,
 )
-from taurank.estimation.propensity.cells import BOUND, RandomState
-from taurank.estimation.propensity.exposure import ExposureModel, fit_exposure
-from taurank.estimation.propensity.overlap import Diagnosis, diagnose
 from taurank.estimation.propensity.slates import slate_epsilon_greedy, slate_softmax, slate_weighted
 
 __all__ = [
-    "BOUND",
-    "AdditiveModel",
-    "Diagnosis",
-    "ExposureModel",
-    "PairCalibration",
-    "PairStratum",
-    "diagnose",
-    "estimate",
-    "fit",
-    "pair_calibration",
-    "require_pair_calibration",
-    "slate_epsilon_greedy",
-    "slate_softmax",
-    "slate_weighted",
-]
+    "BOUND", "AdditiveModel", "Diagnosis", "ExposureModel", "Model", "PairCalibration", "diagnose", "estimate", "fit",
+    "pair_calibration", "require_pair_calibration", "slate_epsilon_greedy", "slate_softmax", "slate_weighted",
+]  # fmt: skip
+
+MAX_WEIGHT = 1000.0  # of a row that represents the other arm
 
 
 def estimate(
     log: Log,
     random_state: RandomState = None,
-    folds: int = 5,
-    regularization: float = 1.0,
     *,
-    model: str = "exposure",
+    model: str | Model = "exposure",
     features: Features | None = None,
     replace: bool | None = None,
     threads: int | None = None,
@@ -61,12 +54,15 @@ def estimate(
     """The log with a propensity in every row: recorded ones are kept, missing ones are estimated.
 
     Where other rows record a propensity, the estimates are calibrated on those. ``replace=True`` estimates every row
-    anew; so does the default where all rows record one, since nothing is missing there. The other parameters are
-    those of ``fit``, whose model also has the propensities of cells without a row.
+    anew; so does the default where all rows record one, since nothing is missing there. ``model`` is the name of one,
+    fitted to this log with the other parameters, or one from ``fit``, which also has the propensities of cells
+    without a row.
     """
-    estimates = fit(log, random_state, folds, regularization, model=model, features=features, threads=threads).at(
-        log.user, log.item, log.time
-    )
+    if not isinstance(model, Model):
+        model = fit(log, random_state, model=model, features=features, threads=threads)
+    if model.log.catalog != log.catalog:
+        raise InputError("the model must be fitted to a log with the catalog of this one.")
+    estimates = model.at(log.user, log.item, log.time)
     missing = log.n_without_propensity
     if replace or missing == len(log) or (replace is None and missing == 0):
         return log.with_propensity(estimates)
@@ -82,18 +78,61 @@ def fit(
     model: str = "exposure",
     features: Features | None = None,
     threads: int | None = None,
-) -> ExposureModel | AdditiveModel:
+) -> Model:
     """Fit a model of exposure, whose ``at`` is the propensity of any cell.
 
     ``model="exposure"`` knows which items a user is shown and what became of the pair before, and may have
     ``features``: tables of users and items, and of the categories that each user can be shown. ``model="additive"``
     knows users, items and times alone, and fits no log in which recommendations follow what users like: check it with
     ``require_pair_calibration``. An estimate comes from a model that has not seen its cell; the folds of "exposure"
-    are blocks of times. ``regularization`` is the precision of the normal prior of each coefficient.
+    are blocks of times, those of "additive" random. ``regularization`` is the precision of the normal prior of each
+    coefficient.
     """
     check_choice("model", model, get_args(PropensityKind))
+    check_instance("log", log, Log, "Log.from_frame or Log.read")
+    check_integer("folds", folds, 2, MAX_FOLDS)
+    n_treated = int(np.count_nonzero(log.treated))
+    if n_treated == 0:
+        raise InputError(
+            f"column 'treated' is 0 in all {len(log):,} rows; a propensity can be estimated only from a "
+            "log in which something was recommended."
+        )
+    if n_treated == log.cells:
+        raise InputError(
+            f"column 'treated' is 1 in all {n_treated:,} cells; without a cell that was not recommended there "
+            "is no propensity to estimate (does the catalog have all users, items and times?)."
+        )
     if model == "exposure":
-        return fit_exposure(log, random_state, folds, regularization, features, threads)
+        return fit_exposure(log, generator(random_state), folds, regularization, features, threads)
     if features is not None:
         raise InputError('features are used by model="exposure" only.')
-    return fit_additive(log, random_state, folds, regularization)
+    return fit_additive(log, generator(random_state), folds, regularization)
+
+
+def fill_in(log: Log, estimates: Floats) -> Floats:
+    """The recorded propensities, and calibrated estimates in the rows that have none.
+
+    Among rows that record the true P the line logit P = a + b logit p̂ is fitted, with a ridge toward slope 1 and
+    intercept 0 (Platt scaling), and applied to the estimates p̂ of the rows without a record. The fit must represent
+    the rows it is used for. Missing rows of an arm are represented by recorded rows of the same arm; where an arm has
+    too few (purchases of items that were not shown, say), by those of the other arm, weighted from one arm to the
+    other: a treated row stands for (1 − P)/P untreated cells like it, an untreated one for P/(1 − P) treated ones.
+    """
+    if log.propensity is None:
+        return estimates
+    result, log_odds = log.propensity.copy(), logit(estimates)
+    recorded = ~np.isnan(result)
+    for arm in (0, 1):
+        missing = ~recorded & (log.treated == arm)
+        if not missing.any():
+            continue
+        rows, other = (np.flatnonzero(recorded & here) for here in (log.treated == arm, log.treated != arm))
+        weight = np.ones(len(rows))
+        if len(rows) < ENOUGH and len(other):
+            rows, p = other, result[other]
+            weight = np.minimum((1.0 - p) / p if arm == 0 else p / (1.0 - p), MAX_WEIGHT)
+            weight /= weight.mean()
+        x = np.stack([np.ones(len(rows)), log_odds[rows]], axis=1)
+        a, b = fit_logistic((weight * result[rows]) @ x, log_odds[rows], x, weight, 1.0)
+        result[missing] = np.clip(expit(a + (1.0 + b) * log_odds[missing]), BOUND, 1.0 - BOUND)
+    return result

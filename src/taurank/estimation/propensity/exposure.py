@@ -20,26 +20,22 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from taurank._checks import check_instance, check_number, generator
+from taurank._checks import check_instance, check_number
 from taurank._threads import one_blas_thread
 from taurank._types import Floats, Floats32, Longs
 from taurank.data.features import Features
-from taurank.data.ids import Catalog
 from taurank.data.log import Log
 from taurank.estimation.folds import Folds
-from taurank.estimation.newton import fit_intercepts, fit_logistic
-from taurank.estimation.propensity.categories import Categories, CategoryShares, fit_category_shares
-from taurank.estimation.propensity.cells import (
-    BOUND,
-    Model,
-    PairHistory,
-    Proposal,
-    RandomState,
-    WeightedCells,
-    check_log,
-    draw_cells,
+from taurank.estimation.propensity.cells import BOUND, Model, PairHistory, Proposal, draw_cells
+from taurank.estimation.propensity.logistic import fit_intercepts, fit_logistic
+from taurank.estimation.propensity.shares import (
+    Categories,
+    CategoryShares,
+    Exposures,
+    Mixture,
+    fit_category_shares,
+    fit_mixture,
 )
-from taurank.estimation.propensity.mixture import Exposures, Mixture, fit_mixture
 
 MAX_CASES = 500_000  # treated rows the second stage uses
 MAX_COMPONENTS = 64
@@ -51,29 +47,26 @@ MAX_RATE = 3.0
 
 def fit_exposure(
     log: Log,
-    random_state: RandomState = None,
-    folds: int = 5,
-    regularization: float = 1.0,
-    features: Features | None = None,
-    threads: int | None = None,
+    generator: np.random.Generator,
+    folds: int,
+    regularization: float,
+    features: Features | None,
+    threads: int | None,
 ) -> ExposureModel:
     """Fit the exposure model, with the classes of ``features`` and the categories that each user can be shown.
 
-    ``regularization`` is the precision of the normal prior of each coefficient of the second stage. ``random_state``
-    decides the start of the mixture and which cells represent all of them.
+    ``generator`` decides the start of the mixture and which cells represent all of them.
     """
-    check_log(log, folds)
     check_number("regularization", regularization, 0.0)
     if features is not None:
         check_instance("features", features, Features, "taurank.Features(items=…)")
-    random = generator(random_state)
-    first = FirstStage.from_log(log, folds, features, random, threads)
-    cells = draw_cells(log, first.shown, first.proposal, random)
+    first = _first_stage(log, folds, features, generator, threads)
+    cells = draw_cells(log, first.shown, first.proposal, generator)
     treated = np.flatnonzero(log.treated)
-    rows = treated if len(treated) <= MAX_CASES else np.sort(random.choice(treated, MAX_CASES, replace=False))
-    cases, table = (first.columns(*codes) for codes in ((log.user[rows], log.item[rows], log.time[rows]), cells[:3]))
-    case_fold = first.folds.at(log.user[rows], log.item[rows], log.time[rows])
-    fold = first.folds.at(*cells[:3])
+    rows = treated if len(treated) <= MAX_CASES else np.sort(generator.choice(treated, MAX_CASES, replace=False))
+    case = (log.user[rows], log.item[rows], log.time[rows])
+    cases, table = first.columns(*case), first.columns(*cells[:3])
+    case_fold, fold = first.folds.at(*case), first.folds.at(*cells[:3])
     ridge = np.where(np.array(table.names) == "intercept", 1e-6, regularization)
     beta = []
     with one_blas_thread():
@@ -84,37 +77,24 @@ def fit_exposure(
     coefficients = np.array(beta)
     exposures = np.asarray(np.bincount(log.time[treated], minlength=log.n_times) + BOUND, np.float64)
     by_time = fit_intercepts(table.log_odds(coefficients[fold]), cells.weight, cells.time, exposures)
-    return ExposureModel(log, first, table.names, coefficients, by_time)
+    return ExposureModel(log, first.folds, first, table.names, coefficients, by_time)
 
 
 @dataclass(frozen=True, eq=False)
 class ExposureModel(Model):
     """A fitted model: the first stage, named coefficients for every fold, and the intercept of every time."""
 
-    log: Log
     first: FirstStage
     names: tuple[str, ...]
     coefficients: Floats  # folds × names
     time_effect: Floats
 
-    @property
-    def catalog(self) -> Catalog:  # type: ignore[override]
-        return self.log.catalog
-
     def __repr__(self) -> str:
-        size = self.catalog
-        return (
-            f"ExposureModel({size.n_users:,} users, {size.n_items:,} items, {size.n_times:,} times, "
-            f"{self.first.folds.count} folds, {self.first.shares[0].size})"
-        )
+        return f"{super().__repr__()[:-1]}, {self.first.shares[0].size})"
 
     def _log_odds(self, user: Longs, item: Longs, time: Longs) -> Floats:
-        beta = self.coefficients[self.first.folds.at(user, item, time)]
+        beta = self.coefficients[self.folds.at(user, item, time)]
         return np.asarray(self.first.columns(user, item, time).log_odds(beta) + self.time_effect[time])
-
-    def draw_cells(self, random_state: RandomState = None) -> WeightedCells:
-        """Weighted cells that stand for all of them; those that matter are drawn more often."""
-        return draw_cells(self.log, self.first.shown, self.first.proposal, generator(random_state))
 
 
 class Columns(NamedTuple):
@@ -141,37 +121,6 @@ class FirstStage:
     bought: PairHistory
     lifts: dict[str, Lift]
 
-    @classmethod
-    def from_log(
-        cls, log: Log, n_folds: int, features: Features | None, random: np.random.Generator, threads: int | None
-    ) -> FirstStage:
-        folds = Folds.from_times(log.catalog, n_folds, random)
-        shown, bought = (
-            (log.user[rows], log.item[rows], folds.at(log.user[rows], log.item[rows], log.time[rows]))
-            for rows in (np.flatnonzero(log.treated), np.flatnonzero(log.outcome))
-        )
-        exposures, purchases = (Exposures.from_rows(log.n_users, log.n_items, *rows) for rows in (shown, bought))
-        rates = [_rates(log, folds, f, *shown) for f in range(folds.count)]
-        own = None if features is None else features.user_categories(log.users, log.items)
-        shares: Sequence[Mixture | CategoryShares]
-        if own is None:
-            components = _components(len(exposures.item), log.n_items)
-            seed = int(random.integers(2**63))
-            shares = [
-                fit_mixture(exposures, purchases, f, components, np.random.default_rng([seed, f]), threads)
-                for f in range(folds.count)
-            ]
-        else:
-            categories = Categories.from_features(log.n_users, own)
-            popularity = [np.exp(rate) / np.exp(rate).sum() for _, rate in rates]
-            shares = [
-                fit_category_shares(categories, exposures, purchases, f, popularity[f]) for f in range(folds.count)
-            ]
-        user_rate, item_rate = (np.stack(rate) for rate in zip(*rates, strict=True))
-        histories = [PairHistory.from_rows(log, flags == 1) for flags in (log.treated, log.outcome)]
-        lifts = {} if features is None else _lifts(log, features, folds.count, shown, bought)
-        return cls(folds, shares, user_rate, item_rate, histories[0], histories[1], lifts)
-
     @property
     def proposal(self) -> Proposal:
         """Cells by the activity of users and the shares of items."""
@@ -180,37 +129,24 @@ class FirstStage:
 
     def columns(self, user: Any, item: Any, time: Any) -> Columns:
         """Offset and columns of cells."""
-        fold = self.folds.at(user, item, time)
-        shown, bought = np.empty(len(user)), np.empty(len(user))
-        for f in range(self.folds.count):
+        fold, lift = self.folds.at(user, item, time), np.empty((2, len(user)))
+        for f, shares in enumerate(self.shares):  # log of how much likelier the item is than for an average user
             rows = np.flatnonzero(fold == f)
-            shown[rows] = self.shares[f].lift(user[rows], item[rows])
-            bought[rows] = self.shares[f].lift(user[rows], item[rows], bought=True)
+            for bought in (False, True):
+                chance = shares.chance(user[rows], item[rows], bought)
+                lift[int(bought), rows] = np.log(chance) - np.log(shares.popularity[item[rows]])
         activity = self.user_rate[fold, user]
-        rate = np.minimum(activity + self.item_rate[fold, item] + shown, MAX_RATE)
+        rate = np.minimum(activity + self.item_rate[fold, item] + lift[0], MAX_RATE)
+        count, ago = self.shown.before(user, item, time)
+        bought_before, _ = self.bought.before(user, item, time)
+        some = (count > 0).astype(np.float64)
+        repeats, earlier = np.log(np.maximum(count, 1)), np.log1p(np.asarray(time, np.float64))
         columns = {
             "intercept": np.ones(len(user)),
             "rate": rate + 5.0,
             "user rate": activity - self.user_rate.mean(),
-            "lift": shown,
+            "lift": lift[0],
             **{f"rate above {knot:g}": np.maximum(rate - knot, 0.0) for knot in KNOTS},
-            **self._past(user, item, time, rate),
-            "bought lift": bought,
-            "lift above 0": np.maximum(shown, 0.0),
-            "bought lift above 0": np.maximum(bought, 0.0),
-        }
-        for name, lift in self.lifts.items():
-            columns[name] = lift.at(user, item, fold)
-            columns[f"{name} above 0"] = np.maximum(columns[name], 0.0)
-        values = np.stack(list(columns.values()), axis=1).astype(np.float32)
-        return Columns(tuple(columns), rate.astype(np.float32), values)
-
-    def _past(self, user: Any, item: Any, time: Any, rate: Floats) -> dict[str, Floats]:
-        count, ago = self.shown.before(user, item, time)
-        bought, _ = self.bought.before(user, item, time)
-        some = (count > 0).astype(np.float64)
-        repeats, earlier = np.log(np.maximum(count, 1)), np.log1p(np.asarray(time, np.float64))
-        return {
             "shown before": some,
             "shown twice before": (count > 1).astype(np.float64),
             "log times shown": repeats,
@@ -218,43 +154,67 @@ class FirstStage:
             "shown before × time": some * earlier,
             "shown before × rate": some * (rate + 5.0),
             "log times shown × time": repeats * earlier,
-            "bought before": (bought > 0).astype(np.float64),
-            "log times bought": np.log1p(bought),
+            "bought before": (bought_before > 0).astype(np.float64),
+            "log times bought": np.log1p(bought_before),
+            "bought lift": lift[1],
+            "lift above 0": np.maximum(lift[0], 0.0),
+            "bought lift above 0": np.maximum(lift[1], 0.0),
         }
+        for name, of_classes in self.lifts.items():
+            columns[name] = of_classes.at(user, item, fold)
+            columns[f"{name} above 0"] = np.maximum(columns[name], 0.0)
+        values = np.stack(list(columns.values()), axis=1).astype(np.float32)
+        return Columns(tuple(columns), rate.astype(np.float32), values)
 
 
-def _components(n_exposures: int, n_items: int) -> int:
-    """More exposures support more components."""
-    return int(np.clip(np.sqrt(n_exposures) / 8.0, 2, min(MAX_COMPONENTS, max(2, n_items // 4))))
-
-
-def _rates(log: Log, folds: Folds, fold: int, user: Any, item: Any, row_fold: Any) -> tuple[Floats, Floats]:
-    """log exposures per eligible cell of users, and of items over that of all, shrunk toward the average."""
-    seen = row_fold != fold
-    user_cells, item_cells = folds.cells_outside(log.eligibility, fold)
-    mean = max(np.count_nonzero(seen), 1) / max(user_cells.sum(), 1.0)
-    shown_to = np.bincount(user[seen], minlength=log.n_users)
-    shown = np.bincount(item[seen], minlength=log.n_items)
-    user_rate = np.log((shown_to + PSEUDO) / (user_cells + PSEUDO / mean))
-    item_rate = np.log((shown + PSEUDO) / (item_cells + PSEUDO / mean) / mean)
-    return user_rate, item_rate
+def _first_stage(
+    log: Log, n_folds: int, features: Features | None, generator: np.random.Generator, threads: int | None
+) -> FirstStage:
+    n_users, n_items, n_times = shape = log.eligibility.shape
+    folds = Folds.from_times(shape, n_folds) if n_times > 1 else Folds.from_random(shape, n_folds, generator)
+    shown, bought = (
+        (log.user[rows], log.item[rows], folds.at(log.user[rows], log.item[rows], log.time[rows]))
+        for rows in (log.treated == 1, log.outcome == 1)
+    )
+    exposures, purchases = (Exposures.from_rows(n_users, n_items, *rows) for rows in (shown, bought))
+    user_rate, item_rate = np.empty((folds.count, n_users)), np.empty((folds.count, n_items))
+    for f in range(folds.count):
+        # log exposures per eligible cell of users, and of items over that of all, shrunk toward the average
+        seen = shown[2] != f
+        user_cells, item_cells = folds.cells_outside(log.eligibility, f)
+        mean = max(np.count_nonzero(seen), 1) / max(user_cells.sum(), 1.0)
+        of_users, of_items = (np.bincount(c[seen], minlength=n) for c, n in zip(shown[:2], shape, strict=False))
+        user_rate[f] = np.log((of_users + PSEUDO) / (user_cells + PSEUDO / mean))
+        item_rate[f] = np.log((of_items + PSEUDO) / (item_cells + PSEUDO / mean) / mean)
+    given = None if features is None else features.user_categories(log.users, log.items)
+    shares: Sequence[Mixture | CategoryShares]
+    if given is None:  # more exposures support more components
+        most, seed = min(MAX_COMPONENTS, max(2, n_items // 4)), int(generator.integers(2**63))
+        components = int(np.clip(np.sqrt(len(exposures.item)) / 8.0, 2, most))
+        starts = [np.random.default_rng([seed, f]) for f in range(folds.count)]
+        shares = [fit_mixture(exposures, purchases, f, components, start, threads) for f, start in enumerate(starts)]
+    else:
+        own, rates = Categories(n_users, given), np.exp(item_rate)
+        popularity = rates / rates.sum(axis=1, keepdims=True)
+        shares = [fit_category_shares(own, exposures, purchases, f, of_f) for f, of_f in enumerate(popularity)]
+    history, purchased = (PairHistory.from_rows(log, flags == 1) for flags in (log.treated, log.outcome))
+    lifts = {} if features is None else _lifts(log, features, folds.count, shown, bought)
+    return FirstStage(folds, shares, user_rate, item_rate, history, purchased, lifts)
 
 
 def _lifts(log: Log, features: Features, folds: int, shown: Any, bought: Any) -> dict[str, Lift]:
     """User × class of the item, class of the user × item, and class × class; user × item is the shares' part."""
-    users = [np.arange(log.n_users), *features.classes(log.users)]
-    items = [np.arange(log.n_items), *features.classes(log.items)]
+    users, items = (
+        {unit: np.arange(len(ids)), **{f"{unit} feature {n}": c for n, c in enumerate(features.classes(ids), 1)}}
+        for unit, ids in (("user", log.users), ("item", log.items))
+    )
     return {
-        f"{event} lift of {_name('user', a)} × {_name('item', b)}": Lift.from_rows(mine, theirs, folds, *rows)
+        f"{event} lift of {a} × {b}": Lift.from_rows(users[a], items[b], folds, *rows)
         for event, rows in (("shown", shown), ("bought", bought))
-        for a, mine in enumerate(users)
-        for b, theirs in enumerate(items)
-        if (a, b) != (0, 0)
+        for a in users
+        for b in items
+        if (a, b) != ("user", "item")
     }
-
-
-def _name(unit: str, number: int) -> str:
-    return f"{unit} feature {number}" if number else unit
 
 
 @dataclass(frozen=True, eq=False)

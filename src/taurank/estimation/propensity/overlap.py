@@ -4,6 +4,10 @@ A sparse log records the propensity only where something was shown or bought, so
 than the log and others need the propensities of the absent cells. The first are always made; the second are
 made where those propensities are known, and are otherwise called not identifiable instead of being guessed.
 
+Propensities can be right on average for every user, item and time and wrong for every pair. Exposure is
+autocorrelated within a pair, so cells are told apart by how often their pair was shown *before* their time: over the
+treated cells of such a stratum Σ 1/P is, on average, the number of its cells, which the log determines.
+
 Every sentence of a diagnosis follows from a figure and a threshold below; none claims more than the log shows.
 """
 
@@ -18,14 +22,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from taurank._checks import check_instance
+from taurank._checks import check_instance, generator
 from taurank._types import Bits, Codes, Floats, Longs
 from taurank.data import tables
 from taurank.data.log import Log
 from taurank.data.reader import PROPENSITY, read_cells
 from taurank.errors import InputError, plural
 from taurank.estimation.estimators import NEAR, almost_always, almost_never, lacks_overlap
-from taurank.estimation.propensity.calibration import ENOUGH, PairCalibration, PairStratum, pair_strata
+from taurank.estimation.propensity.cells import MAX_CELLS, PairHistory
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -37,18 +41,20 @@ AGREE = 1e-6  # largest difference between the log's propensity of a cell and th
 TINY = 1e-100  # smaller propensities count as this one in sums, whose squares stay finite then
 
 Z_LIMIT = 3.0  # z-score above which a difference counts
-ENOUGH_TREATED = 50  # treated cells a user or item needs for a check of its own
+ENOUGH = 50  # treated cells a user, an item or a stratum needs for a check of its own
 NAMED_SHARE = 0.05  # purchases without overlap are reported from this share on …
 POOR_SHARE = 0.2  # … and those of items always shown make the overlap poor from this one on
 POOR_EFFECTIVE = 30  # effective purchases of an arm: poor below this …
 FEW_EFFECTIVE = 100  # … and a caution below this
 LOW_EFFICIENCY = 0.1  # effective purchases per purchase
 RATIO_SLACK = 0.05  # a sum of weights this close to the number of cells is close enough
+PAIR_SLACK = 0.25  # the same within a stratum of pairs
 NOISY_ERROR = 0.1  # a sum of weights with a larger standard error checks nothing
 FAR_SHARE = 0.05  # users or items whose own sum of weights is far off …
 CHANCE_FAR = 0.0027  # … and how many are by chance: the normal distribution beyond Z_LIMIT
 BIN_SLACK = 0.02  # a bin's share treated this close to its mean propensity is close enough
 
+PAST = ("not shown before", "shown once before", "shown twice or more before")
 LEVELS = ("good", "caution", "poor")
 COLUMNS = ("check", "value", "expected", "reading")
 
@@ -62,13 +68,114 @@ _COLLECT = "Collect more data before comparing methods: more users, more times, 
 _OK = "Overlap looks fine: fit a causal learner such as DLCE and measure it with evaluate(model, log)."
 
 
+@dataclass(frozen=True)
+class Total:
+    """Σ 1/P over the treated rows of some cells, per cell: 1 up to its standard error if P is right."""
+
+    name: str
+    cells: float
+    rows: int
+    ratio: float
+    error: float
+
+    @classmethod
+    def of(cls, name: str, cells: float, propensity: Floats) -> Total:
+        """The variance Σ_cells (1−P)/P is estimated by Σ_treated (1−P)/P²."""
+        p, n = np.maximum(propensity, TINY), max(cells, 1)
+        error = float(np.sqrt(((1.0 - p) / p**2).sum())) / n
+        return cls(name, cells, len(p), float((1.0 / p).sum()) / n, error)
+
+    @property
+    def z(self) -> float:
+        """How many standard errors the ratio is away from 1."""
+        return (self.ratio - 1.0) / self.error if self.error > 0 else 0.0
+
+    def is_far(self, slack: float = RATIO_SLACK) -> bool:
+        """More than ``slack`` and Z_LIMIT standard errors away from 1."""
+        return abs(self.z) > Z_LIMIT and abs(self.ratio - 1) > slack
+
+
+@dataclass(frozen=True)
+class PairCalibration:
+    """Whether propensities fit pairs: the cells by how often their pair was shown before; none for a single time."""
+
+    strata: tuple[Total, ...]
+
+    @property
+    def identified(self) -> bool:
+        """A log with a single time, or in which no pair could be shown twice, says nothing about pairs."""
+        return any(stratum.rows >= ENOUGH for stratum in self.strata[1:])
+
+    @property
+    def failing(self) -> tuple[Total, ...]:
+        """The strata with a past that are far off."""
+        return tuple(one for one in self.strata[1:] if one.rows >= ENOUGH and one.is_far(PAIR_SLACK))
+
+    @property
+    def holds(self) -> bool:
+        """Whether no stratum with a past is far off; True where the log cannot say (see ``identified``)."""
+        return not self.failing
+
+    @property
+    def sentence(self) -> str:
+        """What was found, in one sentence."""
+        if not self.identified:
+            return "Pair-level calibration cannot be checked: too few pairs were shown at more than one time."
+        worst = max(self.failing or self.strata[1:], key=lambda one: abs(np.log(max(one.ratio, TINY))))
+        return (
+            f"Pair-level calibration {'holds' if self.holds else 'fails'}: pairs {worst.name} were shown "
+            f"{worst.ratio:.2f} times as often as their propensities say."
+        )
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per stratum."""
+        import pandas as pd
+
+        return pd.DataFrame(self.strata)
+
+
+def pair_calibration(log: Log) -> PairCalibration:
+    """Check the propensities of a log pair by pair."""
+    check_instance("log", log, Log, "Log.from_frame or Log.read")
+    treated, catalog = log.treated == 1, log.catalog
+    p = log.recorded_propensity("pair_calibration")[treated]
+    if log.n_times == 1 or catalog.n_cells >= 2**63:
+        return PairCalibration(())
+    shown = PairHistory.from_rows(log, treated)
+
+    def stratum(user: Any, item: Any, time: Any) -> Longs:
+        """0, 1 or 2; −1 at the first time, which has no past."""
+        return np.where(time == 0, -1, np.minimum(shown.before(user, item, time)[0], len(PAST) - 1))
+
+    # the cells with a past are counted, or estimated from a million of them
+    later = shown.n_later_cells
+    number = np.arange(later) if later <= MAX_CELLS else generator(0).integers(0, later, MAX_CELLS)
+    codes = shown.later_cells(number)
+    past = stratum(*codes)[log.eligibility.contains(*codes)]
+    cells = np.bincount(past, minlength=len(PAST)) * (later / max(len(number), 1))
+    cells[0] = float(log.eligibility.cells_by_time[1:].sum()) - cells[1:].sum()
+    own = stratum(log.user[treated], log.item[treated], log.time[treated])
+    return PairCalibration(tuple(Total.of(name, float(cells[k]), p[own == k]) for k, name in enumerate(PAST)))
+
+
+def require_pair_calibration(log: Log, purpose: str = "an estimate of effects") -> PairCalibration:
+    """Refuse propensities that do not fit pairs, with one sentence that says how far they are off."""
+    result = pair_calibration(log)
+    if not result.holds:
+        raise InputError(
+            f"{purpose} needs propensities that fit single pairs. {result.sentence} Record propensities, or "
+            "estimate them with taurank.propensity.estimate(log, replace=True), on the command line "
+            "`taurank propensity estimate LOG --replace --out FILE`."
+        )
+    return result
+
+
 def diagnose(log: Log, cells: Any = None) -> Diagnosis:
     """What the log says about overlap and about its propensities.
 
-    Always: Σ_treated 1/P against users · items · times (its variance Σ_cells (1−P)/P is estimated by
-    Σ_treated (1−P)/P²), and the same for each user and each item; Kish's effective number (Σw)²/Σw² of the
-    purchases of each arm; the share of purchases, and of their weight, with P within 1e-3 of 0 or 1. In a log with
-    several times also Σ_treated 1/P over the cells whose pair was shown before.
+    Always: Σ_treated 1/P against users · items · times, and the same for each user and each item; Kish's effective
+    number (Σw)²/Σw² of the purchases of each arm; the share of purchases, and of their weight, with P within 1e-3 of
+    0 or 1. In a log with several times also the pair calibration.
 
     Where the propensities of absent cells are known: Σ_control 1/(1−P) against the number of cells, and the
     share treated per bin of P. They are known if the log has a row for every cell, or from ``cells``: a
@@ -78,9 +185,12 @@ def diagnose(log: Log, cells: Any = None) -> Diagnosis:
     check_instance("log", log, Log, "Log.from_frame or Log.read")
     propensity = log.recorded_propensity("diagnose")
     rows = np.flatnonzero(log.treated)
-    treated = propensity[rows]
-    by_user, by_item = _sums(log.user[rows], log.n_users, treated), _sums(log.item[rows], log.n_items, treated)
-    known = _known_cells(log, propensity, cells)
+    treated, eligible = propensity[rows], log.eligibility
+    known, control = _known_cells(log, propensity, cells), None
+    if known is not None:  # all propensities are known, and so is the variance of Σ_control 1/(1−P)
+        p, z = known
+        ratio, error = float((1.0 / (1.0 - p[z == 0])).sum()), float(np.sqrt((p / (1.0 - p)).sum()))
+        control = Total("control", len(p), int(np.count_nonzero(z == 0)), ratio / len(p), error / len(p))
     return Diagnosis(
         n_rows=len(log),
         n_users=log.n_users,
@@ -90,12 +200,12 @@ def diagnose(log: Log, cells: Any = None) -> Diagnosis:
         treated=_arm("treated", log, propensity, 1),
         control=_arm("control", log, propensity, 0),
         smallest_treated=float(treated.min(initial=1.0)),
-        treated_total=Total.of(log.cells, float(by_user[1].sum()), float(by_user[2].sum())),
-        users=_margin("users", by_user, log.eligibility.cells_by_user),
-        items=_margin("items", by_item, log.eligibility.cells_by_item),
-        control_total=None if known is None else _control_total(*known),
+        treated_total=Total.of("treated", log.cells, treated),
+        users=_margin(log.user[rows], eligible.cells_by_user, treated),
+        items=_margin(log.item[rows], eligible.cells_by_item, treated),
+        control_total=control,
         bins=None if known is None else _bins(*known),
-        pairs=pair_strata(log, treated),
+        pairs=pair_calibration(log),
     )
 
 
@@ -120,41 +230,9 @@ class Arm:
 
 
 @dataclass(frozen=True)
-class Total:
-    """A sum of weights divided by the number of cells: 1 up to its standard error if P is right."""
-
-    cells: int
-    ratio: float
-    error: float
-
-    @classmethod
-    def of(cls, cells: int, total: float, variance: float) -> Total:
-        return cls(cells, total / cells, float(np.sqrt(variance)) / cells)
-
-    @property
-    def z(self) -> float:
-        """How many standard errors the ratio is away from 1."""
-        return (self.ratio - 1.0) / self.error if self.error > 0 else 0.0
-
-    @property
-    def far(self) -> bool:
-        return abs(self.z) > Z_LIMIT and abs(self.ratio - 1) > RATIO_SLACK
-
-    @property
-    def reading(self) -> str:
-        spread = f"± {self.error:.2g}, z = {self.z:+.1f}"
-        if self.far:
-            return f"does not fit ({spread})"
-        if self.error > NOISY_ERROR:
-            return f"inconclusive, too noisy ({spread})"
-        return f"{'fits' if abs(self.z) <= Z_LIMIT else 'close enough'} ({spread})"
-
-
-@dataclass(frozen=True)
 class Margin:
     """The same sum for each user, or each item, with enough treated cells: how many are far from 1."""
 
-    name: str
     checked: int
     far: int  # more than Z_LIMIT standard errors away
 
@@ -227,12 +305,12 @@ class Diagnosis:
     items: Margin
     control_total: Total | None
     bins: tuple[Bin, ...] | None
-    pairs: tuple[PairStratum, ...]  # by past exposures of the pair; none for a log with a single time
+    pairs: PairCalibration
 
     @property
     def n_cells(self) -> int:
         """The cells that could have been recommended."""
-        return self.treated_total.cells
+        return int(self.treated_total.cells)
 
     @property
     def n_purchases(self) -> int:
@@ -296,15 +374,11 @@ class Diagnosis:
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, fit for JSON."""
+        names = ("level", "verdict", "n_cells", "always_share", "never_share")
         return {
-            "level": self.level,
-            "verdict": self.verdict,
-            "n_cells": self.n_cells,
-            "always_share": self.always_share,
-            "never_share": self.never_share,
+            **{name: getattr(self, name) for name in names},
             **asdict(self),
             "findings": [finding._asdict() for finding in self.findings],
-            "pairs": [stratum._asdict() for stratum in self.pairs],
             "histogram_edges": list(HISTOGRAM_EDGES),
         }
 
@@ -313,7 +387,16 @@ class Diagnosis:
         lines = [*textwrap.wrap(f"{self.level.upper()}: {self.verdict}", width), "", "What to do now:"]
         for one in self.advice:
             lines += textwrap.wrap(one, width, initial_indent="- ", subsequent_indent="  ", break_on_hyphens=False)
-        return "\n".join([*lines, "", *textwrap.wrap(self.size, width), "", *_table(self.checks, width)])
+        lines += ["", *textwrap.wrap(self.size, width), ""]
+        rows = [COLUMNS, *(check.formatted() for check in self.checks)]
+        a, b, c, d = (max(len(row[k]) for row in rows) for k in range(4))
+        beside = a + b + c + d + 6 <= width  # else a reading goes below its check
+        for k, (check, value, expected, reading) in enumerate(rows):
+            left = f"{check:<{a}}  {value:>{b}}  {expected:>{c}}"
+            lines.append(f"{left}  {reading}".rstrip() if beside else left.rstrip())
+            if k and not beside:
+                lines += textwrap.wrap(reading, width, initial_indent="    ", subsequent_indent="    ")
+        return "\n".join(lines)
 
 
 # ---- what is measured ----------------------------------------------------------------------------------------------
@@ -341,23 +424,13 @@ def _arm(name: str, log: Log, propensity: Floats, arm: int) -> Arm:
     )
 
 
-def _sums(code: Codes, n: int, propensity: Floats) -> Floats:
-    """By user or item over treated rows: their number, Σ 1/P and its variance Σ (1−P)/P²."""
-    p = np.maximum(propensity, TINY)
-    return np.stack([np.bincount(code, values, n) for values in (np.ones_like(p), 1.0 / p, (1.0 - p) / p**2)])
-
-
-def _margin(name: str, sums: Floats, cells: Longs) -> Margin:
+def _margin(code: Codes, cells: Longs, propensity: Floats) -> Margin:
     """For how many users or items Σ 1/P over their treated cells is far from the number of their cells."""
-    enough = sums[0] >= ENOUGH_TREATED
-    _, total, variance = sums[:, enough]
-    far = np.abs(total - cells[enough]) > Z_LIMIT * np.sqrt(variance)
-    return Margin(name, int(np.count_nonzero(enough)), int(np.count_nonzero(far)))
-
-
-def _control_total(p: Floats, treated: Bits) -> Total:
-    """Σ_control 1/(1−P) per cell; all propensities are known, and so is its variance Σ_cells P/(1−P)."""
-    return Total.of(len(p), float((1.0 / (1.0 - p[treated == 0])).sum()), float((p / (1.0 - p)).sum()))
+    p = np.maximum(propensity, TINY)
+    count, total, variance = (np.bincount(code, x, len(cells)) for x in (np.ones_like(p), 1.0 / p, (1.0 - p) / p**2))
+    enough = count >= ENOUGH
+    far = enough & (np.abs(total - cells) > Z_LIMIT * np.sqrt(variance))
+    return Margin(int(np.count_nonzero(enough)), int(np.count_nonzero(far)))
 
 
 def _bins(p: Floats, treated: Bits) -> tuple[Bin, ...]:
@@ -373,15 +446,16 @@ def _bins(p: Floats, treated: Bits) -> tuple[Bin, ...]:
 
 
 def _known_cells(log: Log, propensity: Floats, cells: Any) -> tuple[Floats, Bits] | None:
-    """Propensity and treatment of cells that were not chosen by what happened there, if there are such."""
+    """Propensity and treatment of eligible cells that were not chosen by what happened there, if there are such."""
     if cells is None:
         return (propensity, log.treated) if len(log) == log.cells else None
-    source = tables.open_table(cells)
     ids = (log.users.values, log.items.values, log.times.values)
-    given = read_cells(source, ids, [replace(PROPENSITY, required=True)])
-    key = log.catalog.cell_index(given.user, given.item, given.time)
+    given = read_cells(tables.open_table(cells), ids, [replace(PROPENSITY, required=True)])
+    codes = (given.user, given.item, given.time)
+    eligible = log.eligibility.contains(*codes)
+    key = log.catalog.cell_index(*codes)[eligible]
     order = np.argsort(key)
-    key, p, treated = key[order], given.numbers["propensity"][order], np.zeros(len(key), np.int8)
+    key, p, treated = key[order], given.numbers["propensity"][eligible][order], np.zeros(len(key), np.int8)
     own = log.catalog.cell_index(log.user, log.item, log.time)
     at = np.minimum(np.searchsorted(key, own), len(key) - 1)
     both = key[at] == own
@@ -399,31 +473,31 @@ def _known_cells(log: Log, propensity: Floats, cells: Any) -> tuple[Floats, Bits
 
 
 def _problems(d: Diagnosis) -> Iterator[Finding]:
-    always, never = d.always_share, d.never_share
-    if always >= NAMED_SHARE:
+    if d.always_share >= NAMED_SHARE:
         yield Finding(
-            "poor" if always >= POOR_SHARE else "caution",
-            f"{_percent(always)} of the purchases were of items this user is always shown (propensity {1 - NEAR} or "
-            "more): effects there cannot be estimated from this log.",
+            "poor" if d.always_share >= POOR_SHARE else "caution",
+            f"{_percent(d.always_share)} of the purchases were of items this user is always shown (propensity "
+            f"{1 - NEAR} or more): effects there cannot be estimated from this log.",
             _RANDOMIZE,
         )
-    if never >= NAMED_SHARE:
+    if d.never_share >= NAMED_SHARE:
         yield Finding(
             "caution",
-            f"{_percent(never)} of the purchases were of items this user is almost never shown (propensity {NEAR} or "
-            f"less): the effect of showing them is estimated from few rows with weights of {1 / NEAR:,.0f} or more.",
+            f"{_percent(d.never_share)} of the purchases were of items this user is almost never shown (propensity "
+            f"{NEAR} or less): the effect of showing them is estimated from few rows with weights of {1 / NEAR:,.0f} "
+            "or more.",
             _CAP,
         )
     for arm in (d.treated, d.control):
         level = "poor" if arm.effective < POOR_EFFECTIVE else "caution"
-        who = f"The {arm.purchases:,} {arm.name} purchases"
+        who, effective = f"The {arm.purchases:,} {arm.name} purchases", _number(arm.effective)
         if not arm.purchases:
             yield Finding("poor", f"There is no {arm.name} purchase: nothing can be compared.", _COLLECT)
         elif arm.effective < LOW_EFFICIENCY * arm.purchases:
-            worth = f"carry the information of only {_number(arm.effective)}"
-            yield Finding(level, f"{who} {worth}: a few heavy weights decide every estimate.", _CAP)
+            worth = f"carry the information of only {effective}: a few heavy weights decide every estimate"
+            yield Finding(level, f"{who} {worth}.", _CAP)
         elif arm.effective < FEW_EFFECTIVE:
-            yield Finding(level, f"{who} are few (effective: {_number(arm.effective)}).", _COLLECT)
+            yield Finding(level, f"{who} are few (effective: {effective}).", _COLLECT)
     if d.smallest_chance < CHANCE_FAR:  # one tiny propensity makes every standard error huge, but says enough
         yield Finding(
             "poor",
@@ -431,20 +505,19 @@ def _problems(d: Diagnosis) -> Iterator[Finding]:
             f"chance of that is below {d.smallest_chance:.2g}: the propensities do not fit.",
             _RECORD,
         )
-    yield from _total("treated", "P", d.treated_total)
-    for margin in (d.users, d.items):
+    yield from _of_total("1/P", d.treated_total)
+    for name, margin in (("users", d.users), ("items", d.items)):
         if margin.far_share > FAR_SHARE:
             yield Finding(
                 "poor",
-                f"For {_percent(margin.far_share)} of the {margin.name} the sum of 1/P over the treated cells is "
+                f"For {_percent(margin.far_share)} of the {name} the sum of 1/P over the treated cells is "
                 "far from the number of cells: the propensities do not fit.",
                 _RECORD,
             )
-    pairs = PairCalibration(d.pairs)
-    if not pairs.holds:
-        yield Finding("poor", f"{pairs.sentence} Estimates of effects with them are wrong.", _RECORD)
+    if not d.pairs.holds:
+        yield Finding("poor", f"{d.pairs.sentence} Estimates of effects with them are wrong.", _RECORD)
     if d.control_total is not None:
-        yield from _total("control", "(1 − P)", d.control_total)
+        yield from _of_total("1/(1 − P)", d.control_total)
     wrong = [b for b in d.bins or () if abs(b.z) > Z_LIMIT and abs(b.gap) > BIN_SLACK]
     if wrong:
         worst = max(wrong, key=lambda b: abs(b.gap))
@@ -456,13 +529,16 @@ def _problems(d: Diagnosis) -> Iterator[Finding]:
         )
 
 
-def _total(arm: str, weight: str, total: Total) -> Iterator[Finding]:
-    sum_of = f"The sum of 1/{weight} over the {arm} cells is {total.ratio:.3g} times the number of cells"
-    if total.far:
+def _of_total(weight: str, total: Total) -> Iterator[Finding]:
+    sum_of = f"The sum of {weight} over the {total.name} cells is {total.ratio:.3g} times the number of cells"
+    if total.is_far():
         too = "small" if total.ratio > 1 else "large"
         rare = ", or many cells are shown so rarely that no treated row represents them"
-        sentence = f"{sum_of} and should be 1: the propensities do not fit, those of {arm} cells seem too {too}"
-        yield Finding("poor", f"{sentence}{rare if arm == 'treated' and total.ratio < 1 else ''}.", _RECORD)
+        sentence = (
+            f"{sum_of} and should be 1: the propensities do not fit, those of {total.name} cells seem too {too}"
+        )
+        no_row = total.name == "treated" and total.ratio < 1
+        yield Finding("poor", f"{sentence}{rare if no_row else ''}.", _RECORD)
     elif total.error > NOISY_ERROR:
         yield Finding("caution", f"{sum_of} with a standard error of {total.error:.2g}: too noisy a check.", _COLLECT)
 
@@ -479,22 +555,22 @@ def _good(d: Diagnosis) -> Finding:
 
 def _checks(d: Diagnosis) -> Iterator[Check]:
     nan = float("nan")
-    yield Check("Σ 1/P over treated cells, per cell", d.treated_total.ratio, 1.0, d.treated_total.reading)
-    for margin in (d.users, d.items):
-        reading = f"by {Z_LIMIT:g} errors, of {margin.checked:,} with {ENOUGH_TREATED} treated or more"
-        yield Check(f"Σ 1/P far off, {margin.name}", margin.far_share, CHANCE_FAR, reading, True)
-    for one in d.pairs:
-        reading = "does not fit" if one.far else "fits" if one.treated >= ENOUGH else "too few treated cells"
-        yield Check(f"Σ 1/P, {one.past}", one.ratio, 1.0, f"{reading} (± {one.error:.2g})")
-    sum_check, gap_check = "Σ 1/(1−P) over control cells, per cell", "largest gap of a bin of P"
-    if d.control_total is None or d.bins is None:
-        yield Check(sum_check, nan, 1.0, "not identifiable from this log")
-        yield Check(gap_check, nan, 0.0, "not identifiable from this log")
-    else:
+    yield Check("Σ 1/P over treated cells, per cell", d.treated_total.ratio, 1.0, _reading(d.treated_total))
+    for name, margin in (("users", d.users), ("items", d.items)):
+        reading = f"by {Z_LIMIT:g} errors, of {margin.checked:,} with {ENOUGH} treated or more"
+        yield Check(f"Σ 1/P far off, {name}", margin.far_share, CHANCE_FAR, reading, True)
+    for one in d.pairs.strata:
+        far = one.is_far(PAIR_SLACK)
+        reading = "too few treated cells" if one.rows < ENOUGH else "does not fit" if far else "fits"
+        yield Check(f"Σ 1/P, {one.name}", one.ratio, 1.0, f"{reading} (± {one.error:.2g})")
+    ratio, gap, readings = nan, nan, ["not identifiable from this log"] * 2
+    if d.control_total is not None and d.bins is not None:
         worst = max(d.bins, key=lambda b: abs(b.gap))
-        reading = f"mean P {worst.propensity:.3f}, share treated {worst.treated:.3f} (z = {worst.z:+.1f})"
-        yield Check(sum_check, d.control_total.ratio, 1.0, d.control_total.reading)
-        yield Check(gap_check, worst.gap, 0.0, reading)
+        ratio, gap = d.control_total.ratio, worst.gap
+        share = f"mean P {worst.propensity:.3f}, share treated {worst.treated:.3f} (z = {worst.z:+.1f})"
+        readings = [_reading(d.control_total), share]
+    yield Check("Σ 1/(1−P) over control cells, per cell", ratio, 1.0, readings[0])
+    yield Check("largest gap of a bin of P", gap, 0.0, readings[1])
     for arm in (d.treated, d.control):
         who, near = f"{arm.name} purchases", f"P within {NEAR} of 0 or 1"
         each = arm.effective / arm.purchases if arm.purchases else 0.0
@@ -508,18 +584,10 @@ def _checks(d: Diagnosis) -> Iterator[Check]:
     yield Check("smallest P of a treated cell", d.smallest_treated, nan, reading)
 
 
-def _table(checks: list[Check], width: int) -> list[str]:
-    """The checks as lines; a reading that does not fit beside its check goes below it."""
-    rows = [COLUMNS, *(check.formatted() for check in checks)]
-    a, b, c = (max(len(row[k]) for row in rows) for k in range(3))
-    beside = a + b + c + 6 + max(len(row[3]) for row in rows) <= width
-    lines = []
-    for k, (check, value, expected, reading) in enumerate(rows):
-        left = f"{check:<{a}}  {value:>{b}}  {expected:>{c}}"
-        lines.append(f"{left}  {reading}".rstrip() if beside else left.rstrip())
-        if k and not beside:
-            lines += textwrap.wrap(reading, width, initial_indent="    ", subsequent_indent="    ")
-    return lines
+def _reading(total: Total) -> str:
+    fits = "fits" if abs(total.z) <= Z_LIMIT else "close enough"
+    fits = "does not fit" if total.is_far() else "inconclusive, too noisy" if total.error > NOISY_ERROR else fits
+    return f"{fits} (± {total.error:.2g}, z = {total.z:+.1f})"
 
 
 def _percent(share: float) -> str:
