@@ -165,14 +165,13 @@ class Log(CellTable):
         ``users``, ``items``: a catalog larger than what occurs; ``id_types`` as in ``Log.read``. ``memory_limit``
         ("2GB"), ``threads`` and ``temp_folder`` are for DuckDB's work; none of them changes the log.
         """
-        from taurank.data.events.build import build_rows
+        from taurank.data.events.build import build_rows, open_database
         from taurank.data.events.periods import Periods, check_zone, read_window
-        from taurank.data.events.queries import open_database
-        from taurank.data.events.tables import EventOptions, Renames
+        from taurank.data.events.tables import EventOptions
 
         options = EventOptions(
-            Periods.from_option(period), read_window(window), combine, Renames(columns), nulls, check_zone(timezone),
-            incomplete, id_types or {}, limited=visits is not None or candidates is not None,
+            Periods.from_option(period), read_window(window), combine, {} if columns is None else columns, nulls,
+            check_zone(timezone), incomplete, id_types or {},
         )  # fmt: skip
         given = {"impressions": impressions, "outcomes": outcomes, "visits": visits, "candidates": candidates}
         tables = {name: table for name, table in given.items() if table is not None or name in _NEEDED_TABLES}

@@ -3,28 +3,75 @@
 Impressions (``user_id, item_id, timestamp``, optionally ``propensity``) and outcomes (the same columns)
 become the rows of a ``Log``: time is cut into periods, a cell (user, item, period) is treated if the item was
 shown to the user in it, and its outcome says whether something happened. The tables are walked in batches and
-matched by DuckDB, so that only the log itself has to fit into memory.
+matched by a private DuckDB that spills into a temporary folder, so that only the log itself has to fit into memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
+import duckdb
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
+from taurank._checks import check_integer
 from taurank.data.eligibility import Eligibility
-from taurank.data.events.periods import Periods, clock_text
-from taurank.data.events.queries import CELL, complete_periods, limit_cells, match_events, one, place, total
+from taurank.data.events.periods import clock_text
 from taurank.data.events.summary import EventSummary
 from taurank.data.events.tables import EventOptions, EventTable, load_tables, merge_ids
+from taurank.data.files import reason, temporary_folder
 from taurank.data.ids import Catalog, Ids
 from taurank.data.tables import BATCH_ROWS
-from taurank.errors import InputError, plural, show
+from taurank.errors import InputError, first_line, plural, show
 
 MAX_EMPTY = 50  # periods per period with events, from which on a date must be wrong
+ENOUGH = 10  # users with events in a stretch of time, so that a period without any there is incomplete
+MIN_PART = 0.02  # a missing stretch shorter than this part of the period does not matter
+
+CELL = "user_id, item_id, period"
+# How the propensities of several events in one cell become one; "any" is 1 − Π(1 − p), in a fixed order,
+# written so that small p keep their digits, and limited to values below 1 where it would round to it; it needs
+# the propensities of all events.
+COMBINE: Mapping[str, str] = {
+    "same": "min(propensity)",
+    "any": (
+        "CASE WHEN count(propensity) = count(*) THEN least(list_reduce(list(propensity ORDER BY propensity), "
+        "lambda a, b: a + b * (1 - a)), 1 - pow(2, -53)) END"
+    ),
+    "first": "arg_min(propensity, (instant, propensity))",
+    "max": "max(propensity)",
+}
+
+
+@contextmanager
+def open_database(
+    memory_limit: str | None, threads: int | None, temp_folder: str | os.PathLike[str] | None
+) -> Iterator[Any]:
+    """A private in-memory DuckDB with a temporary folder; both are removed afterwards."""
+    if temp_folder is not None and not (isinstance(temp_folder, (str, os.PathLike)) and os.path.isdir(temp_folder)):
+        raise InputError(f"temp_folder {temp_folder!r} is not a folder; create it first.")
+    if threads is not None:
+        check_integer("threads", threads)
+    settings = {"memory_limit": memory_limit, "threads": threads}
+    try:
+        with temporary_folder(temp_folder) as folder:
+            config = {name: value for name, value in settings.items() if value is not None}
+            config |= {"temp_directory": os.fspath(folder), "preserve_insertion_order": False}
+            try:
+                database = duckdb.connect(":memory:", config=config)
+            except (duckdb.Error, TypeError, ValueError, OverflowError) as error:
+                raise InputError(f"{settings} cannot be used: {first_line(error)}.") from error
+            with database:
+                yield database
+    except duckdb.OutOfMemoryException as error:
+        raise InputError(f"memory_limit is too small for these tables: {first_line(error)}.") from error
+    except (OSError, duckdb.IOException) as error:
+        raise InputError(f"temporary files cannot be written: {reason(error)}; give a temp_folder.") from error
 
 
 def build_rows(
@@ -32,173 +79,251 @@ def build_rows(
 ) -> dict[str, Any]:
     """The fields of a log from ``given`` tables and the caller's ``lists`` of ids: rows by time, user and item."""
     tables = load_tables(database, given, options)
-    zone, periods = tables["impressions"].zone, options.periods
     users, items = (
         merge_ids(database, list(tables.values()), column, own, options.id_types.get(column))
         for column, own in lists.items()
     )
+    zone = tables["impressions"].zone
     first, last, dropped = _span(database, options, zone)
-    catalog = Catalog(users, items, Ids(periods.names(first, last), "time"))
+    catalog = Catalog(users, items, Ids(options.periods.names(first, last), "time"))
     for table in tables.values():
-        place(database, table, first, last)
-    limits = limit_cells(database, tables)
-    match_events(database, tables, options.window, options.combine, limits)
-    _check_propensities(database, catalog, first, options, tables)
-    counts = _counts(database, tables)
-    eligibility = _eligibility(database, catalog, first, limits, counts)
+        _place(database, table, first, last)
+    limits = {name: _limit(database, table) for name, table in tables.items() if name in ("visits", "candidates")}
+    fates = _match(database, tables, options, limits)
+    _check_propensities(database, catalog, tables, options.combine, bool(limits))
+    visits, candidates = (limits.get(name) for name in ("visits", "candidates"))
+    eligibility = Eligibility.from_positions(
+        catalog,
+        None if visits is None else (visits["user_id"], visits["period"]),
+        None if candidates is None else (candidates.get("user_id"), candidates["item_id"], candidates.get("period")),
+        treated_outside=fates["impressions"]["not eligible"],
+        outcomes_outside=fates["outcomes"]["not eligible"],
+    )
     instants = "SELECT instant FROM impressions UNION ALL SELECT instant FROM outcomes"
     ends = one(database, f"SELECT min(instant), max(instant) FROM ({instants})")
-    begin, end = (clock_text(instant, zone, "us") + (f" {zone}" if zone else "") for instant in ends)
+    common = "SELECT count(*) FROM impressions SEMI JOIN outcomes USING ({})"
+    counts = "count(*), count(*) - count(chance.propensity), coalesce(sum(happened - 1), 0)::BIGINT"
+    rows, lacking, repeated = one(database, f"SELECT {counts} FROM cells")
     summary = EventSummary(
-        **counts, first_event=begin, last_event=end, period=periods.kind, n_periods=catalog.n_times,
+        **fates,
+        repeated_outcomes=repeated,
+        nulls={f"{table.name}.{name}": n for table in tables.values() for name, n in table.nulls.items()},
+        rows=rows,
+        rows_without_propensity=lacking,
+        span=tuple(clock_text(instant, zone, "us") + (f" {zone}" if zone else "") for instant in ends),
+        n_periods=catalog.n_times,
+        period=options.periods.kind,
+        dropped_periods=dropped,
         window=None if options.window is None else timedelta(microseconds=options.window),
-        dropped_periods=tuple(dropped), eligibility=tuple(limits),
-        eligible_cells=eligibility.cells if limits else None,
-    )  # fmt: skip
-    columns = _collect(database, summary, tables["outcomes"])
-    columns["time"] -= first
+        apart=tuple(what for what in ("user", "item") if one(database, common.format(f"{what}_id")) == (0,)),
+    )
+    columns = _collect(database, rows, lacking < rows, "value" in tables["outcomes"].columns)
     return {"catalog": catalog, **columns, "summary": summary, "eligibility": eligibility}
 
 
-def _span(database: Any, options: EventOptions, zone: str | None) -> tuple[int, int, list[str]]:
-    """The first and the last period of the log, and a remark about each period that is left out."""
+def one(database: Any, query: str) -> tuple[Any, ...]:
+    """The first row of a query."""
+    rows: list[tuple[Any, ...]] = database.execute(query).fetchall()  # all: an unfinished result blocks the next
+    return rows[0]
+
+
+def _span(database: Any, options: EventOptions, zone: str | None) -> tuple[int, int, tuple[str, ...]]:
+    """The first and the last period of the log, and a remark about each that is left out as incomplete.
+
+    An export seldom begins and ends where a period does, and a period of which only a part was exported looks like
+    one with few recommendations and outcomes. It is incomplete if a table has nothing in a stretch at its beginning
+    (or its end) in which, on average, ENOUGH users have events in the table's other periods. So nights, closed
+    Sundays and sparse tables do not make a period incomplete.
+    """
+    periods = options.periods
+    if periods.edges is not None:
+        return 0, len(periods.edges) - 2, ()
     both = "SELECT period FROM raw_impressions UNION ALL SELECT period FROM raw_outcomes"
     low, high, busy = one(database, f"SELECT min(period), max(period), count(DISTINCT period) FROM ({both})")
-    periods = options.periods
-    first, last = periods.span(low, high)
-    if periods.edges is not None:
-        return first, last, []
-    _check_gaps(periods, first, last, busy)
-    return (
-        (first, last, [])
-        if options.incomplete == "keep"
-        else complete_periods(database, periods, (first, last), zone)
-    )
-
-
-def _check_gaps(periods: Periods, first: int, last: int, busy: int) -> None:
-    """One wrong date would fill the log's times with empty periods, each counted as "nothing shown"."""
-    count = last - first + 1
-    if count > MAX_EMPTY * max(busy, 20):
-        start, end = (show(periods.names(number, number)[0]) for number in (first, last))
+    if high - low + 1 > MAX_EMPTY * max(busy, 20):  # each would count as "nothing shown"
+        start, end = (show(periods.names(number, number)[0]) for number in (low, high))
         raise InputError(
-            f"column 'timestamp': the events reach from {start} to {end}, {count:,} periods, but only "
+            f"column 'timestamp': the events reach from {start} to {end}, {high - low + 1:,} periods, but only "
             f"{busy:,} of them have events; correct the wrong dates, or give the edges of the periods."
         )
-
-
-def _check_propensities(
-    database: Any, catalog: Catalog, first: int, options: EventOptions, tables: Mapping[str, EventTable]
-) -> None:
-    """The events of a cell must agree on its propensity (combine="same"), which is a probability if eligible."""
-    checks = []
-    if options.combine == "same":
-        checks.append(
-            (
-                "differs",
-                "differs within {n}, for example {low} and {high} at {cell}; set combine to any, first or max.",
-            )
+    if options.incomplete == "keep":
+        return low, high, ()
+    starts = periods.starts(low, high + 1, zone)
+    bounds = pa.table({"period": np.arange(low, high + 1), "start_at": starts[:-1], "end_at": starts[1:]})
+    database.register("bounds", bounds)
+    reasons: dict[int, str] = {}
+    for table in ("outcomes", "impressions"):
+        ends = f"SELECT min(period), max(period), min(instant), max(instant) FROM raw_{table}"
+        first, last, begin, end = one(database, ends)
+        head, tail = begin - starts[first - low], starts[last - low + 1] - end
+        users, in_head, in_tail = one(
+            database,
+            f"""SELECT count(*), count(*) FILTER (period <> {first} AND early - start_at < {head}),
+                count(*) FILTER (period <> {last} AND end_at - late < {tail})
+            FROM (SELECT period, min(instant) early, max(instant) late FROM raw_{table} GROUP BY user_id, period)
+            JOIN bounds USING (period)""",
         )
-    if options.limited:
-        sentence = "must be strictly between 0 and 1 in eligible cells; {n} have {low} or {high}, for example {cell}."
-        checks.append(("low <= 0 OR high >= 1", sentence))
-    for arm, table in (("treated", "impressions"), ("control", "outcomes")):
-        for condition, sentence in checks:
-            (n,) = one(database, f"SELECT count(*) FROM {arm} WHERE {condition}")
-            if n:
-                query = f"SELECT {CELL}, low, high FROM {arm} WHERE {condition} ORDER BY period, {CELL} LIMIT 1"
-                user, item, period, low, high = one(database, query)
-                cell = (
-                    f"user {catalog.users.name(user)}, item {catalog.items.name(item)}, period "
-                    f"{catalog.times.name(period - first)}"
-                )
-                said = sentence.format(n=plural(n, "cell"), low=low, high=high, cell=cell)
-                raise InputError(f"column '{tables[table].label('propensity')}' {said}")
+        lacks_head = in_head >= ENOUGH * (last - first) and head >= MIN_PART * np.diff(starts)[first - low]
+        lacks_tail = in_tail >= ENOUGH * (last - first) and tail >= MIN_PART * np.diff(starts)[last - low]
+        if first < last:
+            start, stop = (low, high) if users >= ENOUGH * (last - first + 1) else (first, last)
+            text = [clock_text(instant, zone, "m").replace("T", " ") for instant in (begin, end)]
+            reasons |= dict.fromkeys(range(start, first + lacks_head), f"{table} begin {text[0]}")
+            reasons |= dict.fromkeys(range(last + 1 - lacks_tail, stop + 1), f"{table} end {text[1]}")
+    database.unregister("bounds")
+    complete = [number for number in range(low, high + 1) if number not in reasons]
+    if not complete:
+        raise InputError(
+            f"no {periods.kind} is complete: {'; '.join(sorted(set(reasons.values())))}; choose a shorter period, or "
+            "incomplete='keep' (--incomplete keep)."
+        )
+    first, last = complete[0], complete[-1]
+    names = periods.names(low, high)
+    dropped = (number for number in sorted(reasons) if not first <= number <= last)
+    return first, last, tuple(f"{show(names[number - low])} ({reasons[number]})" for number in dropped)
 
 
-def _counts(database: Any, tables: Mapping[str, EventTable]) -> dict[str, Any]:
-    """Everything the summary counts; a log without a treated cell or an outcome was made from the wrong tables."""
-    query = "SELECT status, count(*) FROM attribution GROUP BY status"
-    fates: dict[str, int] = dict(database.execute(query).fetchall())
-    treated, events = one(database, "SELECT count(*), coalesce(sum(events), 0)::BIGINT FROM treated")
-    (all_events,) = one(database, "SELECT coalesce(sum(events), 0)::BIGINT FROM all_treated")
-    (control,) = one(database, "SELECT count(*) FROM control")
-    (positive,) = one(
-        database, f"SELECT count(*) FROM (SELECT DISTINCT {CELL} FROM attribution WHERE status = 'matched')"
+def _place(database: Any, table: EventTable, first: int, last: int) -> None:
+    """The rows of a table by catalog positions, each distinct one once: two identical rows are one event."""
+    joins = " ".join(
+        f"{'JOIN' if name in table.columns else 'LEFT JOIN'} {name}_codes {name} "
+        f"ON {name}.code = r.{name} AND {name}.source = '{table.name}'"
+        for name in ("user_id", "item_id")
     )
-    propensities = "SELECT propensity FROM treated UNION ALL SELECT propensity FROM control"
-    (lacking,) = one(database, f"SELECT count(*) - count(propensity) FROM ({propensities})")
-    counts: dict[str, Any] = {}
-    for name in ("impressions", "outcomes"):
-        table, (distinct,) = tables[name], one(database, f"SELECT count(*) FROM {name}")
-        outside = distinct - all_events if name == "impressions" else fates.get("outside", 0)
-        aside = all_events - events if name == "impressions" else fates.get("not eligible", 0)
-        if outside == distinct:
+    database.execute(f"""CREATE TABLE {table.name} AS
+        SELECT DISTINCT user_id.position AS user_id, item_id.position AS item_id, instant,
+            CASE WHEN period BETWEEN {first} AND {last} THEN period - {first} END AS period, propensity, value
+        FROM raw_{table.name} r {joins}""")
+    database.execute(f"DROP TABLE raw_{table.name}")
+
+
+def _limit(database: Any, table: EventTable) -> dict[str, Any]:
+    """The distinct visits or candidates in the log's periods, which also become a table <name>_cells."""
+    columns = {"user_id": "user_id", "item_id": "item_id", "timestamp": "period"}
+    keys = [key for column, key in columns.items() if column in table.columns]
+    within = "WHERE period IS NOT NULL" if "period" in keys else ""
+    database.execute(
+        f"CREATE TABLE {table.name}_cells AS SELECT DISTINCT {', '.join(keys)} FROM {table.name} {within}"
+    )
+    cells: dict[str, Any] = database.execute(f"FROM {table.name}_cells").fetchnumpy()
+    if not len(cells[keys[0]]):
+        raise InputError(f"none of the {table.name} falls into the periods of the log; are their dates right?")
+    return cells
+
+
+# Both arms over the same span: an outcome belongs to the period in which it happened.
+_BY_PERIOD = """
+    SELECT o.*, CASE WHEN o.period IS NULL THEN 'outside'
+                     WHEN t.period IS NULL THEN 'control' ELSE 'matched' END AS fate
+    FROM outcomes o LEFT JOIN treated t USING (user_id, item_id, period)"""
+
+# An outcome belongs to the latest impression it followed within the window, else to its own period.
+_BY_WINDOW = """
+    WITH shown AS (
+        SELECT DISTINCT user_id, item_id, instant, period
+        FROM impressions SEMI JOIN outcomes USING (user_id, item_id)),
+    explained AS (
+        SELECT o.*, s.period AS shown_in, coalesce(o.instant - s.instant <= {window}, FALSE) AS explained
+        FROM outcomes o ASOF LEFT JOIN shown s
+        ON o.user_id = s.user_id AND o.item_id = s.item_id AND o.instant >= s.instant)
+    SELECT e.user_id, e.item_id, e.instant, e.propensity, e.value,
+        CASE WHEN explained THEN shown_in ELSE e.period END AS period,
+        CASE WHEN CASE WHEN explained THEN shown_in ELSE e.period END IS NULL THEN 'outside'
+             WHEN explained THEN 'matched'
+             WHEN t.period IS NULL THEN 'control'
+             WHEN shown_in = e.period THEN 'late' ELSE 'early' END AS fate
+    FROM explained e LEFT JOIN treated t USING (user_id, item_id, period)"""
+
+
+def _match(
+    database: Any, tables: Mapping[str, EventTable], options: EventOptions, limits: Mapping[str, Mapping[str, Any]]
+) -> dict[str, dict[str, int]]:
+    """Table cells, one row per eligible cell with an event, and what became of the events of both tables."""
+    eligible = "".join(f" SEMI JOIN {name}_cells USING ({', '.join(cells)})" for name, cells in limits.items())
+    inside = "WHERE period IS NOT NULL"
+    shown = _merged(f"(FROM impressions {inside}){eligible}", tables["impressions"], options.combine)
+    attribution = _BY_PERIOD if options.window is None else _BY_WINDOW.format(window=options.window)
+    database.execute(f"CREATE TABLE treated AS {shown}")
+    database.execute(f"CREATE TABLE attribution AS {attribution}")
+    database.execute(f"CREATE VIEW attributed AS SELECT * FROM (FROM attribution {inside}){eligible}")
+    happened = _merged("attributed WHERE fate IN ('matched', 'control')", tables["outcomes"], options.combine)
+    database.execute(f"""CREATE TABLE cells AS
+        SELECT {CELL}, t.events AS shown, h.events AS happened, coalesce(t.chances, h.chances) AS chance, h.value
+        FROM treated t FULL JOIN ({happened}) h USING ({CELL})""")
+    treated, events = one(database, "SELECT count(*), coalesce(sum(events), 0)::BIGINT FROM treated")
+    by_fate = dict(database.execute("SELECT fate, count(*) FROM attributed GROUP BY fate").fetchall())
+    fates = {
+        "impressions": {"treated": treated, "repeated": events - treated},
+        "outcomes": {fate: by_fate.get(fate, 0) for fate in ("matched", "control", "early", "late")},
+    }
+    for name, events in (("impressions", "impressions"), ("outcomes", "attribution")):
+        table, (distinct, placed) = tables[name], one(database, f"SELECT count(*), count(period) FROM {events}")
+        counted = sum(fates[name].values())
+        if not placed:
             raise InputError(f"none of the {distinct:,} {name} falls into the given periods.")
-        if outside + aside == distinct:
+        if not counted:
             raise InputError(
                 f"none of the {distinct:,} {name} is in an eligible cell; do visits and candidates have the same ids "
                 "and dates as the other tables?"
             )
-        counts |= {
-            name: table.n_rows, f"{name}_null": table.n_null, f"{name}_outside": outside,
-            f"{name}_not_eligible": aside, f"{name}_duplicate": table.n_rows - table.n_null - distinct,
-        }  # fmt: skip
-    for what in ("user", "item"):
-        shared = f"SELECT {what}_code FROM impressions INTERSECT SELECT {what}_code FROM outcomes"
-        (counts[f"shared_{what}s"],) = one(database, f"SELECT count(*) FROM ({shared})")
-    matched, unshown = fates.get("matched", 0), fates.get("control", 0)
-    return counts | {
-        "treated_cells": treated, "repeated_impressions": events - treated,
-        "nulls": {f"{table.name}.{name}": n for table in tables.values() for name, n in table.nulls.items()},
-        "matched": matched, "control": unshown, "repeated_outcomes": matched + unshown - positive - control,
-        "before_impression": fates.get("early", 0), "after_window": fates.get("late", 0),
-        "rows": treated + control, "rows_without_propensity": lacking,
-    }  # fmt: skip
+        fates[name] |= {
+            "duplicate": table.n_rows - table.n_null - distinct,
+            "null": table.n_null,
+            "outside": distinct - placed,
+            "not eligible": placed - counted,
+        }
+    return fates
 
 
-def _eligibility(
-    database: Any, catalog: Catalog, first: int, limits: Mapping[str, list[str]], counts: Mapping[str, int]
-) -> Eligibility:
-    """Visits and candidates out of the database."""
-    cells: dict[str, dict[str, Any]] = {}
-    for name in limits:
-        cells[name] = database.execute(f"SELECT * FROM {name}_cells").fetchnumpy()
-        if "period" in cells[name]:
-            cells[name]["period"] = cells[name]["period"] - first
-    visits, candidates = cells.get("visits"), cells.get("candidates")
-    return Eligibility.from_positions(
-        catalog,
-        (visits["user_code"], visits["period"]) if visits else None,
-        (candidates.get("user_code"), candidates["item_code"], candidates.get("period")) if candidates else None,
-        treated_outside=counts["impressions_not_eligible"],
-        outcomes_outside=counts["outcomes_not_eligible"],
+def _merged(events: str, table: EventTable, combine: str) -> str:
+    """A query for one row per cell: how many events it has, their propensity and their value.
+
+    Values are added in a fixed order, so that the sum has the same bits for any number of threads.
+    """
+    propensity = COMBINE[combine] if "propensity" in table.columns else "NULL::DOUBLE"
+    value = (
+        "list_reduce(list(value ORDER BY value), lambda a, b: a + b)" if "value" in table.columns else "NULL::DOUBLE"
     )
+    chances = f"{{propensity: {propensity}, low: min(propensity), high: max(propensity)}}"
+    return f"SELECT {CELL}, count(*) AS events, {chances} AS chances, {value} AS value FROM {events} GROUP BY {CELL}"
 
 
-_ROWS = f"""
-    SELECT user_code AS user, item_code AS item, period AS time, treated, outcome, propensity, value FROM (
-        SELECT {CELL}, 1::TINYINT AS treated, (p.positive IS NOT NULL)::TINYINT AS outcome, propensity,
-            coalesce(p.total, 0) AS value
-        FROM treated LEFT JOIN (
-            SELECT {CELL}, TRUE AS positive, {{total}} AS total
-            FROM attribution WHERE status = 'matched' GROUP BY {CELL}
-        ) p USING ({CELL})
-        UNION ALL SELECT {CELL}, 0::TINYINT, 1::TINYINT, propensity, value FROM control)
-    ORDER BY period, user_code, item_code"""
+def _check_propensities(
+    database: Any, catalog: Catalog, tables: Mapping[str, EventTable], combine: str, limited: bool
+) -> None:
+    """The events of a cell must agree on its propensity (combine="same"), which is a probability if eligible."""
+    checks = []
+    if combine == "same":
+        sentence = "differs within {n}, for example {low} and {high} at {cell}; set combine to any, first or max."
+        checks.append(("chance.low < chance.high", sentence))
+    if limited:
+        sentence = "must be strictly between 0 and 1 in eligible cells; {n} have {low} or {high}, for example {cell}."
+        checks.append(("chance.low <= 0 OR chance.high >= 1", sentence))
+    for name, arm in (("impressions", "shown IS NOT NULL"), ("outcomes", "shown IS NULL")):
+        for condition, sentence in checks:
+            rows = database.execute(
+                f"SELECT {CELL}, chance.low, chance.high, count(*) OVER () FROM cells WHERE {arm} AND ({condition}) "
+                f"ORDER BY period, {CELL} LIMIT 1"
+            ).fetchall()
+            for user, item, period, low, high, n in rows:
+                names = (ids.name(code) for ids, code in zip(catalog.lists, (user, item, period), strict=True))
+                cell = "user {}, item {}, period {}".format(*names)
+                text = sentence.format(n=plural(n, "cell"), low=low, high=high, cell=cell)
+                raise InputError(f"column '{tables[name].label('propensity')}' {text}")
 
 
-def _collect(database: Any, summary: EventSummary, outcomes: EventTable) -> dict[str, Any]:
+def _collect(database: Any, n_rows: int, propensity: bool, value: bool) -> dict[str, Any]:
     """The rows out of the database, by time, user and item, straight into the arrays of the log."""
     kinds: dict[str, npt.DTypeLike] = dict.fromkeys(("user", "item", "time"), np.int32)
     kinds |= dict.fromkeys(("treated", "outcome"), np.int8)
-    if summary.rows_without_propensity < summary.rows:
-        kinds["propensity"] = np.float64
-    if outcomes.has("value"):
-        kinds["value"] = np.float64
-    arrays: dict[str, Any] = {name: np.empty(summary.rows, kind) for name, kind in kinds.items()}
+    kinds |= {name: np.float64 for name, given in (("propensity", propensity), ("value", value)) if given}
+    arrays: dict[str, Any] = {name: np.empty(n_rows, kind) for name, kind in kinds.items()}
+    query = """
+        SELECT user_id AS user, item_id AS item, period AS time, (shown IS NOT NULL)::TINYINT AS treated,
+            (happened IS NOT NULL)::TINYINT AS outcome, chance.propensity, coalesce(value, 0) AS value
+        FROM cells ORDER BY period, user_id, item_id"""
     start = 0
-    for batch in database.sql(_ROWS.format(total=total(outcomes))).to_arrow_reader(BATCH_ROWS):
+    for batch in database.sql(query).to_arrow_reader(BATCH_ROWS):
         for name, array in arrays.items():
             array[start : start + batch.num_rows] = batch.column(name).to_numpy(zero_copy_only=False)
         start += batch.num_rows

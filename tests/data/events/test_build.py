@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import random
 from collections import Counter, defaultdict
@@ -22,10 +21,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taurank import Log
-from taurank.data.events.queries import COMBINE
+from taurank.data.events.build import COMBINE
 from taurank.errors import InputError
 
 START = datetime(2024, 2, 26)  # a Monday
+FATES = ("matched", "control", "early", "late", "outside")
 EDGES = [START + timedelta(hours=h) for h in (0, 20, 44, 50, 120)]
 
 Event = tuple[str, int, datetime, float]
@@ -132,17 +132,15 @@ def test_agrees_with_the_slow_twin(period: Any, window: timedelta | None, combin
     np.testing.assert_allclose([row[5] for row in rows_of(log)], [row[5] for row in rows], rtol=1e-13)
     summary = log.summary
     assert summary is not None
-    named = {
-        "matched": summary.matched, "control": summary.control, "early": summary.before_impression,
-        "late": summary.after_window, "outside": summary.outcomes_outside,
-    }  # fmt: skip
-    assert named == {fate: fates[fate] for fate in named}
+    assert {fate: n for fate, n in summary.outcomes.items() if fate not in ("duplicate", "null", "not eligible")} == {
+        fate: fates[fate] for fate in FATES
+    }
 
 
 def test_the_random_tables_cover_every_status() -> None:
     """Else the comparison above would be silent about some of them."""
     _, fates = slow_log(random_events(1, 60), random_events(2, 60), EDGES, timedelta(hours=6), "max")
-    assert min(fates[fate] for fate in ("matched", "control", "early", "late", "outside")) > 0
+    assert min(fates[fate] for fate in FATES) > 0
 
 
 events_strategy = st.lists(
@@ -162,14 +160,11 @@ def test_every_event_is_accounted_for(shown: Any, happened: Any, hours: int | No
     assert rows_of(log) == rows
     s = log.summary
     assert s is not None
-    assert s.impressions_duplicate == len(shown) - len(set(shown))
-    assert s.outcomes_duplicate == len(happened) - len(set(happened))
-    kept = s.treated_cells + s.repeated_impressions + s.impressions_outside
-    assert s.impressions == kept + s.impressions_duplicate
-    lost = s.before_impression + s.after_window + s.outcomes_outside + s.outcomes_duplicate
-    assert s.outcomes == s.matched + s.control + lost
-    assert s.repeated_outcomes == s.matched + s.control - int(log.outcome.sum())
-    assert s.rows == len(log) == s.treated_cells + int((log.treated == 0).sum())
+    assert s.impressions["duplicate"] == len(shown) - len(set(shown))
+    assert s.outcomes["duplicate"] == len(happened) - len(set(happened))
+    assert (sum(s.impressions.values()), sum(s.outcomes.values())) == (len(shown), len(happened))
+    assert s.repeated_outcomes == s.outcomes["matched"] + s.outcomes["control"] - int(log.outcome.sum())
+    assert s.rows == len(log) == s.impressions["treated"] + int((log.treated == 0).sum())
     rng.shuffle(impressions)
     rng.shuffle(outcomes)
     assert Log.from_events(frame(impressions), frame(outcomes), window=window).equals(log)
@@ -251,7 +246,7 @@ def test_empty_periods_between_first_and_last_count() -> None:
         (["2024-02-01 06:00", "2024-03-01"], [datetime(2024, 2, 1, 6)]),
         ([date(2024, 2, 1), datetime(2024, 3, 1, 12)], [datetime(2024, 2, 1)]),
         (np.array(["2024-02-01", "2024-03-01"], "datetime64[D]"), [date(2024, 2, 1)]),
-        (pd.date_range("2024-02-01", periods=2, freq="MS"), [datetime(2024, 2, 1)]),
+        (pd.date_range("2024-02-01", periods=2, freq="MS"), [date(2024, 2, 1)]),
     ],
 )
 def test_edges_of_many_kinds(edges: Any, names: list[Any]) -> None:
@@ -261,7 +256,7 @@ def test_edges_of_many_kinds(edges: Any, names: list[Any]) -> None:
     assert len(log) == 1
     assert log.users.values.to_pylist() == ["a", "b"]
     assert log.summary is not None
-    assert log.summary.impressions_outside == log.summary.outcomes_outside == 1
+    assert log.summary.impressions["outside"] == log.summary.outcomes["outside"] == 1
 
 
 def test_the_example_of_the_documentation() -> None:
@@ -285,9 +280,9 @@ def test_an_outcome_goes_where_its_impression_is_even_across_the_last_edge() -> 
     impressions = frame([("a", 1, edges[2] - hour, 0.5), ("b", 1, edges[0] - hour, 0.5)])
     outcomes = frame([("a", 1, edges[2] + hour, 0.5), ("b", 1, edges[0] + hour, 0.5)])
     log = Log.from_events(impressions, outcomes, period=edges, window="3 hours")
-    assert rows_of(log) == [("a", 1, edges[1], 1, 1, 0.5)]
+    assert rows_of(log) == [("a", 1, edges[1].date(), 1, 1, 0.5)]
     assert log.summary is not None
-    assert (log.summary.matched, log.summary.outcomes_outside) == (1, 1)
+    assert (log.summary.outcomes["matched"], log.summary.outcomes["outside"]) == (1, 1)
 
 
 def test_days_follow_the_time_zone() -> None:
@@ -360,21 +355,17 @@ def test_no_control_rows_need_no_propensity_of_outcomes() -> None:
     assert log.propensity is not None
 
 
-def test_summary_reads_and_serializes() -> None:
-    impressions, outcomes = small_tables()
-    summary = Log.from_events(impressions, outcomes, window=timedelta(days=1, hours=6)).summary
-    assert summary is not None
-    facts = json.loads(json.dumps(summary.to_dict()))
-    assert facts["window"] == "1 day, 6:00:00"
-    assert facts["impressions"] == 40
-    for word in (
-        "impressions",
+def test_summary_reads() -> None:
+    text = str(Log.from_events(*small_tables(), window=timedelta(days=1, hours=6)).summary)
+    for words in (
+        "impressions  40",
         "treated cells",
         "before the impression",
         "without an impression",
+        "1 day, 6:00",
     ):
-        assert word in str(summary)
-    assert max(len(line) for line in str(summary).splitlines()) <= 80
+        assert words in text
+    assert max(len(line) for line in text.splitlines()) <= 80
 
 
 def test_the_temporary_folder_is_left_clean(tmp_path: Path) -> None:
@@ -413,7 +404,7 @@ GOOD = changed("propensity", 0.5)
         (changed("propensity", [0.5, np.inf, 0.5]), "1 row is not, for example inf"),
         (changed("propensity", ["x"] * 3), "'impressions.propensity' has type"),
         (pl.from_pandas(GOOD).with_columns(propensity=pl.lit(float("nan"))), "3 rows are not, .* nan"),
-        (changed("user_id", [1, 2, 3]), "'user_id' has int64 ids such as 1 in impressions, but string"),
+        (changed("user_id", [1, 2, 3]), "'outcomes.user_id' has string ids such as 'a', but the catalog has int64"),
         (GOOD[:0], "impressions has no rows"),
         (changed("timestamp", [START.replace(tzinfo=UTC)] * 3), "the time zone UTC in impressions and no"),
         ([1, 2], "impressions: a pandas, Polars or PyArrow frame is needed, got a list"),
@@ -431,31 +422,25 @@ def test_bad_tables_are_refused(impressions: Any, sentence: str) -> None:
         ({"period": "year"}, "period must be 'day', 'week' or 'month', a number of them .*, got 'year'"),
         ({"period": [START]}, "needs at least two edges and no null, got 1 edges"),
         ({"period": 7}, "period must be 'day', 'week' or 'month', .*, got 7"),
-        ({"period": [1, 2]}, "column 'period' has numbers such as 1"),
+        ({"period": [1, 2]}, "edges that are not all dates or timestamps such as .*: 1, 2"),
+        ({"period": ["2024-02-30", "2024-03-01"]}, "edges that are not all dates .*: '2024-02-30', '2024-03-01'"),
         ({"period": [EDGES[1], EDGES[0]]}, "must increase, but 2024-02-26 00:00:00 follows"),
         ({"period": [START, START]}, "must increase"),
-        ({"period": ["2024-02-30", "2024-03-01"]}, "the edge '2024-02-30' is not a valid date"),
-        (
-            {"period": [datetime(2030, 1, 1), datetime(2031, 1, 1)]},
-            "3 impressions falls into the given",
-        ),
+        ({"period": [datetime(2030, 1, 1), datetime(2031, 1, 1)]}, "3 impressions falls into the given"),
         ({"period": [t.replace(tzinfo=UTC) for t in EDGES]}, "no time zone, but the edges .* UTC"),
-        ({"window": "-3 days"}, "window must be between 0 and"),
-        ({"window": timedelta(-1)}, "window must be between 0 and"),
-        ({"window": "3"}, "window '3' cannot be read"),
-        ({"window": "9999999 weeks"}, "window must be between 0 and 36,525 days, got 69999993 days"),
-        ({"window": "99999999999 weeks"}, "window '99999999999 weeks' cannot be read"),
-        ({"window": timedelta.max}, "window must be between 0 and"),
+        ({"window": "-3 days"}, "window must be a timedelta ≥ 0 or text such as '3 days' .*, got '-3 days'"),
+        ({"window": timedelta(-1)}, "window must be a timedelta ≥ 0"),
+        ({"window": "3"}, "window must be a timedelta ≥ 0"),
+        ({"window": 3}, "window must be a timedelta ≥ 0"),
         ({"threads": "two"}, "threads must be an integer"),
         ({"memory_limit": 5.5j}, "cannot be used"),
+        ({"memory_limit": "much"}, "memory_limit.* cannot be used"),
         ({"temp_folder": 5}, "temp_folder 5 is not a folder"),
+        ({"temp_folder": "no/such/folder"}, "is not a folder"),
         ({"combine": ["any"]}, "combine must be one of"),
-        ({"window": 3}, 'window must be a timedelta or text such as "3 days", got 3'),
         ({"combine": "mean"}, "combine must be one of 'same', 'any', 'first', 'max', got 'mean'"),
         ({"users": ["a", "b"]}, "1 row of impressions has a user_id that is not in users= .2 ids., for example 'c'"),
-        ({"items": ["1", "2"]}, "column 'item_id' has int64 ids .* string ids"),
-        ({"memory_limit": "much"}, "memory_limit.* cannot be used"),
-        ({"temp_folder": "no/such/folder"}, "is not a folder"),
+        ({"items": ["1", "2"]}, "'impressions.item_id' has int64 ids .* string ids"),
     ],
 )
 def test_bad_options_are_refused(options: dict[str, Any], sentence: str) -> None:

@@ -59,7 +59,7 @@ def test_tables_without_a_common_user_or_item_are_said_first() -> None:
     assert summary is not None
     first = " ".join(str(summary).splitlines()[0].split())
     assert first == "caution no user occurs in both tables; are user ids written alike in both?"
-    assert (summary.shared_users, summary.shared_items) == (0, 1)
+    assert summary.apart == ("user",)
     assert "caution" not in str(Log.from_events(SHOWN, BOUGHT).summary)
 
 
@@ -70,7 +70,7 @@ def test_nulls_are_dropped_and_counted_on_request() -> None:
     log = Log.from_events(shown, BOUGHT, nulls="drop")
     assert log.equals(Log.from_events(SHOWN, BOUGHT))
     assert log.summary is not None
-    assert log.summary.impressions_null == 2
+    assert log.summary.impressions["null"] == 2
     assert log.summary.nulls == {"impressions.user_id": 2, "impressions.timestamp": 1}
     assert "2 with a null, dropped (user_id 2, timestamp 1)" in str(log.summary)
 
@@ -102,7 +102,7 @@ def test_exact_duplicates_are_one_chance() -> None:
     assert log.value is not None
     assert log.value.tolist() == [7.0]
     assert log.summary is not None
-    assert (log.summary.impressions_duplicate, log.summary.outcomes_duplicate) == (1, 1)
+    assert (log.summary.impressions["duplicate"], log.summary.outcomes["duplicate"]) == (1, 1)
 
 
 def test_a_time_zone_moves_the_days_and_joins_tables_with_and_without_one() -> None:
@@ -148,7 +148,7 @@ def test_incomplete_first_and_last_weeks_are_named_and_dropped() -> None:
         "2024-01-01 (impressions begin 2024-01-03 12:00)",
         "2024-01-29 (impressions end 2024-01-30 12:00)",
     )
-    assert log.summary.impressions_outside == 30 * 7
+    assert log.summary.impressions["outside"] == 30 * 7
     assert Log.from_events(events, events, period="week", incomplete="keep").n_times == 5
 
 
@@ -189,7 +189,7 @@ def test_events_outside_eligible_cells_are_set_aside() -> None:
     assert log.users.values.to_pylist() == ["a", "b", "c", "d"]  # d came, saw nothing and bought nothing
     assert log.cells == (3 + 1) * 2
     assert log.summary is not None
-    assert log.summary.outcomes_not_eligible == 2
+    assert log.summary.outcomes["not eligible"] == 2
     assert log.eligibility is not None
     assert log.eligibility.outcomes_outside == 2
     listed = shown.drop(columns="propensity").iloc[:2]
