@@ -63,8 +63,7 @@ class Folds:
         n_users, n_items, n_times = eligibility.shape
         if n_times == 1:
             share = 1.0 - 1.0 / self.count
-            users, items = eligibility.cells_by_user * share, eligibility.cells_by_item * share
-            return users.astype(np.float64), items.astype(np.float64)
+            return np.multiply(eligibility.cells_by_user, share), np.multiply(eligibility.cells_by_item, share)
         outside = self.time != fold
         if eligibility.listed is None:
             users = eligibility.visitors.sums(eligibility.candidates.by_time * outside)

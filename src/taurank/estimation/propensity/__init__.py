@@ -21,17 +21,16 @@ from taurank.data.features import Features
 from taurank.data.log import Log
 from taurank.errors import InputError
 from taurank.estimation.folds import MAX_FOLDS
-from taurank.estimation.propensity.cells import BOUND, Model
-from taurank.estimation.propensity.exposure import ExposureModel, fit_exposure
-from taurank.estimation.propensity.logistic import AdditiveModel, fit_additive, fit_logistic
-from taurank.estimation.propensity.overlap import (
+from taurank.estimation.propensity.calibration import (
     ENOUGH,
-    Diagnosis,
     PairCalibration,
-    diagnose,
     pair_calibration,
     require_pair_calibration,
 )
+from taurank.estimation.propensity.cells import BOUND, Model
+from taurank.estimation.propensity.exposure import ExposureModel, fit_exposure
+from taurank.estimation.propensity.logistic import AdditiveModel, fit_additive, fit_logistic
+from taurank.estimation.propensity.overlap import Diagnosis, diagnose
 from taurank.estimation.propensity.slates import slate_epsilon_greedy, slate_softmax, slate_weighted
 
 __all__ = [

@@ -4,10 +4,6 @@ A sparse log records the propensity only where something was shown or bought, so
 than the log and others need the propensities of the absent cells. The first are always made; the second are
 made where those propensities are known, and are otherwise called not identifiable instead of being guessed.
 
-Propensities can be right on average for every user, item and time and wrong for every pair. Exposure is
-autocorrelated within a pair, so cells are told apart by how often their pair was shown *before* their time: over the
-treated cells of such a stratum Σ 1/P is, on average, the number of its cells, which the log determines.
-
 Every sentence of a diagnosis follows from a figure and a threshold below; none claims more than the log shows.
 """
 
@@ -16,45 +12,48 @@ from __future__ import annotations
 import shutil
 import textwrap
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from taurank._checks import check_instance, generator
-from taurank._types import Bits, Codes, Floats, Longs
-from taurank.data import tables
+from taurank._checks import check_instance
+from taurank._types import Floats
 from taurank.data.log import Log
-from taurank.data.reader import PROPENSITY, read_cells
-from taurank.errors import InputError, plural
 from taurank.estimation.estimators import NEAR, almost_always, almost_never, lacks_overlap
-from taurank.estimation.propensity.cells import MAX_CELLS, PairHistory
+from taurank.estimation.propensity.calibration import (
+    ENOUGH,
+    PAIR_SLACK,
+    TINY,
+    Z_LIMIT,
+    Bin,
+    Margin,
+    PairCalibration,
+    Total,
+    bins,
+    control_total,
+    known_cells,
+    margin,
+    pair_calibration,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
 
-N_BINS = 10  # calibration bins, of equal numbers of cells
 CURVE_POINTS = 101
 HISTOGRAM_EDGES = tuple(np.linspace(-6.0, 6.0, 49).tolist())  # log10 of the odds of P
-AGREE = 1e-6  # largest difference between the log's propensity of a cell and that in ``cells``
-TINY = 1e-100  # smaller propensities count as this one in sums, whose squares stay finite then
 
-Z_LIMIT = 3.0  # z-score above which a difference counts
-ENOUGH = 50  # treated cells a user, an item or a stratum needs for a check of its own
 NAMED_SHARE = 0.05  # purchases without overlap are reported from this share on …
 POOR_SHARE = 0.2  # … and those of items always shown make the overlap poor from this one on
 POOR_EFFECTIVE = 30  # effective purchases of an arm: poor below this …
 FEW_EFFECTIVE = 100  # … and a caution below this
 LOW_EFFICIENCY = 0.1  # effective purchases per purchase
-RATIO_SLACK = 0.05  # a sum of weights this close to the number of cells is close enough
-PAIR_SLACK = 0.25  # the same within a stratum of pairs
 NOISY_ERROR = 0.1  # a sum of weights with a larger standard error checks nothing
 FAR_SHARE = 0.05  # users or items whose own sum of weights is far off …
 CHANCE_FAR = 0.0027  # … and how many are by chance: the normal distribution beyond Z_LIMIT
 BIN_SLACK = 0.02  # a bin's share treated this close to its mean propensity is close enough
 
-PAST = ("not shown before", "shown once before", "shown twice or more before")
 LEVELS = ("good", "caution", "poor")
 COLUMNS = ("check", "value", "expected", "reading")
 
@@ -66,108 +65,6 @@ _RECORD = (
 _CAP = "Cap the weights: gains.doubly_robust(log, cap=0.01), and DLCE with a cap."
 _COLLECT = "Collect more data before comparing methods: more users, more times, or more recommendations."
 _OK = "Overlap looks fine: fit a causal learner such as DLCE and measure it with evaluate(model, log)."
-
-
-@dataclass(frozen=True)
-class Total:
-    """Σ 1/P over the treated rows of some cells, per cell: 1 up to its standard error if P is right."""
-
-    name: str
-    cells: float
-    rows: int
-    ratio: float
-    error: float
-
-    @classmethod
-    def of(cls, name: str, cells: float, propensity: Floats) -> Total:
-        """The variance Σ_cells (1−P)/P is estimated by Σ_treated (1−P)/P²."""
-        p, n = np.maximum(propensity, TINY), max(cells, 1)
-        error = float(np.sqrt(((1.0 - p) / p**2).sum())) / n
-        return cls(name, cells, len(p), float((1.0 / p).sum()) / n, error)
-
-    @property
-    def z(self) -> float:
-        """How many standard errors the ratio is away from 1."""
-        return (self.ratio - 1.0) / self.error if self.error > 0 else 0.0
-
-    def is_far(self, slack: float = RATIO_SLACK) -> bool:
-        """More than ``slack`` and Z_LIMIT standard errors away from 1."""
-        return abs(self.z) > Z_LIMIT and abs(self.ratio - 1) > slack
-
-
-@dataclass(frozen=True)
-class PairCalibration:
-    """Whether propensities fit pairs: the cells by how often their pair was shown before; none for a single time."""
-
-    strata: tuple[Total, ...]
-
-    @property
-    def identified(self) -> bool:
-        """A log with a single time, or in which no pair could be shown twice, says nothing about pairs."""
-        return any(stratum.rows >= ENOUGH for stratum in self.strata[1:])
-
-    @property
-    def failing(self) -> tuple[Total, ...]:
-        """The strata with a past that are far off."""
-        return tuple(one for one in self.strata[1:] if one.rows >= ENOUGH and one.is_far(PAIR_SLACK))
-
-    @property
-    def holds(self) -> bool:
-        """Whether no stratum with a past is far off; True where the log cannot say (see ``identified``)."""
-        return not self.failing
-
-    @property
-    def sentence(self) -> str:
-        """What was found, in one sentence."""
-        if not self.identified:
-            return "Pair-level calibration cannot be checked: too few pairs were shown at more than one time."
-        worst = max(self.failing or self.strata[1:], key=lambda one: abs(np.log(max(one.ratio, TINY))))
-        return (
-            f"Pair-level calibration {'holds' if self.holds else 'fails'}: pairs {worst.name} were shown "
-            f"{worst.ratio:.2f} times as often as their propensities say."
-        )
-
-    def to_frame(self) -> pd.DataFrame:
-        """One row per stratum."""
-        import pandas as pd
-
-        return pd.DataFrame(self.strata)
-
-
-def pair_calibration(log: Log) -> PairCalibration:
-    """Check the propensities of a log pair by pair."""
-    check_instance("log", log, Log, "Log.from_frame or Log.read")
-    treated, catalog = log.treated == 1, log.catalog
-    p = log.recorded_propensity("pair_calibration")[treated]
-    if log.n_times == 1 or catalog.n_cells >= 2**63:
-        return PairCalibration(())
-    shown = PairHistory.from_rows(log, treated)
-
-    def stratum(user: Any, item: Any, time: Any) -> Longs:
-        """0, 1 or 2; −1 at the first time, which has no past."""
-        return np.where(time == 0, -1, np.minimum(shown.before(user, item, time)[0], len(PAST) - 1))
-
-    # the cells with a past are counted, or estimated from a million of them
-    later = shown.n_later_cells
-    number = np.arange(later) if later <= MAX_CELLS else generator(0).integers(0, later, MAX_CELLS)
-    codes = shown.later_cells(number)
-    past = stratum(*codes)[log.eligibility.contains(*codes)]
-    cells = np.bincount(past, minlength=len(PAST)) * (later / max(len(number), 1))
-    cells[0] = float(log.eligibility.cells_by_time[1:].sum()) - cells[1:].sum()
-    own = stratum(log.user[treated], log.item[treated], log.time[treated])
-    return PairCalibration(tuple(Total.of(name, float(cells[k]), p[own == k]) for k, name in enumerate(PAST)))
-
-
-def require_pair_calibration(log: Log, purpose: str = "an estimate of effects") -> PairCalibration:
-    """Refuse propensities that do not fit pairs, with one sentence that says how far they are off."""
-    result = pair_calibration(log)
-    if not result.holds:
-        raise InputError(
-            f"{purpose} needs propensities that fit single pairs. {result.sentence} Record propensities, or "
-            "estimate them with taurank.propensity.estimate(log, replace=True), on the command line "
-            "`taurank propensity estimate LOG --replace --out FILE`."
-        )
-    return result
 
 
 def diagnose(log: Log, cells: Any = None) -> Diagnosis:
@@ -185,12 +82,7 @@ def diagnose(log: Log, cells: Any = None) -> Diagnosis:
     check_instance("log", log, Log, "Log.from_frame or Log.read")
     propensity = log.recorded_propensity("diagnose")
     rows = np.flatnonzero(log.treated)
-    treated, eligible = propensity[rows], log.eligibility
-    known, control = _known_cells(log, propensity, cells), None
-    if known is not None:  # all propensities are known, and so is the variance of Σ_control 1/(1−P)
-        p, z = known
-        ratio, error = float((1.0 / (1.0 - p[z == 0])).sum()), float(np.sqrt((p / (1.0 - p)).sum()))
-        control = Total("control", len(p), int(np.count_nonzero(z == 0)), ratio / len(p), error / len(p))
+    treated, eligible, known = propensity[rows], log.eligibility, known_cells(log, propensity, cells)
     return Diagnosis(
         n_rows=len(log),
         n_users=log.n_users,
@@ -201,10 +93,10 @@ def diagnose(log: Log, cells: Any = None) -> Diagnosis:
         control=_arm("control", log, propensity, 0),
         smallest_treated=float(treated.min(initial=1.0)),
         treated_total=Total.of("treated", log.cells, treated),
-        users=_margin(log.user[rows], eligible.cells_by_user, treated),
-        items=_margin(log.item[rows], eligible.cells_by_item, treated),
-        control_total=control,
-        bins=None if known is None else _bins(*known),
+        users=margin(log.user[rows], eligible.cells_by_user, treated),
+        items=margin(log.item[rows], eligible.cells_by_item, treated),
+        control_total=None if known is None else control_total(*known),
+        bins=None if known is None else bins(*known),
         pairs=pair_calibration(log),
     )
 
@@ -229,39 +121,6 @@ class Arm:
         return (self.always + self.never) / self.purchases if self.purchases else 0.0
 
 
-@dataclass(frozen=True)
-class Margin:
-    """The same sum for each user, or each item, with enough treated cells: how many are far from 1."""
-
-    checked: int
-    far: int  # more than Z_LIMIT standard errors away
-
-    @property
-    def far_share(self) -> float:
-        return self.far / self.checked if self.checked else float("nan")
-
-
-@dataclass(frozen=True)
-class Bin:
-    """Cells with like propensities: their mean propensity against the share of them that was treated."""
-
-    low: float
-    high: float
-    cells: int
-    propensity: float
-    treated: float
-    error: float
-
-    @property
-    def gap(self) -> float:
-        return self.treated - self.propensity
-
-    @property
-    def z(self) -> float:
-        """How many standard errors the share treated is away from the mean propensity."""
-        return self.gap / self.error if self.error > 0 else 0.0
-
-
 class Finding(NamedTuple):
     """One statement about a log: "good", "caution" or "poor", a sentence, and what to do now."""
 
@@ -271,13 +130,14 @@ class Finding(NamedTuple):
 
 
 class Check(NamedTuple):
-    """A row of the table; NaN marks a value that is not identifiable, or not expected."""
+    """A row of the table, and what follows from it; NaN marks a value not identifiable, or not expected."""
 
     check: str
     value: float
     expected: float
     reading: str
     is_share: bool = False
+    finding: Finding | None = None
 
     def formatted(self) -> tuple[str, str, str, str]:
         write = _percent if self.is_share else _number
@@ -332,9 +192,23 @@ class Diagnosis:
         return min(self.smallest_treated * self.n_cells, 1.0)
 
     @cached_property
+    def checks(self) -> tuple[Check, ...]:
+        """The rows of the table."""
+        return tuple(_checks(self))
+
+    @property
     def findings(self) -> tuple[Finding, ...]:
         """All findings, the worst first; a log without problems has one good finding."""
-        return tuple(sorted(_problems(self), key=lambda one: -LEVELS.index(one.level))) or (_good(self),)
+        problems = [check.finding for check in self.checks if check.finding is not None]
+        if problems:
+            return tuple(sorted(problems, key=lambda one: -LEVELS.index(one.level)))
+        inside, (treated, control) = 1 - self.always_share - self.never_share, (self.treated, self.control)
+        sentence = (
+            f"Overlap is good: {_percent(inside)} of the purchases are of items this user is sometimes shown and "
+            f"sometimes not; weighted, the {treated.purchases:,} treated purchases carry the information of "
+            f"{treated.effective:,.0f}, the {control.purchases:,} control purchases that of {control.effective:,.0f}."
+        )
+        return (Finding("good", sentence, _OK),)
 
     @property
     def level(self) -> str:
@@ -350,11 +224,6 @@ class Diagnosis:
     def advice(self) -> list[str]:
         """What to do now, each thing once."""
         return list(dict.fromkeys(finding.advice for finding in self.findings))
-
-    @property
-    def checks(self) -> list[Check]:
-        """The rows of the table."""
-        return list(_checks(self))
 
     @property
     def size(self) -> str:
@@ -424,170 +293,104 @@ def _arm(name: str, log: Log, propensity: Floats, arm: int) -> Arm:
     )
 
 
-def _margin(code: Codes, cells: Longs, propensity: Floats) -> Margin:
-    """For how many users or items Σ 1/P over their treated cells is far from the number of their cells."""
-    p = np.maximum(propensity, TINY)
-    count, total, variance = (np.bincount(code, x, len(cells)) for x in (np.ones_like(p), 1.0 / p, (1.0 - p) / p**2))
-    enough = count >= ENOUGH
-    far = enough & (np.abs(total - cells) > Z_LIMIT * np.sqrt(variance))
-    return Margin(int(np.count_nonzero(enough)), int(np.count_nonzero(far)))
-
-
-def _bins(p: Floats, treated: Bits) -> tuple[Bin, ...]:
-    edges = np.unique(np.quantile(p, np.linspace(0.0, 1.0, N_BINS + 1)))
-    bin_of = np.searchsorted(edges[1:-1], p, side="right")
-    count, *sums = (np.bincount(bin_of, values) for values in (np.ones_like(p), p, treated, p * (1.0 - p)))
-    low, high = (edges[:-1], edges[1:]) if len(edges) > 1 else (edges, edges)
-    return tuple(
-        Bin(float(a), float(b), int(n), float(q / n), float(z / n), float(np.sqrt(v) / n))
-        for a, b, n, q, z, v in zip(low, high, count, *sums, strict=True)
-        if n
-    )
-
-
-def _known_cells(log: Log, propensity: Floats, cells: Any) -> tuple[Floats, Bits] | None:
-    """Propensity and treatment of eligible cells that were not chosen by what happened there, if there are such."""
-    if cells is None:
-        return (propensity, log.treated) if len(log) == log.cells else None
-    ids = (log.users.values, log.items.values, log.times.values)
-    given = read_cells(tables.open_table(cells), ids, [replace(PROPENSITY, required=True)])
-    codes = (given.user, given.item, given.time)
-    eligible = log.eligibility.contains(*codes)
-    key = log.catalog.cell_index(*codes)[eligible]
-    order = np.argsort(key)
-    key, p, treated = key[order], given.numbers["propensity"][eligible][order], np.zeros(len(key), np.int8)
-    own = log.catalog.cell_index(log.user, log.item, log.time)
-    at = np.minimum(np.searchsorted(key, own), len(key) - 1)
-    both = key[at] == own
-    treated[at[both]] = log.treated[both]
-    different = int(np.count_nonzero(np.abs(p[at[both]] - propensity[both]) > AGREE))
-    if different:
-        raise InputError(
-            f"column 'propensity': {plural(different, 'given cell')} {'differs' if different == 1 else 'differ'} "
-            "from the propensity in the log; both must come from the same model or record."
-        )
-    return p, treated
-
-
 # ---- what it means -------------------------------------------------------------------------------------------------
 
 
-def _problems(d: Diagnosis) -> Iterator[Finding]:
-    if d.always_share >= NAMED_SHARE:
-        yield Finding(
-            "poor" if d.always_share >= POOR_SHARE else "caution",
-            f"{_percent(d.always_share)} of the purchases were of items this user is always shown (propensity "
-            f"{1 - NEAR} or more): effects there cannot be estimated from this log.",
-            _RANDOMIZE,
-        )
-    if d.never_share >= NAMED_SHARE:
-        yield Finding(
-            "caution",
-            f"{_percent(d.never_share)} of the purchases were of items this user is almost never shown (propensity "
-            f"{NEAR} or less): the effect of showing them is estimated from few rows with weights of {1 / NEAR:,.0f} "
-            "or more.",
-            _CAP,
-        )
-    for arm in (d.treated, d.control):
-        level = "poor" if arm.effective < POOR_EFFECTIVE else "caution"
-        who, effective = f"The {arm.purchases:,} {arm.name} purchases", _number(arm.effective)
-        if not arm.purchases:
-            yield Finding("poor", f"There is no {arm.name} purchase: nothing can be compared.", _COLLECT)
-        elif arm.effective < LOW_EFFICIENCY * arm.purchases:
-            worth = f"carry the information of only {effective}: a few heavy weights decide every estimate"
-            yield Finding(level, f"{who} {worth}.", _CAP)
-        elif arm.effective < FEW_EFFECTIVE:
-            yield Finding(level, f"{who} are few (effective: {effective}).", _COLLECT)
-    if d.smallest_chance < CHANCE_FAR:  # one tiny propensity makes every standard error huge, but says enough
-        yield Finding(
-            "poor",
-            f"A cell with propensity {d.smallest_treated:.2g} was treated; among {d.n_cells:,} cells the "
-            f"chance of that is below {d.smallest_chance:.2g}: the propensities do not fit.",
-            _RECORD,
-        )
-    yield from _of_total("1/P", d.treated_total)
-    for name, margin in (("users", d.users), ("items", d.items)):
-        if margin.far_share > FAR_SHARE:
-            yield Finding(
-                "poor",
-                f"For {_percent(margin.far_share)} of the {name} the sum of 1/P over the treated cells is "
-                "far from the number of cells: the propensities do not fit.",
-                _RECORD,
-            )
-    if not d.pairs.holds:
-        yield Finding("poor", f"{d.pairs.sentence} Estimates of effects with them are wrong.", _RECORD)
-    if d.control_total is not None:
-        yield from _of_total("1/(1 − P)", d.control_total)
-    wrong = [b for b in d.bins or () if abs(b.z) > Z_LIMIT and abs(b.gap) > BIN_SLACK]
-    if wrong:
-        worst = max(wrong, key=lambda b: abs(b.gap))
-        yield Finding(
-            "poor",
-            f"In {len(wrong)} of {len(d.bins or ())} bins the propensity is off by more than {BIN_SLACK}; the worst "
-            f"bin has a mean propensity of {worst.propensity:.3f} and a share treated of {worst.treated:.3f}.",
-            _RECORD,
-        )
-
-
-def _of_total(weight: str, total: Total) -> Iterator[Finding]:
-    sum_of = f"The sum of {weight} over the {total.name} cells is {total.ratio:.3g} times the number of cells"
-    if total.is_far():
-        too = "small" if total.ratio > 1 else "large"
-        rare = ", or many cells are shown so rarely that no treated row represents them"
-        sentence = (
-            f"{sum_of} and should be 1: the propensities do not fit, those of {total.name} cells seem too {too}"
-        )
-        no_row = total.name == "treated" and total.ratio < 1
-        yield Finding("poor", f"{sentence}{rare if no_row else ''}.", _RECORD)
-    elif total.error > NOISY_ERROR:
-        yield Finding("caution", f"{sum_of} with a standard error of {total.error:.2g}: too noisy a check.", _COLLECT)
-
-
-def _good(d: Diagnosis) -> Finding:
-    inside, treated, control = 1 - d.always_share - d.never_share, d.treated, d.control
-    sentence = (
-        f"Overlap is good: {_percent(inside)} of the purchases are of items this user is sometimes shown and "
-        f"sometimes not; weighted, the {treated.purchases:,} treated purchases carry the information of "
-        f"{treated.effective:,.0f}, the {control.purchases:,} control purchases that of {control.effective:,.0f}."
-    )
-    return Finding("good", sentence, _OK)
-
-
 def _checks(d: Diagnosis) -> Iterator[Check]:
-    nan = float("nan")
-    yield Check("Σ 1/P over treated cells, per cell", d.treated_total.ratio, 1.0, _reading(d.treated_total))
-    for name, margin in (("users", d.users), ("items", d.items)):
-        reading = f"by {Z_LIMIT:g} errors, of {margin.checked:,} with {ENOUGH} treated or more"
-        yield Check(f"Σ 1/P far off, {name}", margin.far_share, CHANCE_FAR, reading, True)
+    nan, finding = float("nan"), None
+    yield _of_total("Σ 1/P over treated cells, per cell", "1/P", d.treated_total)
+    for name, own in (("users", d.users), ("items", d.items)):
+        wrong = (
+            f"For {_percent(own.far_share)} of the {name} the sum of 1/P over the treated cells is far from the "
+            "number of cells: the propensities do not fit."
+        )
+        finding = Finding("poor", wrong, _RECORD) if own.far_share > FAR_SHARE else None
+        reading = f"by {Z_LIMIT:g} errors, of {own.checked:,} with {ENOUGH} treated or more"
+        yield Check(f"Σ 1/P far off, {name}", own.far_share, CHANCE_FAR, reading, True, finding)
+    wrong = f"{d.pairs.sentence} Estimates of effects with them are wrong."
     for one in d.pairs.strata:
         far = one.is_far(PAIR_SLACK)
         reading = "too few treated cells" if one.rows < ENOUGH else "does not fit" if far else "fits"
-        yield Check(f"Σ 1/P, {one.name}", one.ratio, 1.0, f"{reading} (± {one.error:.2g})")
-    ratio, gap, readings = nan, nan, ["not identifiable from this log"] * 2
-    if d.control_total is not None and d.bins is not None:
+        finding = Finding("poor", wrong, _RECORD) if one in d.pairs.failing[:1] else None
+        yield Check(f"Σ 1/P, {one.name}", one.ratio, 1.0, f"{reading} (± {one.error:.2g})", False, finding)
+    sum_check, gap_check = "Σ 1/(1−P) over control cells, per cell", "largest gap of a bin of P"
+    if d.control_total is None or d.bins is None:
+        yield Check(sum_check, nan, 1.0, "not identifiable from this log")
+        yield Check(gap_check, nan, 0.0, "not identifiable from this log")
+    else:
+        yield _of_total(sum_check, "1/(1 − P)", d.control_total)
         worst = max(d.bins, key=lambda b: abs(b.gap))
-        ratio, gap = d.control_total.ratio, worst.gap
-        share = f"mean P {worst.propensity:.3f}, share treated {worst.treated:.3f} (z = {worst.z:+.1f})"
-        readings = [_reading(d.control_total), share]
-    yield Check("Σ 1/(1−P) over control cells, per cell", ratio, 1.0, readings[0])
-    yield Check("largest gap of a bin of P", gap, 0.0, readings[1])
+        off = [b for b in d.bins if abs(b.z) > Z_LIMIT and abs(b.gap) > BIN_SLACK]
+        if off:
+            most = max(off, key=lambda b: abs(b.gap))
+            wrong = (
+                f"In {len(off)} of {len(d.bins)} bins the propensity is off by more than {BIN_SLACK}; the worst bin "
+                f"has a mean propensity of {most.propensity:.3f} and a share treated of {most.treated:.3f}."
+            )
+        reading = f"mean P {worst.propensity:.3f}, share treated {worst.treated:.3f} (z = {worst.z:+.1f})"
+        yield Check(gap_check, worst.gap, 0.0, reading, False, Finding("poor", wrong, _RECORD) if off else None)
     for arm in (d.treated, d.control):
-        who, near = f"{arm.name} purchases", f"P within {NEAR} of 0 or 1"
-        each = arm.effective / arm.purchases if arm.purchases else 0.0
-        yield Check(who, arm.purchases, nan, f"largest weight {_number(arm.largest_weight)}")
-        yield Check(f"{who}, effective", arm.effective, arm.purchases, f"{_percent(each)} of them (Kish)")
-        yield Check(f"{who}, near 0 or 1", arm.near_share, nan, near, True)
-        yield Check(f"{who}, weight near 0 or 1", arm.near_weight, nan, near, True)
-    yield Check("purchases of items always shown", d.always_share, nan, f"P {1 - NEAR} or more", True)
-    yield Check("purchases of items almost never shown", d.never_share, nan, f"P {NEAR} or less", True)
-    reading = f"chance of it below {d.smallest_chance:.2g}" if d.smallest_chance < CHANCE_FAR else ""
-    yield Check("smallest P of a treated cell", d.smallest_treated, nan, reading)
+        yield from _of_arm(arm)
+    finding = None
+    if d.always_share >= NAMED_SHARE:
+        wrong = (
+            f"{_percent(d.always_share)} of the purchases were of items this user is always shown (propensity "
+            f"{1 - NEAR} or more): effects there cannot be estimated from this log."
+        )
+        finding = Finding("poor" if d.always_share >= POOR_SHARE else "caution", wrong, _RANDOMIZE)
+    yield Check("purchases of items always shown", d.always_share, nan, f"P {1 - NEAR} or more", True, finding)
+    wrong = (
+        f"{_percent(d.never_share)} of the purchases were of items this user is almost never shown (propensity "
+        f"{NEAR} or less): the effect of showing them is estimated from few rows with weights of {1 / NEAR:,.0f} or "
+        "more."
+    )
+    finding = Finding("caution", wrong, _CAP) if d.never_share >= NAMED_SHARE else None
+    yield Check("purchases of items almost never shown", d.never_share, nan, f"P {NEAR} or less", True, finding)
+    finding, reading = None, ""
+    if d.smallest_chance < CHANCE_FAR:  # one tiny propensity makes every standard error huge, but says enough
+        reading = f"chance of it below {d.smallest_chance:.2g}"
+        wrong = (
+            f"A cell with propensity {d.smallest_treated:.2g} was treated; among {d.n_cells:,} cells the chance of "
+            f"that is below {d.smallest_chance:.2g}: the propensities do not fit."
+        )
+        finding = Finding("poor", wrong, _RECORD)
+    yield Check("smallest P of a treated cell", d.smallest_treated, nan, reading, False, finding)
 
 
-def _reading(total: Total) -> str:
-    fits = "fits" if abs(total.z) <= Z_LIMIT else "close enough"
-    fits = "does not fit" if total.is_far() else "inconclusive, too noisy" if total.error > NOISY_ERROR else fits
-    return f"{fits} (± {total.error:.2g}, z = {total.z:+.1f})"
+def _of_total(name: str, weight: str, total: Total) -> Check:
+    sum_of = f"The sum of {weight} over the {total.name} cells is {total.ratio:.3g} times the number of cells"
+    reading, finding = "fits" if abs(total.z) <= Z_LIMIT else "close enough", None
+    if total.is_far():
+        too, reading = "small" if total.ratio > 1 else "large", "does not fit"
+        wrong = f"{sum_of} and should be 1: the propensities do not fit, those of {total.name} cells seem too {too}"
+        if total.name == "treated" and total.ratio < 1:
+            wrong += ", or many cells are shown so rarely that no treated row represents them"
+        finding = Finding("poor", f"{wrong}.", _RECORD)
+    elif total.error > NOISY_ERROR:
+        wrong, reading = (
+            f"{sum_of} with a standard error of {total.error:.2g}: too noisy a check.",
+            "inconclusive, too noisy",
+        )
+        finding = Finding("caution", wrong, _COLLECT)
+    return Check(name, total.ratio, 1.0, f"{reading} (± {total.error:.2g}, z = {total.z:+.1f})", False, finding)
+
+
+def _of_arm(arm: Arm) -> Iterator[Check]:
+    who, near, nan = f"{arm.name} purchases", f"P within {NEAR} of 0 or 1", float("nan")
+    level, finding = "poor" if arm.effective < POOR_EFFECTIVE else "caution", None
+    the, effective = f"The {arm.purchases:,} {who}", _number(arm.effective)
+    if not arm.purchases:
+        finding = Finding("poor", f"There is no {arm.name} purchase: nothing can be compared.", _COLLECT)
+    elif arm.effective < LOW_EFFICIENCY * arm.purchases:
+        worth = f"carry the information of only {effective}: a few heavy weights decide every estimate"
+        finding = Finding(level, f"{the} {worth}.", _CAP)
+    elif arm.effective < FEW_EFFECTIVE:
+        finding = Finding(level, f"{the} are few (effective: {effective}).", _COLLECT)
+    each = _percent(arm.effective / max(arm.purchases, 1))
+    yield Check(who, arm.purchases, nan, f"largest weight {_number(arm.largest_weight)}")
+    yield Check(f"{who}, effective", arm.effective, arm.purchases, f"{each} of them (Kish)", False, finding)
+    yield Check(f"{who}, near 0 or 1", arm.near_share, nan, near, True)
+    yield Check(f"{who}, weight near 0 or 1", arm.near_weight, nan, near, True)
 
 
 def _percent(share: float) -> str:

@@ -1,0 +1,220 @@
+"""Do propensities fit? Sums of weights over the cells of a log, of its users, items and pairs, and over bins of P.
+
+Over the treated cells of *any* set of cells Σ 1/P is, on average, their number. So propensities can be right for
+every user, item and time and wrong for every pair: exposure is autocorrelated within a pair, and cells are told apart
+by how often their pair was shown *before* their time, which the log records. It needs P at treated rows only, so that
+it serves recorded and estimated propensities alike.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from taurank._checks import check_instance, generator
+from taurank._types import Bits, Codes, Floats, Longs
+from taurank.data import tables
+from taurank.data.log import Log
+from taurank.data.reader import PROPENSITY, read_cells
+from taurank.errors import InputError, plural
+from taurank.estimation.propensity.cells import MAX_CELLS, PairHistory
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+N_BINS = 10  # calibration bins, of equal numbers of cells
+AGREE = 1e-6  # largest difference between the log's propensity of a cell and that in ``cells``
+TINY = 1e-100  # smaller propensities count as this one in sums, whose squares stay finite then
+Z_LIMIT = 3.0  # z-score above which a difference counts
+ENOUGH = 50  # treated cells a user, an item or a stratum needs for a check of its own
+RATIO_SLACK = 0.05  # a sum of weights this close to the number of cells is close enough
+PAIR_SLACK = 0.25  # the same within a stratum of pairs
+PAST = ("not shown before", "shown once before", "shown twice or more before")
+
+
+@dataclass(frozen=True)
+class Total:
+    """Σ 1/P over the treated rows of some cells, per cell: 1 up to its standard error if P is right."""
+
+    name: str
+    cells: float
+    rows: int
+    ratio: float
+    error: float
+
+    @classmethod
+    def of(cls, name: str, cells: float, propensity: Floats) -> Total:
+        """The variance Σ_cells (1−P)/P is estimated by Σ_treated (1−P)/P²."""
+        p, n = np.maximum(propensity, TINY), max(cells, 1)
+        error = float(np.sqrt(((1.0 - p) / p**2).sum())) / n
+        return cls(name, cells, len(p), float((1.0 / p).sum()) / n, error)
+
+    @property
+    def z(self) -> float:
+        """How many standard errors the ratio is away from 1."""
+        return (self.ratio - 1.0) / self.error if self.error > 0 else 0.0
+
+    def is_far(self, slack: float = RATIO_SLACK) -> bool:
+        """More than ``slack`` and Z_LIMIT standard errors away from 1."""
+        return abs(self.z) > Z_LIMIT and abs(self.ratio - 1) > slack
+
+
+@dataclass(frozen=True)
+class PairCalibration:
+    """Whether propensities fit pairs: the cells by how often their pair was shown before; none for a single time."""
+
+    strata: tuple[Total, ...]
+
+    @property
+    def identified(self) -> bool:
+        """A log with a single time, or in which no pair could be shown twice, says nothing about pairs."""
+        return any(stratum.rows >= ENOUGH for stratum in self.strata[1:])
+
+    @property
+    def failing(self) -> tuple[Total, ...]:
+        """The strata with a past that are far off."""
+        return tuple(one for one in self.strata[1:] if one.rows >= ENOUGH and one.is_far(PAIR_SLACK))
+
+    @property
+    def holds(self) -> bool:
+        """Whether no stratum with a past is far off; True where the log cannot say (see ``identified``)."""
+        return not self.failing
+
+    @property
+    def sentence(self) -> str:
+        """What was found, in one sentence."""
+        if not self.identified:
+            return "Pair-level calibration cannot be checked: too few pairs were shown at more than one time."
+        worst = max(self.failing or self.strata[1:], key=lambda one: abs(np.log(max(one.ratio, TINY))))
+        return (
+            f"Pair-level calibration {'holds' if self.holds else 'fails'}: pairs {worst.name} were shown "
+            f"{worst.ratio:.2f} times as often as their propensities say."
+        )
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per stratum."""
+        import pandas as pd
+
+        return pd.DataFrame(self.strata)
+
+
+def pair_calibration(log: Log) -> PairCalibration:
+    """Check the propensities of a log pair by pair."""
+    check_instance("log", log, Log, "Log.from_frame or Log.read")
+    treated, catalog = log.treated == 1, log.catalog
+    p = log.recorded_propensity("pair_calibration")[treated]
+    if log.n_times == 1 or catalog.n_cells >= 2**63:
+        return PairCalibration(())
+    shown = PairHistory.from_rows(log, treated)
+
+    def stratum(user: Any, item: Any, time: Any) -> Longs:
+        """0, 1 or 2; −1 at the first time, which has no past."""
+        return np.where(time == 0, -1, np.minimum(shown.before(user, item, time)[0], len(PAST) - 1))
+
+    # the cells with a past are counted, or estimated from a million of them
+    later = shown.n_later_cells
+    number = np.arange(later) if later <= MAX_CELLS else generator(0).integers(0, later, MAX_CELLS)
+    codes = shown.later_cells(number)
+    past = stratum(*codes)[log.eligibility.contains(*codes)]
+    cells = np.bincount(past, minlength=len(PAST)) * (later / max(len(number), 1))
+    cells[0] = float(log.eligibility.cells_by_time[1:].sum()) - cells[1:].sum()
+    own = stratum(log.user[treated], log.item[treated], log.time[treated])
+    return PairCalibration(tuple(Total.of(name, float(cells[k]), p[own == k]) for k, name in enumerate(PAST)))
+
+
+def require_pair_calibration(log: Log, purpose: str = "an estimate of effects") -> PairCalibration:
+    """Refuse propensities that do not fit pairs, with one sentence that says how far they are off."""
+    result = pair_calibration(log)
+    if not result.holds:
+        raise InputError(
+            f"{purpose} needs propensities that fit single pairs. {result.sentence} Record propensities, or "
+            "estimate them with taurank.propensity.estimate(log, replace=True), on the command line "
+            "`taurank propensity estimate LOG --replace --out FILE`."
+        )
+    return result
+
+
+@dataclass(frozen=True)
+class Margin:
+    """The same sum for each user, or each item, with enough treated cells: how many are far from 1."""
+
+    checked: int
+    far: int  # more than Z_LIMIT standard errors away
+
+    @property
+    def far_share(self) -> float:
+        return self.far / self.checked if self.checked else float("nan")
+
+
+@dataclass(frozen=True)
+class Bin:
+    """Cells with like propensities: their mean propensity against the share of them that was treated."""
+
+    low: float
+    high: float
+    cells: int
+    propensity: float
+    treated: float
+    error: float
+
+    @property
+    def gap(self) -> float:
+        return self.treated - self.propensity
+
+    @property
+    def z(self) -> float:
+        """How many standard errors the share treated is away from the mean propensity."""
+        return self.gap / self.error if self.error > 0 else 0.0
+
+
+def margin(code: Codes, cells: Longs, propensity: Floats) -> Margin:
+    """For how many users or items Σ 1/P over their treated cells is far from the number of their cells."""
+    p = np.maximum(propensity, TINY)
+    count, total, variance = (np.bincount(code, x, len(cells)) for x in (np.ones_like(p), 1.0 / p, (1.0 - p) / p**2))
+    enough = count >= ENOUGH
+    far = enough & (np.abs(total - cells) > Z_LIMIT * np.sqrt(variance))
+    return Margin(int(np.count_nonzero(enough)), int(np.count_nonzero(far)))
+
+
+def bins(p: Floats, treated: Bits) -> tuple[Bin, ...]:
+    edges = np.unique(np.quantile(p, np.linspace(0.0, 1.0, N_BINS + 1)))
+    bin_of = np.searchsorted(edges[1:-1], p, side="right")
+    count, *sums = (np.bincount(bin_of, values) for values in (np.ones_like(p), p, treated, p * (1.0 - p)))
+    low, high = (edges[:-1], edges[1:]) if len(edges) > 1 else (edges, edges)
+    return tuple(
+        Bin(float(a), float(b), int(n), float(q / n), float(z / n), float(np.sqrt(v) / n))
+        for a, b, n, q, z, v in zip(low, high, count, *sums, strict=True)
+        if n
+    )
+
+
+def known_cells(log: Log, propensity: Floats, cells: Any) -> tuple[Floats, Bits] | None:
+    """Propensity and treatment of eligible cells that were not chosen by what happened there, if there are such."""
+    if cells is None:
+        return (propensity, log.treated) if len(log) == log.cells else None
+    ids = (log.users.values, log.items.values, log.times.values)
+    given = read_cells(tables.open_table(cells), ids, [replace(PROPENSITY, required=True)])
+    codes = (given.user, given.item, given.time)
+    eligible = log.eligibility.contains(*codes)
+    key = log.catalog.cell_index(*codes)[eligible]
+    order = np.argsort(key)
+    key, p, treated = key[order], given.numbers["propensity"][eligible][order], np.zeros(len(key), np.int8)
+    own = log.catalog.cell_index(log.user, log.item, log.time)
+    at = np.minimum(np.searchsorted(key, own), len(key) - 1)
+    both = key[at] == own
+    treated[at[both]] = log.treated[both]
+    different = int(np.count_nonzero(np.abs(p[at[both]] - propensity[both]) > AGREE))
+    if different:
+        raise InputError(
+            f"column 'propensity': {plural(different, 'given cell')} {'differs' if different == 1 else 'differ'} "
+            "from the propensity in the log; both must come from the same model or record."
+        )
+    return p, treated
+
+
+def control_total(p: Floats, treated: Bits) -> Total:
+    """Σ_control 1/(1−P) per cell; all propensities are known, and so is its variance Σ_cells P/(1−P)."""
+    n, weights = len(p), 1.0 / (1.0 - p[treated == 0])
+    return Total("control", n, len(weights), float(weights.sum()) / n, float(np.sqrt((p / (1.0 - p)).sum())) / n)
