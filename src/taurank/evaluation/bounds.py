@@ -11,7 +11,6 @@ place here; CAUC does.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -60,13 +59,13 @@ def bias(
     arms; ``cap_treated`` (χ^T) and ``cap_control`` (χ^C) override it, as in ``gains.capped_ips``. On a world
     that records the true P, either P̂ or a cap must be given: nothing else makes a bias.
     """
-    _check_world(world)
     caps = (cap, cap_treated, cap_control)
+    result, _ = _scan(world, scores, metric, propensity, Caps.of(*caps))
     if propensity is None and world.recorded is None and all(given is None for given in caps):
         raise InputError(
             "IPS with the true propensities has no bias; give propensity (what the log records instead), or a cap."
         )
-    return _scan(world, scores, metric, _propensity(world, propensity), Caps.of(*caps)).bias
+    return result
 
 
 def deviation(
@@ -92,23 +91,19 @@ def deviation(
     estimate itself does, and both have the same bias. An average over ``times`` independent times is closer
     by 1/√times; the bias stays. The other options are those of ``bias``; without any of them the bias is 0.
     """
-    _check_world(world)
     check_fraction("confidence", confidence)
     check_integer("times", times)
-    caps = Caps.of(cap, cap_treated, cap_control)
-    sums = _scan(world, scores, metric, _propensity(world, propensity), caps)
+    bias, squares = _scan(world, scores, metric, propensity, Caps.of(cap, cap_treated, cap_control))
     factor = np.sqrt(np.log(2.0 / (1.0 - confidence)) / 2.0)
-    return abs(sums.bias) + float(factor * np.sqrt(sums.squares / times))
+    return abs(bias) + float(factor * np.sqrt(squares / times))
 
 
-@dataclass(frozen=True)
-class _Sums:
-    bias: float  # E[R̂ − R]
-    squares: float  # Σ (d_ui / UI)²
-
-
-def _scan(world: World, scores: Any, metric: str | Metric, recorded: npt.NDArray[Any], caps: Caps) -> _Sums:
-    """Sums over all cells; ``recorded`` is P̂, one number or users × items."""
+def _scan(
+    world: World, scores: AnyRanker, metric: str | Metric, propensity: npt.ArrayLike | None, caps: Caps
+) -> tuple[float, float]:
+    """E[R̂ − R] and Σ (d_ui / UI)², summed over all cells."""
+    _check_world(world)
+    recorded = _propensity(world, propensity)
     bias = squares = 0.0
     for users, weight in _weights(world, scores, metric):
         treated, control = caps.denominators(_rows(recorded, users))
@@ -120,7 +115,7 @@ def _scan(world: World, scores: Any, metric: str | Metric, recorded: npt.NDArray
             squares += float(np.sum((weight * (1.0 / treated + 1.0 / control)) ** 2))
     if not np.isfinite(bias):
         raise InputError("a propensity is too small to be inverted; give a cap, such as cap=0.01.")
-    return _Sums(bias / world.n_users, squares / world.n_users**2)
+    return bias / world.n_users, squares / world.n_users**2
 
 
 def _check_world(world: Any) -> None:
