@@ -86,7 +86,8 @@ def test_metadata_restores_it(seed: int, kind: str, visits: bool) -> None:
     eligibility = replace(eligibility_of(seed, kind, visits)[0], treated_outside=3, outcomes_outside=7)
     catalog, restored = from_metadata(to_metadata(catalog_of(), eligibility))
     assert catalog == catalog_of()
-    assert eligibility.equals(restored)
+    assert restored.numbers() == (3, 7)
+    np.testing.assert_equal(restored.arrays(), eligibility.arrays())
 
 
 def test_a_log_writes_and_reads_its_eligible_cells(tmp_path: Path) -> None:

@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 
 from taurank import Log
 from taurank.data import ids as ids_module
-from taurank.data import reader
 from taurank.data.ids import Ids, to_ids
 from taurank.data.reader import IdColumn, WrongRows
 from taurank.errors import InputError
@@ -39,21 +38,15 @@ def users_of(log: Log) -> list[Any]:
     return ids
 
 
-@given(
-    st.lists(st.lists(st.one_of(st.integers(0, 20), st.none()), max_size=6), max_size=12),
-    st.integers(1, 10),
-    st.booleans(),
-)
+@given(st.lists(st.lists(st.one_of(st.integers(0, 20), st.none()), max_size=6), max_size=12), st.booleans())
 @settings(max_examples=200, deadline=None)
-def test_batches_are_encoded_like_the_slow_twin(batches: list[list[int | None]], merge: int, encoded: bool) -> None:
+def test_batches_are_encoded_like_the_slow_twin(batches: list[list[int | None]], encoded: bool) -> None:
     """The twin: a dictionary of ids in order of first occurrence."""
     twin: dict[int | None, int] = {}
     expected = [twin.setdefault(value, len(twin)) for batch in batches for value in batch]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reader, "MERGE_AT", merge)
-        column, wrong = IdColumn("user_id", wrong_rows := WrongRows()), wrong_rows
-        arrays = [pa.array(batch, pa.int64()) for batch in batches]
-        codes = [column.add(array.dictionary_encode() if encoded else array) for array in arrays]
+    column = IdColumn("user_id", wrong := WrongRows())
+    arrays = [pa.array(batch, pa.int64()) for batch in batches]
+    codes = [column.add(array.dictionary_encode() if encoded else array) for array in arrays]
     if None in twin:
         first = [value for batch in batches for value in batch].index(None) + 1
         with pytest.raises(InputError, match=f"the first in row {first};"):

@@ -192,12 +192,6 @@ class Eligibility:
             self.outcomes_outside + other.outcomes_outside,
         )
 
-    def equals(self, other: Eligibility) -> bool:
-        """Whether both have the same tables, and set aside as much."""
-        mine, theirs = self.arrays(), other.arrays()
-        alike = (self.shape, self.numbers(), list(mine)) == (other.shape, other.numbers(), list(theirs))
-        return alike and all(np.array_equal(mine[name], theirs[name]) for name in mine)
-
     def arrays(self) -> dict[str, Longs]:
         """The sorted integers that describe it, for a file or a fingerprint."""
         both = (("visitors", self.visitors), ("candidates", self.candidates))

@@ -7,7 +7,6 @@ the two meet. Ids are int64, text, or dates and timestamps, whatever library the
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -22,7 +21,7 @@ from taurank._types import Longs
 from taurank.errors import InputError, first_line, plural, show
 
 ID_COLUMNS = ("user_id", "item_id", "time")
-FEW = 1000  # ids to look up in a sorted index; more than that are looked up by hashing the catalog
+FEW = 1000  # ids to look up in an index of the catalog; more than that are looked up by Arrow
 
 
 class Ids:
@@ -44,6 +43,9 @@ class Ids:
     def __len__(self) -> int:
         return len(self.values)
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {"column": self.column, "values": self.values}  # the index is built again where it is needed
+
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Ids) and self.values.equals(other.values)
 
@@ -55,29 +57,17 @@ class Ids:
     def encode(self, ids: Any) -> Codes:
         """Positions of ``ids`` in the catalog; −1 where an id is not in it."""
         array = self.match_type(to_ids(ids, self.column))
-        if len(array) <= FEW < len(self) and not array.null_count and not pa.types.is_temporal(array.type):
-            return self._encode_few(array)
+        if len(array) <= FEW < len(self):
+            return self._index.get_indexer(array.to_pandas()).astype(np.int32)  # type: ignore[no-any-return]
         codes = pc.index_in(array, value_set=self.values).fill_null(-1)
         return np.asarray(codes, dtype=np.int32)
 
-    def _encode_few(self, array: pa.Array) -> Codes:
-        """``encode`` by bisection, in microseconds once the index is there."""
-        order = self._order
-        if array.type == pa.int64():
-            place: Any = np.searchsorted(self.values.to_numpy(), array.to_numpy(), sorter=order)
-        else:  # Arrow and Python order text alike, by code point
-            place = [
-                bisect_left(range(len(order)), text, key=lambda n: self.values[int(order[n])].as_py())
-                for text in array.to_pylist()
-            ]
-        position = order[np.minimum(np.asarray(place, np.int64), len(order) - 1)]
-        same = np.asarray(pc.equal(self.values.take(pa.array(position)), array))
-        return np.where(same, position, -1).astype(np.int32)
-
     @cached_property
-    def _order(self) -> Longs:
-        """The positions in the order of the ids."""
-        return np.asarray(pc.array_sort_indices(self.values)).astype(np.int64)
+    def _index(self) -> Any:
+        """The catalog as a pandas index, hashed once."""
+        import pandas as pd
+
+        return pd.Index(self.values.to_pandas())
 
     def encode_known(self, ids: Any) -> Codes:
         """Like ``encode``, but an id outside the catalog is an error that names it."""

@@ -18,7 +18,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from taurank._checks import check_number
-from taurank.data.cell_table import CellTable, Numbers
+from taurank.data.cell_table import CellTable, Numbers, fingerprint
 from taurank.data.eligibility import Eligibility
 from taurank.data.events.summary import EventSummary
 from taurank.data.ids import Catalog, Codes, Ids
@@ -188,14 +188,7 @@ class Log(CellTable):
 
     def equals(self, other: Log) -> bool:
         """Same catalog and same rows in the same order, bit for bit."""
-        if (self.catalog, self.timed) != (other.catalog, other.timed):
-            return False
-        mine, theirs = self.row_columns(), other.row_columns()
-        return (
-            self.eligibility.equals(other.eligibility)
-            and mine.keys() == theirs.keys()
-            and all(np.array_equal(values, theirs[name], values.dtype.kind == "f") for name, values in mine.items())
-        )
+        return fingerprint(self) == fingerprint(other)
 
     def describe(self) -> pd.Series[Any]:
         """What is in the log: sizes, how much was recommended, what happened in each arm."""

@@ -23,7 +23,6 @@ from taurank.data.ids import ID_COLUMNS, Catalog, Ids, sorted_ids, to_ids, typed
 from taurank.data.tables import Source, open_table
 from taurank.errors import InputError, first_line, plural, show, together
 
-MERGE_AT = 1 << 16  # ids of batches that wait to be merged, at least
 RESEARCH_NAMES = {"user_id": "idx_user", "item_id": "idx_item", "time": "idx_time"}
 
 Given = tuple[Any, Any, Any]  # the caller's users, items and times
@@ -158,53 +157,35 @@ def _parse(word: str) -> float:
 
 
 class IdColumn:
-    """A column of ids, read batch by batch in time proportional to its rows; ``label`` is its name in messages.
+    """A column of ids, read batch by batch; ``label`` is its name in messages.
 
-    Every row gets a provisional code; codes are global across batches. The distinct ids of the batches are merged
-    when they have doubled, so that each is hashed a bounded number of times and memory stays that of the ids.
+    Every row gets a provisional code, which counts the distinct ids of all batches so far.
     """
 
     def __init__(self, label: str, wrong_rows: WrongRows) -> None:
         self.label, self.wrong_rows = label, wrong_rows
-        self.n_rows = 0
-        self._ids: pa.Array | None = None  # merged so far
-        self._waiting: list[pa.Array] = []
-        self._merged: list[Codes] = []  # position in _ids of each provisional code
-        self._n_codes = 0
+        self.n_rows = self.n_codes = 0
+        self._parts: list[pa.Array] = []  # the distinct ids of each batch
 
     def add(self, array: pa.Array) -> Codes:
         """The provisional codes of one batch; a row with a null, which is counted, has any code."""
         encoded = to_ids(array, self.label).dictionary_encode()
         self.wrong_rows.add_nulls(self.label, encoded.indices, self.n_rows)
-        self.n_rows += len(array)
-        codes = np.asarray(encoded.indices.fill_null(0)) + self._n_codes
-        self._waiting.append(encoded.dictionary)
-        self._n_codes += len(encoded.dictionary)
-        if sum(map(len, self._waiting)) >= max(MERGE_AT, 0 if self._ids is None else len(self._ids)):
-            self._merge()
+        codes = np.asarray(encoded.indices.fill_null(0)) + self.n_codes
+        self._parts.append(encoded.dictionary)
+        self.n_rows, self.n_codes = self.n_rows + len(array), self.n_codes + len(encoded.dictionary)
         return codes.astype(np.int32, copy=False)
 
     def finish(self) -> tuple[pa.Array, Codes]:
         """All distinct ids, and the position among them of every provisional code."""
-        if self._waiting:
-            self._merge()
-        return self._ids, np.concatenate(self._merged)
-
-    def _merge(self) -> None:
-        known = [] if self._ids is None else [self._ids]
-        parts = [*known, *self._waiting]
-        kinds = list(dict.fromkeys(part.type for part in parts if len(part))) or [parts[0].type]
+        kinds = list(dict.fromkeys(part.type for part in self._parts if len(part))) or [pa.string()]
         if len(kinds) > 1:
             raise InputError(
                 f"column '{self.label}' has type {kinds[0]} in one file and {kinds[1]} in another; give it one type."
             )
-        try:
-            fresh = pa.concat_arrays([part.cast(kinds[0]) for part in self._waiting])
-            self._ids = pc.unique(pa.concat_arrays([*(part.cast(kinds[0]) for part in known), fresh]))
-        except pa.ArrowException as error:
-            raise InputError(f"column '{self.label}' has more than 2 GiB of text; use shorter ids.") from error
-        self._merged.append(np.asarray(pc.index_in(fresh, value_set=self._ids), dtype=np.int32))
-        self._waiting = []
+        every = pa.chunked_array([part.cast(kinds[0]) for part in self._parts], kinds[0])
+        ids = pc.unique(every)
+        return ids, pc.index_in(every, value_set=ids).to_numpy().astype(np.int32, copy=False)
 
     def encode(
         self, codes: Codes, column: str, given: Any = None, recorded: pa.Array | None = None, *,
