@@ -33,34 +33,32 @@ def find_files(path: str | os.PathLike[str]) -> list[Path]:
         raise InputError(f"a path to a file, a glob or a folder is needed, got {path!r}.")
     check_local(path)
     text = os.fsdecode(path)
+    if os.path.isfile(text):
+        return [Path(text)]
     folder = Path(text) if os.path.isdir(text) else None
     try:
-        if os.path.exists(text) and folder is None:
-            if not os.path.isfile(text):
-                raise InputError(f"'{text}' is not a regular file; copy it to one first.")
-            return [Path(text)]
         every = sorted(map(Path, glob.glob(text, recursive=True)) if folder is None else folder.rglob("*"))
+        found = [file for file in every if file.is_file() and (folder is None or known_kind(file))]
     except (OSError, ValueError) as error:
         raise InputError(f"'{text}' cannot be read: {reason(error)}.") from error
     files = []
-    for file in every:
-        *folders, name = (file.name,) if folder is None else file.relative_to(folder).parts
-        if not file.is_file() or any(part.startswith((".", "_")) for part in (*folders, name)):
+    for file in found:
+        parts = (file.name,) if folder is None else file.relative_to(folder).parts
+        if any(part.startswith((".", "_")) for part in parts):
             continue
-        if folder is None or known_kind(file):
-            files.append(file)
-            if column := next((part for part in folders if "=" in part), None):
-                raise InputError(
-                    f"'{text}' is partitioned: the folder name '{column}' is the value of a column; "
-                    "write the column into the files first."
-                )
+        if column := next((part for part in parts[:-1] if "=" in part), None):
+            raise InputError(
+                f"'{text}' is partitioned: the folder name '{column}' is the value of a column; "
+                "write the column into the files first."
+            )
+        files.append(file)
     if not files:
-        empty = (
-            f"the file '{text}' does not exist."
-            if folder is None
-            else f"the folder '{text}' contains no .parquet or .csv file."
+        if folder is not None:
+            raise InputError(f"the folder '{text}' contains no .parquet or .csv file.")
+        what = (
+            f"'{text}' is not a regular file; copy it to one first" if every else f"the file '{text}' does not exist"
         )
-        raise InputError(empty)
+        raise InputError(f"{what}.")
     return files
 
 
@@ -140,12 +138,10 @@ def check_target(path: str | os.PathLike[str]) -> Path:
         has_parent, is_other = target.parent.is_dir(), target.exists() and not target.is_file()
     except (TypeError, ValueError, OSError, RuntimeError) as error:  # RuntimeError: links in a circle
         raise InputError(f"{path!r} cannot be written: {reason(error)}.") from error
-    if is_other:
-        raise InputError(
-            f"'{path}' is {'a folder' if target.is_dir() else 'not a regular file'}; name a file to write."
-        )
-    if not has_parent:
-        raise InputError(f"the folder '{target.parent}' does not exist; create it first.")
+    if is_other or not has_parent:
+        what = "a folder" if target.is_dir() else "not a regular file"
+        missing = f"the folder '{target.parent}' does not exist; create it first."
+        raise InputError(f"'{path}' is {what}; name a file to write." if is_other else missing)
     return target
 
 
