@@ -4,7 +4,6 @@
     python benchmarks/quality.py lowrank      # low-rank worlds, in percent of the best factor learner
     python benchmarks/quality.py cold         # a tenth of users and items without rows: features against none
     python benchmarks/quality.py calibration  # do scores and deviations mean what they say, by simulation
-    python benchmarks/quality.py clusters     # product original, a development draw: which clusters of items
     python benchmarks/quality.py time         # CPU seconds of one fit, with and without the choice of prior
     python benchmarks/quality.py rows         # seconds and memory on a log with 50 million rows
 
@@ -34,10 +33,6 @@ sys.path[:0] = [str(Path(__file__).parent.parent / "src"), str(Path(__file__).pa
 import taurank as tr  # noqa: E402
 from features import benchmark_cold, benchmark_journey, featured_world, split, to_markdown  # noqa: E402
 from taurank.data.ids import Catalog, Ids  # noqa: E402
-from taurank.learners.empirical_bayes.choice import STRENGTHS  # noqa: E402
-from taurank.learners.empirical_bayes.counted import SHAPES, CountPrior  # noqa: E402
-from taurank.learners.empirical_bayes.prior import Setting, hold_out  # noqa: E402
-from taurank.learners.pairs import count  # noqa: E402
 from taurank_paper import limits  # noqa: E402
 
 METRICS = ("CP@10", "CP@100", "CDCG")
@@ -52,7 +47,7 @@ VARIANTS = ("with P", "without P", "misspecified P")
 def main() -> None:
     parts = {
         "dunnhumby": dunnhumby, "lowrank": low_rank, "cold": cold, "calibration": calibration,
-        "clusters": clusters, "time": fit_time, "rows": rows,
+        "time": fit_time, "rows": rows,
     }  # fmt: skip
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("part", choices=parts)
@@ -162,24 +157,6 @@ def _calibrated(n_users: int, n_items: int, prior: str, seed: int, threads: int)
     return np.polyfit(score.ravel(), effect.ravel(), 1)[0], float((((effect - score) / deviation) ** 2).mean())
 
 
-def clusters(options: argparse.Namespace) -> None:
-    """Clusterings of items and their strengths: percent of "ten weeks", held-out log-likelihood."""
-    world = tr.dunnhumby.world(items="product")
-    log, truth = world.sample(10, DEVELOPMENT[0]).log, world.sample(10, DEVELOPMENT[1]).truth
-    limit = measured(limits.ten_weeks_scores(world, log, options.threads), truth)
-    held_out, pairs = hold_out(log), count(log)
-    for shapes in (SHAPES, SHAPES[-1:], ((2, 4), (3, 3), (2, 6)), ((6, 12), (8, 8), (10, 10))):
-        print(" and ".join(f"{shared} × {rate}" for shared, rate in shapes))
-        for strength in STRENGTHS:
-            prior = CountPrior(Setting("item", strength), options.threads, shapes)
-            likelihood = prior.fit(held_out.pairs).log_likelihood(held_out) * log.n_users * log.n_items
-            fitted = prior.fit(pairs)
-            scores = np.tile(fitted.absent[:, 0] - fitted.absent[:, 1], (log.n_users, 1))
-            scores[pairs.user, pairs.item] = fitted.pair_effects()[0]
-            label = f"strength {strength:g}"
-            print_row("", DEVELOPMENT[0], label, measured(scores, truth), limit, f"{likelihood:12.0f}")
-
-
 def fit_time(options: argparse.Namespace) -> None:
     small = tr.World.synthetic(100, 20, 0).sample(3, 0).log
     for name, world in dunnhumby_worlds(options.items):
@@ -256,9 +233,7 @@ def measured(ranker: object, truth: tr.Gains) -> dict[str, float]:
 
 def chosen(learner: tr.EmpiricalBayes) -> str:
     best = learner.setting_
-    return f"{best.prior}, strength {best.strength:g}" + (
-        f", rank {best.rank}" if best.rank else f", {best.steps} steps"
-    )
+    return f"{best.prior}, strength {best.strength:g}" + (f", rank {best.rank}" if best.rank else "")
 
 
 def print_row(

@@ -12,29 +12,30 @@ import pytest
 from scipy.special import comb
 
 from taurank import CountingBayes, EmpiricalBayes, InputError, Log, Popular, World, load
-from taurank.learners.empirical_bayes.choice import make_prior
-from taurank.learners.empirical_bayes.counted import CountPrior, item_rates
-from taurank.learners.empirical_bayes.covariates import NOTHING_KNOWN
+from taurank.learners.empirical_bayes.choice import HeldOut, Setting, fit_prior, log_likelihood
+from taurank.learners.empirical_bayes.counted import CountPrior, Groups, item_rates, paired_rates
 from taurank.learners.empirical_bayes.grid import (
     Base,
     Patterns,
     fit_priors,
     fit_shapes,
     make_grid,
-    make_rates,
     posteriors,
     tilt,
 )
-from taurank.learners.empirical_bayes.groups import GROUPS, by_propensity
-from taurank.learners.empirical_bayes.link import level
-from taurank.learners.empirical_bayes.prior import NOT_HELD_OUT, Setting, hold_out
-from taurank.learners.empirical_bayes.rates import paired_rates
-from taurank.learners.empirical_bayes.taste import RIDGE, TastePrior, gamma_posterior, learn_taste
-from taurank.learners.pairs import count, without_cold
+from taurank.learners.empirical_bayes.taste import (
+    NOTHING_KNOWN,
+    RIDGE,
+    TastePrior,
+    fit_taste,
+    gamma_posterior,
+    level,
+)
+from taurank.learners.pairs import count
 
 Floats = npt.NDArray[np.float64]
-RATES = make_rates(6, 0.01, 0.9)
-GRID = make_grid(RATES)
+GRID = make_grid(6, 0.01, 0.9)
+RATES = GRID.rates
 FIXED = [("item", None), ("exposure", None), ("propensity", None), ("taste", 3)]
 
 
@@ -76,7 +77,7 @@ def all_scores(learner: EmpiricalBayes, n_users: int) -> npt.NDArray[np.float32]
 
 @pytest.mark.parametrize("without_last", [False, True])
 def test_counts_of_every_pair_row_by_row(low_rank_log: Log, without_last: bool) -> None:
-    pairs = hold_out(low_rank_log).pairs if without_last else count(low_rank_log, propensity=True)
+    pairs = HeldOut.of(low_rank_log).pairs if without_last else count(low_rank_log, propensity=True)
     expected: dict[tuple[int, int], list[Any]] = {}
     log, held, only = low_rank_log, {}, {}
     assert log.propensity is not None
@@ -92,34 +93,21 @@ def test_counts_of_every_pair_row_by_row(low_rank_log: Log, without_last: bool) 
     for k, column in enumerate((pairs.rows, pairs.treated, pairs.treated_positives, pairs.control_positives)):
         assert column.tolist() == [expected[key][k] for key in keys]
     if without_last:
-        assert hold_out(low_rank_log).held.tolist() == [held.get(key, 0) for key in keys]
+        assert HeldOut.of(low_rank_log).held.tolist() == [held.get(key, 0) for key in keys]
     means = [expected[key][4] / expected[key][0] if expected[key][0] else only[key] for key in keys]
     assert pairs.propensity == pytest.approx(means, rel=1e-5)
 
 
-def test_one_time_holds_out_a_fifth_of_the_pairs() -> None:
-    log = World.synthetic(200, 50, 0).sample(1, 1).log
-    held_out = hold_out(log)
-    pairs = held_out.pairs
-    assert np.mean(~pairs.seen) == pytest.approx(0.2, abs=0.03)
-    assert np.isin(held_out.held[~pairs.seen], (1, 2, 3)).all()
-    assert (held_out.held[pairs.seen] == NOT_HELD_OUT).all()  # they are learned from, so they do not decide
-    assert held_out.share == pytest.approx(0.2)
-    seen, absent = pairs.by_item(pairs.rows), 200 - np.bincount(pairs.item, minlength=50)
-    assert pairs.item_cells == pytest.approx(seen + 0.8 * absent)
-    assert pairs.user_cells.sum() == pytest.approx(pairs.item_cells.sum())
-
-
-def test_one_time_with_items_that_everybody_is_shown() -> None:
-    """Of whose pairs the fold that is held out can have less than a fifth."""
+def test_one_time_tells_nothing_about_the_choice() -> None:
+    """Some items are shown to everybody; groups by propensity, or by exposure without them."""
     rng = np.random.default_rng(0)
     rates = rng.uniform(0.05, 0.3, (60, 20))
     propensity = np.tile(np.repeat([0.9999, 0.2], 10), (60, 1))
     log = World(rates, 0.5 * rates, propensity, np.arange(60), np.arange(20)).sample(1, random_state=1).log
-    assert np.isfinite(all_scores(EmpiricalBayes(threads=1, rank=2).fit(log), 60)).all()
-    with_new_users = Log.from_frame(log.to_frame(), users=range(120), items=range(20), times=range(1))
-    pairs = without_cold(hold_out(with_new_users).pairs, users=True, items=False)
-    assert (pairs.item_cells >= pairs.by_item(pairs.treated)).all()
+    for one, prior in ((log, "propensity"), (replace(log, propensity=None), "exposure")):
+        learner = EmpiricalBayes(threads=1).fit(one)
+        assert (learner.setting_.prior, learner.settings_) == (prior, {})
+        assert np.isfinite(all_scores(learner, 60)).all()
 
 
 def test_absent_pairs_are_spread_over_propensities_without_bias() -> None:
@@ -129,7 +117,7 @@ def test_absent_pairs_are_spread_over_propensities_without_bias() -> None:
     propensity = np.where(rng.random((n_users, n_items)) < 0.5, 0.03, 0.3)
     rates = np.full((n_users, n_items), 1e-7)
     world = World(rates, rates, propensity, np.arange(n_users), np.arange(n_items))
-    groups = by_propensity(count(world.sample(5, 1).log, propensity=True))
+    groups = Groups.of(count(world.sample(5, 1).log, propensity=True), "propensity")
     missed = {0.03: 2000 * 0.97**5, 0.3: 2000 * 0.7**5}
     assert groups.absent[:, 1] == pytest.approx(missed[0.03], rel=0.1)
     assert groups.absent[:, 3] == pytest.approx(missed[0.3], rel=0.1)
@@ -141,7 +129,8 @@ def test_absent_pairs_are_spread_over_propensities_without_bias() -> None:
 def some_patterns(seed: int = 0, times: int = 4) -> Patterns:
     rng = np.random.default_rng(seed)
     every = [(n, y, times - n, c) for n in range(times + 1) for y in range(n + 1) for c in range(times - n + 1)]
-    return Patterns(np.array([0, len(every)]), np.array(every, np.int32).T.copy(), rng.exponential(10.0, len(every)))
+    counts = np.array(every, np.int32).T.copy()
+    return Patterns.of(np.array([0, len(every)]), counts, rng.exponential(10.0, len(every)), RATES)
 
 
 def base_of(start: Floats, means: Floats, pull: float) -> Base:
@@ -211,7 +200,7 @@ def test_posterior_moments_are_sums_over_the_grid() -> None:
 @pytest.mark.parametrize("goal", [(0.05, 0.02), (0.6, 0.1), (0.3, 0.7)])
 def test_a_tilted_prior_has_the_means_it_was_given(goal: tuple[float, float], saturation: float) -> None:
     parent = np.random.default_rng(3).dirichlet(np.ones(36)).reshape(6, 6)
-    tilted = tilt(parent, make_grid(RATES, saturation), np.array(goal), np.zeros(2))
+    tilted = tilt(parent, make_grid(6, 0.01, 0.9, saturation), np.array(goal), np.zeros(2))
     assert means_of(tilted) == pytest.approx(goal, rel=1e-5)
     change = np.log(tilted / parent)  # additive in k and j: the dependence between the arms is the parent's
     assert change - change[:1] - change[:, :1] + change[0, 0] == pytest.approx(np.zeros((6, 6)), abs=1e-9)
@@ -227,7 +216,7 @@ def means_of(prior: Floats) -> tuple[float, float]:
 def test_unreachable_means_give_a_prior_all_the_same() -> None:
     parent = np.full((6, 6), 1e-12)
     parent[0, 0] = 1.0
-    tilted = tilt(parent, make_grid(RATES, 0.1), np.array([0.9, 1e-9]), np.zeros(2))
+    tilted = tilt(parent, make_grid(6, 0.01, 0.9, 0.1), np.array([0.9, 1e-9]), np.zeros(2))
     assert np.isfinite(tilted).all()
     assert tilted.sum() == pytest.approx(1.0)
 
@@ -247,9 +236,9 @@ def test_units_of_a_shape_expect_after_the_counts_what_they_expected_before() ->
     counts, truth = some_patterns(times=6).counts, rng.dirichlet(np.ones(36)).reshape(6, 6)
     n, y, m, c = counts
     number = comb(n, y) * comb(m, c)  # of sequences with these counts
-    likelihood = dense_likelihood(Patterns(np.array([0, counts.shape[1]]), counts, number), RATES)
+    likelihood = dense_likelihood(Patterns.of(np.array([0, counts.shape[1]]), counts, number, RATES), RATES)
     weights = [1000 * number * (likelihood * tilt(truth, GRID, mean, np.zeros(2))).sum((1, 2)) for mean in means]
-    patterns = Patterns(np.arange(3) * len(number), np.hstack((counts, counts)), np.concatenate(weights))
+    patterns = Patterns.of(np.arange(3) * len(number), np.hstack((counts, counts)), np.concatenate(weights), RATES)
     start = np.full((1, 6, 6), 1 / 36)
     (shape,) = fit_shapes(patterns, start, np.zeros(2, np.int64), means, 1e-6, GRID)
     before, after = np.zeros((6, 6)), np.zeros((6, 6))
@@ -291,7 +280,8 @@ def test_rates_of_hardly_any_data_are_finite(units: int) -> None:
 
 def test_leaving_a_pair_out_equals_a_fit_without_its_counts(low_rank_log: Log) -> None:
     pairs = count(low_rank_log)
-    taste, left_out = learn_taste(pairs, item_rates(pairs), 3, 1)
+    prior = fit_taste(pairs, 3, 1.0)
+    taste, left_out = prior.taste, prior.left_out
     means, items = taste.means, taste.items
     for pair in range(0, len(pairs.item), len(pairs.item) // 8):
         user = pairs.user[pair]
@@ -341,11 +331,12 @@ def test_rates_are_independent_where_everything_is_treated() -> None:
     pairs = count(
         World(world.treated_rate, world.control_rate, propensity, *map(np.arange, (400, 40))).sample(8, 1).log
     )
-    groups, prior = GROUPS["exposure"](pairs), CountPrior(Setting("exposure", 3.0)).fit(pairs)
-    segments, always = prior.fitted, groups.number - 1
+    groups = Groups.of(pairs, "exposure")
+    segments = CountPrior.fit(pairs, groups, item_rates(pairs), 3.0)
+    always = groups.absent.shape[1] - 1
     assert np.flatnonzero(segments.independent.reshape(40, -1)[0]).tolist() == [always]
     for priors, parent in segments.clusterings:
-        for group in range(groups.number):
+        for group in range(always + 1):
             phi = priors[parent.reshape(40, -1)[0, group]]
             apart = np.abs(phi - np.outer(phi.sum(1), phi.sum(0))).max()
             assert (apart < 1e-9) == (group == always)
@@ -367,65 +358,28 @@ def test_scores_and_deviations_are_calibrated(world: World, log: Log, prior: str
 
 def test_the_held_out_likelihood_is_a_sum_over_all_cells(low_rank_log: Log) -> None:
     """Cell by cell, for a prior of counts and for taste."""
-    held_out = hold_out(low_rank_log)
+    held_out = HeldOut.of(low_rank_log)
     pairs = held_out.pairs
     shape = (pairs.n_users, pairs.n_items)
     held = np.zeros(shape, np.int8)
     held[pairs.user, pairs.item] = held_out.held
     for setting in (Setting("exposure", 10.0), Setting("taste", 3.0, rank=3)):
-        prior = make_prior(setting).fit(pairs, NOTHING_KNOWN)
+        prior = fit_prior(setting, pairs, NOTHING_KNOWN)
         treated, control = np.empty(shape), np.empty(shape)
         if isinstance(prior, TastePrior):
             taste = prior.taste
-            assert taste is not None
             for arm, (rate, trials) in enumerate(((treated, 0), (control, pairs.times))):
                 mean = taste.means[:, arm] * level(taste.link[arm], taste.users @ taste.items[:, arm].T)
                 rate[:] = gamma_posterior(0.0, trials, mean, 3.0)[0]
-            moments = prior.moments(slice(None), 3.0)
+            moments = prior.moments(slice(None))
         else:
             assert isinstance(prior, CountPrior)
             treated[:], control[:] = prior.absent[:, 0], prior.absent[:, 1]
-            own = prior.moments[prior.fitted.pair_entry]
+            own = prior.moments[prior.pair_entry]
             moments = np.where(pairs.seen[:, None], own, prior.absent[pairs.item])
         treated[pairs.user, pairs.item], control[pairs.user, pairs.item] = moments[:, 0], moments[:, 1]
         cells = np.choose(held, [1 - control, 1 - treated, treated, control])
-        assert prior.log_likelihood(held_out) == pytest.approx(np.log(cells).mean(), rel=1e-9)
-
-
-@pytest.mark.parametrize("prior", ["item", "propensity", "taste"])
-def test_after_one_time_pairs_are_predicted_without_counts_of_their_own(prior: str) -> None:
-    """Cell by cell, from the means alone; the strength, which one trial per pair cannot tell, makes no difference."""
-    held_out = hold_out(World.synthetic(120, 30, 3, rank=2).sample(1, random_state=4).log)
-    pairs = held_out.pairs
-    fitted = make_prior(Setting(prior, 3.0, rank=3)).fit(pairs, NOTHING_KNOWN)
-    shape = (pairs.n_users, pairs.n_items)
-    treated, control = np.empty(shape), np.empty(shape)
-    if isinstance(fitted, TastePrior):
-        taste = fitted.taste
-        assert taste is not None
-        for arm, rate in enumerate((treated, control)):
-            rate[:] = taste.means[:, arm] * level(taste.link[arm], taste.users @ taste.items[:, arm].T)
-            rate[pairs.user, pairs.item] = taste.means[pairs.item, arm] * level(
-                taste.link[arm], fitted.left_out[:, arm]
-            )
-    else:
-        assert isinstance(fitted, CountPrior)
-        segments = fitted.fitted
-        means = segments.means.reshape(pairs.n_items, -1, 2)
-        treated[:], control[:] = np.einsum("ig,iga->ai", segments.absent_share, means)[:, None]
-        of_pair = GROUPS[prior](pairs).of_pair
-        treated[pairs.user, pairs.item], control[pairs.user, pairs.item] = means[pairs.item, of_pair].T
-    treated, control = np.minimum(treated, 0.999), np.minimum(control, 0.999)
-    likelihood = np.stack((1 - control, 1 - treated, treated, control))
-    held = np.zeros(shape, np.int8)
-    held[pairs.user, pairs.item] = held_out.held
-    weight = np.full(shape, held_out.share)  # a fifth of the absent pairs, nobody knows which
-    weight[pairs.user, pairs.item] = held_out.held != NOT_HELD_OUT
-    value = np.take_along_axis(likelihood, (held % NOT_HELD_OUT)[None], 0)[0]
-    expected = (weight * np.log(value)).sum() / weight.sum()
-    for strength in (0.3, 30.0):
-        stronger = replace(fitted, setting=Setting(prior, strength, rank=3))
-        assert stronger.log_likelihood(held_out) == pytest.approx(expected, rel=1e-9)
+        assert log_likelihood(prior, held_out) == pytest.approx(np.log(cells).mean(), rel=1e-9)
 
 
 def test_taste_is_chosen_where_there_is_some_and_only_there(log: Log) -> None:

@@ -14,10 +14,8 @@ from scipy.sparse import csr_array
 from scipy.special import expit
 
 from taurank import EmpiricalBayes, Features, InputError, Log, Popular, World, load
-from taurank.learners.empirical_bayes.counted import item_rates
-from taurank.learners.empirical_bayes.covariates import Covariates, VectorMap
-from taurank.learners.empirical_bayes.rates import paired_rates
-from taurank.learners.empirical_bayes.taste import Taste, learn_taste
+from taurank.learners.empirical_bayes.counted import paired_rates
+from taurank.learners.empirical_bayes.taste import Covariates, Taste, VectorMap, fit_taste
 from taurank.learners.pairs import count, without_cold
 
 N_USERS, N_ITEMS = 400, 80
@@ -148,7 +146,7 @@ def test_rates_are_shrunk_toward_the_regression_on_features() -> None:
 def test_the_vectors_of_cold_users_are_a_ridge_regression(world: Any, log: Log) -> None:
     covariates = Covariates.of(world[1], log.users, log.items)
     pairs = covariates.warm(count(log))
-    taste, _ = learn_taste(pairs, item_rates(pairs, covariates.items), 4, 1, covariates)
+    taste = fit_taste(pairs, 4, 1.0, 1, covariates).taste
     x, e = covariates.users.toarray(), np.eye(4)[0]
     n = pairs.bought_by_user()
     weight = n / (n + n[n > 0].mean())

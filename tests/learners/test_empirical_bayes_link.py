@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 from scipy.optimize import minimize
 
 from taurank import Log, World
-from taurank.learners.empirical_bayes import link as links
-from taurank.learners.empirical_bayes.counted import item_rates
-from taurank.learners.empirical_bayes.taste import Taste, learn_taste
+from taurank.learners.empirical_bayes import taste as links
+from taurank.learners.empirical_bayes.taste import Taste, fit_taste
 from taurank.learners.pairs import Pairs, count
 
 Floats = npt.NDArray[np.float64]
@@ -32,7 +31,8 @@ def pairs(log: Log) -> Pairs:
 
 @pytest.fixture(scope="module")
 def learned(pairs: Pairs) -> tuple[Taste, Floats]:
-    return learn_taste(pairs, item_rates(pairs), 3, 1)  # type: ignore[return-value]
+    prior = fit_taste(pairs, 3, 1.0)
+    return prior.taste, prior.left_out
 
 
 def every_pair(log: Log, pairs: Pairs, learned: tuple[Taste, Floats], arm: int) -> tuple[Floats, Floats, Floats]:
@@ -76,7 +76,7 @@ def test_a_sample_of_users_stands_for_all(pairs: Pairs, learned: Any, monkeypatc
 
 def test_without_purchases_the_link_is_straight() -> None:
     assert links._regress(np.zeros((3, 65))) == pytest.approx([0.0, 1.0, 0.0])
-    assert links.level(links.STRAIGHT[0], np.array([-1.0, 0.5, 3.0])) == pytest.approx([0.02, 0.5, 3.0])
+    assert links.level(links.STRAIGHT, np.array([-1.0, 0.5, 3.0])) == pytest.approx([0.02, 0.5, 3.0])
 
 
 coefficient = st.floats(-3.0, 3.0)

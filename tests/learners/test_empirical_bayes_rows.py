@@ -11,16 +11,13 @@ import numpy.typing as npt
 import pandas as pd
 import pytest
 
-import taurank.learners.empirical_bayes.counted as counted_module
 import taurank.learners.empirical_bayes.learner as learner_module
 from taurank import EmpiricalBayes, Features, InputError, Log, World, load
 from taurank.data.eligibility import Eligibility
-from taurank.learners.empirical_bayes.choice import make_prior
+from taurank.learners.empirical_bayes.choice import NOT_HELD_OUT, HeldOut, Setting, fit_prior, log_likelihood
 from taurank.learners.empirical_bayes.counted import CountPrior
-from taurank.learners.empirical_bayes.covariates import NOTHING_KNOWN
-from taurank.learners.empirical_bayes.grid import Base, Patterns, make_grid, make_rates, posteriors
-from taurank.learners.empirical_bayes.groups import by_exposure
-from taurank.learners.empirical_bayes.prior import NOT_HELD_OUT, Setting, hold_out
+from taurank.learners.empirical_bayes.grid import Base, Patterns, make_grid, posteriors
+from taurank.learners.empirical_bayes.taste import NOTHING_KNOWN
 from taurank.learners.pairs import added, count
 
 PRIORS: list[tuple[str, int | None]] = [("item", None), ("exposure", None), ("propensity", None), ("taste", 3)]
@@ -70,7 +67,7 @@ def dense_chances(log: Log) -> npt.NDArray[np.bool_]:
 def test_chances_are_the_eligible_cells(log: Log, listed: bool) -> None:
     some = eligible_log(log, listed)
     chances = dense_chances(some)
-    held_out = hold_out(some)
+    held_out = HeldOut.of(some)
     for pairs, cells in ((count(some), chances), (held_out.pairs, chances[:, :, :-1])):
         assert pairs.chances.tolist() == cells.sum(2)[pairs.user, pairs.item].tolist()
         assert pairs.item_cells == pytest.approx(cells.sum((0, 2)))
@@ -107,14 +104,14 @@ def test_cells_that_are_not_eligible_are_not_chances(world: World) -> None:
 @pytest.mark.parametrize("setting", [Setting("exposure", 10.0), Setting("taste", 3.0, rank=3)])
 def test_only_eligible_cells_of_the_last_time_decide(log: Log, setting: Setting) -> None:
     some = eligible_log(log, listed=False)
-    held_out = hold_out(some)
+    held_out = HeldOut.of(some)
     pairs = held_out.pairs
-    prior = make_prior(setting).fit(pairs, NOTHING_KNOWN)
-    listed = prior.log_likelihood(hold_out(eligible_log(log, listed=True)))
-    assert prior.log_likelihood(held_out) == pytest.approx(listed, rel=1e-9)
+    prior = fit_prior(setting, pairs, NOTHING_KNOWN)
+    listed = log_likelihood(prior, HeldOut.of(eligible_log(log, listed=True)))
+    assert log_likelihood(prior, held_out) == pytest.approx(listed, rel=1e-9)
     if not isinstance(prior, CountPrior):
         return
-    of_pair = prior.moments[prior.fitted.pair_entry]
+    of_pair = prior.moments[prior.pair_entry]
     total, cells = 0.0, 0
     own = {(u, i): n for n, (u, i) in enumerate(zip(pairs.user, pairs.item, strict=True))}
     for u, i in np.argwhere(dense_chances(some)[:, :, -1]):
@@ -220,32 +217,22 @@ def test_every_nth_user_of_a_large_log_decides(log: Log, monkeypatch: pytest.Mon
     assert model.counts_.n_users == log.n_users  # all users are fitted
 
 
-def test_counts_are_numbered_alike_with_and_without_a_table(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    pairs = count(log)
-    by_table = counted_module._patterns(pairs, by_exposure(pairs))
-    monkeypatch.setattr(counted_module, "MAX_CODES", 0)
-    sorted_ = counted_module._patterns(pairs, by_exposure(pairs))
-    assert (by_table[0].counts == sorted_[0].counts).all()
-    assert by_table[0].weight == pytest.approx(sorted_[0].weight)
-    assert (by_table[1] == sorted_[1]).all()
-    assert (by_table[2] == sorted_[2]).all()
-
-
 # calibration
 
 
 def test_posteriors_under_a_known_prior_are_calibrated() -> None:
     """Rates drawn from the prior: E[effect | score] is the score, and (effect − score) / deviation has variance 1."""
-    rng, rates, n = np.random.default_rng(0), make_rates(8, 0.02, 0.7), 40_000
+    rng, grid, n = np.random.default_rng(0), make_grid(8, 0.02, 0.7), 40_000
+    rates = grid.rates
     prior = rng.dirichlet(np.full(64, 0.3)).reshape(8, 8)
     cell = rng.choice(64, n, p=prior.ravel())
     treated, control = rates[cell // 8], rates[cell % 8]
     trials = rng.integers(0, 9, n)
     table = np.stack((trials, rng.binomial(trials, treated), 8 - trials, rng.binomial(8 - trials, control)))
-    patterns = Patterns(np.array([0, n]), table.astype(np.int32), np.zeros(n))
+    patterns = Patterns.of(np.array([0, n]), table.astype(np.int32), np.zeros(n), rates)
     means = np.array([[prior.sum(1) @ rates, prior.sum(0) @ rates]])
     base = Base(prior[None], np.zeros(1, np.int64), means, 1.0, np.zeros(1, np.bool_))
-    moments = posteriors(patterns, base, 0, make_grid(rates))
+    moments = posteriors(patterns, base, 0, grid)
     score, effect = moments[:, 0] - moments[:, 1], treated - control
     deviation = np.sqrt(moments[:, 2] - score**2)
     assert_calibrated(score, deviation, effect)
@@ -278,12 +265,3 @@ def test_learned_scores_are_calibrated_in_worlds_drawn_from_the_prior(prior: str
         results[-1].append((treated - control).ravel())
     score, deviation, effect = (np.concatenate(column) for column in zip(*results, strict=True))
     assert_calibrated(score, deviation, effect, allowed)
-
-
-def test_the_columns_of_a_frame_name_the_counts(log: Log) -> None:
-    """The stored counts are those of the rows."""
-    model, frame = learner("item", None).fit(log), log.to_frame()
-    expected = frame.groupby(["user_id", "item_id"])["treated"].agg(["size", "sum"])
-    assert isinstance(frame, pd.DataFrame)
-    assert model.counts_.rows.tolist() == expected["size"].tolist()
-    assert model.counts_.treated.tolist() == expected["sum"].tolist()

@@ -2,151 +2,176 @@
 
     all pairs  ─►  clusters of items × groups  ─►  segments
 
-Each level's prior is its parent's, tilted to the level's own means and moved by its own pairs.
+Each level's prior is its parent's, tilted to the level's own means and moved by its own pairs. What is known of a
+pair besides its outcomes, how often it was recommended or with which propensity, enters as its group. Absent pairs
+have groups, too; how many of an item's are in each group is estimated here, so that they need no rows.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
-from taurank._arrays import row_order
-from taurank._jit import compiled
-from taurank._types import Codes, Floats, Floats32, Longs, Mask
-from taurank.learners.empirical_bayes.covariates import NOTHING_KNOWN, Covariates
-from taurank.learners.empirical_bayes.grid import (
-    Base,
-    Grid,
-    Patterns,
-    fit_priors,
-    fit_shapes,
-    make_grid,
-    make_rates,
-    posteriors,
-)
-from taurank.learners.empirical_bayes.groups import GROUPS, Groups
-from taurank.learners.empirical_bayes.prior import Prior, Setting, effect
-from taurank.learners.empirical_bayes.rates import paired_rates
-from taurank.learners.pairs import COUNTS, Pairs, beside, distinct
+from taurank._types import Bits, Codes, Floats, Floats32, Longs, Mask
+from taurank.learners.empirical_bayes.grid import Base, Grid, Patterns, fit_priors, fit_shapes, make_grid, posteriors
+from taurank.learners.features import Ridge
+from taurank.learners.pairs import COUNTS, Pairs, beside
 
 Shapes = tuple[tuple[int, int], ...]
 # of clusterings: quantiles of treated share × quantiles of control rate
 SHAPES: Shapes = ((2, 6), (3, 5), (4, 4))
-RATES = make_rates(24, 1e-4, 0.98)
-MOST = 0.999  # of a rate
+EDGES = {
+    "item": (),
+    "exposure": (0.0, 0.1, 0.35, 0.65, 0.9999),
+    "propensity": (0.01, 0.05, 0.2, 0.6, 0.99),
+}  # of groups
+GRID = make_grid(24, 1e-4, 0.98)
+# of one group: a popular item has more buyers, and these do not buy at other rates than elsewhere
+SATURATING = make_grid(24, 1e-4, 0.98, saturation=0.1)
+MAX_RATE = 0.999
+BLOCK = 2**20  # pairs at a time, so that a large log needs no further arrays of its size
+STEPS = 3  # of EM on a segment's own pairs: stopping early is a second way to stay near its cluster
 PAIRS_PER_CLUSTER = 20_000  # fewer clusters, and a stronger pull, where pairs are too few for own distributions
 CLUSTER_STEPS = 300
 CLUSTER_PULL = 30.0
-SATURATION = 0.1  # a popular item has more buyers, and these do not buy at other rates than elsewhere
+RATE_STEPS = 60
 FEW_CONTROLS = 0.01  # of the trials of a group
 SAME_MEAN = 0.25  # of the logarithms of means: segments that differ by less share a tilt where shapes are fitted
-MAX_CODES = 2**24  # of counts that are numbered by a table instead of sorting
 
 
 @dataclass(frozen=True)
-class CountPrior(Prior):
-    """The prior of the item, or of the item's pairs in the same group; ``strength`` is the pull to the cluster.
+class Groups:
+    """The group of every pair that has rows, and the number of absent pairs, items × groups."""
+
+    of_pair: Bits
+    absent: Floats
+
+    @classmethod
+    def of(cls, pairs: Pairs, prior: str) -> Groups:
+        """By the share of times at which a pair was treated ("exposure"), or by its mean propensity.
+
+        Absent pairs were never treated. A pair of propensity P is absent with probability q = (1 − P)^T, if nothing
+        happens to it, so each pair seen stands for q / (1 − q) that were not.
+        """
+        number = len(EDGES[prior]) + 1
+        of_pair, absent = np.empty(len(pairs.item), np.int8), np.zeros(pairs.n_items * number)
+        for part in blocks(len(of_pair)):
+            if prior == "propensity":
+                assert pairs.propensity is not None
+                known: Any = pairs.propensity[part]
+            else:
+                known = pairs.treated[part] / np.maximum(1, pairs.chances[part])
+            of_pair[part] = np.searchsorted(EDGES[prior], known)
+            if prior == "propensity":
+                missed = (1.0 - known.astype(np.float64)) ** pairs.chances[part]
+                unseen = np.where(pairs.rows[part] > 0, missed / np.maximum(1 - missed, 1e-6), 0.0)
+                absent += np.bincount(pairs.item[part] * number + of_pair[part], unseen, len(absent))
+        shares = absent.reshape(-1, number)
+        shares[shares.sum(1) == 0, 0] = 1.0
+        return cls(of_pair, shares / shares.sum(1, keepdims=True) * pairs.absent()[:, None])
+
+
+@dataclass(frozen=True)
+class CountPrior:
+    """The prior of an item's pairs in the same group; ``strength`` is the pull to the cluster.
 
     Where one cluster ends and the next begins is arbitrary, so there are several clusterings; posteriors are averaged
-    over them.
+    over them. Everything but ``strength`` and what follows from it is the same for all strengths.
     """
 
-    shapes: Shapes = SHAPES
-    segments: Segments | None = None
+    strength: float
+    threads: int | None
+    pairs: Pairs
+    of_pair: Bits
+    patterns: Patterns
+    pair_entry: Codes
+    absent_entry: Codes  # items · groups
+    absent_share: Floats  # items × groups
+    means: Floats
+    independent: Mask  # of each segment: whether the two rates of a pair are
+    grid: Grid
+    clusterings: tuple[tuple[Floats, Longs], ...]  # the priors of the clusters, and which is each segment's
 
-    def fit(self, pairs: Pairs, covariates: Covariates = NOTHING_KNOWN) -> CountPrior:
-        groups, item_rate = GROUPS[self.setting.prior](pairs), item_rates(pairs, covariates.items)
-        return replace(self, segments=segment(pairs, groups, item_rate, self.threads, self.shapes))
+    @classmethod
+    def fit(
+        cls, pairs: Pairs, groups: Groups, item_rate: Floats, strength: float, threads: int | None = 1,
+        shapes: Shapes = SHAPES,
+    ) -> CountPrior:  # fmt: skip
+        """``item_rate`` are the mean rates of the items, as ``item_rates`` has them."""
+        number = groups.absent.shape[1]
+        patterns, pair_entry, absent_entry = _patterns(pairs, groups)
+        item, of_group = np.divmod(np.arange(pairs.n_items * number), number)
+        sums = np.add.reduceat(patterns.counts * patterns.weight, patterns.start[:-1], axis=1).T
+        trials, positives = np.ascontiguousarray(sums[:, [0, 2]]), np.ascontiguousarray(sums[:, [1, 3]])
+        means = _segment_rates(positives, trials, item_rate[item], number)
+        share = groups.absent / np.maximum(groups.absent.sum(1, keepdims=True), 1e-300)
+        share[groups.absent.sum(1) == 0, 0] = 1.0
+        independent = _always_treated(trials, number)
+        grid = GRID if number > 1 else SATURATING
 
-    @cached_property
-    def fitted(self) -> Segments:
-        assert self.segments is not None
-        return self.segments
+        def unit_means(unit: Longs) -> Floats:
+            weight = trials.sum(1) + 1e-9
+            total = np.bincount(unit, weight) + 1e-300
+            return np.stack([np.bincount(unit, weight * arm) / total for arm in means.T], 1)
+
+        def fit_units(priors: Floats, unit: Longs, pull: float, separate: Mask) -> Floats:
+            """The priors of units of segments, which begin at one of all."""
+            base = Base(priors, np.zeros_like(unit), unit_means(unit), pull, separate)
+            return fit_priors(_merged(patterns, unit, len(separate)), base, CLUSTER_STEPS, grid, threads)
+
+        size = len(grid.rates)
+        one = fit_units(np.full((1, size, size), size**-2.0), np.zeros_like(item), 1.0, np.zeros(1, np.bool_))
+        clusterings = []
+        for shape in _affordable(shapes, pairs.users * pairs.n_items):
+            n, parent = shape[0] * shape[1] * number, _clusters(pairs, item_rate, shape)[item] * number + of_group
+            pull = CLUSTER_PULL * max(1.0, PAIRS_PER_CLUSTER * n / max(1.0, patterns.weight.sum()))
+            priors = fit_units(one, parent, pull, np.tile(independent, n // number))
+            if number == 1:  # segments of one parent with about the same means are fitted as one
+                code = np.column_stack((parent, np.rint(np.log(means) / SAME_MEAN).astype(np.int64)))
+                values, unit = np.unique(code, axis=0, return_inverse=True)
+                alike = _merged(patterns, unit.ravel(), len(values))
+                priors = fit_shapes(alike, priors, values[:, 0], unit_means(unit.ravel()), pull, grid, threads)
+            clusterings.append((priors, parent))
+        return cls(
+            strength, threads, pairs, groups.of_pair, patterns, pair_entry, absent_entry, share, means,
+            np.tile(independent, pairs.n_items), grid, tuple(clusterings),
+        )  # fmt: skip
 
     @cached_property
     def moments(self) -> Floats:
         """E[μ^T], E[μ^C] and E[(μ^T − μ^C)²] of every pattern: the mean over clusterings."""
-        segments = self.fitted
-        moments = np.zeros((len(segments.patterns.weight), 3))
-        for parents, parent in segments.clusterings:
-            base = Base(parents, parent, segments.means, self.setting.strength, segments.independent)
-            moments += posteriors(segments.patterns, base, self.setting.steps, segments.grid, self.threads)
-        return moments / len(segments.clusterings)
+        moments = np.zeros((len(self.patterns.weight), 3))
+        for parents, parent in self.clusterings:
+            base = Base(parents, parent, self.means, self.strength, self.independent)
+            moments += posteriors(self.patterns, base, STEPS, self.grid, self.threads)
+        return moments / len(self.clusterings)
 
-    @property
+    @cached_property
     def absent(self) -> Floats:
         """The moments of each item's pairs without rows."""
-        segments = self.fitted
-        by_group = self.moments[segments.absent_entry].reshape(*segments.absent_share.shape, 3)
-        return np.asarray(np.einsum("ig,igm->im", segments.absent_share, by_group))
+        by_group = self.moments[self.absent_entry].reshape(*self.absent_share.shape, 3)
+        return np.asarray(np.einsum("ig,igm->im", self.absent_share, by_group))
 
-    def pair_rates(self, part: slice, own: bool) -> Floats:
-        segments = self.fitted
-        pairs, item = segments.pairs, segments.pairs.item[part]
-        if not own:
-            unit = item * segments.absent_share.shape[1] + segments.of_pair[part]
-            return np.asarray(np.minimum(segments.means[unit], MOST))
-        rates = self.moments[segments.pair_entry[part], :2]
-        return np.where((pairs.rows[part] > 0)[:, None], rates, self.absent[item, :2])
+    def pair_rates(self, part: slice) -> Floats:
+        rates = self.moments[self.pair_entry[part], :2]
+        return np.where((self.pairs.rows[part] > 0)[:, None], rates, self.absent[self.pairs.item[part], :2])
 
-    def absent_control(self, users: Longs, own: bool) -> Floats:
-        segments = self.fitted
-        if own:
-            return self.absent[None, :, 1]
-        means = np.minimum(segments.means[:, 1], MOST).reshape(segments.absent_share.shape)
-        return np.asarray((segments.absent_share * means).sum(1)[None])
+    def absent_control(self, users: Longs) -> Floats:
+        return self.absent[None, :, 1]
 
     def pair_effects(self) -> tuple[Floats32, Floats32]:
         mean, deviation = effect(self.moments)
-        return mean[self.fitted.pair_entry], deviation[self.fitted.pair_entry]
-
-
-@dataclass(frozen=True)
-class Segments:
-    """Everything about the segments that does not depend on the pull toward their cluster."""
-
-    pairs: Pairs
-    of_pair: Any  # the group of each pair
-    patterns: Patterns
-    pair_entry: Longs
-    absent_entry: Longs  # items · groups
-    means: Floats
-    clusterings: tuple[tuple[Floats, Longs], ...]  # the priors of the clusters, and which is each segment's
-    grid: Grid
-    absent_share: Floats  # items × groups
-    independent: Mask  # of each segment: whether the two rates of a pair are
-
-
-def segment(
-    pairs: Pairs, groups: Groups, item_rate: Floats, threads: int | None = 1, shapes: Shapes = SHAPES
-) -> Segments:
-    """``item_rate`` are the mean rates of the items, as ``item_rates`` has them."""
-    patterns, pair_entry, absent_entry = _patterns(pairs, groups)
-    items, of_group = np.divmod(np.arange(pairs.n_items * groups.number), groups.number)
-    positives, trials = _totals(patterns)
-    means = _segment_rates(positives, trials, item_rate[items], groups.number)
-    share = groups.absent / np.maximum(groups.absent.sum(1, keepdims=True), 1e-300)
-    share[groups.absent.sum(1) == 0, 0] = 1.0
-    grid = make_grid(RATES, SATURATION if groups.number == 1 else np.inf)
-    independent = _always_treated(trials, groups.number)
-    one = _prior_of_all(patterns, means, grid, threads)
-    clusterings = []
-    for shape in _affordable(shapes, pairs.users * pairs.n_items):
-        parent = _clusters(pairs, item_rate, shape)[items] * groups.number + of_group
-        number = shape[0] * shape[1]
-        clusterings.append((_parents(patterns, one, parent, means, grid, number, independent, threads), parent))
-    return Segments(
-        pairs, groups.of_pair, patterns, pair_entry, absent_entry, means, tuple(clusterings), grid, share,
-        np.tile(independent, pairs.n_items),
-    )  # fmt: skip
+        return mean[self.pair_entry], deviation[self.pair_entry]
 
 
 def fold_counts(
-    known: Pairs, new: Pairs, setting: Setting, item_rate: Floats | None, threads: int | None
+    known: Pairs, new: Pairs, prior: str, strength: float, item_rate: Floats | None, threads: int | None
 ) -> tuple[tuple[Floats32, Floats32], tuple[Floats32, Floats32]]:
     """Effects of the pairs of users that appeared after the fit, and of each item's pairs without rows.
 
@@ -154,8 +179,8 @@ def fold_counts(
     scored together with those of the model, with a weight of 0. Their pairs without rows had other chances than
     those of the model, so each group gets one more user who has every item and never a purchase.
     """
-    of_known, of_new = GROUPS[setting.prior](known), GROUPS[setting.prior](new)
-    number, n_items = of_known.number, known.n_items
+    of_known, of_new = Groups.of(known, prior), Groups.of(new, prior)
+    n_items, number = of_known.absent.shape
     zeros: dict[str, Any] = dict.fromkeys(COUNTS, np.zeros(number * n_items, np.int32))
     silent = replace(
         new, start=np.arange(number + 1) * n_items, item=np.tile(np.arange(n_items, dtype=np.int32), number),
@@ -164,100 +189,86 @@ def fold_counts(
     )  # fmt: skip
     together = beside(beside(known, new), silent)
     of_silent = np.repeat(np.arange(number, dtype=np.int8), n_items)
-    groups = Groups(number, np.concatenate((of_known.of_pair, of_new.of_pair, of_silent)), of_known.absent)
-    means = item_rates(together) if item_rate is None else item_rate
-    prior = CountPrior(setting, threads, segments=segment(together, groups, means, threads))
-    moments = prior.moments[prior.fitted.pair_entry[len(known.item) :]]
-    own, absent = np.split(moments, [len(new.item)])
-    by_item = np.einsum("ig,gim->im", prior.fitted.absent_share, absent.reshape(number, n_items, 3))
+    groups = Groups(np.concatenate((of_known.of_pair, of_new.of_pair, of_silent)), of_known.absent)
+    fitted = CountPrior.fit(
+        together, groups, item_rates(together) if item_rate is None else item_rate, strength, threads
+    )
+    own, absent = np.split(fitted.moments[fitted.pair_entry[len(known.item) :]], [len(new.item)])
+    by_item = np.einsum("ig,gim->im", fitted.absent_share, absent.reshape(number, n_items, 3))
     return effect(own), effect(by_item)
 
 
-def _affordable(shapes: Shapes, pairs: float) -> list[tuple[int, int]]:
-    """Coarser shapes, and fewer of them, where pairs are too few for so many distributions."""
-    most = max(1.0, pairs / PAIRS_PER_CLUSTER)
-    scales = (min(1.0, math.sqrt(most / (first * second))) for first, second in shapes)
-    scaled = ((max(1, int(a * s)), max(1, int(b * s))) for (a, b), s in zip(shapes, scales, strict=True))
-    return list(dict.fromkeys(scaled))
+def effect(moments: Any) -> tuple[Floats32, Floats32]:
+    """Mean and standard deviation of μ^T − μ^C, from E[μ^T], E[μ^C] and E[(μ^T − μ^C)²]."""
+    mean = moments[..., 0] - moments[..., 1]
+    deviation = np.sqrt(np.maximum(moments[..., 2] - mean**2, 0.0))
+    return mean.astype(np.float32), deviation.astype(np.float32)
 
 
-def _patterns(pairs: Pairs, groups: Groups) -> tuple[Patterns, Longs, Longs]:
-    """The distinct counts of every segment, and which of them those of each pair and of the absent pairs are.
-
-    Arrays of the size of the log are the largest part of a fit's memory, so each is dropped after its use.
-    """
-    n_segments, own = pairs.n_items * groups.number, len(pairs.item)
-    base = max(pairs.times, int(pairs.chances.max(initial=0))) + 1
-    values, number = _numbered(pairs, np.repeat(pairs.absent_chances(), groups.number), base)
-    unit = np.empty(own + n_segments, np.int32)
-    np.multiply(pairs.item, np.int32(groups.number), out=unit[:own])
-    unit[:own] += groups.of_pair
-    unit[own:] = np.arange(n_segments)
-    start, order = row_order(unit, n_segments)
-    del unit
-    number = number[order]
-    begin, found, in_order = distinct(start, number, len(values))
-    del number
-    entry = np.empty_like(in_order)
-    entry[order] = in_order
-    del in_order, order
-    chances, n, y, c = (values // base**power % base for power in (3, 2, 1, 0))
-    table = np.stack((n, y, chances - n, c)).astype(np.int32)
-    weight = np.zeros(len(found))
-    _count_seen(entry, pairs.rows, weight)
-    weight[entry[own:]] += groups.absent.ravel()
-    return Patterns(begin, np.ascontiguousarray(table[:, found]), weight), entry[:own], entry[own:]
-
-
-def _numbered(pairs: Pairs, absent_chances: Codes, base: int) -> tuple[Longs, Codes]:
-    """The different counts as codes, in order, and which of them each pair, and then each absent one, has."""
-    columns = pairs.chances, pairs.treated, pairs.treated_positives, pairs.control_positives
-    absent, own = absent_chances.astype(np.int64) * base**3, len(pairs.item)
-    if base**4 > MAX_CODES:
-        code = np.zeros(own + len(absent), np.int64)
-        code[own:] = absent
-        for power, column in zip((3, 2, 1, 0), columns, strict=True):
-            code[:own] += column * np.int64(base**power)
-        values, at = np.unique(code, return_inverse=True)
-        return values, at.astype(np.int32)
-    exists, number = np.zeros(base**4, np.bool_), np.empty(own + len(absent), np.int32)
-    _encode(*columns, base, number)
-    number[own:] = absent
-    exists[number] = True
-    _look_up(np.cumsum(exists, dtype=np.int32) - 1, number)
-    return np.flatnonzero(exists), number
-
-
-@compiled
-def _encode(chances: Any, treated: Any, positives: Any, control: Any, base: Any, code: Any) -> None:
-    for pair in range(len(treated)):
-        code[pair] = ((chances[pair] * base + treated[pair]) * base + positives[pair]) * base + control[pair]
-
-
-@compiled
-def _look_up(table: Any, number: Any) -> None:
-    for at in range(len(number)):
-        number[at] = table[number[at]]
-
-
-@compiled
-def _count_seen(entry: Any, rows: Any, weight: Any) -> None:
-    for pair in range(len(rows)):
-        if rows[pair]:
-            weight[entry[pair]] += 1.0
-
-
-def _totals(patterns: Patterns) -> tuple[Floats, Floats]:
-    """Positives and trials of every segment in both arms, segments × 2."""
-    sums = np.add.reduceat(patterns.counts * patterns.weight, patterns.start[:-1], axis=1).T
-    return np.ascontiguousarray(sums[:, [1, 3]]), np.ascontiguousarray(sums[:, [0, 2]])
+def blocks(n: int) -> Iterator[slice]:
+    return (slice(begin, begin + BLOCK) for begin in range(0, n, BLOCK))
 
 
 def item_rates(pairs: Pairs, features: Any = None) -> Floats:
     """The mean rates of every item, items × 2; ``features`` are those of the items."""
-    treated = pairs.by_item(pairs.treated)
-    positives = np.stack((pairs.by_item(pairs.treated_positives), pairs.by_item(pairs.control_positives)), 1)
-    return paired_rates(positives, np.stack((treated, pairs.item_cells - treated), 1), features=features)
+    treated, *positives = pairs.item_sums()
+    return paired_rates(np.stack(positives, 1), np.stack((treated, pairs.item_cells - treated), 1), features=features)
+
+
+def paired_rates(positives: Floats, expected: Floats, steps: int = RATE_STEPS, features: Any = None) -> Floats:
+    """The mean rates of units in both arms, shrunk toward what the units have in common; all arrays are units × 2.
+
+    A unit (an item, a group of pairs, the pairs of an item in one group) has y^T positives of e^T expected ones, and
+    the same in the control arm. Its two log-rates are bivariate normal and its positives Poisson,
+
+        (z^T, z^C) ~ N(m, Σ),    y^a ~ Poisson(e^a exp(z^a)),
+
+    so a unit that has little in one arm follows what its other arm says. m and Σ are estimated by EM with Laplace's
+    approximation of each unit's posterior. With features f of the units, m + B f takes the place of m, a ridge
+    regression of z, and Σ is what it leaves unexplained.
+
+    z is the mode of the posterior. A unit of which nothing is known but its features gets E[exp(z)], since
+    its z is far from certain.
+    """
+    total = (positives.sum(0) + 0.5) / (expected.sum(0) + 0.5)
+    mean, covariance = np.log(total), np.eye(2)
+    z = np.log((positives + 0.5 * total) / (expected + 0.5))
+    spread = np.zeros((len(z), 2, 2))
+    used = expected.sum(1) > 0
+    ridge = None if features is None else Ridge(features, used.astype(np.float64))
+    for _ in range(steps):
+        z, spread = _newton(z, positives, expected, mean, covariance)
+        if used.any():
+            mean, covariance = _mean_and_covariance(z, spread, used, ridge)
+    if ridge is not None:
+        z = np.where(used[:, None], z, mean + 0.5 * np.diag(covariance))
+    return np.asarray(np.exp(z))
+
+
+def _newton(
+    z: Floats, positives: Floats, expected: Floats, mean: Floats, covariance: Floats
+) -> tuple[Floats, Floats]:
+    """One step toward the mode of log p(z | y), and the inverse of its curvature there."""
+    precision = np.linalg.inv(covariance)
+    fitted = expected * np.exp(np.minimum(z, 50.0))
+    a, b, d = precision[0, 0] + fitted[:, 0], precision[0, 1], precision[1, 1] + fitted[:, 1]
+    determinant = a * d - b * b
+    spread = np.empty((len(z), 2, 2))
+    spread[:, 0, 0], spread[:, 1, 1] = d / determinant, a / determinant
+    spread[:, 0, 1] = spread[:, 1, 0] = -b / determinant
+    slope = positives - fitted - (z - mean) @ precision
+    step = np.einsum("sij,sj->si", spread, slope)
+    return z + np.clip(step, -1.0, 1.0), spread
+
+
+def _mean_and_covariance(z: Floats, spread: Floats, used: Mask, ridge: Ridge | None) -> tuple[Floats, Floats]:
+    """The mean (of each unit, where there are features), and the covariance around it."""
+    mean = z[used].mean(0)
+    if ridge is not None:
+        mean = mean + ridge.predict(z - mean)
+    rest = (z - mean)[used]
+    covariance = rest.T @ rest / len(rest) + spread[used].mean(0)
+    return mean, covariance + 1e-6 * np.eye(2)
 
 
 def _segment_rates(positives: Floats, trials: Floats, item_rate: Floats, groups: int) -> Floats:
@@ -270,21 +281,6 @@ def _segment_rates(positives: Floats, trials: Floats, item_rate: Floats, groups:
     return prior * paired_rates(positives, trials * prior)
 
 
-def _clusters(pairs: Pairs, item_rate: Floats, shape: tuple[int, int]) -> Longs:
-    """Items in quantiles of the treated share × quantiles of the control rate."""
-    warm, treated_share = pairs.item_cells > 0, pairs.by_item(pairs.treated)
-    of_share, of_rate = (
-        _quantile(values, warm, parts) for values, parts in zip((treated_share, item_rate[:, 1]), shape, strict=True)
-    )
-    return of_share * shape[1] + of_rate
-
-
-def _quantile(values: Floats, warm: Mask, parts: int) -> Longs:
-    """In which part each value is; the parts have equally many of the warm ones."""
-    edges = np.quantile(values[warm], np.arange(1, parts) / parts)
-    return np.searchsorted(edges, values).astype(np.int64)
-
-
 def _always_treated(trials: Floats, groups: int) -> Mask:
     """Which groups show hardly anything of the control arm.
 
@@ -295,76 +291,59 @@ def _always_treated(trials: Floats, groups: int) -> Mask:
     return np.asarray((by_group[:, 1] < FEW_CONTROLS * by_group.sum(1)) & (groups > 1))
 
 
-def _prior_of_all(patterns: Patterns, means: Floats, grid: Grid, threads: int | None) -> Floats:
-    whole = np.zeros(len(means), np.int64)
-    flat = np.full((1, len(grid.rates), len(grid.rates)), 1.0 / len(grid.rates) ** 2)
-    mean = _mean_of(whole, 1, means, _totals(patterns)[1])
-    base = Base(flat, whole[:1], mean, 1.0, np.zeros(1, np.bool_))
-    return fit_priors(_merged(patterns, whole, 1), base, CLUSTER_STEPS, grid, threads)
+def _affordable(shapes: Shapes, pairs: float) -> list[tuple[int, int]]:
+    """Coarser shapes, and fewer of them, where pairs are too few for so many distributions."""
+    most = max(1.0, pairs / PAIRS_PER_CLUSTER)
+    scales = (min(1.0, math.sqrt(most / (first * second))) for first, second in shapes)
+    scaled = ((max(1, int(a * s)), max(1, int(b * s))) for (a, b), s in zip(shapes, scales, strict=True))
+    return list(dict.fromkeys(scaled))
 
 
-def _parents(
-    patterns: Patterns, one: Floats, parent: Longs, means: Floats, grid: Grid, clusters: int, independent: Mask,
-    threads: int | None,
-) -> Floats:  # fmt: skip
-    """The priors of clusters × groups, starting at the group that says most about both arms at once.
-
-    A group that was never treated says nothing about how the two rates go together, so each group's parent is its
-    neighbor on the side of the first one. In ``independent`` groups only the parent's margins matter.
-    """
-    groups, (positives, trials) = len(independent), _totals(patterns)
-    merged = _merged(patterns, parent, clusters * groups)
-    cluster_means = _mean_of(parent, clusters * groups, means, trials)
-    priors = np.repeat(one, clusters * groups, axis=0)
-    pull = CLUSTER_PULL * max(1.0, PAIRS_PER_CLUSTER * clusters * groups / max(1.0, patterns.weight.sum()))
-    for of_group, nearer in _outward(positives.reshape(-1, groups, 2).sum(0)):
-        units = np.arange(clusters) * groups + of_group
-        separate = np.full(clusters, independent[of_group])
-        base = Base(priors, units + (nearer - of_group), cluster_means[units], pull, separate)
-        priors[units] = fit_priors(_chosen(merged, units), base, CLUSTER_STEPS, grid, threads)
-    if groups == 1:
-        alike, shape, alike_means = _alike(patterns, parent, means, trials)
-        return fit_shapes(alike, priors, shape, alike_means, pull, grid, threads)
-    return priors
+def _clusters(pairs: Pairs, item_rate: Floats, shape: tuple[int, int]) -> Longs:
+    """Items in quantiles of the treated share × quantiles of the control rate, with equally many warm items each."""
+    warm, cluster = pairs.item_cells > 0, np.zeros(pairs.n_items, np.int64)
+    for values, parts in zip((pairs.by_item(pairs.treated), item_rate[:, 1]), shape, strict=True):
+        edges = np.quantile(values[warm], np.arange(1, parts) / parts)
+        cluster = cluster * parts + np.searchsorted(edges, values)
+    return cluster
 
 
-def _alike(patterns: Patterns, parent: Longs, means: Floats, trials: Floats) -> tuple[Patterns, Longs, Floats]:
-    """Segments of one parent with about the same means, merged: their patterns, their parent, their means."""
-    code = np.column_stack((parent, np.rint(np.log(means) / SAME_MEAN).astype(np.int64)))
-    values, unit = np.unique(code, axis=0, return_inverse=True)
-    unit, number = unit.ravel(), len(values)
-    return _merged(patterns, unit, number), values[:, 0], _mean_of(unit, number, means, trials)
+def _patterns(pairs: Pairs, groups: Groups) -> tuple[Patterns, Codes, Codes]:
+    """The distinct counts of every segment, and which of them those of each pair and of the absent pairs are."""
+    number, own = groups.absent.shape[1], len(pairs.item)
+    base = np.int64(max(pairs.times, int(pairs.chances.max(initial=0))) + 1)
+    code = np.empty(own + groups.absent.size, np.int64)
+    code[:own] = pairs.chances
+    for column in (pairs.treated, pairs.treated_positives, pairs.control_positives):
+        code[:own] *= base
+        code[:own] += column
+    code[own:] = np.repeat(pairs.absent_chances(), number) * base**3
+    values, code = _numbered(code)
+    code[:own] += (pairs.item * np.int64(number) + groups.of_pair) * len(values)
+    code[own:] += np.arange(groups.absent.size) * len(values)
+    found, entry = _numbered(code)
+    unit, code = np.divmod(found, len(values))
+    chances, n, y, c = (values[code] // base**power % base for power in (3, 2, 1, 0))
+    weight = np.bincount(entry[:own][pairs.rows > 0], minlength=len(found)).astype(np.float64)
+    weight[entry[own:]] += groups.absent.ravel()
+    start = np.searchsorted(unit, np.arange(groups.absent.size + 1))
+    patterns = Patterns.of(start, np.stack((n, y, chances - n, c)).astype(np.int32), weight, GRID.rates)
+    of_pair, of_absent = np.split(entry.astype(np.int32), [own])
+    return patterns, of_pair, of_absent
 
 
-def _outward(positives: Floats) -> list[tuple[int, int]]:
-    """Every group and the one its priors start from, nearest first; ``positives`` are groups × 2."""
-    first = int(positives.min(1).argmax())
-    below = [(group, group + 1) for group in reversed(range(first))]
-    above = [(group, group - 1) for group in range(first + 1, len(positives))]
-    return [(first, first), *below, *above]
-
-
-def _chosen(patterns: Patterns, units: Longs) -> Patterns:
-    """The patterns of some units."""
-    first, many = patterns.start[units], np.diff(patterns.start)[units]
-    start = np.concatenate(([0], np.cumsum(many)))
-    at = np.arange(start[-1]) + np.repeat(first - start[:-1], many)
-    return Patterns(start, np.ascontiguousarray(patterns.counts[:, at]), patterns.weight[at])
-
-
-def _mean_of(unit: Longs, number: int, means: Floats, trials: Floats) -> Floats:
-    weight = trials.sum(1) + 1e-9
-    total = np.bincount(unit, weight, number) + 1e-300
-    return np.stack([np.bincount(unit, weight * arm, number) / total for arm in means.T], 1)
+def _numbered(code: Longs) -> tuple[Longs, Longs]:
+    """The different codes in order, and which of them each is: ``np.unique`` without sorting all."""
+    number, values = pd.factorize(code, sort=True)
+    return values, number
 
 
 def _merged(patterns: Patterns, unit: Longs, number: int) -> Patterns:
     """The patterns of several segments as those of one unit."""
-    of_pattern = np.repeat(unit, np.diff(patterns.start))
     base = int(patterns.counts.max(initial=0)) + 1
-    powers = base ** np.arange(3, -1, -1)
-    code = powers @ patterns.counts.astype(np.int64)
-    values, at = np.unique(of_pattern * base**4 + code, return_inverse=True)
-    start = np.searchsorted(values, np.arange(number + 1) * base**4)
-    counts = (values // powers[:, None] % base).astype(np.int32)
-    return Patterns(start, counts, np.bincount(at, patterns.weight).astype(np.float64))
+    powers = base ** np.arange(4, -1, -1)
+    code = powers @ np.stack((np.repeat(unit, np.diff(patterns.start)), *patterns.counts)).astype(np.int64)
+    values, at = np.unique(code, return_inverse=True)
+    start = np.searchsorted(values, np.arange(number + 1) * powers[0])
+    counts = (values // powers[1:, None] % base).astype(np.int32)
+    return Patterns.of(start, counts, np.bincount(at, patterns.weight).astype(np.float64), GRID.rates)

@@ -8,8 +8,6 @@ the cost is K per pattern and K² per such run of patterns, whatever the number 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,8 +20,8 @@ from taurank._types import Codes, Floats, Longs, Mask
 RELAXATION = 1.7
 TILT_STEPS = 60
 STEEPEST = 40.0  # exponent of a tilt: beyond it probabilities vanish to rounding
-TOLERANCE = 1e-7  # of the mean log-likelihood, where EM ends
 SHAPE_ROUNDS, SHAPE_TOLERANCE = 60, 1e-4
+TOLERANCE = 1e-7  # of the mean log-likelihood, where EM ends
 _SMALLEST = 1e-12
 _TINY = 1e-300  # a likelihood that is zero to rounding
 
@@ -35,45 +33,40 @@ class Grid(NamedTuple):
     log_g: Floats
 
 
-def make_rates(points: int, lowest: float, highest: float) -> Floats:
-    return np.asarray(expit(np.linspace(logit(lowest), logit(highest), points)))
-
-
-def make_grid(rates: Floats, saturation: float = np.inf) -> Grid:
-    """Tilts by powers of g(r) = r, or of r / (r + saturation), by which rates well above it are tilted alike."""
+def make_grid(points: int, lowest: float, highest: float, saturation: float = np.inf) -> Grid:
+    """Rates equidistant in log-odds; g(r) = r, or r / (r + saturation), which tilts rates well above it alike."""
+    rates = np.asarray(expit(np.linspace(logit(lowest), logit(highest), points)))
     log_g = np.log(rates) - np.log1p(rates / saturation)
     return Grid(rates, log_g - log_g.mean())
 
 
-@dataclass(frozen=True)
-class Patterns:
-    """Distinct counts: unit s owns the patterns start[s] .. start[s + 1]; ``counts`` are n^T, y^T, n^C, y^C."""
+class Patterns(NamedTuple):
+    """Distinct counts: unit s owns the patterns start[s] .. start[s + 1]; ``counts`` are n^T, y^T, n^C, y^C.
+
+    ``treated`` has the likelihood at every rate of the different (n^T, y^T), and ``of_treated`` says which of them a
+    pattern has; the control arm alike.
+    """
 
     start: Longs
     counts: Codes  # 4 × patterns
     weight: Floats
-
-    @cached_property
-    def _arms(self) -> tuple[tuple[Longs, Longs], tuple[Longs, Longs]]:
-        """In each arm the different (n, y), and which of them each pattern has."""
-        return _different(self.counts[:2]), _different(self.counts[2:])
-
-    def data(self, rates: Floats) -> Data:
-        """What kernels need: of both arms, the likelihood of the different counts at every rate."""
-        (treated, of_treated), (control, of_control) = self._arms
-        arms = _likelihood(treated, rates), of_treated, _likelihood(control, rates), of_control
-        return Data(self.start, *arms, self.weight)
-
-
-class Data(NamedTuple):
-    """Patterns as kernels see them: in each arm, likelihoods and which of them each pattern has."""
-
-    start: Longs
     treated: Floats
     of_treated: Longs
     control: Floats
     of_control: Longs
-    weight: Floats
+
+    @classmethod
+    def of(cls, start: Longs, counts: Codes, weight: Floats, rates: Floats) -> Patterns:
+        return cls(start, counts, weight, *_likelihood(counts[:2], rates), *_likelihood(counts[2:], rates))
+
+
+def _likelihood(counts: Codes, rates: Floats) -> tuple[Floats, Longs]:
+    """r^y (1 − r)^{n − y} of the different (n, y), scaled so that the largest is 1, and which of them each has."""
+    base = int(counts.max(initial=0)) + 1
+    code, at = np.unique(counts[0].astype(np.int64) * base + counts[1], return_inverse=True)
+    trials, positives = code[:, None] // base, code[:, None] % base
+    log = positives * np.log(rates) + (trials - positives) * np.log1p(-rates)
+    return np.exp(log - log.max(1, keepdims=True)), at
 
 
 class Base(NamedTuple):
@@ -89,39 +82,25 @@ class Base(NamedTuple):
     independent: Mask
 
 
-def _different(counts: Codes) -> tuple[Longs, Longs]:
-    base = int(counts.max(initial=0)) + 1
-    code, at = np.unique(counts[0].astype(np.int64) * base + counts[1], return_inverse=True)
-    return np.stack((code // base, code % base)), at
-
-
-def _likelihood(counts: Longs, rates: Floats) -> Floats:
-    """r^y (1 − r)^{n − y} of these counts at every rate, scaled so that the largest is 1."""
-    trials, positives = counts[:, :, None]
-    log = positives * np.log(rates) + (trials - positives) * np.log1p(-rates)
-    return np.asarray(np.exp(log - log.max(1, keepdims=True)))
-
-
 def fit_priors(patterns: Patterns, base: Base, steps: int, grid: Grid, threads: int | None = 1) -> Floats:
     """The prior of every unit: its base, and then EM until nothing moves, at most so many steps."""
-    n, data = len(patterns.start) - 1, patterns.data(grid.rates)
-    priors = np.empty((n, len(grid.rates), len(grid.rates)))
-    map_blocks(lambda begin, end: _fit_units(begin, end, data, base, steps, grid, priors), n, threads)
+    n, size = len(patterns.start) - 1, len(grid.rates)
+    priors = np.empty((n, size, size))
+    map_blocks(lambda begin, end: _fit_units(begin, end, patterns, base, steps, grid, priors), n, threads)
     return priors
 
 
 def posteriors(patterns: Patterns, base: Base, steps: int, grid: Grid, threads: int | None = 1) -> Floats:
     """Of every pattern, under its unit's prior: E[μ^T], E[μ^C] and E[(μ^T − μ^C)²], as an array patterns × 3."""
-    n, data, moments = len(patterns.start) - 1, patterns.data(grid.rates), np.empty((len(patterns.weight), 3))
-    map_blocks(lambda begin, end: _unit_moments(begin, end, data, base, steps, grid, moments), n, threads)
+    n, moments = len(patterns.start) - 1, np.empty((len(patterns.weight), 3))
+    map_blocks(lambda begin, end: _unit_moments(begin, end, patterns, base, steps, grid, moments), n, threads)
     return moments
 
 
 def fit_shapes(
-    patterns: Patterns, shapes: Floats, shape: Longs, means: Floats, pull: float, grid: Grid,
-    threads: int | None = 1,
-) -> Floats:  # fmt: skip
-    """Shapes from those given: unit s has as its prior the shape ``shape[s]``, tilted to its means.
+    patterns: Patterns, shapes: Floats, shape: Longs, means: Floats, pull: float, grid: Grid, threads: int | None = 1
+) -> Floats:
+    """Shapes from those given: unit s has as its prior the shape ``shape[s]`` (in order), tilted to its means.
 
     A prior that was fitted to all units at once has the spread between the units in it, and each unit would
     inherit that. Here every unit's posterior comes from its own, tilted prior, and φ is such that, over all
@@ -131,87 +110,74 @@ def fit_shapes(
 
     With units that need no tilt these are the steps of EM.
     """
-    members = np.argsort(shape, kind="stable")
-    begin = np.searchsorted(shape[members], np.arange(len(shapes) + 1))
-    data, fitted = patterns.data(grid.rates), shapes.copy()
-    map_blocks(
-        lambda first, last: _shapes(first, last, begin, members, data, means, pull, grid, fitted),
-        len(shapes),
-        threads,
-    )
+    first, fitted = np.searchsorted(shape, np.arange(len(shapes) + 1)), shapes.copy()
+    map_blocks(lambda at, end: _fit_shapes(at, end, first, patterns, means, pull, grid, fitted), len(shapes), threads)
     return fitted
 
 
 @compiled
-def _fit_units(begin: Any, end: Any, data: Any, base: Any, steps: Any, grid: Any, priors: Any) -> None:
-    for unit in range(begin, end):
-        own, weight = _own(data, unit)
-        priors[unit] = _unit_prior(own, weight, base, unit, steps, TOLERANCE, grid)
-
-
-@compiled
-def _unit_moments(begin: Any, end: Any, data: Any, base: Any, steps: Any, grid: Any, moments: Any) -> None:
-    for unit in range(begin, end):
-        first, last = data.start[unit], data.start[unit + 1]
-        if first < last:
-            own, weight = _own(data, unit)
-            prior = _unit_prior(own, weight, base, unit, steps, 0.0, grid)
-            _moments(prior, own, grid.rates, moments[first:last])
-
-
-@compiled
-def _own(data: Any, unit: Any) -> Any:
-    """The patterns of one unit, and their weights."""
-    first, last = data.start[unit], data.start[unit + 1]
-    own = data.treated, data.of_treated[first:last], data.control, data.of_control[first:last]
-    return own, data.weight[first:last]
-
-
-@compiled
-def _unit_prior(own: Any, weight: Any, base: Any, unit: Any, steps: Any, tolerance: Any, grid: Any) -> Any:
-    prior = tilt(base.parents[base.parent[unit]], grid, base.means[unit], np.zeros(2))
-    if base.independent[unit]:
-        prior = np.outer(prior.sum(1), prior.sum(0))
-    return _maximize(prior, own, weight, base.pull, steps, tolerance, base.independent[unit])
-
-
-@compiled
-def _shapes(
-    begin: Any, end: Any, member_start: Any, members: Any, data: Any, means: Any, pull: Any, grid: Any, fitted: Any
-) -> None:
+def _fit_shapes(
+    begin: Any, end: Any, first: Any, patterns: Any, means: Any, pull: Any, grid: Any, fitted: Any
+) -> None:  # fmt: skip
     for at in range(begin, end):
-        units = members[member_start[at] : member_start[at + 1]]
-        exponents, given, share = np.zeros((len(units), 2)), fitted[at].copy(), np.empty_like(fitted[at])
+        given, share = fitted[at].copy(), np.empty_like(fitted[at])
+        exponents = np.zeros((first[at + 1] - first[at], 2))
         for _ in range(SHAPE_ROUNDS):
             after, before = pull * given, pull * fitted[at]
-            for n in range(len(units)):
-                own, weight = _own(data, units[n])
-                prior = tilt(fitted[at], grid, means[units[n]], exponents[n])
-                _responsibilities(prior, own, weight, share)
+            for unit in range(first[at], first[at + 1]):
+                own = _own(patterns, unit)
+                prior = tilt(fitted[at], grid, means[unit], exponents[unit - first[at]])
+                _responsibilities(prior, own, share)
                 after += prior * share
-                before += prior * weight.sum()
+                before += prior * own[4].sum()
             _relax(fitted[at], after / before)
             if np.abs(after - before).sum() < SHAPE_TOLERANCE * before.sum():
                 break
 
 
 @compiled
-def _maximize(start: Any, own: Any, weight: Any, pull: Any, steps: Any, tolerance: Any, independent: Any) -> Any:
+def _fit_units(begin: Any, end: Any, patterns: Any, base: Any, steps: Any, grid: Any, priors: Any) -> None:
+    for unit in range(begin, end):
+        priors[unit] = _unit_prior(_own(patterns, unit), base, unit, steps, TOLERANCE, grid)
+
+
+@compiled
+def _unit_moments(begin: Any, end: Any, patterns: Any, base: Any, steps: Any, grid: Any, moments: Any) -> None:
+    for unit in range(begin, end):
+        first, last = patterns.start[unit], patterns.start[unit + 1]
+        if first < last:
+            own = _own(patterns, unit)
+            _moments(_unit_prior(own, base, unit, steps, 0.0, grid), own, grid.rates, moments[first:last])
+
+
+@compiled
+def _own(patterns: Any, unit: Any) -> Any:
+    """The patterns of one unit, and their weights."""
+    first, last = patterns.start[unit], patterns.start[unit + 1]
+    likely = patterns.treated, patterns.of_treated[first:last], patterns.control, patterns.of_control[first:last]
+    return *likely, patterns.weight[first:last]
+
+
+@compiled
+def _unit_prior(own: Any, base: Any, unit: Any, steps: Any, tolerance: Any, grid: Any) -> Any:
     """Over-relaxed EM for max_φ Σ_p w_p log(Σ_kj φ_kj A_pk B_pj) + pull · Σ_kj start_kj log φ_kj.
 
     A step of EM multiplies φ_kj by a ratio. If φ_kj = α_k β_j, it multiplies α_k by the mean ratio of row k, and β_j
     by that of column j.
     """
-    total = weight.sum()
-    if total == 0.0 or steps == 0:
+    start = tilt(base.parents[base.parent[unit]], grid, base.means[unit], np.zeros(2))
+    independent, total = base.independent[unit], own[4].sum()
+    if independent:
+        start = np.outer(start.sum(1), start.sum(0))
+    if total == 0.0:
         return start
-    prior, known = start.copy(), -np.inf
-    share = np.empty_like(prior)
+    prior, share, known = start.copy(), np.empty_like(start), -np.inf
     for _ in range(steps):
-        value = _responsibilities(prior, own, weight, share)
-        ratio = (pull * start / np.maximum(prior, _SMALLEST) + share) / (pull + total)
+        value = _responsibilities(prior, own, share)
+        ratio = (base.pull * start / np.maximum(prior, _SMALLEST) + share) / (base.pull + total)
         if independent:
-            _separate(ratio, prior)
+            expected = prior * ratio
+            ratio = np.outer(expected.sum(1) / prior.sum(1), expected.sum(0) / prior.sum(0))
         _relax(prior, ratio)
         if value - known < tolerance * total:
             break
@@ -231,19 +197,9 @@ def _relax(prior: Any, ratio: Any) -> None:
 
 
 @compiled
-def _separate(ratio: Any, prior: Any) -> None:
-    """In place: the product of the means of the ratios over each arm."""
-    expected = prior * ratio
-    of_treated, of_control = expected.sum(1) / prior.sum(1), expected.sum(0) / prior.sum(0)
-    for k in range(prior.shape[0]):
-        for j in range(prior.shape[1]):
-            ratio[k, j] = of_treated[k] * of_control[j]
-
-
-@compiled
-def _responsibilities(prior: Any, own: Any, weight: Any, share: Any) -> Any:
+def _responsibilities(prior: Any, own: Any, share: Any) -> Any:
     """share_kj = Σ_p w_p A_pk B_pj / D_p with D_p = Σ_kj φ_kj A_pk B_pj; returns Σ_p w_p log D_p."""
-    treated, of_treated, control, of_control = own
+    treated, of_treated, control, of_control, weight = own
     size, n = len(prior), len(weight)
     share[:] = 0.0
     value, p = 0.0, 0
@@ -343,7 +299,7 @@ def _tilt_by(parent: Any, up: Any, across: Any, rates: Any, log_g: Any, tilted: 
 @compiled
 def _moments(prior: Any, own: Any, rates: Any, moments: Any) -> None:
     """E[μ^T], E[μ^C] and E[(μ^T − μ^C)²] of every pattern."""
-    treated, of_treated, control, of_control = own
+    treated, of_treated, control, of_control, _ = own
     size, n = len(rates), len(of_treated)
     mass, first, square = np.empty(size), np.empty(size), np.empty(size)
     apart = np.empty_like(prior)

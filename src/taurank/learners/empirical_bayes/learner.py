@@ -18,13 +18,26 @@ from taurank.data.ids import Ids
 from taurank.data.log import Log
 from taurank.data.storage import Array
 from taurank.errors import InputError
-from taurank.learners.empirical_bayes.choice import PRIORS, choose, make_prior, usual
-from taurank.learners.empirical_bayes.counted import CountPrior, fold_counts
-from taurank.learners.empirical_bayes.covariates import NOTHING_KNOWN, Covariates, VectorMap
-from taurank.learners.empirical_bayes.prior import Setting, effect, hold_out
-from taurank.learners.empirical_bayes.taste import Taste, TastePrior, absent_effects, fold_taste
+from taurank.learners.empirical_bayes.choice import (
+    PRIORS,
+    HeldOut,
+    Setting,
+    choose,
+    fit_prior,
+    settings,
+    usual_setting,
+)
+from taurank.learners.empirical_bayes.counted import CountPrior, effect, fold_counts
+from taurank.learners.empirical_bayes.taste import (
+    Covariates,
+    Taste,
+    TastePrior,
+    VectorMap,
+    absent_effects,
+    fold_taste,
+)
 from taurank.learners.options import Record, TrainingOptions, UpdateOptions
-from taurank.learners.pairs import PairLearner, Pairs, added, count, stored_pairs, without_cold
+from taurank.learners.pairs import PairLearner, Pairs, added, check_arms, count, stored_pairs, without_cold
 from taurank.learners.update import NewRows
 
 AUTO = "auto"
@@ -52,7 +65,8 @@ class EmpiricalBayes(PairLearner):
     ``prior`` is what a pair's rates are expected to be before its own counts are seen: those of the item
     ("item"), of the item's pairs that were recommended as often ("exposure") or with a similar propensity
     ("propensity"), or what the user's other items say ("taste"). "auto" chooses by the likelihood of the last
-    time, which is held out for that. ``strength`` is how much the prior counts: in pairs of an item that its
+    time, which is held out for that; a log with one time gets "propensity", or "exposure" where some row has none.
+    ``strength`` is how much the prior counts: in pairs of an item that its
     cluster of items stands for, or, for taste, in purchases of the pair (None: chosen the same way).
     ``rank`` is the rank of taste (None: 16). ``settings_`` has the held-out log-likelihood per cell of every setting
     tried, ``setting_`` the one that was chosen.
@@ -93,13 +107,6 @@ class EmpiricalBayes(PairLearner):
         if self.threads is not None:
             check_integer("threads", self.threads)
 
-    def learn(self, log: Log) -> None:
-        self._learn(log, NOTHING_KNOWN)
-
-    def learn_more(self, log: Log) -> None:
-        """Add up the counts, and fit the prior that was chosen before to all of them."""
-        self._learn_more(log, NOTHING_KNOWN)
-
     def fold(self, log: Log) -> None:
         """The posteriors of these users' pairs under the priors of the fit."""
         self._fold(log, None)
@@ -114,80 +121,77 @@ class EmpiricalBayes(PairLearner):
         matrix = features.matrix(known.extended(log.users))
         if matrix is None:
             raise InputError("these features have no table of users; new users need one.")
-        vectors = np.zeros((matrix.shape[0], self.taste_.users.shape[1]))
-        vectors[: len(known)] = self.taste_.users
-        bought = np.zeros(len(vectors))
-        bought[: len(known)] = self.counts_.bought_by_user()
-        self._fold(log, VectorMap(matrix, bought).predict(vectors)[len(known) :])
+        unknown = matrix.shape[0] - len(known)
+        vectors = np.pad(self.taste_.users, ((0, unknown), (0, 0)))
+        self._fold(
+            log, VectorMap(matrix, np.pad(self.counts_.bought_by_user(), (0, unknown))).predict(vectors)[-unknown:]
+        )
 
     def _train(self, log: Log, options: TrainingOptions) -> list[Record]:
-        self._learn(log, Covariates.of(options.features, log.users, log.items))
+        self._check_log(log, self.prior)
+        check_arms(type(self).__name__, log.treated, log.treated.sum() < log.cells)
+        covariates = Covariates.of(options.features, log.users, log.items)
+        self.settings_: dict[Setting, float] = self._tried(log, covariates)
+        prior = self.prior
+        if prior == AUTO:
+            prior = "exposure" if log.n_without_propensity else "propensity"
+        usual = usual_setting(prior, self.strength, self.rank), usual_setting("taste", None, self.rank)
+        tastes = [setting for setting in self.settings_ if setting.prior == "taste"]
+        self.setting_ = max(self.settings_, key=self.settings_.__getitem__, default=usual[0])
+        self.latent_ = max(tastes, key=self.settings_.__getitem__, default=usual[1])
+        if self.setting_.prior == "taste":
+            self.latent_ = self.setting_
+        self._set_posteriors(covariates.warm(count(log, propensity=True)), covariates)
         return self._checked_once(options)
 
+    def _tried(self, log: Log, covariates: Covariates) -> dict[Setting, float]:
+        """The settings that may be chosen from, by a sample of the users of a large log; none without a choice."""
+        if log.n_times == 1 or (self.prior != AUTO and self.strength is not None):
+            return {}
+        step = min(log.n_users // MIN_USERS, len(log) // MIN_ROWS)
+        if step > 1:
+            log = log.select(users=log.users.decode(np.arange(0, log.n_users, step)))
+            covariates = covariates._replace(users=None if covariates.users is None else covariates.users[::step])
+        usable = [prior for prior in PRIORS if prior != "propensity" or not log.n_without_propensity]
+        held_out = HeldOut.of(log)
+        held_out = replace(held_out, pairs=covariates.warm(held_out.pairs))
+        candidates = [
+            settings(prior, self.strength, self.rank) for prior in (usable if self.prior == AUTO else [self.prior])
+        ]
+        return choose(held_out, candidates, covariates, self.threads)
+
     def _update(self, rows: NewRows, options: UpdateOptions) -> list[Record]:
+        """Add up the counts, and fit the prior that was chosen before to all of them."""
         if options.features is None and self.featured_:
             raise InputError(
                 "this EmpiricalBayes was fitted with features; give update the tables of all users and items as "
                 "well: features=…"
             )
-        self._learn_more(rows.log, Covariates.of(options.features, rows.log.users, rows.log.items))
+        self._check_log(rows.log, self.setting_.prior)
+        covariates = Covariates.of(options.features, rows.log.users, rows.log.items)
+        self._set_posteriors(covariates.warm(added(self._fitted("counts_"), rows.log)), covariates)
         return self._checked_once(options)
 
-    def _learn(self, log: Log, covariates: Covariates) -> None:
-        self._check_log(log)
-        treated = int(np.count_nonzero(log.treated))
-        for arm, cells in (("treated", treated), ("untreated", log.cells - treated)):
-            if cells == 0:
-                raise InputError(f"EmpiricalBayes needs both arms, and nothing in this log is {arm}.")
-        self.settings_: dict[Setting, float] = self._tried(log, covariates)
-        best = max(self.settings_, key=lambda setting: self.settings_[setting], default=None)
-        tastes = [setting for setting in self.settings_ if setting.prior == "taste"]
-        of_cold = max(tastes, key=lambda setting: self.settings_[setting], default=usual("taste", None, self.rank))
-        setting = best or usual(self.prior, self.strength, self.rank)
-        self._set_posteriors(covariates.warm(count(log, propensity=True)), setting, of_cold, covariates)
-
-    def _learn_more(self, log: Log, covariates: Covariates) -> None:
-        self._check_log(log)
-        of_cold = usual("taste", None, self.rank)
-        if self.taste_ is not None:
-            of_cold = Setting("taste", self.taste_strength_, self.taste_.users.shape[1])
-        pairs = added(self._fitted("counts_"), log)
-        self._set_posteriors(covariates.warm(pairs), self.setting_, of_cold, covariates)
-
-    def _check_log(self, log: Log) -> None:
+    def _check_log(self, log: Log, prior: str) -> None:
         if log.value is not None:
             raise InputError(
                 "EmpiricalBayes estimates rates of purchases and cannot weigh them by the column 'value'; leave the "
                 "column out, or use CountingBayes."
             )
-        asked = self.setting_.prior if "setting_" in self.__dict__ else self.prior
-        if asked == "propensity":
+        if prior == "propensity":
             log.recorded_propensity("EmpiricalBayes with prior='propensity'")
 
-    def _tried(self, log: Log, covariates: Covariates) -> dict[Setting, float]:
-        """The settings that may be chosen from; none if everything is given."""
-        usable = [prior for prior in PRIORS if prior != "propensity" or not log.n_without_propensity]
-        if self.prior != AUTO and self.strength is not None:
-            return {}
-        log, covariates = _sampled(log, covariates)
-        held_out = hold_out(log)
-        held_out = replace(held_out, pairs=covariates.warm(held_out.pairs))
-        priors = usable if self.prior == AUTO else [self.prior]
-        return choose(held_out, priors, self.strength, self.rank, self.threads, covariates)
-
-    def _set_posteriors(self, pairs: Pairs, setting: Setting, of_cold: Setting, covariates: Covariates) -> None:
-        """``of_cold`` is the setting of taste for users and items without rows."""
-        prior = make_prior(setting, self.threads).fit(pairs, covariates)
+    def _set_posteriors(self, pairs: Pairs, covariates: Covariates) -> None:
+        prior = fit_prior(self.setting_, pairs, covariates, self.threads)
         nothing = np.zeros(pairs.n_items, np.float32)
         unseen = effect(prior.absent) if isinstance(prior, CountPrior) else (nothing, nothing)
+        self.featured_: list[str] = [name for name, matrix in covariates._asdict().items() if matrix is not None]
+        # the taste of all pairs, or of those that features alone say something about
         latent = prior
-        if covariates.given and setting.prior != "taste":
-            latent = make_prior(of_cold, self.threads).fit(pairs, covariates)
-        # the prior of all pairs, or of those that features alone say something about
+        if self.featured_ and isinstance(prior, CountPrior):
+            latent = fit_prior(self.latent_, pairs, covariates, self.threads)
         self.taste_: Taste | None = latent.taste if isinstance(latent, TastePrior) else None
-        self.taste_strength_: float = latent.setting.strength
-        self.counts_, self.setting_ = pairs, setting
-        self.featured_: list[str] = [name for name in ("users", "items") if getattr(covariates, name) is not None]
+        self.counts_ = pairs
         has_rows = np.bincount(pairs.item, minlength=pairs.n_items) > 0
         self.posterior_: Posterior = Posterior(
             *prior.pair_effects(), *unseen, pairs.absent_chances(),
@@ -197,18 +201,18 @@ class EmpiricalBayes(PairLearner):
 
     def _fold(self, log: Log, goal: Floats | None) -> None:
         """``goal`` is what the features of these users say about their vectors of taste."""
-        self._check_log(log)
         known, setting = self._fitted("counts_"), self.setting_
-        propensity = known.propensity is not None
-        new = without_cold(count(log, propensity=propensity), users=goal is not None, items=False)
+        self._check_log(log, setting.prior)
+        new = without_cold(count(log, propensity=known.propensity is not None), goal is not None, items=False)
+        unseen = self.posterior_.unseen, self.posterior_.unseen_deviation
         if self.taste_ is not None:
-            self.taste_, left_out = fold_taste(new, self.taste_, goal)
+            folded = fold_taste(new, self.taste_, setting.strength, goal)
+            self.taste_ = folded.taste
         if setting.prior == "taste":
-            pair = TastePrior(setting, 1, new, self.taste_, left_out).pair_effects()
-            unseen = self.posterior_.unseen, self.posterior_.unseen_deviation
+            pair = folded.pair_effects()
         else:
             item_rate = self.taste_.means if self.taste_ is not None and self.featured_ else None
-            pair, unseen = fold_counts(known, new, setting, item_rate, self.threads)
+            pair, unseen = fold_counts(known, new, setting.prior, setting.strength, item_rate, self.threads)
         cold_user = _cold(np.diff(new.start) > 0, np.zeros(new.n_users), goal is not None)
         self.counts_ = new
         self.posterior_ = Posterior(*pair, *unseen, new.absent_chances(), cold_user, self.posterior_.cold_item)
@@ -231,7 +235,7 @@ class EmpiricalBayes(PairLearner):
         if self.taste_ is None or not (is_taste or is_cold.any()):
             return stored.unseen, stored.unseen_deviation
         chances = np.where(is_cold, 0, stored.absent_chances)
-        score, deviation = absent_effects(self.taste_, user_codes, self.taste_strength_, chances, is_cold)
+        score, deviation = absent_effects(self.taste_, user_codes, self.latent_.strength, chances, is_cold)
         if is_taste:
             return score, deviation
         return np.where(is_cold, score, stored.unseen), np.where(is_cold, deviation, stored.unseen_deviation)
@@ -240,28 +244,18 @@ class EmpiricalBayes(PairLearner):
         arrays = {**self.typed_arrays(self.counts_), **vars(self.posterior_)}
         if self.taste_ is not None:
             arrays.update({f"taste_{name}": array for name, array in vars(self.taste_).items()})
-        facts = {"setting": asdict(self.setting_), "taste_strength": self.taste_strength_, "features": self.featured_}
+        facts = {"setting": asdict(self.setting_), "latent": asdict(self.latent_), "features": self.featured_}
         return arrays, facts
 
     def _set_state(self, arrays: Mapping[str, Any], metadata: Mapping[str, Any]) -> None:
         self.counts_ = Pairs.from_arrays(arrays)
         self.posterior_ = Posterior(**{field.name: arrays[field.name] for field in fields(Posterior)})
-        names = [field.name for field in fields(Taste)] if "taste_users" in arrays else []
-        self.taste_ = Taste(**{name: arrays[f"taste_{name}"] for name in names}) if names else None
-        self.setting_, self.taste_strength_ = Setting(**metadata["setting"]), float(metadata["taste_strength"])
+        names = [field.name for field in fields(Taste)]
+        self.taste_ = Taste(*(arrays[f"taste_{name}"] for name in names)) if "taste_users" in arrays else None
+        self.setting_, self.latent_ = (Setting(**metadata[name]) for name in ("setting", "latent"))
         self.featured_ = list(metadata["features"])
 
 
 def _cold(has_rows: Mask, cells: Floats, featured: bool) -> Mask:
     """Which users or items get their scores from their features alone."""
     return np.asarray(~has_rows & (cells == 0) & featured)
-
-
-def _sampled(log: Log, covariates: Covariates) -> tuple[Log, Covariates]:
-    """What the choice is made by: of a large log every n-th user, so that it needs no further memory of its size."""
-    step = min(log.n_users // MIN_USERS, len(log) // MIN_ROWS)
-    if step < 2:
-        return log, covariates
-    users = log.users.decode(np.arange(0, log.n_users, step))
-    of_users = None if covariates.users is None else covariates.users[::step]
-    return log.select(users=users), replace(covariates, users=of_users)

@@ -14,12 +14,21 @@ matrix Σ_i m^C_i v^C_i v^C_i'. With features of users f_u, e + M f_u takes the 
 v̄ is halfway between the arms' middle and e + M^a g_i. The maps M are regressed again after every sweep.
 
 The prior of a pair is Gamma(k) with mean m · f(x·v), where x comes from the user's other items alone (leave one out,
-a correction of rank two) and f is the link (``link.py``). Then the pair's own counts have the posterior mean
-(k + y) / (k / (m f(x·v)) + n).
+a correction of rank two). Then the pair's own counts have the posterior mean (k + y) / (k / (m f(x·v)) + n).
+
+The link f: least squares is linear and tastes are not. Where x·v is large the rate is larger still, and where it is
+near zero, or below, the rate is not. So f is a Poisson regression of the purchases of each arm,
+
+    log f(t) = a + b z + c z²,    z = log max(t, 0.02),
+
+with a pull toward f(t) = t (a = 0, b = 1, c = 0) that weighs as much as one purchase. A pair that was treated or
+bought has its t without its own counts. All other pairs are untreated and never bought, with or without rows; their t
+is x·v.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -28,15 +37,53 @@ import numpy as np
 from taurank._arrays import row_order
 from taurank._jit import compiled
 from taurank._threads import map_blocks, one_blas_thread
-from taurank._types import Codes, Floats, Floats32, Longs
-from taurank.learners.empirical_bayes.counted import MOST, item_rates
-from taurank.learners.empirical_bayes.covariates import NOTHING_KNOWN, Covariates, VectorMap
-from taurank.learners.empirical_bayes.link import STRAIGHT, fit_link, level
-from taurank.learners.empirical_bayes.prior import BLOCK, Prior, effect
-from taurank.learners.pairs import Pairs
+from taurank._types import Codes, Floats, Floats32, Longs, Mask
+from taurank.data.features import Features
+from taurank.data.ids import Ids
+from taurank.learners.empirical_bayes.counted import MAX_RATE, blocks, effect, item_rates
+from taurank.learners.features import Ridge, trust
+from taurank.learners.pairs import Pairs, without_cold
 
 RIDGE, SWEEPS = 4.0, 8
-UNMOVED = 1e12  # a shape so large that own counts do not matter
+LEAST = 0.02  # of x·v, which least squares can make negative
+HIGHEST = 50.0  # of a level: beyond what has been seen, a parabola grows too fast
+EDGES = np.geomspace(LEAST, HIGHEST, 64)  # pairs between two edges are one point of the regression
+LINK_STEPS = 50
+SAMPLED_USERS = 1024  # whose idle pairs the link is regressed on
+USERS_AT_ONCE = 256
+STRAIGHT: Floats = np.array([0.0, 1.0, 0.0])  # f(t) = t
+
+
+class Covariates(NamedTuple):
+    """The features of all users and of all items, one sparse matrix each; None without a table of them."""
+
+    users: Any = None
+    items: Any = None
+
+    @classmethod
+    def of(cls, features: Features | None, users: Ids, items: Ids) -> Covariates:
+        return cls() if features is None else cls(features.matrix(users), features.matrix(items))
+
+    def warm(self, pairs: Pairs) -> Pairs:
+        """The counts; those who have features and no rows are new, and count for nothing."""
+        return without_cold(pairs, self.users is not None, self.items is not None)
+
+
+NOTHING_KNOWN = Covariates()
+
+
+class VectorMap:
+    """From the features of users, or of items, to their vectors of taste, whose first entry is 1 without data."""
+
+    def __init__(self, matrix: Any, positives: Floats) -> None:
+        """``positives`` are the purchases of each row, which its vector comes from."""
+        self.ridge = Ridge(matrix, trust(positives))
+
+    def predict(self, vectors: Floats) -> Floats:
+        """What the features say about each vector, given all of them; any axes between the first and the last."""
+        usual = np.eye(vectors.shape[-1])[0]
+        predicted = self.ridge.predict((vectors - usual).reshape(len(vectors), -1))
+        return np.asarray(predicted.reshape(-1, *vectors.shape[1:]) + usual)
 
 
 @dataclass(frozen=True)
@@ -50,49 +97,39 @@ class Taste:
 
 
 @dataclass(frozen=True)
-class TastePrior(Prior):
+class TastePrior:
     """Gamma around what the user's other items say; ``strength`` is its shape k."""
 
-    pairs: Pairs | None = None
-    taste: Taste | None = None
-    left_out: Any = None  # x·v of every pair with rows, without its own counts; pairs × 2
+    strength: float
+    pairs: Pairs
+    taste: Taste
+    left_out: Any  # x·v of every pair with rows, without its own counts; pairs × 2
 
-    def fit(self, pairs: Pairs, covariates: Covariates = NOTHING_KNOWN) -> TastePrior:
-        means = item_rates(pairs, covariates.items)
-        taste, left_out = learn_taste(pairs, means, self.setting.rank, self.threads, covariates)
-        return replace(self, pairs=pairs, taste=taste, left_out=left_out)
-
-    def moments(self, part: slice, shape: float) -> Floats:
+    def moments(self, part: slice) -> Floats:
         """E[μ^T], E[μ^C] and E[(μ^T − μ^C)²] of a part of the pairs with rows; pairs × 3."""
         pairs, taste = self.pairs, self.taste
-        assert pairs is not None
-        assert taste is not None
         item, treated = pairs.item[part], pairs.treated[part]
         trials = treated, pairs.chances[part] - treated
         positives = pairs.treated_positives[part], pairs.control_positives[part]
         means, variance = np.empty((2, len(item))), np.zeros(len(item))
         for arm in range(2):
             prior = level(taste.link[arm], self.left_out[part, arm]) * taste.means[item, arm]
-            means[arm], of_arm = gamma_posterior(positives[arm], trials[arm], prior, shape)
+            means[arm], of_arm = gamma_posterior(positives[arm], trials[arm], prior, self.strength)
             variance += of_arm
         return np.stack((*means, (means[0] - means[1]) ** 2 + variance), 1)
 
-    def pair_rates(self, part: slice, own: bool) -> Floats:
-        return self.moments(part, self.setting.strength if own else UNMOVED)[:, :2]
+    def pair_rates(self, part: slice) -> Floats:
+        return self.moments(part)[:, :2]
 
-    def absent_control(self, users: Longs, own: bool) -> Floats:
-        assert self.pairs is not None
-        assert self.taste is not None
-        shape = self.setting.strength if own else UNMOVED
-        prior = _prior_mean(self.taste, self.taste.users[users], 1, False)
-        return gamma_posterior(0.0, self.pairs.absent_chances(), prior, shape)[0]
+    def absent_control(self, users: Longs) -> Floats:
+        prior = _prior_mean(self.taste, self.taste.users[users], 1)
+        return gamma_posterior(0.0, self.pairs.absent_chances(), prior, self.strength)[0]
 
     def pair_effects(self) -> tuple[Floats32, Floats32]:
         """In blocks: the moments of all pairs would take more memory than the log."""
         mean, deviation = np.empty((2, len(self.left_out)), np.float32)
-        for first in range(0, len(mean), BLOCK):
-            part = slice(first, first + BLOCK)
-            mean[part], deviation[part] = effect(self.moments(part, self.setting.strength))
+        for part in blocks(len(mean)):
+            mean[part], deviation[part] = effect(self.moments(part))
         return mean, deviation
 
 
@@ -107,102 +144,100 @@ class Rows(NamedTuple):
     chances: Codes
     share: Floats  # of users
 
+    @classmethod
+    def of(cls, pairs: Pairs) -> Rows:
+        """The product of the shares of a user and an item is about the number of chances of their pair."""
+        counts = pairs.treated, pairs.treated_positives, pairs.control_positives, pairs.chances
+        share = pairs.user_cells * (max(1, pairs.users) / max(1.0, pairs.user_cells.sum()))
+        return cls(pairs.start, pairs.item, *counts, share)
+
 
 class ItemSide(NamedTuple):
-    """What is known of the items when users are solved: mean rates, vectors, and Σ_i c_i m^C_i v^C_i v^C_i'."""
+    """What is known of the items when users are solved: mean rates, vectors, and Σ_i c_i m^C_i v^C_i v^C_i'.
+
+    The sum is every user's control arm, as if nothing were treated; c are the chances.
+    """
 
     means: Floats
     vectors: Floats
     whole: Floats
 
+    @classmethod
+    def of(cls, pairs: Pairs, means: Floats, vectors: Floats) -> ItemSide:
+        weight = item_share(pairs)[:, None] * means[:, 1:]
+        return cls(means, vectors, (vectors[:, 1] * weight).T @ vectors[:, 1])
 
-def learn_taste(
-    pairs: Pairs, means: Floats, rank: int, threads: int | None, covariates: Covariates = NOTHING_KNOWN
-) -> tuple[Taste, Floats32]:
-    """Alternating least squares, then the link; ``means`` are the items' mean rates m, items × 2.
 
-    Also returns x·v of every pair with rows, without its own counts.
-    """
-    rows, (item_share, _) = _rows(pairs), shares(pairs)
+def item_share(pairs: Pairs) -> Floats:
+    return np.asarray(pairs.item_cells / max(1, pairs.users))
+
+
+def fit_taste(
+    pairs: Pairs, rank: int, strength: float, threads: int | None = 1, covariates: Covariates = NOTHING_KNOWN
+) -> TastePrior:
+    """Alternating least squares, then the link."""
+    means = item_rates(pairs, covariates.items)
+    rows, share, user = Rows.of(pairs), item_share(pairs), pairs.user
     by_item, order = row_order(pairs.item, pairs.n_items)
-    user, left_out = pairs.user, np.empty((len(pairs.item), 2), np.float32)
+    left_out = np.empty((len(pairs.item), 2), np.float32)
     users, items = _begin(pairs.n_users, rank), _begin(2 * pairs.n_items, rank).reshape(-1, 2, rank)
     user_goal, item_goal = np.eye(rank)[:1], None  # what features say about items: nothing before the first sweep
     user_map = None if covariates.users is None else VectorMap(covariates.users, pairs.bought_by_user())
     item_map = None if covariates.items is None else VectorMap(covariates.items, pairs.bought_by_item())
 
-    def solve_users() -> None:
-        side = _item_side(means, items, item_share)
-        map_blocks(lambda begin, end: _solve_users(begin, end, rows, side, user_goal, users), pairs.n_users, threads)
+    def each_user(kernel: Any, result: Any) -> None:
+        side = ItemSide.of(pairs, means, items)
+        map_blocks(lambda begin, end: kernel(begin, end, rows, side, user_goal, result), pairs.n_users, threads)
 
     def solve_items() -> None:
         whole = (users * rows.share[:, None]).T @ users
-        centers = np.repeat(0.5 * (items[:, :1] + items[:, 1:]), 2, axis=1)  # halfway between the arms
-        goal = centers if item_goal is None else 0.5 * (centers + item_goal)
+        goal = np.repeat(0.5 * (items[:, :1] + items[:, 1:]), 2, axis=1)  # halfway between the arms
+        goal = goal if item_goal is None else 0.5 * (goal + item_goal)
         map_blocks(
             lambda begin, end: _solve_items(
-                begin, end, by_item, order, user, rows, means, users, whole, item_share, goal, items
+                begin, end, by_item, order, user, rows, means, users, whole, share, goal, items
             ),
             pairs.n_items, threads,
         )  # fmt: skip
 
     with one_blas_thread():
         for _ in range(SWEEPS):
-            solve_users()
+            each_user(_solve_users, users)
             user_goal = user_map.predict(users) if user_map else user_goal
             solve_items()
             item_goal = item_map.predict(items) if item_map else item_goal
         if item_goal is not None:
             items[pairs.item_cells == 0] = item_goal[pairs.item_cells == 0]
-        solve_users()  # those of the final items, as for users that come later
-        side = _item_side(means, items, item_share)
-        map_blocks(
-            lambda begin, end: _leave_one_out(begin, end, rows, side, user_goal, left_out), pairs.n_users, threads
-        )
+        each_user(_solve_users, users)  # those of the final items, as for users that come later
+        each_user(_leave_one_out, left_out)
         link = fit_link(pairs, users, items, means, left_out)
-    return Taste(users, items, means, link), left_out
+    return TastePrior(strength, pairs, Taste(users, items, means, link), left_out)
 
 
-def fold_taste(pairs: Pairs, taste: Taste, goal: Floats | None = None) -> tuple[Taste, Floats32]:
+def fold_taste(pairs: Pairs, taste: Taste, strength: float, goal: Floats | None = None) -> TastePrior:
     """Vectors of new users from their own pairs; those of the items stay. ``goal`` is what their features say."""
     rank = taste.items.shape[2]
     users, left_out = np.zeros((pairs.n_users, rank)), np.ones((len(pairs.item), 2), np.float32)
-    rows, goal = _rows(pairs), np.eye(rank)[:1] if goal is None else goal
+    rows, goal = Rows.of(pairs), np.eye(rank)[:1] if goal is None else goal
     with one_blas_thread():
-        side = _item_side(taste.means, taste.items, shares(pairs)[0])
+        side = ItemSide.of(pairs, taste.means, taste.items)
         _solve_users(0, pairs.n_users, rows, side, goal, users)
         _leave_one_out(0, pairs.n_users, rows, side, goal, left_out)
-    return replace(taste, users=users), left_out
-
-
-def shares(pairs: Pairs) -> tuple[Floats, Floats]:
-    """Of items and of users; the product of two is about the number of chances of their pair."""
-    visitors = max(1, pairs.users)
-    return pairs.item_cells / visitors, pairs.user_cells * (visitors / max(1.0, pairs.user_cells.sum()))
-
-
-def _rows(pairs: Pairs) -> Rows:
-    counts = pairs.treated, pairs.treated_positives, pairs.control_positives, pairs.chances
-    return Rows(pairs.start, pairs.item, *counts, shares(pairs)[1])
-
-
-def _item_side(means: Floats, items: Floats, share: Floats) -> ItemSide:
-    """With every user's control arm, as if nothing were treated; ``share`` are the chances c."""
-    return ItemSide(means, items, (items[:, 1] * (share[:, None] * means[:, 1:])).T @ items[:, 1])
+    return TastePrior(strength, pairs, replace(taste, users=users), left_out)
 
 
 def gamma_posterior(positives: Any, trials: Any, prior_mean: Any, shape: float) -> tuple[Floats, Floats]:
     """Mean and variance of a rate with a Gamma(shape) prior of this mean, given its counts."""
     rate = shape / prior_mean + trials
-    mean = np.minimum((shape + positives) / rate, MOST)
+    mean = np.minimum((shape + positives) / rate, MAX_RATE)
     return np.asarray(mean), np.asarray(mean / rate)
 
 
-def _prior_mean(taste: Taste, users: Floats, arm: int, is_cold: Any) -> Floats:
+def _prior_mean(taste: Taste, users: Floats, arm: int, is_cold: Any = False) -> Floats:
     product = users @ taste.items[:, arm].T
     factor = level(taste.link[arm], product)
     if np.any(is_cold):
-        factor = np.where(is_cold, level(STRAIGHT[arm], product), factor)
+        factor = np.where(is_cold, level(STRAIGHT, product), factor)
     return np.asarray(factor * taste.means[:, arm])
 
 
@@ -231,6 +266,74 @@ def _begin(n: int, rank: int) -> Floats:
     vectors = 0.3 * np.random.default_rng(0).standard_normal((n, rank))
     vectors[:, 0] = 1.0
     return vectors
+
+
+def level(coefficients: Floats, taste: Any) -> Floats:
+    """f(x·v), which never falls: it goes on level from where the parabola would turn."""
+    a, b, c = coefficients
+    z = np.log(np.clip(taste, LEAST, HIGHEST))
+    if abs(c) < 1e-9:
+        b = max(b, 0.0)
+    else:
+        turn = -b / (2.0 * c)
+        z = np.maximum(z, turn) if c > 0.0 else np.minimum(z, turn)
+    return np.asarray(np.exp(np.clip(a + (b + c * z) * z, np.log(LEAST), np.log(HIGHEST))))
+
+
+def fit_link(pairs: Pairs, users: Floats, items: Floats, means: Floats, left_out: Floats32) -> Floats:
+    """The regressions of both arms; ``left_out`` is x·v of every pair with rows, without its own counts."""
+    points = np.zeros((2, 3, len(EDGES) + 1))
+    for part in blocks(len(pairs.item)):
+        trials = pairs.treated[part], pairs.chances[part] - pairs.treated[part]
+        bought = pairs.treated_positives[part], pairs.control_positives[part]
+        for arm in range(2):
+            used = _happened(pairs, part) & (trials[arm] > 0)
+            expected = trials[arm][used] * means[pairs.item[part][used], arm]
+            points[arm] += _points(left_out[part, arm][used], expected, bought[arm][used])
+    for taste, idle in _idle_blocks(pairs, users, items[:, 1], means[:, 1]):
+        points[1] += _points(taste, idle, np.zeros(len(idle)))
+    return np.array([_regress(of_arm) for of_arm in points])
+
+
+def _happened(pairs: Pairs, part: slice) -> Mask:
+    """Which pairs were treated or bought."""
+    return np.asarray((pairs.treated[part] > 0) | (pairs.control_positives[part] > 0))
+
+
+def _points(taste: Any, expected: Floats, bought: Any) -> Floats:
+    """By parts of x·v: the counts expected from item means, the same times z, and what was bought; 3 × parts."""
+    part = np.searchsorted(EDGES, taste)
+    z = np.log(np.clip(taste, LEAST, HIGHEST))
+    return np.stack([np.bincount(part, weight, len(EDGES) + 1) for weight in (expected, expected * z, bought)])
+
+
+def _idle_blocks(pairs: Pairs, users: Floats, items: Floats, means: Floats) -> Iterator[tuple[Floats, Floats]]:
+    """x·v and expectation of all pairs of sampled users that were never treated and never bought."""
+    sample = np.flatnonzero(pairs.user_cells > 0)
+    everyone = len(sample)
+    sample = sample[:: max(1, everyone // SAMPLED_USERS)]
+    weight, absent = everyone / max(1, len(sample)) * means * (pairs.item_cells > 0), pairs.absent_chances()
+    for first in range(0, len(sample), USERS_AT_ONCE):
+        block: Longs = sample[first : first + USERS_AT_ONCE]
+        chances = np.tile(absent, (len(block), 1))
+        for at, user in enumerate(block):
+            own = slice(pairs.start[user], pairs.start[user + 1])
+            chances[at, pairs.item[own]] = np.where(_happened(pairs, own), 0, pairs.chances[own])
+        yield (users[block] @ items.T).ravel(), (chances * weight).ravel()
+
+
+def _regress(points: Floats) -> Floats:
+    """Newton's method for the Poisson regression, with a normal prior of variance 1 around f(t) = t."""
+    expected, moment, bought = points[:, points[0] > 0.0]
+    z = moment / expected
+    design = np.stack((np.ones_like(z), z, z * z), 1)
+    coefficients = STRAIGHT.copy()
+    for _ in range(LINK_STEPS):
+        fitted = expected * np.exp(np.clip(design @ coefficients, -20.0, 20.0))
+        slope = design.T @ (bought - fitted) - (coefficients - STRAIGHT)
+        curvature = design.T @ (fitted[:, None] * design) + np.eye(3)
+        coefficients += np.clip(np.linalg.solve(curvature, slope), -0.5, 0.5)
+    return np.asarray(coefficients)
 
 
 @compiled
