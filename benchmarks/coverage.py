@@ -22,9 +22,9 @@ from scipy.special import chdtri, ndtr, ndtri, stdtrit
 
 from taurank import Log
 from taurank.data.ids import Catalog, Ids
-from taurank.evaluation.intervals import TIMES_DIFFER, Bootstrap, clustered_variance
+from taurank.evaluation.evidence import judge
+from taurank.evaluation.intervals import TIMES_DIFFER, Bootstrap, Resamples, clustered_variance
 from taurank.evaluation.measurement import Measurement
-from taurank.evaluation.verdicts import judge
 
 Floats = npt.NDArray[np.float64]
 K = 10
@@ -127,12 +127,11 @@ def coverage(case: Case, draws: int, seed: int = 0, bootstrap: bool = False) -> 
     for _ in range(draws):
         log = case.draw(rng)
         measurement = Measurement.prepare(log, f"CP@{K}")
-        assert measurement.gains.estimator is not None
-        (rows,) = measurement.measure(np.zeros((case.users, K)), 1).rows
-        found = rows.evidence(measurement.gains.estimator)
+        (value,) = measurement.measure(np.zeros((case.users, K)), 1, Resamples()).values
+        found = value.evidence
         intervals = {"doubly robust": found.own, "SNIPS": found.snips, "IPS": found.ips}
         if bootstrap:
-            intervals["bootstrap"] = Bootstrap.of([found.ips.per_user])[0]
+            intervals["bootstrap"] = Bootstrap(found.ips.per_user, found.ips.per_time, found.ips.visits, Resamples())
         for name, one in intervals.items():
             low, high = one.interval()
             tally.covered[name] += low <= case.truth <= high

@@ -15,7 +15,7 @@ import pytest
 import taurank as tr
 from taurank.data import storage
 from taurank.errors import InputError
-from taurank.evaluation.ranking_tables import TableRanker
+from taurank.evaluation.rankers import TableRanker
 
 
 @pytest.fixture(scope="module")

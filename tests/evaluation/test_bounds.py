@@ -22,7 +22,7 @@ from taurank.data.ids import Ids
 from taurank.errors import InputError, OverlapWarning
 from taurank.estimation.gains import Gains
 from taurank.evaluation.evaluate import evaluate
-from taurank.evaluation.intervals import Bootstrap
+from taurank.evaluation.intervals import Bootstrap, Resamples, Visits
 from taurank.evaluation.metrics import position_weights
 from taurank.worlds.world import Sample
 
@@ -312,7 +312,8 @@ def coverage(drawn: Drawn, values: Gains, metric: str, wanted: int = 2000) -> fl
     target = bounds.expected(world, scores, metric)
 
     def covers(per_user: Floats) -> bool:
-        low, high = Bootstrap.of([per_user])[0].interval()
+        visits = Visits(np.ones(len(per_user), int), np.array([len(per_user)]))
+        low, high = Bootstrap(per_user, per_user.mean(keepdims=True), visits, Resamples()).interval()
         return low <= target <= high
 
     with ThreadPoolExecutor(2) as pool:

@@ -14,13 +14,19 @@ from scipy.special import chdtri, ndtr, stdtrit
 
 from support.builders import cells_frame, dense_log, sparse_log
 from taurank import Gains, InputError, Log, World, bounds, compare, evaluate, gains
-from taurank.cluster.tallies import added_events
 from taurank.data.eligibility import Eligibility
 from taurank.errors import OverlapWarning
 from taurank.estimation.estimators import Estimator
 from taurank.evaluation.events import Events, EventSums
 from taurank.evaluation.evidence import slope
-from taurank.evaluation.intervals import Bootstrap, Estimate, bca_interval, clustered_variance, resampled_means
+from taurank.evaluation.intervals import (
+    Bootstrap,
+    Estimate,
+    Visits,
+    bca_interval,
+    clustered_variance,
+    resampled_means,
+)
 from taurank.evaluation.metrics import position_weights
 
 METRICS = ["CP@3", "CDCG", "CAR"]
@@ -202,6 +208,12 @@ def test_right_on_average() -> None:
     assert np.mean(drawn) == pytest.approx(truth, abs=4 * np.std(drawn) / len(drawn) ** 0.5)
 
 
+def estimate(per_user: Any, per_time: Any, events: EventSums, unit: float, *limits: Any) -> Estimate:
+    """Where everybody visits always."""
+    visits = Visits(np.full(len(per_user), len(per_time)), np.full(len(per_time), len(per_user)))
+    return Estimate(per_user, per_time, visits, events, unit, *limits)
+
+
 def events(
     rng: np.random.Generator, users: int, times: int, low: float, high: float, rates: tuple[float, float],
     shock: float = 0.0,
@@ -223,7 +235,7 @@ def events(
         value[kept] / n,
     )
     per_user, per_time = value.sum((1, 2)) / times, value.sum((0, 1)) / users
-    return Estimate(per_user, per_time, EventSums.of(rows), 0.1 / n, (-1.0, 1.0))
+    return estimate(per_user, per_time, EventSums.of(rows), 0.1 / n, (-1.0, 1.0))
 
 
 @pytest.mark.statistical
@@ -277,14 +289,14 @@ class TestCoverage:
             np.arange(2), np.full(2, -0.01), np.ones(2), np.zeros(2, bool), np.full(2, 0.1), np.full(2, -0.01)
         )
         per_user = np.array([-0.1, -0.1, 0.0, 0.0, 0.0])
-        low, high = Estimate(per_user, per_user.mean(keepdims=True), EventSums.of(rows), 0.01, (-0.5, 0.5)).interval()
+        low, high = estimate(per_user, per_user.mean(keepdims=True), EventSums.of(rows), 0.01, (-0.5, 0.5)).interval()
         assert high == 0.5
         assert -0.5 < low < per_user.mean()
 
     def test_without_other_times_the_variance_is_that_of_the_mean_over_users(self) -> None:
         rng = np.random.default_rng(1)
         one = events(rng, 20, 1, 0.2, 0.6, (0.3, 0.1))
-        variance, freedom = one.clustered
+        variance, freedom = one.clustered()
         assert variance == pytest.approx(one.per_user.var(ddof=1) / 20, rel=1e-12)
         assert freedom == 19.0
 
@@ -298,7 +310,7 @@ class TestCoverage:
         rows = Events(row, np.full(5000, weight), outcome, np.ones(5000, bool), np.full(5000, 0.01), weight * outcome)
         per_user = np.zeros(users)
         per_user[:4] = weight * users
-        low, high = Estimate(per_user, np.array([per_user.mean()]), EventSums.of(rows), 1e-12).interval()
+        low, high = estimate(per_user, np.array([per_user.mean()]), EventSums.of(rows), 1e-12).interval()
         assert high == pytest.approx(weight * gamma.ppf(0.975, 4.5), rel=0.02)
         assert low == pytest.approx(weight * gamma.ppf(0.025, 4), rel=0.02)
 
@@ -361,7 +373,8 @@ def test_rows_of_weight_zero_count_for_nothing() -> None:
     first, second = EventSums.of(rows), EventSums.of(with_zeros)
     for side in (-1.0, 1.0):
         assert first.expected(side, 0.1) == pytest.approx(second.expected(side, 0.1), rel=1e-12)
-    assert first[4:] == pytest.approx(second[4:])
+    assert first.squares == pytest.approx(second.squares)
+    assert (first.rows, first.treated, first.positive) == (second.rows, second.treated, second.positive)
 
 
 class TestVerdict:
@@ -565,8 +578,8 @@ def test_sums_over_parts_of_the_events_give_the_interval_of_the_whole(size: floa
     per_time: Any = np.bincount(rng.integers(0, times, n), weight * outcome, minlength=times)
     parts = np.split(np.arange(n), [0, 3, 250])  # one of them is empty
     columns: list[Any] = list(events)
-    sums = added_events([EventSums.of(Events(*(column[part] for column in columns))) for part in parts])
-    whole, added = (Estimate(per_user, per_time, one, size).interval() for one in (EventSums.of(events), sums))
+    sums = EventSums.added([EventSums.of(Events(*(column[part] for column in columns))) for part in parts])
+    whole, added = (estimate(per_user, per_time, one, size).interval() for one in (EventSums.of(events), sums))
     assert added == pytest.approx(whole, rel=1e-9)
 
 

@@ -16,9 +16,9 @@ from support.twins import by_all_orders, by_argsort, by_pandas, dense, pairwise_
 from taurank import Gains
 from taurank.data.ids import Ids
 from taurank.errors import InputError
-from taurank.evaluation import rank_kernels, rankers
+from taurank.evaluation import rank_kernels, rankers, topk, weights
 from taurank.evaluation.evaluate import evaluate
-from taurank.evaluation.metrics import position_weights
+from taurank.evaluation.metrics import parse, position_weights
 
 PLAIN = ("P@1", "P@2", "P@10", "DCG", "AR")
 BOTH = [*PLAIN, *("C" + name for name in PLAIN), "CAUC"]
@@ -172,31 +172,23 @@ def awkward_rows(kind: Any) -> dict[str, npt.NDArray[Any]]:
 
 @pytest.mark.parametrize("kind", [np.float32, np.float64])
 @pytest.mark.parametrize("name", list(awkward_rows(np.float64)))
-def test_counting_binning_and_sorting_find_the_same_places(kind: Any, name: str) -> None:
+@pytest.mark.parametrize("depth", [None, 3])
+def test_counting_and_sorting_find_the_same_ranks(kind: Any, name: str, depth: int | None) -> None:
     row = awkward_rows(kind)[name]
     at = np.random.default_rng(0).integers(0, len(row), 200).astype(np.int32)
-    above = (row > row[at, None]).sum(axis=1)
-    tied = (row == row[at, None]).sum(axis=1)
-
-    def check(way: Any, *more: Any) -> bool:
-        got = np.full(200, -1), np.full(200, -1)
-        done = way(row, at, *got, *more)
-        assert done is False or (np.array_equal(got[0], above) and np.array_equal(got[1], tied))
-        return done is not False
-
-    assert check(rank_kernels._count)
-    assert check(rank_kernels._sort)
-    binned = check(rank_kernels._use_bins, *rank_kernels.new_bins(row[None]))
-    assert binned == (name not in ("overflowing", "tiny", "one"))  # no finite width, or crowded
-
-
-def test_crowded_bins_are_left_to_the_sort() -> None:
-    row = awkward_rows(np.float64)["outlier"]
-    at = np.arange(5000, dtype=np.int32)
-    got = np.zeros(5000, np.int64), np.zeros(5000, np.int64)
-    assert not rank_kernels._use_bins(row, at, *got, *rank_kernels.new_bins(row[None]))
-    rank_kernels.rank_items(row, at, 0, *got, rank_kernels.new_bins(row[None]))
-    assert np.array_equal(got[0], np.argsort(np.argsort(-row)))
+    metric = parse("AR" if depth is None else f"P@{depth}")
+    tables = weights.rank_weights([metric], [len(row)])
+    cells = rank_kernels.CellRows(np.array([0, 200]), at)
+    user, offset, scores = np.zeros(1, np.int32), np.zeros(1, np.int64), row[None]
+    counted, ordered, sums = np.zeros((1, 200)), np.zeros((1, 200)), np.zeros((1, 1, 1))
+    rank_kernels.weigh_by_counting(scores, user, cells, offset, tables, counted)
+    order, length, _ = topk.best_first(scores, int(tables.depth.max()))
+    factors, begin = np.arange(1.0, len(row) + 1)[None], np.zeros(1, np.int64)
+    rank_kernels.weigh_in_order(scores, order, length, user, cells, offset, tables, factors, begin, ordered, sums)
+    whole = position_weights(scores, metric)[0]
+    assert counted[0] == pytest.approx(whole[at], rel=1e-9, abs=1e-15)
+    assert ordered[0] == pytest.approx(whole[at], rel=1e-9, abs=1e-15)
+    assert sums[0, 0, 0] == pytest.approx(whole @ factors[0], rel=1e-9)
 
 
 @pytest.mark.parametrize("kind", [np.float32, np.float64])
@@ -368,5 +360,5 @@ def test_gains_outside_their_catalog_do_not_reach_a_kernel() -> None:
     good = dense(np.eye(2))
     wrong: list[Any] = [good.user + 1, good.user - 1, good.user.astype(np.int64) + 2**32]
     for user in wrong:
-        with pytest.raises(InputError, match="positions of 'user_id' outside"):
+        with pytest.raises(InputError, match="user_id positions must be between"):
             Gains(good.catalog, user, good.item, good.time, good.value)

@@ -14,7 +14,7 @@ import pytest
 from support.twins import dense, sparse_gains
 from taurank import bounds, compare, evaluate
 from taurank.errors import InputError
-from taurank.evaluation.ranking_tables import TableRanker
+from taurank.evaluation.rankers import TableRanker
 from taurank.worlds.world import World
 
 METRICS = ["CP@1", "CP@3", "CDCG", "CAR", "CAUC"]

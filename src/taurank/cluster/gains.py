@@ -8,30 +8,29 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from taurank._types import Codes, Floats, Mask
+from taurank._types import Codes, Mask
 from taurank.cluster.groups import by_group
 from taurank.cluster.pieces import Piece, read_part
 from taurank.cluster.rows import ClusterRows
-from taurank.cluster.tallies import TalliedRows
+from taurank.cluster.tallies import TalliedValue
 from taurank.data.ids import Catalog
 from taurank.data.log import Log
 from taurank.data.remote import RemoteGains
 from taurank.errors import InputError
 from taurank.estimation import gains as estimators
 from taurank.estimation.gains import Gains
-from taurank.evaluation.measurement import Measured, Measurement
+from taurank.evaluation.measurement import GainSums, Measurement
 from taurank.evaluation.metrics import Metric
-from taurank.evaluation.rankers import Block, LearnerRanking, Ranker, ranking_of
-from taurank.evaluation.weights import BlockSums
+from taurank.evaluation.rankers import Block, Ranker, Ranking
 from taurank.learners.options import choose_users
 
-GROUPS_PER_WORKER = 4
+MAX_GROUPS = 64  # whatever the number of workers, so that sums by time do not depend on it
 
 
 class Estimate(NamedTuple):
@@ -64,18 +63,17 @@ class ClusterGains(RemoteGains):
 
     def some_users(self, count: int, seed: int) -> ClusterGains:
         """Gains of ``count`` random users of those that have any."""
-        users = np.flatnonzero(self.users_with(rows=False))
+        users = np.flatnonzero(self.users_with_gains())
         if len(users) <= count:
             return self
         sample = copy.copy(self)
         sample.chosen = choose_users(users.astype(np.int32), count, seed)
         return sample
 
-    def users_with(self, rows: bool) -> Mask:
-        """Which users have gains, or any row."""
+    def users_with_gains(self) -> Mask:
         log, has = self.log, np.zeros(self.log.n_users, np.bool_)
-        tasks = [(piece, log.shared, log.treated_share, self.estimate, rows) for piece in log.pieces]
-        for users in log.cluster.pool.map(_users_with, tasks):
+        tasks = [(piece, log.shared, log.treated_share, self.estimate) for piece in log.pieces]
+        for users in log.cluster.pool.map(_users_with_gains, tasks):
             has[users] = True
         return has
 
@@ -84,11 +82,8 @@ class ClusterGains(RemoteGains):
         return ClusterMeasurement(whole.gains, whole.metrics, whole.unlisted, self.chosen, source=self)
 
 
-def _users_with(piece: Piece, catalog: Catalog, share: float, estimate: Estimate, rows: bool) -> Codes:
-    part = read_part(piece, catalog, share)
-    if rows:
-        return np.unique(part.user)
-    gains = estimate.of(part)
+def _users_with_gains(piece: Piece, catalog: Catalog, share: float, estimate: Estimate) -> Codes:
+    gains = estimate.of(read_part(piece, catalog, share))
     return np.unique(gains.user[gains.value != 0])
 
 
@@ -108,46 +103,30 @@ class ClusterMeasurement(Measurement):
 
     source: ClusterGains = None  # type: ignore[assignment]  # a field behind others with defaults
 
-    def means(self, ranker: Any, threads: int | None = None) -> dict[str, float]:
-        per_user, per_time, _ = self._measured(*self._learner(ranker), self.source.users_with(rows=False))
-        return {m.name: self._mean(*means) for m, *means in zip(self.metrics, per_user, per_time, strict=True)}
-
-    def measure(self, ranker: Any, workers: int) -> Measured:
-        log, (ready, ranking) = self.source.log, self._learner(ranker)
-        unknown, trained = (ranking.unknown_users, ranking.unknown_items), self.is_trained_here(ready)
-        if self.gains.estimator is not None:
-            return Measured(*unknown, trained, TalliedRows.of(log, ready, self.metrics, self.gains.estimator))
-        needed = self.source.users_with(rows=log.summary.lacks_overlap and self.gains.kind != "outcome")
-        per_user, per_time, overlap = self._measured(ready, ranking, needed)
-        return Measured(*unknown, trained, (), per_user, per_time, overlap)
-
-    def _learner(self, ranker: Any) -> tuple[Ranker, LearnerRanking]:
-        ready, ranking = self._ranking(ranker)
-        if not isinstance(ranking, LearnerRanking):
-            raise InputError(
-                "an array of scores is measured on one machine; on a cluster, evaluate a model or a table."
-            )
-        return ready, ranking
-
-    def _measured(
-        self, ranker: Ranker, ranking: LearnerRanking, needed: Mask
-    ) -> tuple[Floats, Floats, list[float | None]]:
-        log = self.source.log
+    def sums(self, ranking: Ranking, workers: int) -> GainSums:
+        log, ranker = self.source.log, _remote(ranking)
+        needed = self.source.users_with_gains()
         if self.users is not None:
             needed = np.zeros(log.n_users, np.bool_)
             needed[self.users] = True
-        groups, shared = self._groups(ranking, needed), log.cluster.pool.put(ranker)
-        task = (shared, self.source.estimate, log.summary.lacks_overlap, self.metrics, self.unlisted)
+        groups = self._groups(ranking, needed)
+        task = (log.cluster.pool.put(ranker), self.source.estimate, self.metrics, self.unlisted)
         results = by_group(log, groups, _sums, [task] * len(groups))
-        sums = np.zeros((len(results[0][0]) if results else 1, len(self.metrics), log.n_users))
-        for users, (own, _) in zip(groups, results, strict=True):
-            sums[:, :, users] = own
-        return self.summarize(sums, [block for _, blocks in results for block in blocks])
+        per_user = np.zeros((len(self.metrics), log.n_users))
+        per_time = np.zeros((len(self.metrics), log.n_times))
+        for users, (by_user, by_time) in zip(groups, results, strict=True):
+            per_user[:, users] = by_user
+            per_time += by_time
+        return per_user, per_time
 
-    def _groups(self, ranking: LearnerRanking, needed: Mask) -> list[Codes]:
+    def estimated(self, ranking: Ranking, workers: int) -> Sequence[Any]:
+        assert self.gains.estimator is not None
+        return TalliedValue.of(self.source.log, _remote(ranking), self.metrics, self.gains.estimator)
+
+    def _groups(self, ranking: Ranking, needed: Mask) -> list[Codes]:
         """Groups of whole blocks; users that the ranker knows and those that it does not are apart."""
         blocks = list(ranking.blocks(needed))
-        most = -(-len(blocks) // (GROUPS_PER_WORKER * self.source.log.cluster.workers)) or 1
+        most = -(-len(blocks) // MAX_GROUPS) or 1
         groups: list[list[Block]] = []
         for block in blocks:
             known = bool(block.at_ranker[0] >= 0)
@@ -157,11 +136,14 @@ class ClusterMeasurement(Measurement):
         return [np.concatenate([block.users for block in group]) for group in groups]
 
 
-def _sums(
-    log: Log, ranker: Ranker, estimate: Estimate, lacks_overlap: bool, metrics: list[Metric], unlisted: str | None
-) -> BlockSums:
-    """The sums of every user of a group, and those over time of each of its blocks."""
+def _remote(ranking: Ranking) -> Ranker:
+    if ranking.is_array:
+        raise InputError("an array of scores is measured on one machine; on a cluster, evaluate a model or a table.")
+    ranker: Ranker = ranking.ranker
+    return ranker
+
+
+def _sums(log: Log, ranker: Ranker, estimate: Estimate, metrics: list[Metric], unlisted: str | None) -> GainSums:
     gains = estimate.of(log)
     measurement = Measurement.prepare(gains, metrics, unlisted=unlisted)
-    measurement = replace(measurement, with_pairs=lacks_overlap)  # decided for the whole log, not for this group
-    return measurement.sums(ranking_of(ranker, gains.users, gains.items), 1)
+    return measurement.sums(Ranking(ranker, gains.users, gains.items), 1)

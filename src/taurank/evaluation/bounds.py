@@ -23,7 +23,7 @@ from taurank.errors import InputError, first_line, plural
 from taurank.estimation.estimators import Caps
 from taurank.evaluation.intervals import check_fraction
 from taurank.evaluation.metrics import Metric, parse, position_weights
-from taurank.evaluation.rankers import AnyRanker, Block, Ranking, ranking_of
+from taurank.evaluation.rankers import AnyRanker, Ranking
 from taurank.worlds.world import World
 
 
@@ -152,19 +152,8 @@ def _rows(values: npt.NDArray[Any], users: npt.NDArray[np.int32]) -> Floats:
 def _weights(world: World, scores: Any, metric: str | Metric) -> Iterator[tuple[npt.NDArray[np.int32], Floats]]:
     """λ / I of every item for a block of users at a time, ties shared."""
     parse(metric).weights(world.n_items)
-    ranking = ranking_of(scores, world.users, world.items)
+    ranking = Ranking(scores, world.users, world.items)
     # one BLAS thread per block of fixed shape: the same scores, and so the same ties, on any machine
     with one_blas_thread():
         for block in ranking.blocks(np.ones(world.n_users, np.bool_)):
-            yield block.users, position_weights(_all_scores(ranking, block), metric)
-
-
-def _all_scores(ranking: Ranking, block: Block) -> npt.NDArray[Any]:
-    """A column for every item: those the ranker does not know come last, tied."""
-    scores = ranking.scores(block)
-    known = block.column >= 0
-    if known.all() and scores.shape[1] == len(known):
-        return scores
-    whole = np.full((len(block.users), len(known)), -np.inf, scores.dtype)
-    whole[:, known] = scores[:, block.column[known]]
-    return whole
+            yield block.users, position_weights(ranking.scores(block), metric)

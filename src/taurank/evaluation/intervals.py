@@ -18,7 +18,7 @@ about it, the limits use Student's quantile with Satterthwaite's degrees of free
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -67,121 +67,95 @@ class Visits:
     def total(self) -> int:
         return int(self.by_user.sum())
 
-    @property
-    def n_users(self) -> int:
-        """How many users visit at all."""
-        return int(np.count_nonzero(self.by_user))
 
-    def per_user(self, sums: Floats) -> Floats:
-        """Each user's mean over their visits, nan without one; users are the last axis."""
-        return _divided(sums, self.by_user)
-
-    def per_time(self, sums: Floats) -> Floats:
-        """The mean over the visits of each time, nan without one; times are the last axis."""
-        return _divided(sums, self.by_time)
-
-    def mean(self, per_time: Floats) -> float:
-        """The mean over all visits of means over the visits of each time."""
-        if _equal(self.by_time):
-            return float(per_time.mean())
-        seen = self.by_time > 0
-        return float(np.average(per_time[seen], weights=self.by_time[seen])) if seen.any() else float("nan")
-
-
-def contributions(means: Floats, counts: Longs | None, mean: float) -> Floats:
-    """Values with the mean Σ counts · means / Σ counts, and with the spread between clusters that it has.
-
-    A ratio R = ΣS / ΣV of sums over n clusters varies as the mean of R + (S − R·V) · n / ΣV does, S = V · means.
-    Clusters without a visit are left out.
-    """
-    if counts is None or _equal(counts):
-        return means
-    seen = counts > 0
-    share = counts[seen] * (np.count_nonzero(seen) / max(counts.sum(), 1))
-    return np.asarray(mean + (means[seen] - mean) * share)
-
-
-def _equal(counts: Longs) -> bool:
-    return len(counts) > 0 and bool(counts[0] > 0) and bool((counts == counts[0]).all())
-
-
-def _divided(sums: Floats, counts: Longs) -> Floats:
+def per_visit(sums: Floats, counts: Longs) -> Floats:
+    """Means over the visits of users or times, the last axis; nan without one."""
     means = np.full(sums.shape, np.nan)
     np.divide(sums, counts, out=means, where=np.broadcast_to(counts > 0, sums.shape))
     return means
 
 
-@dataclass(frozen=True, eq=False)
-class Estimate:
-    """An estimate from a log: the mean of ``per_user`` over ``visits`` (None: each user counts alike).
+def contributions(means: Floats, counts: Longs, mean: float) -> Floats:
+    """Values with the mean Σ counts · means / Σ counts, and with the spread between clusters that it has.
 
-    ``per_time`` are the means at each time, ``unit`` is what one outcome counts at most without a propensity, per
-    user and time, ``limits`` are what no effect can exceed.
+    A ratio R = ΣS / ΣV of sums over n clusters varies as the mean of R + (S − R·V) · n / ΣV does, S = V · means.
+    Clusters without a visit are left out.
     """
+    seen = counts > 0
+    if seen.all() and (counts == counts[:1]).all():
+        return means
+    share = counts[seen] * (np.count_nonzero(seen) / max(counts.sum(), 1))
+    return np.asarray(mean + (means[seen] - mean) * share)
+
+
+@dataclass(frozen=True, eq=False)
+class Mean:
+    """A mean over the visits of users, from their means ``per_user`` and those ``per_time``; nan without a visit."""
 
     per_user: Floats
     per_time: Floats
-    events: EventSums
-    unit: float
-    limits: tuple[float, float] = (-np.inf, np.inf)
-    visits: Visits | None = None
+    visits: Visits
 
     @cached_property
     def mean(self) -> float:
-        return float(self.per_time.mean()) if self.visits is None else self.visits.mean(self.per_time)
+        counts = self.visits.by_time
+        seen = counts > 0
+        if seen.all() and (counts == counts[:1]).all():
+            return float(self.per_time.mean())
+        return float(np.average(self.per_time[seen], weights=counts[seen])) if seen.any() else float("nan")
 
     @cached_property
     def contributions(self) -> Floats:
         """A value per user with the mean and the spread between users of ``mean``."""
-        return contributions(self.per_user, None if self.visits is None else self.visits.by_user, self.mean)
+        return contributions(self.per_user, self.visits.by_user, self.mean)
 
-    @cached_property
-    def _time_parts(self) -> Floats:
-        return contributions(self.per_time, None if self.visits is None else self.visits.by_time, self.mean)
+
+@dataclass(frozen=True, eq=False)
+class Estimate(Mean):
+    """An estimate from a log.
+
+    ``unit`` is what one outcome counts at most without a propensity, per user and time, ``limits`` are what no
+    effect can exceed.
+    """
+
+    events: EventSums
+    unit: float
+    limits: tuple[float, float] = (-np.inf, np.inf)
 
     def minus(self, other: Estimate, events: EventSums) -> Estimate:
         """The paired difference, whose events are known."""
         per_user, per_time = self.per_user - other.per_user, self.per_time - other.per_time
         same = not events.rows and not np.nan_to_num(per_user).any()  # the same lists
         width = 0.0 if same else 2.0 * max(self.limits[1], other.limits[1])
-        return Estimate(per_user, per_time, events, max(self.unit, other.unit), (-width, width), self.visits)
+        return Estimate(per_user, per_time, self.visits, events, max(self.unit, other.unit), (-width, width))
 
     def interval(self, level: float = 0.95) -> tuple[float, float]:
         """Lower and upper limit; the limits of what is possible where one arm was never seen or one user is alone."""
         check_fraction("level", level)
         if len(self.contributions) < 2:
             return self.limits
-        size = max(self.events.size, power_of_two(self.contributions))
-        means = self.per_user / size, self.per_time / size  # so that no power overflows
-        scaled = Estimate(*means, self.events.at(size), self.unit / size, visits=self.visits)
-        low, high = (size * scaled._limit(level, side) for side in (-1.0, 1.0))
+        size = max(self.events.size, power_of_two(self.contributions))  # so that no power overflows
+        events, (variance, freedom) = self.events.at(size), self.clustered(size)
+        low, high = (
+            size * _limit(self.mean / size, events.expected(side, self.unit / size), variance, freedom, level, side)
+            for side in (-1.0, 1.0)
+        )
         if not self.events.treated:  # nothing on the list was ever shown
             low, high = -np.inf if self.events.positive else low, np.inf
         return max(low, self.limits[0]), min(high, self.limits[1])
 
-    def _limit(self, level: float, side: float) -> float:
-        """Below (side −1) or above (side 1) the estimate."""
-        second, third, fourth, common = self.events.expected(side, self.unit)
-        seen, freedom = self.clustered
-        if second <= 0.0 and seen <= 0.0:
-            return self.mean
-        trust = second**2 / fourth if fourth > 0 else 0.0  # the effective number of events behind the variance
-        variance = (trust * seen + _PRIOR * max(seen, second)) / (trust + _PRIOR)
-        common = (trust * third + _PRIOR * common) / (trust + _PRIOR)  # that of the variance seen is the third moment
-        scale = (variance / second) ** 1.5 if second > 0 else 0.0
-        third, common = scale * third, scale * common
-        center = self.mean + side * max(side * common / (2.0 * variance), 0.0)
-        return _quantile(center, variance, 3.0 * common - third, level, side, freedom)
-
-    @cached_property
-    def clustered(self) -> tuple[float, float]:
-        """The variance of the mean with users and times as clusters, and its degrees of freedom."""
-        n, times = len(self.contributions), len(self._time_parts)
-        users = float(self.contributions.var(ddof=1)) / n
-        rows = self.events.squares
+    def clustered(self, size: float = 1.0) -> tuple[float, float]:
+        """The variance of the mean with users and times as clusters, in units of ``size``, and its freedom."""
+        by_time = contributions(self.per_time, self.visits.by_time, self.mean)
+        n, times, rows = (
+            len(self.contributions),
+            len(by_time),
+            float(self.events.squares[0]) * (self.events.size / size) ** 2,
+        )
+        users = float((self.contributions / size).var(ddof=1)) / n
         if times < 2 or rows <= 0.0:
             return users, n - 1.0
-        return clustered_variance(users, n, float(self._time_parts.var(ddof=1)) / times, times, rows)
+        return clustered_variance(users, n, float((by_time / size).var(ddof=1)) / times, times, rows)
 
 
 def clustered_variance(
@@ -200,47 +174,78 @@ def clustered_variance(
     return variance, max(freedom, min(n_users, n_times) - 1.0)  # fewer where users vary less than rows
 
 
-def _quantile(center: float, variance: float, third: float, level: float, side: float, freedom: float) -> float:
-    """A quantile of the shifted gamma distribution with these moments, its spread widened as Student's is."""
+def _limit(
+    mean: float, expected: tuple[float, float, float, float], seen: float, freedom: float, level: float, side: float
+) -> float:
+    """Below (side −1) or above (side 1) a mean with these expected moments, and the variance ``seen``.
+
+    A quantile of the shifted gamma distribution with the moments of both, its spread widened as Student's is.
+    """
+    second, third, fourth, common = expected
+    if second <= 0.0 and seen <= 0.0:
+        return mean
+    trust = second**2 / fourth if fourth > 0 else 0.0  # the effective number of events behind the variance
+    variance = (trust * seen + _PRIOR * max(seen, second)) / (trust + _PRIOR)
+    common = (trust * third + _PRIOR * common) / (trust + _PRIOR)  # that of the variance seen is the third moment
+    scale = (variance / second) ** 1.5 if second > 0 else 0.0
+    third, common = scale * third, scale * common
+    center = mean + side * max(side * common / (2.0 * variance), 0.0)
     tail = 0.5 + level / 2.0
     spread = np.sqrt(variance) * stdtrit(freedom, tail) / ndtri(tail)
-    skewness = third / variance**1.5
+    skewness = (3.0 * common - third) / variance**1.5
     if abs(skewness) < 1e-4:
         return float(center + side * spread * ndtri(tail))
     shape = 4.0 / skewness**2
-    outward = side * skewness > 0
-    quantile: Any = gammaincinv(shape, tail if outward else 1.0 - tail)
+    quantile: Any = gammaincinv(shape, tail if side * skewness > 0 else 1.0 - tail)
     return float(center + spread * skewness / 2.0 * (quantile - shape))
 
 
-@dataclass(frozen=True, eq=False)
-class Bootstrap:
-    """A mean over users that is not an estimate: ``contributions`` of the users, and their resampled ``means``.
+class Resamples:
+    """Means over users drawn with replacement, of several values of the same users, who are drawn once.
 
-    Every draw is a hash of its own number, so that the same values have the same interval on any machine and with
-    any number of threads.
+    They are drawn when a mean is first asked for. Every draw is a hash of its own number, so that the same values
+    have the same means on any machine and with any number of threads.
     """
 
-    contributions: Floats
-    means: Floats
+    def __init__(self, threads: int = 1) -> None:
+        self.threads = threads
+        self._values: list[Floats] = []
+        self._means: list[Floats] = []
 
-    @classmethod
-    def of(cls, columns: list[Floats], threads: int = 1) -> list[Bootstrap]:
-        """Of several values of the same users, who are resampled once."""
-        means = resampled_means(np.stack(columns, axis=1), threads=threads)
-        return [cls(column, means[:, c].copy()) for c, column in enumerate(columns)]
+    def add(self, values: Floats) -> int:
+        """The number of these values, to ask for their means by."""
+        self._values.append(values)
+        return len(self._values) - 1
+
+    def means(self, number: int) -> Floats:
+        if number >= len(self._means):
+            new = np.stack(self._values[len(self._means) :], axis=1)
+            self._means += [column.copy() for column in resampled_means(new, threads=self.threads).T]
+        return self._means[number]
+
+
+@dataclass(frozen=True, eq=False)
+class Bootstrap(Mean):
+    """A mean over users that is not an estimate from a log; its interval is that of resampled users."""
+
+    resamples: Resamples
+    number: int = field(init=False)  # of the contributions among the values of the resamples
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "number", self.resamples.add(self.contributions))
 
     def minus(self, other: Bootstrap) -> Bootstrap:
-        """The paired difference: both were resampled together."""
-        return Bootstrap(self.contributions - other.contributions, self.means - other.means)
+        """The paired difference: both are resampled together."""
+        means = self.per_user - other.per_user, self.per_time - other.per_time
+        return Bootstrap(*means, self.visits, self.resamples)
 
     def interval(self, level: float = 0.95) -> tuple[float, float]:
         """BCa, widened as Student's interval is, which matters for few users."""
         check_fraction("level", level)
-        low, high = bca_interval(self.contributions, self.means, level)
         n, tail = len(self.contributions), 0.5 + level / 2.0
         if n < 2:
-            return low, high
+            return float("nan"), float("nan")
+        low, high = bca_interval(self.contributions, self.resamples.means(self.number), level)
         # Student's quantile over the normal one, and the variance over n − 1: resampled means vary too little
         widening = float(stdtrit(n - 1, tail) / ndtri(tail) * np.sqrt(n / (n - 1.0)))
         mean = float(self.contributions.mean())

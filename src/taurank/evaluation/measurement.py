@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,49 +16,36 @@ from taurank.data.ids import Ids
 from taurank.data.log import Log
 from taurank.data.remote import RemoteGains, RemoteLog
 from taurank.errors import InputError, plural
+from taurank.estimation.estimators import Caps, Estimator, outcomes_of
 from taurank.estimation.gains import Gains, recommended
-from taurank.evaluation.evidence import WeighedRows
-from taurank.evaluation.intervals import Visits
+from taurank.evaluation.events import EventSums
+from taurank.evaluation.evidence import Evidence, Lists, Sums, Tally, events_of
+from taurank.evaluation.intervals import Bootstrap, Estimate, Mean, Resamples, Visits, per_visit
 from taurank.evaluation.metrics import DEFAULT, OUTCOME_DEFAULT, Metric, parse_all
-from taurank.evaluation.rankers import Ranking, ranker_of, ranking_of
-from taurank.evaluation.ranking_tables import TableRanker
-from taurank.evaluation.weights import (
-    BlockSums,
-    Cells,
-    CellWeights,
-    ListSums,
-    assortments,
-    largest_weights,
-    list_weights,
-)
+from taurank.evaluation.rankers import Ranking, TableRanker, ranker_of
+from taurank.evaluation.weights import Cells, CellWeights, ListSums, assortments, list_weights
 
 
-@dataclass(frozen=True, eq=False)
-class Measured:
-    """One ranker, measured: ``rows`` are what an estimate is made of, by metric; empty if the gains are not one.
+class Measured(NamedTuple):
+    """One ranker, measured: a value of each metric (``PlainValue``, ``EstimatedValue`` or a cluster's)."""
 
-    ``per_user`` and ``per_time`` are means by metric, ``overlap`` the share of the weight on logged pairs that falls
-    on those without overlap (None where that is not in question); empty for estimates.
-    """
-
+    values: Sequence[Any]
     unknown_users: int
     unknown_items: int
     trained_here: bool
-    rows: Sequence[Any] = ()  # WeighedRows, or a cluster's
-    per_user: Floats | Sequence[Floats] = ()
-    per_time: Floats | Sequence[Floats] = ()
-    overlap: Sequence[float | None] = ()
+
+
+GainSums = tuple[Floats, Floats]  # gains times weights, metric × user and metric × time
 
 
 @dataclass(frozen=True, eq=False)
 class Measurement:
-    """Gains and metrics, and the cells that a ranking has to weigh for them."""
+    """Gains and metrics that rankers are measured by, prepared once for all of them."""
 
     gains: Gains
     metrics: list[Metric]
     unlisted: str | None = None
     users: Codes | None = None  # whose means are wanted; None: all
-    with_pairs: bool | None = None  # count logged pairs for the share without overlap; None: if any lacks it
 
     @classmethod
     def prepare(
@@ -80,55 +67,46 @@ class Measurement:
         if unlisted is not None:
             check_choice("unlisted", unlisted, ("last",))
         parsed = parse_all(metrics, OUTCOME_DEFAULT if made.kind == "outcome" else DEFAULT)
-        _check_areas(parsed, made)
+        areas = [metric.name for metric in parsed if metric.area]
+        wrong = made.value[(made.value != 0.0) & (made.value != 1.0)]
+        if areas and len(wrong):
+            raise InputError(
+                f"{areas[0]} needs gains of 0 or 1; '{made.name}' has another value in {plural(len(wrong), 'cell')}, "
+                f"for example {wrong[0]:g}. C{areas[0]} takes any gains."
+            )
+        if areas and made.estimator is not None:
+            raise InputError(f"{areas[0]} is not a weighted sum of effects; estimate C{areas[0]}.")
         return cls(made, parsed, unlisted, users)
 
     def means(self, ranker: Any, threads: int | None = None) -> dict[str, float]:
         """The mean of each metric, without an interval; for ``users`` the mean of their means."""
         workers, (_, ranking) = worker_count(threads), self._ranking(ranker)
-        if self.is_dense:
-            assert self.gains.estimator is not None
-            estimator = self.gains.estimator
-            pairs = [one.means(estimator) for one in self._weighed(ranking, workers)]
-            per_user, per_time = np.stack([pair[0] for pair in pairs]), np.stack([pair[1] for pair in pairs])
+        estimator = self.gains.estimator
+        spreads: Sequence[Mean]
+        if self.is_estimate and estimator is not None and estimator.is_dense:
+            spreads = [value.spread for value in self.estimated(ranking, workers)]
         else:
-            per_user, per_time, _ = self.summarize(*self.sums(ranking, workers))
-        return {
-            metric.name: self._mean(*means) for metric, *means in zip(self.metrics, per_user, per_time, strict=True)
-        }
+            spreads = self._spreads(self.sums(ranking, workers))
+        means = [one.mean if self.users is None else float(np.nanmean(one.per_user[self.users])) for one in spreads]
+        return dict(zip((metric.name for metric in self.metrics), means, strict=True))
 
-    def _mean(self, per_user: Floats, per_time: Floats) -> float:
-        if self.users is None:
-            return self.visits.mean(per_time)
-        return float(np.nanmean(per_user[self.users]))
-
-    def measure(self, ranker: Any, workers: int) -> Measured:
+    def measure(self, ranker: Any, workers: int, resamples: Resamples) -> Measured:
         """All that a result is made of."""
         ready, ranking = self._ranking(ranker)
-        unknown, trained = (ranking.unknown_users, ranking.unknown_items), self.is_trained_here(ready)
+        values: Sequence[Any]
         if self.is_estimate:
-            return Measured(*unknown, trained, self._weighed(ranking, workers))
-        per_user, per_time, overlap = self.summarize(*self.sums(ranking, workers))
-        return Measured(*unknown, trained, (), per_user, per_time, overlap)
-
-    def is_trained_here(self, ranker: Any) -> bool:
-        """Whether the ranker was trained on the log that the gains were made from."""
-        trained = getattr(ranker, "log_fingerprint_", None)
-        return trained is not None and trained == self.gains.log_fingerprint
+            values = self.estimated(ranking, workers)
+        else:
+            spreads = self._spreads(self.sums(ranking, workers))
+            values = [PlainValue(Bootstrap(one.per_user, one.per_time, one.visits, resamples)) for one in spreads]
+        trained = getattr(ready, "log_fingerprint_", None)
+        is_trained_here = trained is not None and trained == self.gains.log_fingerprint
+        return Measured(values, ranking.unknown_users, ranking.unknown_items, is_trained_here)
 
     @property
     def is_estimate(self) -> bool:
         """Whether the gains are those of an estimator with propensities, so that intervals know their log."""
         return self.gains.estimator is not None and self.gains.log is not None
-
-    @property
-    def is_dense(self) -> bool:
-        """Whether cells without a row count."""
-        return self.is_estimate and self.gains.estimator is not None and self.gains.estimator.is_dense
-
-    @cached_property
-    def visits(self) -> Visits:
-        return Visits.of(self.gains.eligibility)
 
     def _ranking(self, ranker: Any) -> tuple[Any, Ranking]:
         gains, ready = self.gains, ranker_of(ranker)
@@ -137,144 +115,175 @@ class Measurement:
                 whole = part.items is None
                 items = gains.items if whole else Ids(gains.items.values.take(part.items), gains.items.column)
                 ready.check_depth(self.metrics, gains.users, items)
-        return ready, ranking_of(ready, gains.users, gains.items)
+        return ready, Ranking(ready, gains.users, gains.items)
 
     # gains as they are
 
-    @cached_property
-    def _pairs(self) -> tuple[Longs, Mask] | None:
-        """A row of the log for each logged pair, and which of these pairs lack overlap; None if no row does."""
-        log, extreme = self.gains.log, self.gains.extreme
-        if log is None or extreme is None or self.is_estimate or self.users is not None:
-            return None
-        if not (extreme.any() if self.with_pairs is None else self.with_pairs):
-            return None
-        rows, _ = logged_cells(log)
-        pair = log.user[rows].astype(np.int64) * log.n_items + log.item[rows]
-        pairs, first, number = np.unique(pair, return_index=True, return_inverse=True)
-        return rows[first], np.bincount(number, extreme[rows], len(pairs)) > 0
+    def sums(self, ranking: Ranking, workers: int) -> GainSums:
+        """Δ_u = Σ_i weight · gain, Eq. (delta_u_tau), and the same by time."""
+        gains, (cells, values) = self.gains, self._gain_cells
+        weights, _ = cells.weigh(ranking, workers)
+        user, time = cells.cells.user, cells.cells.time
+        per_user = np.empty((len(weights), gains.n_users))
+        per_time = np.empty((len(weights), gains.n_times))
+        for m, metric in enumerate(self.metrics):
+            parts: tuple[Any, Any, Floats] = (user, time, weights[m] * values)
+            owner, at, value = self._areas(parts[2], values, user, time) if metric.area else parts
+            per_user[m] = np.bincount(owner, value, gains.n_users)
+            per_time[m] = np.bincount(at, value, gains.n_times)
+        return per_user, per_time
+
+    def _areas(self, below: Floats, positive: Floats, user: Codes, time: Codes) -> tuple[Longs, Longs, Floats]:
+        """AUC = [Σ (I − r) / n₊ − (n₊ − 1) / 2] / n₋ of each list with positives; ½ without negatives."""
+        eligibility, n_times = self.gains.eligibility, self.gains.n_times
+        lists, at = np.unique(user.astype(np.int64) * n_times + time, return_inverse=True)
+        owner, when = np.divmod(lists, n_times)
+        sizes = eligibility.candidates.by_time[when]
+        if eligibility.listed is not None:
+            visits = eligibility.own_visits
+            visit = np.searchsorted(visits.time * self.gains.n_users + visits.user, when * self.gains.n_users + owner)
+            sizes = np.diff(visits.start)[visit]
+        positives = np.bincount(at, positive)
+        negatives = sizes - positives
+        area = np.bincount(at, below) / positives - 0.5 * (positives - 1)
+        return owner, when, np.where(negatives > 0, area / np.maximum(negatives, 1), 0.5)
 
     @cached_property
-    def _parts(self) -> tuple[CellWeights, Floats]:
-        """The cells with a gain and, where overlap fails, one of each logged pair; gains, and the pairs as gains."""
+    def _gain_cells(self) -> tuple[CellWeights, Floats]:
         gains = self.gains
         chosen = gains.value != 0
         if self.users is not None:
             chosen &= np.isin(gains.user, self.users)
         rows = slice(None) if chosen.all() else np.flatnonzero(chosen)
-        cells, values = Cells(gains.user[rows], gains.item[rows], gains.time[rows]), gains.value[rows][None]
-        if self._pairs is not None:
-            assert gains.log is not None
-            pairs, without = self._pairs
-            logged = _cells_of(gains.log, pairs)
-            columns = np.zeros((3, values.shape[1] + len(pairs)))
-            columns[0, : values.shape[1]], columns[1, values.shape[1] :] = values[0], ~without
-            columns[2, values.shape[1] :], values = without, columns
-            cells = Cells(*(np.concatenate(pair) for pair in zip(cells, logged, strict=True)))
-        return CellWeights(gains.eligibility, cells, self.metrics), np.ascontiguousarray(values)
+        cells = Cells(gains.user[rows], gains.item[rows], gains.time[rows])
+        return CellWeights(gains.eligibility, cells, self.metrics), gains.value[rows]
 
-    def sums(self, ranking: Ranking, workers: int) -> BlockSums:
-        """Sums per user and per block."""
-        cells, values = self._parts
-        return cells.sums(ranking, values, workers)
-
-    def summarize(self, per_user: Floats, blocks: list[Floats]) -> tuple[Floats, Floats, list[float | None]]:
-        """Means per user and per time from sums per user and per block, and the shares without overlap."""
-        per_time = np.zeros((len(self.metrics), self.gains.n_times))
-        for block in blocks:
-            per_time += block
-        self._check_size(per_user[0])
-        shares: list[float | None] = [None] * len(self.metrics)
-        if self.gains.extreme is not None:
-            shares = [self._share(m, per_user[1:, m]) for m in range(len(self.metrics))]
-        return self.visits.per_user(per_user[0]), self.visits.per_time(per_time), shares
-
-    def _share(self, m: int, sums: Floats) -> float | None:
-        """None if the metric has no weights to share out."""
-        metric = self.metrics[m]
-        if metric.area or (metric.unscaled(self.gains.n_items) < 0).any():
-            return None
-        inside, extreme = sums.sum(axis=1) if len(sums) else (1.0, 0.0)
-        return float(extreme / (inside + extreme)) if extreme > 0 else 0.0
-
-    def _check_size(self, per_user: Floats) -> None:
-        """Means of resampled users must not overflow."""
-        gains = self.gains
+    def _spreads(self, sums: GainSums) -> list[Mean]:
+        gains, (user_sums, time_sums) = self.gains, sums
         with np.errstate(over="ignore"):
-            largest = float(np.max(np.abs(per_user), initial=0.0)) * gains.n_users
-        if not np.isfinite(largest):
+            largest = float(np.max(np.abs(user_sums), initial=0.0)) * gains.n_users
+        if not np.isfinite(largest):  # means of resampled users would overflow
             raise InputError(
                 f"the gains '{gains.name}' are too large to add up (up to {np.abs(gains.value).max():.1e}); "
                 "cap them, for example gains.capped_ips(log, cap=0.01)."
             )
+        visits = Visits.of(gains.eligibility)
+        per_user, per_time = per_visit(user_sums, visits.by_user), per_visit(time_sums, visits.by_time)
+        return [Mean(*means, visits) for means in zip(per_user, per_time, strict=True)]
 
     # estimates
 
-    def _weighed(self, ranking: Ranking, workers: int) -> list[WeighedRows]:
-        log = self.gains.log
-        assert log is not None
-        weights, sums = self._logged_cells.weigh(ranking, workers)
-        listed, largest = self._lists
-        with_c: list[ListSums | None] = [*sums] or [None] * len(self.metrics)
+    def estimated(self, ranking: Ranking, workers: int) -> Sequence[Any]:
+        rows, cells, listed, largest = self._logged_cells
+        weights, variate = cells.weigh(ranking, workers)
+        reached = [np.flatnonzero(weight) for weight in weights]
         return [
-            WeighedRows(metric, log, self._rows[inside], weights[m][inside], listed[m], with_c[m], largest[m])
-            for m, metric in enumerate(self.metrics)
-            for inside in [np.flatnonzero(weights[m])]
+            EstimatedValue(self, m, rows[at], weights[m][at], listed, variate, float(largest[m]))
+            for m, at in enumerate(reached)
         ]
 
     @cached_property
-    def _rows(self) -> Longs:
-        log = self.gains.log
-        assert log is not None
-        rows, _ = logged_cells(log)
-        return rows if self._chosen is None else rows[self._chosen[log.user[rows]]]
-
-    @cached_property
-    def _chosen(self) -> Mask | None:
-        """Users to weigh; all of them where an estimate of some depends on the others (SNIPS)."""
-        estimator = self.gains.estimator
-        if self.users is None or (estimator is not None and estimator.normalized):
-            return None
-        chosen = np.zeros(self.gains.n_users, np.bool_)
-        chosen[self.users] = True
-        return chosen
-
-    @cached_property
-    def _logged_cells(self) -> CellWeights:
-        log, estimator = self.gains.log, self.gains.estimator
+    def _logged_cells(self) -> tuple[Longs, CellWeights, ListSums, Floats]:
+        """The rows of the log and their cells, of the users wanted unless others matter to them (SNIPS)."""
+        log, estimator, chosen = self.gains.log, self.gains.estimator, None
         assert log is not None
         assert estimator is not None
-        cells = _cells_of(log, self._rows)
-        return CellWeights(log.eligibility, cells, self.metrics, estimator.variate, self._chosen)
+        rows, cells = logged_cells(log)
+        if self.users is not None and not estimator.normalized:
+            chosen = np.zeros(log.n_users, np.bool_)
+            chosen[self.users] = True
+            wanted = chosen[cells.user]
+            rows, cells = rows[wanted], Cells(*(codes[wanted] for codes in cells))
+        weights = CellWeights(log.eligibility, cells, self.metrics, estimator.variate, chosen)
+        return rows, weights, *list_weights(log.eligibility, self.metrics)
+
+
+class PlainValue(NamedTuple):
+    """A metric of gains that are not an estimate: its users are resampled."""
+
+    spread: Bootstrap
+    overlap_share: None = None
+    evidence: None = None
+
+    def minus(self, other: PlainValue) -> Bootstrap:
+        return self.spread.minus(other.spread)
+
+
+@dataclass(frozen=True, eq=False)
+class EstimatedValue:
+    """A metric on a log, from the rows it weighs and its sums over lists; of some ``users`` or of all."""
+
+    measurement: Measurement
+    m: int
+    rows: Longs
+    weight: Floats
+    listed: ListSums
+    variate: ListSums | None
+    largest: float
+    users: Mask | None = None
+
+    def of_users(self, users: Mask) -> EstimatedValue:
+        here = users[self.log.user[self.rows]]
+        return replace(self, rows=self.rows[here], weight=self.weight[here], users=users)
+
+    @property
+    def log(self) -> Log:
+        assert self.measurement.gains.log is not None
+        return self.measurement.gains.log
+
+    @property
+    def estimator(self) -> Estimator:
+        assert self.measurement.gains.estimator is not None
+        return self.measurement.gains.estimator
 
     @cached_property
-    def _lists(self) -> Any:
-        assert self.gains.log is not None
-        eligibility = self.gains.log.eligibility
-        return list_weights(eligibility, self.metrics), largest_weights(eligibility, self.metrics)
+    def lists(self) -> Lists:
+        log, metric = self.log, self.measurement.metrics[self.m]
+        variate = np.zeros(1), np.zeros(1)
+        if self.variate is not None:
+            variate = self.variate.sums(self.m, self.users)
+        outcome = outcomes_of(log, slice(None) if self.users is None else self.users[log.user])
+        return Lists(
+            self.listed.sums(self.m, self.users), variate, self.largest,
+            log.value is None and not (metric.unscaled(log.n_items) < 0).any(),
+            Visits.of(log.eligibility, self.users), float(outcome.sum()), self.users,
+        )  # fmt: skip
+
+    @cached_property
+    def evidence(self) -> Evidence:
+        tally = Tally.of(self.log, self.rows, self.weight, self.estimator, self.lists.n)
+        return Evidence(tally, self.lists, self.estimator.normalized)
+
+    @property
+    def spread(self) -> Estimate:
+        return self.evidence.own
+
+    @property
+    def overlap_share(self) -> float:
+        return self.evidence.overlap_share
+
+    @property
+    def smallest_propensity(self) -> float:
+        propensity = self.log.recorded_propensity("estimate")[self.rows]
+        return float(np.minimum(propensity, 1.0 - propensity).min(initial=1.0))
+
+    def capped(self, cap: float) -> Estimate:
+        """The estimate with this cap on both arms."""
+        estimator = replace(self.estimator, caps=Caps(cap, cap), normalized=False)
+        events = events_of(self.log, self.rows, self.weight, estimator, self.lists.n)
+        return self.lists.estimate(Sums.of(self.log, events, self.lists.n), self.lists.variate)
+
+    def minus(self, other: EstimatedValue) -> Estimate:
+        """The paired difference."""
+        first, second = (
+            events_of(one.log, one.rows, one.weight, one.estimator, one.lists.n, one.evidence.constant)
+            for one in (self, other)
+        )
+        return self.spread.minus(other.spread, EventSums.of(first.minus(second)))
 
 
 def logged_cells(log: Log) -> tuple[Longs, Cells]:
     """The rows that count, and their cells: one in which nothing was shown or happened is like an absent one."""
     rows = np.flatnonzero((log.treated == 1) | (log.outcome == 1))
-    return rows, _cells_of(log, rows)
-
-
-def _cells_of(log: Log, rows: Longs) -> Cells:
-    """The cells of rows, which are safe to index with."""
     checked = Gains(log.catalog, log.user[rows], log.item[rows], log.time[rows], np.zeros(len(rows)))
-    return Cells(checked.user, checked.item, checked.time)
-
-
-def _check_areas(metrics: list[Metric], gains: Gains) -> None:
-    names = [metric.name for metric in metrics if metric.area]
-    if not names:
-        return
-    wrong = gains.value[(gains.value != 0.0) & (gains.value != 1.0)]
-    if len(wrong):
-        raise InputError(
-            f"{names[0]} needs gains of 0 or 1; '{gains.name}' has another value in {plural(len(wrong), 'cell')}, "
-            f"for example {wrong[0]:g}. C{names[0]} takes any gains."
-        )
-    if gains.estimator is not None:
-        raise InputError(f"{names[0]} is not a weighted sum of effects; estimate C{names[0]}.")
+    return rows, Cells(checked.user, checked.item, checked.time)  # safe to index with

@@ -1,30 +1,37 @@
 """Scores from anywhere, block by block: an array, a table, or a fitted learner with a catalog of its own.
 
-A block is some users of the catalog with their scores. Items the ranker does not know have no column, items it
-knows beyond the catalog are dropped, and users it does not know come in blocks without columns. Every score that
-is used is checked to be finite.
+A block is some users of the catalog with a score for each of its items: −∞ for what the ranker does not know, so
+that unknown items come last, tied, and an unknown user's items are all tied. Items that the ranker knows beyond the
+catalog are dropped. Every score that is used is checked to be finite.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, Protocol
+import os
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+import narwhals as nw
 import numpy as np
 import numpy.typing as npt
 
-from taurank._arrays import first_bad
+from taurank._arrays import first_bad, group
 from taurank._checks import check_instance
-from taurank.data.ids import Codes, Ids
-from taurank.errors import InputError, first_line
-from taurank.evaluation.ranking_tables import TableRanker, is_table
+from taurank._types import Codes, Floats, Mask
+from taurank.data import tables
+from taurank.data.ids import Ids
+from taurank.data.reader import ColumnRule, read_cells
+from taurank.errors import InputError, first_line, plural
+
+if TYPE_CHECKING:
+    from taurank.evaluation.metrics import Metric
 
 Scores = npt.NDArray[Any]
 
 _BLOCK_SCORES = 1 << 22  # of a learner: enough for BLAS to be fast, little memory per thread
 _ARRAY_SCORES = 1 << 19  # of an array: checked scores are still in the cache when they are ranked
 _BLOCK_USERS = 256
+_LOWEST = np.finfo(np.float64).min
 
 
 class Ranker(Protocol):
@@ -43,26 +50,6 @@ class Ranker(Protocol):
     def score_block(self, user_codes: Codes) -> Scores: ...
 
 
-@dataclass(frozen=True)
-class Block:
-    """Positions of users in the catalog and at the ranker, and the score column of each item."""
-
-    users: Codes
-    at_ranker: Codes
-    column: Codes
-
-
-class Ranking(Protocol):
-    """A ranker applied to the users and items of a catalog."""
-
-    unknown_users: int
-    unknown_items: int
-
-    def blocks(self, needed: npt.NDArray[np.bool_]) -> Iterator[Block]: ...
-
-    def scores(self, block: Block) -> Scores: ...
-
-
 AnyRanker = Ranker | npt.ArrayLike | Any  # a fitted learner, scores, a ranking table or the path to one
 
 
@@ -73,71 +60,93 @@ def ranker_of(ranker: Any) -> Any:
     return TableRanker(ranker) if is_table(ranker) else as_scores(ranker)
 
 
-def ranking_of(ranker: Any, users: Ids, items: Ids) -> Ranking:
-    """A learner, table or array of scores, applied to these users and items."""
-    ready = ranker_of(ranker)
-    return LearnerRanking(ready, users, items) if hasattr(ready, "score_block") else ArrayRanking(ready, users, items)
+class Block(NamedTuple):
+    """Positions of users in the catalog and at the ranker, which knows all or none (−1) of them."""
+
+    users: Codes
+    at_ranker: Codes
 
 
-class ArrayRanking:
-    """Scores users × items in the order of the catalog; all of them are checked."""
+class Ranking:
+    """A ranker applied to the users and items of a catalog, which are matched by their ids.
 
-    unknown_users = unknown_items = 0
+    Only users that are needed are scored; of an array, whose rows and columns are the catalog's, all are checked.
+    """
 
-    def __init__(self, scores: npt.ArrayLike, users: Ids, items: Ids) -> None:
-        self.values = as_scores(scores)
+    def __init__(self, ranker: AnyRanker, users: Ids, items: Ids) -> None:
+        ready = ranker_of(ranker)
+        self.is_array = isinstance(ready, np.ndarray)
+        self.ranker = _ArrayRanker(ready, users, items) if self.is_array else ready
+        own_users, own_items = self.ranker.users, self.ranker.items
+        for ids in (own_users, own_items):
+            check_instance("a ranker's users and items", ids, Ids, "taurank.data.ids.Ids(list_of_ids, column)")
         self.users, self.items = users, items
-        shape = (len(users), len(items))
-        if self.values.shape != shape:
+        self.user_at, item_at = (
+            np.arange(len(asked), dtype=np.int32) if own == asked else own.encode(asked.values)
+            for own, asked in ((own_users, users), (own_items, items))
+        )
+        self.known = item_at >= 0
+        columns = item_at[self.known]
+        whole = len(columns) == len(own_items) and bool((columns == np.arange(len(columns))).all())
+        self.columns = None if whole else columns  # of the ranker's scores, in catalog order
+        self.unknown_users = int(np.count_nonzero(self.user_at < 0))
+        self.unknown_items = int(np.count_nonzero(~self.known))
+
+    def blocks(self, needed: Mask) -> Iterator[Block]:
+        """Blocks whose shape depends on the catalog alone, never on the number of threads."""
+        needed = needed | self.is_array
+        n_scores = _ARRAY_SCORES if self.is_array else _BLOCK_SCORES
+        size = int(np.clip(n_scores // max(1, len(self.items)), 1, _BLOCK_USERS))
+        for is_known in (True, False):
+            users = np.flatnonzero(needed & ((self.user_at >= 0) == is_known)).astype(np.int32)
+            for first in range(0, len(users), size):
+                part = users[first : first + size]
+                yield Block(part, self.user_at[part])
+
+    def scores(self, block: Block) -> Scores:
+        """Scores of the block's users, users × items."""
+        shape = len(block.users), len(self.items)
+        if block.at_ranker[0] < 0:
+            return np.full(shape, -np.inf, np.float32)
+        scores = np.asarray(self.ranker.score_block(block.at_ranker))
+        expected = len(block.users), len(self.ranker.items)
+        if scores.shape != expected or scores.dtype.kind not in "fiub":
             raise InputError(
-                f"the scores have the shape {self.values.shape}, but the catalog has "
+                f"the learner returned scores of shape {scores.shape} and type {scores.dtype}, expected numbers "
+                f"of shape {expected}."
+            )
+        scores = scores if self.columns is None else np.take(scores, self.columns, axis=1)
+        # float32 and float64 as they are (rounding would make ties); all else as float64
+        kind = scores.dtype if scores.dtype in (np.float32, np.float64) else np.dtype(np.float64)
+        scores = np.ascontiguousarray(scores, dtype=kind)
+        row, column = first_bad(scores)
+        if row >= 0:
+            user, item = block.users[row], np.flatnonzero(self.known)[column]
+            raise InputError(
+                f"the score of user {self.users.name(user)} and item {self.items.name(item)} is "
+                f"{scores[row, column]}; scores must be finite numbers."
+            )
+        if not self.unknown_items:
+            return scores
+        whole = np.full(shape, -np.inf, scores.dtype)
+        whole[:, self.known] = scores
+        return whole
+
+
+class _ArrayRanker:
+    """Scores users × items in the order of the catalog."""
+
+    def __init__(self, values: Scores, users: Ids, items: Ids) -> None:
+        self.values, self.users, self.items = values, users, items
+        shape = (len(users), len(items))
+        if values.shape != shape:
+            raise InputError(
+                f"the scores have the shape {values.shape}, but the catalog has "
                 f"{shape[0]:,} users × {shape[1]:,} items: {shape}."
             )
 
-    def blocks(self, needed: npt.NDArray[np.bool_]) -> Iterator[Block]:
-        users = np.arange(len(self.users), dtype=np.int32)
-        return _cut(users, users, np.arange(len(self.items), dtype=np.int32), _ARRAY_SCORES)
-
-    def scores(self, block: Block) -> Scores:
-        rows = self.values[block.users[0] : block.users[-1] + 1]
-        return _checked(_as_floats(rows), block, self.users, self.items)
-
-
-class LearnerRanking:
-    """A fitted learner; users and items are matched by their ids. Only users that are needed are scored."""
-
-    def __init__(self, learner: Ranker, users: Ids, items: Ids) -> None:
-        for ids in (learner.users, learner.items):
-            check_instance("a ranker's users and items", ids, Ids, "taurank.data.ids.Ids(list_of_ids, column)")
-        self.learner, self.users, self.items = learner, users, items
-        self.user_at = _positions(learner.users, users)
-        item_at = _positions(learner.items, items)
-        known = item_at >= 0
-        self.column = np.where(known, np.cumsum(known) - 1, -1).astype(np.int32)
-        columns = item_at[known]
-        whole = len(columns) == len(learner.items) and bool((columns == np.arange(len(columns))).all())
-        self.columns = None if whole else columns
-        self.unknown_users = int(np.count_nonzero(self.user_at < 0))
-        self.unknown_items = int(np.count_nonzero(~known))
-
-    def blocks(self, needed: npt.NDArray[np.bool_]) -> Iterator[Block]:
-        known = np.flatnonzero(needed & (self.user_at >= 0)).astype(np.int32)
-        unknown = np.flatnonzero(needed & (self.user_at < 0)).astype(np.int32)
-        yield from _cut(known, self.user_at[known], self.column, _BLOCK_SCORES)
-        yield from _cut(unknown, self.user_at[unknown], np.full_like(self.column, -1), _BLOCK_SCORES)
-
-    def scores(self, block: Block) -> Scores:
-        if block.at_ranker[0] < 0:
-            return np.empty((len(block.users), 0), np.float32)
-        scores = np.asarray(self.learner.score_block(block.at_ranker))
-        shape = (len(block.users), len(self.learner.items))
-        if scores.shape != shape or scores.dtype.kind not in "fiub":
-            raise InputError(
-                f"the learner returned scores of shape {scores.shape} and type {scores.dtype}, expected numbers "
-                f"of shape {shape}."
-            )
-        scores = scores if self.columns is None else np.take(scores, self.columns, axis=1)
-        return _checked(_as_floats(scores), block, self.users, self.items)
+    def score_block(self, user_codes: Codes) -> Scores:
+        return self.values[user_codes[0] : user_codes[-1] + 1]
 
 
 def as_scores(scores: npt.ArrayLike) -> Scores:
@@ -156,33 +165,74 @@ def as_scores(scores: npt.ArrayLike) -> Scores:
     return values
 
 
-def _as_floats(scores: Scores) -> Scores:
-    """float32 and float64 as they are (rounding would make ties); all else as float64."""
-    kind = scores.dtype if scores.dtype in (np.float32, np.float64) else np.dtype(np.float64)
-    return np.ascontiguousarray(scores, dtype=kind)
+class TableRanker:
+    """The listed pairs of a table, best first by ``score``, or by ``rank`` (1 is best) where it has no score.
+
+    ``table`` is a pandas, Polars or PyArrow frame, or a path to Parquet or CSV. A pair that is not listed ranks
+    below all pairs that are, tied.
+    """
+
+    def __init__(self, table: Any) -> None:
+        source = tables.open_table(table)
+        rule = _rule(source)
+        pairs = read_cells(source, (None, None, None), [rule])
+        score = pairs.numbers[rule.column] if rule.column == "score" else -pairs.numbers[rule.column]
+        self.users: Ids = pairs.catalog.users
+        self.items: Ids = pairs.catalog.items
+        self._start, (self._item, self._score) = group(pairs.user, len(self.users), pairs.item, score)
+        self._floor = np.nextafter(self._score.min(), -np.inf)
+
+    def score_block(self, user_codes: Codes) -> Floats:
+        scores = np.full((len(user_codes), len(self.items)), self._floor)
+        for row, user in enumerate(user_codes):
+            here = slice(self._start[user], self._start[user + 1])
+            scores[row, self._item[here]] = self._score[here]
+        return scores
+
+    def check_depth(self, metrics: Iterable[Metric], users: Ids, items: Ids) -> None:
+        """Refuse metrics that look further down the list than the table reaches.
+
+        A metric of depth k needs k listed items of the catalog for every user the table lists, a metric of the
+        whole list needs all items.
+        """
+        known = np.concatenate(([0], np.cumsum((items.encode(self.items.values) >= 0)[self._item])))
+        listed = known[self._start[1:]] - known[self._start[:-1]]
+        shared = np.flatnonzero((users.encode(self.users.values) >= 0) & (np.diff(self._start) > 0))
+        for metric in metrics:
+            needed = min(metric.depth or len(items), len(items))
+            short = shared[listed[shared] < needed]
+            if len(short):
+                user = int(short[np.argmin(listed[short])])
+                whole = "the whole list" if metric.depth is None else f"the first {needed:,} items"
+                raise InputError(
+                    f"{metric.name} counts {whole}, but the ranking lists fewer than {needed:,} items for "
+                    f"{plural(len(short), 'user')}, for example {plural(int(listed[user]), 'item')} for user "
+                    f"{self.users.name(user)}; list more items, choose P@k with a smaller k, or rank unlisted items "
+                    "last, tied, with unlisted='last' (--unlisted last)."
+                )
 
 
-def _checked(scores: Scores, block: Block, users: Ids, items: Ids) -> Scores:
-    row, column = first_bad(scores)
-    if row >= 0:
-        item = int(np.flatnonzero(block.column == column)[0])
-        raise InputError(
-            f"the score of user {users.name(block.users[row])} and item {items.name(item)} is "
-            f"{scores[row, column]}; scores must be finite numbers."
-        )
-    return scores
+def is_table(ranker: Any) -> bool:
+    """A path, or a frame that names users or items in its columns (another frame is an array of scores)."""
+    if isinstance(ranker, (str, os.PathLike)):
+        return True
+    try:
+        native = nw.from_native(ranker, pass_through=True)
+        columns = native.collect_schema().names() if isinstance(native, (nw.DataFrame, nw.LazyFrame)) else []
+        return bool({"user_id", "item_id", "idx_user", "idx_item"} & set(columns))
+    except (TypeError, ValueError, nw.exceptions.NarwhalsError):  # columns that have no proper names
+        return False
 
 
-def _positions(own: Ids, asked: Ids) -> Codes:
-    """The position of each asked id in the ranker's own list; −1 where it is not in it."""
-    if own == asked:
-        return np.arange(len(own), dtype=np.int32)
-    return own.encode(asked.values)
-
-
-def _cut(users: Codes, at_ranker: Codes, column: Codes, n_scores: int) -> Iterator[Block]:
-    """Blocks whose shape depends on the catalog alone, never on the number of threads."""
-    size = int(np.clip(n_scores // max(1, len(column)), 1, _BLOCK_USERS))
-    for first in range(0, len(users), size):
-        part = slice(first, first + size)
-        yield Block(users[part], at_ranker[part], column)
+def _rule(source: tables.Source) -> ColumnRule:
+    """Which column ranks the pairs, and what it may hold."""
+    if "time" in source.columns:
+        raise InputError(f"{source.name} has a column 'time', but a ranking has one score per user and item.")
+    if "score" in source.columns:
+        return ColumnRule("score", np.float64, lambda v: np.isfinite(v) & (v > _LOWEST), "finite numbers")
+    if "rank" in source.columns:
+        return ColumnRule("rank", np.float64, lambda v: np.isfinite(v) & (v >= 1) & (v % 1 == 0), "integers ≥ 1")
+    raise InputError(
+        f"{source.name} has neither a column 'score' nor 'rank'; a ranking needs user_id, item_id and one of them, "
+        f"found: {', '.join(map(str, source.columns))[:200] or 'none'}."
+    )

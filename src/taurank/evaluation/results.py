@@ -1,37 +1,66 @@
-"""Evaluation results: numbers of one ranker or several, for all users and for segments of them, and frames of them.
+"""Evaluation results: one ranker or several, all users and segments of them, as numbers, frames and text.
 
-Everything is computed when a result is made; it holds no ranker and no log.
+Results hold neither rankers nor logs. What they say about users and times is computed when it is asked for, once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from taurank._types import Floats
 from taurank.data.ids import Ids
-from taurank.evaluation import wording
+from taurank.errors import plural
+from taurank.estimation.gains import Gains
+from taurank.evaluation.evidence import OVERLAP_LIMIT, Verdict, number, span
 from taurank.evaluation.intervals import Bootstrap, Estimate
 from taurank.evaluation.metrics import Metric
-from taurank.evaluation.verdicts import Verdict
-from taurank.evaluation.wording import Wording, number, overlap_sentence, training_sentence
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Row = dict[str, Any]
+Part = TypeVar("Part")
+COLUMNS = 80
+_SHORTEST_NAME = 8  # what is left of a long name where the figures are wide
 
 
 class OtherEstimate(NamedTuple):
     """The same metric by another estimator; ``estimate`` is nan where only an interval is certain."""
 
-    name: str
+    estimator: str
     estimate: float
     low: float
     high: float
+
+
+@dataclass(frozen=True)
+class Wording:
+    """What a unit of gain is called: "extra purchases per user and week"."""
+
+    extra: bool  # gains are effects: *extra* purchases
+    per: str
+
+    @classmethod
+    def of(cls, metric: Metric, gains: Gains, unit: str) -> Wording:
+        """By the declared kind of the gains; where none is declared, by the spelling of the metric."""
+        extra = gains.kind == "effect" or (gains.kind is None and metric.name.startswith("C"))
+        user = "per visiting user" if gains.eligibility.has_visits else "per user"
+        return cls(extra, f"{user} and {unit}" if gains.timed else user)
+
+    def sentence(self, metric: Metric, value: float) -> str:
+        """ "top 10: 1.03 extra purchases per user and week"; "" for a metric that has no such reading."""
+        purchases = ("extra purchases " if self.extra else "purchases ") + self.per
+        if metric.form == "P@k" and metric.depth is not None:
+            return f"top {metric.depth}: {number(value * metric.depth)} {purchases}"
+        if metric.form == "DCG":
+            return f"whole list, discounted by position: {number(value)} {purchases}"
+        return "" if metric.larger_is_better else "smaller is better"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -48,13 +77,8 @@ class MetricResult:
     """
 
     metric: Metric
-    mean: float
-    low: float
-    high: float
+    spread: Estimate | Bootstrap  # what the interval is computed from
     level: float
-    per_user: Floats
-    per_time: Floats
-    spread: Estimate | Bootstrap  # what intervals are computed from
     wording: Wording
     overlap_share: float | None = None
     verdict: Verdict | None = None
@@ -71,11 +95,33 @@ class MetricResult:
         return not self.metric.larger_is_better
 
     @property
-    def std(self) -> float:
-        """The standard deviation over times (divided by their number; 0 for one time): the paper's ±."""
-        seen = self.per_time[~np.isnan(self.per_time)]
-        _, exponent = np.frexp(np.abs(seen).max(initial=0.0))  # scaled by a power of 2, so that no square overflows
-        return float(np.ldexp(np.ldexp(seen, -exponent).std(), exponent)) if len(seen) else float("nan")
+    def mean(self) -> float:
+        return self.spread.mean
+
+    @property
+    def per_user(self) -> Floats:
+        return self.spread.per_user
+
+    @property
+    def per_time(self) -> Floats:
+        return self.spread.per_time
+
+    @property
+    def contributions(self) -> Floats:
+        """A value per user with the mean and the spread between users of ``mean``: ``per_user`` without visits."""
+        return self.spread.contributions
+
+    @cached_property
+    def _ends(self) -> tuple[float, float]:
+        return self.spread.interval(self.level)
+
+    @property
+    def low(self) -> float:
+        return self._ends[0]
+
+    @property
+    def high(self) -> float:
+        return self._ends[1]
 
     def interval(self, level: float | None = None) -> tuple[float, float]:
         """The interval of the mean, at ``level`` or another one.
@@ -83,22 +129,18 @@ class MetricResult:
         For an estimate from a log it takes the few heavy purchases into account that decide (docs/estimates.md);
         otherwise it is a bootstrap over users (BCa, 2,000 resamples, its own fixed seed).
         """
-        return (self.low, self.high) if level is None else self.spread.interval(level)
+        return self._ends if level is None else self.spread.interval(level)
 
     @property
-    def contributions(self) -> Floats:
-        """A value per user with the mean and the spread between users of ``mean``: ``per_user`` without visits."""
-        return self.spread.contributions
+    def std(self) -> float:
+        """The standard deviation over times (divided by their number; 0 for one time): the paper's ±."""
+        seen = self.per_time[~np.isnan(self.per_time)]
+        _, exponent = np.frexp(np.abs(seen).max(initial=0.0))  # scaled by a power of 2, so that no square overflows
+        return float(np.ldexp(np.ldexp(seen, -exponent).std(), exponent)) if len(seen) else float("nan")
 
     def sentence(self) -> str:
         """The mean in the shop's words."""
         return self.wording.sentence(self.metric, self.mean)
-
-    def __repr__(self) -> str:
-        return f"MetricResult({self.name} {number(self.mean)})"
-
-    def __str__(self) -> str:
-        return wording.metric_text(self)
 
     def row(self) -> Row:
         """As a row of a frame."""
@@ -112,9 +154,46 @@ class MetricResult:
             row |= {"effective_purchases": self.purchases, "exposure": self.exposure}
         return row
 
+    def __repr__(self) -> str:
+        return f"MetricResult({self.name} {number(self.mean)})"
+
+    def __str__(self) -> str:
+        sentence = f"; {self.sentence()}" if self.sentence() else ""
+        return f"{self.name} {number(self.mean)} ({self.level:.0%} interval {span(self._ends)}){sentence}"
+
+
+class _Table(Mapping[str, Part]):
+    """Parts by name, and the same of each segment of the users."""
+
+    parts: Mapping[str, Part]
+    segments: Mapping[str, Any]
+
+    def __getitem__(self, name: str) -> Part:
+        return self.parts[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.parts)
+
+    def __len__(self) -> int:
+        return len(self.parts)
+
+    def _rows(self, detail: bool) -> list[Row]:
+        raise NotImplementedError
+
+    def _frame(self, detail: bool) -> pd.DataFrame:
+        import pandas as pd
+
+        if not self.segments:
+            return pd.DataFrame(self._rows(detail))
+        parts = {"all": self, **self.segments}
+        return pd.DataFrame([{"segment": label, **row} for label, one in parts.items() for row in one._rows(detail)])
+
+    def _segment_text(self) -> list[str]:
+        return [f"\nsegment {label}\n{one}" for label, one in self.segments.items()]
+
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Result(Mapping[str, MetricResult]):
+class Result(_Table[MetricResult]):
     """Metrics of one ranker by name; ``print`` shows them with their intervals.
 
     ``unknown_users`` and ``unknown_items`` count the users and items of the gains that the ranker does not know,
@@ -122,7 +201,7 @@ class Result(Mapping[str, MetricResult]):
     the users with each label.
     """
 
-    metrics: Mapping[str, MetricResult]
+    parts: Mapping[str, MetricResult]
     users: Ids
     times: Ids
     gains_name: str
@@ -133,15 +212,7 @@ class Result(Mapping[str, MetricResult]):
     segments: Mapping[str, Result] = field(default_factory=dict)
 
     def __getitem__(self, name: str) -> MetricResult:
-        if name in self.metrics or not isinstance(name, str):
-            return self.metrics[name]
-        return self.metrics[name.upper()]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.metrics)
-
-    def __len__(self) -> int:
-        return len(self.metrics)
+        return self.parts[name if name in self.parts or not isinstance(name, str) else name.upper()]
 
     @property
     def verdict(self) -> Verdict | None:
@@ -163,19 +234,16 @@ class Result(Mapping[str, MetricResult]):
         Estimates from a log have ``believe``, ``reason``, ``effective_purchases`` and ``exposure`` as well, segments
         a column ``segment`` ("all" for all users).
         """
-        return _frame(self, lambda one: [metric.row() for metric in one.values()])
+        return self._frame(detail=False)
 
     def estimators(self) -> pd.DataFrame:
         """One row per metric and estimator, if all were asked for: ``metric, estimator, estimate, low, high``."""
-        return _frame(self, lambda one: one.estimator_rows())
+        return self._frame(detail=True)
 
-    def estimator_rows(self) -> list[Row]:
-        rows = []
-        for metric in self.values():
-            for one in metric.estimators:
-                ends = {"estimate": one.estimate, "low": one.low, "high": one.high}
-                rows.append({"metric": metric.name, "estimator": one.name, **ends})
-        return rows
+    def _rows(self, detail: bool) -> list[Row]:
+        if not detail:
+            return [metric.row() for metric in self.values()]
+        return [{"metric": metric.name, **one._asdict()} for metric in self.values() for one in metric.estimators]
 
     def per_user_frame(self) -> pd.DataFrame:
         """``user_id`` and a column per metric."""
@@ -194,7 +262,32 @@ class Result(Mapping[str, MetricResult]):
         return f"Result({means}; measured by {self.gains_name})"
 
     def __str__(self) -> str:
-        return wording.result_text(self)
+        several, level = len(self.times) > 1, f"{self.level:.0%} interval"
+        rows, remarks = [["metric", "mean", *(["± over times"] if several else []), level]], []
+        for metric in self.values():
+            spread = [number(metric.std)] if several else []
+            rows.append([metric.name, number(metric.mean), *spread, span(metric.interval())])
+            sentence = metric.sentence()
+            remarks += [f"{metric.name}: {sentence}"] if sentence else []
+        if self.unknown_users:
+            remarks.append(f"{plural(self.unknown_users, 'user')} unknown to the ranker: all items tied")
+        if self.unknown_items:
+            remarks.append(f"{plural(self.unknown_items, 'item')} unknown to the ranker: ranked last, tied")
+        remarks += [overlap_sentence([self]), training_sentence([""]) if self.trained_here else ""]
+        lead = wrapped([self.verdict_sentence()])
+        return "\n".join([*lead, *aligned(rows), *wrapped(remarks), *self._details(), *self._segment_text()])
+
+    def _details(self, name: str = "") -> list[str]:
+        """Every estimator side by side."""
+        texts = []
+        for metric in self.values():
+            rows = [["estimator", "estimate", f"{self.level:.0%} interval"]]
+            for one in metric.estimators:
+                value = "" if np.isnan(one.estimate) else number(one.estimate)
+                rows.append([one.estimator, value, span((one.low, one.high))])
+            if metric.estimators:
+                texts.append("\n".join(["", f"{name}{metric.name} by every estimator", *aligned(rows)]))
+        return texts
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -206,8 +299,6 @@ class Difference:
 
     first: MetricResult
     second: MetricResult
-    low: float
-    high: float
     spread: Estimate | Bootstrap
     trained_here: tuple[str, ...] = ()  # which of both were trained on the log
 
@@ -219,15 +310,20 @@ class Difference:
     def per_user(self) -> Floats:
         return self.first.per_user - self.second.per_user
 
+    @cached_property
+    def _ends(self) -> tuple[float, float]:
+        return self.spread.interval(self.first.level)
+
     def interval(self, level: float | None = None) -> tuple[float, float]:
-        return (self.low, self.high) if level is None else self.spread.interval(level)
+        return self._ends if level is None else self.spread.interval(level)
 
     @property
     def winner(self) -> str | None:
         """ "first" or "second" if the interval excludes 0, else None."""
-        if not (self.low > 0 or self.high < 0):
+        low, high = self._ends
+        if not (low > 0 or high < 0):
             return None
-        return "first" if (self.low > 0) == self.first.metric.larger_is_better else "second"
+        return "first" if (low > 0) == self.first.metric.larger_is_better else "second"
 
     @property
     def verdict(self) -> Verdict | None:
@@ -235,46 +331,38 @@ class Difference:
         verdicts = [one for one in (self.first.verdict, self.second.verdict) if one is not None]
         return next((one for one in verdicts if not one.believe), next(iter(verdicts), None))
 
-    @property
-    def warnings(self) -> list[str]:
-        overlap = overlap_sentence([{one.name: one} for one in (self.first, self.second)])
-        return [overlap, training_sentence(self.trained_here) if self.trained_here else ""]
-
-    def row(self) -> Row:
-        better = {"first": "yes", "second": "no", None: "unclear"}[self.winner]
-        ends = {"difference_low": self.low, "difference_high": self.high}
-        return {"difference": self.difference, **ends, "better": better}
-
     def __repr__(self) -> str:
         return f"Difference({self.first.name} {number(self.first.mean)} against {number(self.second.mean)})"
 
     def __str__(self) -> str:
-        return wording.difference_text(self)
+        first, second = self.first, self.second
+        answer = f"the {self.winner} ranker is better" if self.winner else "no clear difference"
+        sentence = first.wording.sentence(first.metric, self.difference)
+        if sentence and not first.smaller_is_better:
+            sentence = f"difference, {sentence}"
+        head = (
+            f"{first.name}: {number(first.mean)} against {number(second.mean)}, a difference of "
+            f"{number(self.difference)} ({first.level:.0%} interval {span(self._ends)}): {answer}"
+        )
+        overlap = overlap_sentence([{one.name: one} for one in (first, second)])
+        training = training_sentence(self.trained_here) if self.trained_here else ""
+        return "\n".join(wrapped([str(self.verdict or ""), head, sentence, overlap, training]))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Comparison(Mapping[str, Result]):
+class Comparison(_Table[Result]):
     """Results of several rankers by name, with paired differences from one of them, the ``baseline``.
 
     ``differences`` has one for each other ranker and metric. For estimates, ``choice`` is the ranker that is best by
     the first metric, None if the log cannot tell, and ``verdict`` says why.
     """
 
-    results: Mapping[str, Result]
+    parts: Mapping[str, Result]
     baseline: str
     differences: Mapping[tuple[str, str], Difference]
-    choice: str | None
-    verdict: Verdict | None
+    choice: str | None = None
+    verdict: Verdict | None = None
     segments: Mapping[str, Comparison] = field(default_factory=dict)
-
-    def __getitem__(self, name: str) -> Result:
-        return self.results[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.results)
-
-    def __len__(self) -> int:
-        return len(self.results)
 
     @property
     def level(self) -> float:
@@ -287,27 +375,18 @@ class Comparison(Mapping[str, Result]):
     @property
     def verdicts(self) -> dict[tuple[str, str], Verdict]:
         """Those of each ranker and metric."""
-        return {
-            (name, metric): one.verdict
-            for name, result in self.items()
-            for metric, one in result.items()
-            if one.verdict is not None
-        }
-
-    @property
-    def refusals(self) -> list[str]:
-        return [f"{who}, {metric}: {one}" for (who, metric), one in self.verdicts.items() if not one.believe]
+        metrics = {(name, metric): one for name, result in self.items() for metric, one in result.items()}
+        return {key: one.verdict for key, one in metrics.items() if one.verdict is not None}
 
     @property
     def cautions(self) -> list[str]:
         """What is to be known before the numbers of believed estimates, each caution once."""
-        about: dict[str, list[str]] = {}
-        for (who, metric), one in self.verdicts.items():
+        verdicts, about = self.verdicts, dict[str, list[str]]()
+        for (who, metric), one in verdicts.items():
             if one.caution:
                 about.setdefault(one.caution, []).append(f"{who}, {metric}")
-        everyone = len(self.verdicts)
         return [
-            f"Caution: {caution}." if len(whom) == everyone else f"Caution: {'; '.join(whom)}: {caution}."
+            f"Caution: {caution}." if len(whom) == len(verdicts) else f"Caution: {'; '.join(whom)}: {caution}."
             for caution, whom in about.items()
         ]
 
@@ -317,37 +396,91 @@ class Comparison(Mapping[str, Result]):
         ``difference, difference_low, difference_high`` are those of the ranker minus the baseline (0 in its own
         rows), ``better`` says "yes", "no" or, if the interval includes 0, "unclear" ("" in the baseline's rows).
         """
-        return _frame(self, lambda one: one.rows())
-
-    def rows(self) -> list[Row]:
-        itself = {"difference": 0.0, "difference_low": 0.0, "difference_high": 0.0, "better": ""}
-        rows = []
-        for name, result in self.items():
-            for metric in result.values():
-                pair = self.differences.get((name, metric.name))
-                rows.append({"ranker": name, **metric.row(), **(itself if pair is None else pair.row())})
-        return rows
+        return self._frame(detail=False)
 
     def estimators(self) -> pd.DataFrame:
         """One row per ranker, metric and estimator, if all estimators were asked for."""
+        return self._frame(detail=True)
 
-        def rows(table: Comparison) -> list[Row]:
-            return [{"ranker": name, **row} for name, result in table.items() for row in result.estimator_rows()]
-
-        return _frame(self, rows)
+    def _rows(self, detail: bool) -> list[Row]:
+        rows = [{"ranker": name, **row} for name, result in self.items() for row in result._rows(detail)]
+        for row in rows if not detail else []:
+            pair = self.differences.get((row["ranker"], row["metric"]))
+            difference, (low, high) = (0.0, (0.0, 0.0)) if pair is None else (pair.difference, pair.interval())
+            better = "" if pair is None else {"first": "yes", "second": "no", None: "unclear"}[pair.winner]
+            row |= {"difference": difference, "difference_low": low, "difference_high": high, "better": better}
+        return rows
 
     def __repr__(self) -> str:
         return f"Comparison({', '.join(self)}; baseline {self.baseline})"
 
     def __str__(self) -> str:
-        return wording.comparison_text(self)
+        """The verdict on the choice, one block for each metric, and what is to be known about the rankers."""
+        head = f"measured by {self.gains_name}; diff.: minus {self.baseline}, paired by user"
+        blocks = ["\n".join(self._block(metric)) for metric in self[self.baseline]]
+        remarks = []
+        for name, result in self.items():
+            if result.unknown_users or result.unknown_items:
+                counts = plural(result.unknown_users, "user"), plural(result.unknown_items, "item")
+                remarks.append(f"{name}: {' and '.join(counts)} unknown to the ranker")
+        trained = [name for name, result in self.items() if result.trained_here]
+        remarks += [overlap_sentence(self.values()), training_sentence(trained) if trained else ""]
+        refused = [f"{who}, {metric}: {one}" for (who, metric), one in self.verdicts.items() if not one.believe]
+        lead = [] if self.verdict is None else [str(self.verdict), *self.cautions, *refused]
+        details = [text for name, result in self.items() for text in result._details(f"{name}, ")]
+        parts = [*wrapped(lead), "", *wrapped([head]), "", "\n\n".join(blocks), "", *wrapped(remarks), *details]
+        return "\n".join([*parts, *self._segment_text()]).strip()
+
+    def _block(self, metric: str) -> list[str]:
+        """One metric of all rankers."""
+        level = f"{self.level:.0%} interval"
+        rows = [["mean", level, "diff.", level, ""]]
+        for name, result in self.items():
+            one, pair = result[metric], self.differences.get((name, metric))
+            mark = "! " if one.verdict is not None and not one.verdict.believe else ""
+            cells = [mark + number(one.mean), span(one.interval())]
+            if pair is not None:
+                word = {"first": "better", "second": "worse", None: ""}[pair.winner]
+                cells += [number(pair.difference), span(pair.interval()), word]
+            rows.append([*cells, "", "", ""][:5])
+        figures = aligned(rows)
+        width = max(_SHORTEST_NAME, COLUMNS - 2 - max(map(len, figures)))
+        names = ["ranker", *(name if len(name) <= width else name[: width - 1] + "…" for name in self)]
+        title = metric + (" (smaller is better)" if self[self.baseline][metric].smaller_is_better else "")
+        return [title, *aligned([[name, line] for name, line in zip(names, figures, strict=True)])]
 
 
-def _frame(whole: Any, rows: Any) -> pd.DataFrame:
-    """The rows of all users, and those of each segment."""
-    import pandas as pd
+def overlap_sentence(results: Iterable[Mapping[str, MetricResult]]) -> str:
+    """The warning for metrics with too much of their weight on pairs without overlap; "" if there are none.
 
-    if not whole.segments:
-        return pd.DataFrame(rows(whole))
-    parts = {"all": whole, **whole.segments}
-    return pd.DataFrame([{"segment": label, **row} for label, part in parts.items() for row in rows(part)])
+    Of several rankers the largest share of each metric.
+    """
+    shares: dict[str, float] = {}
+    for result in results:
+        for name, metric in result.items():
+            shares[name] = max(shares.get(name, 0.0), metric.overlap_share or 0.0)
+    bad = [f"{name} {share:.0%}" for name, share in shares.items() if share > OVERLAP_LIMIT]
+    if not bad:
+        return ""
+    return (
+        "bad overlap: this share of the weight on logged pairs falls on pairs with a propensity within 0.001 of 0 or "
+        f"1, where one arm is hardly observed: {', '.join(bad)}; these estimates can be far off, whatever the cap."
+    )
+
+
+def training_sentence(names: Sequence[str]) -> str:
+    """The warning for models that are measured on the log they were trained on."""
+    which = f"{', '.join(names)}: measured" if any(names) else "measured"
+    return f"{which} on the log the model was trained on, which is too optimistic; measure on another log."
+
+
+def wrapped(sentences: Iterable[str]) -> list[str]:
+    """Each sentence that is not empty on lines of its own, none wider than a terminal of 80 columns."""
+    return [textwrap.fill(sentence, COLUMNS, break_long_words=False) for sentence in sentences if sentence]
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """Rows of text as lines with aligned columns; the first row is the head."""
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    cells = [[text.ljust(width) for text, width in zip(row, widths, strict=True)] for row in rows]
+    return ["  ".join(row).rstrip() for row in cells]

@@ -20,7 +20,7 @@ from taurank.data import tables
 from taurank.data.ids import Ids, to_array
 from taurank.data.log import Log
 from taurank.errors import InputError, plural, show
-from taurank.evaluation.ranking_tables import is_table
+from taurank.evaluation.rankers import is_table
 
 _BY_TIME = ("time", "timestamp")
 

@@ -13,7 +13,7 @@ from taurank.data.reader import read_ids
 from taurank.data.tables import Source, open_table
 from taurank.errors import InputError, first_line, plural, show
 from taurank.evaluation.evaluate import segments_of
-from taurank.evaluation.ranking_tables import TableRanker
+from taurank.evaluation.rankers import TableRanker
 from taurank.pilot.categories import Categories
 from taurank.pilot.config import PilotConfig
 
