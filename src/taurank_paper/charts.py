@@ -5,6 +5,7 @@ The colors are distinguishable with common color-vision deficiencies, and legibl
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 from zlib import crc32
@@ -32,19 +33,13 @@ class Style(NamedTuple):
 
 
 STYLES = {
-    "random": Style("#8c8c8c", "circle"),
-    "popular": Style("#9c755f", "cross"),
-    "bpr": Style("#8a7fd1", "diamond"),
-    "ulbpr": Style("#1b7fc0", "square"),
-    "ulrmf": Style("#3fa3db", "triangle-up"),
-    "cause": Style("#009e73", "triangle-down"),
-    "dlto": Style("#c28a00", "diamond"),
-    "blce": Style("#c2689a", "triangle-right"),
-    "dlce": Style("#d55e00", "circle"),
-    "countingbayes": Style("#6b8e23", "cross"),
-    "truth": Style("currentColor", "stroke"),
+    "random": Style("#8c8c8c", "circle"), "popular": Style("#9c755f", "cross"), "bpr": Style("#8a7fd1", "diamond"),
+    "ulbpr": Style("#1b7fc0", "square"), "ulrmf": Style("#3fa3db", "triangle-up"),
+    "cause": Style("#009e73", "triangle-down"), "dlto": Style("#c28a00", "diamond"),
+    "blce": Style("#c2689a", "triangle-right"), "dlce": Style("#d55e00", "circle"),
+    "countingbayes": Style("#6b8e23", "cross"), "truth": Style("currentColor", "stroke"),
     "ten_weeks": Style("currentColor", "stroke"),
-}
+}  # fmt: skip
 # for every other method: any pair of these
 OTHER_COLORS = ("#b0527d", "#4d9aa3", "#8467cf", "#a8642f", "#7a8a2a", "#6d7f93", "#c25353")
 OTHER_MARKS = ("square", "triangle-up", "diamond", "triangle-down", "triangle-left", "cross")
@@ -92,8 +87,8 @@ def _dots(frame: pd.DataFrame, dataset: DatasetKey, metric: str) -> alt.LayerCha
     y = alt.Y("label:N", sort=labels, title=None, axis=alt.Axis(grid=True, labelLimit=120))
     title = _metric_title(metric)
     x = alt.X("mean:Q", title=title, axis=_few_ticks())
-    chosen = {method: style.color for method, style in styles(methods).items()}
-    color = alt.Color("method:N", scale=_scale(chosen), legend=None)
+    colors = [style.color for style in styles(methods).values()]
+    color = alt.Color("method:N", scale=_range(methods, colors), legend=None)
     base = alt.Chart(_with_spread(ours))
     bars = base.mark_rule(strokeWidth=2).encode(y, alt.X("low:Q", title=title), alt.X2("high:Q"), color)
     dots = base.mark_point(filled=True, size=75, opacity=1).encode(y, x, color)
@@ -109,7 +104,8 @@ def outcome_against_effect(frame: pd.DataFrame) -> list[page.Block]:
         rows = rows[rows["metric"].isin(["P@10", "CP@10"]) & ~rows["method"].isin(LIMITS)]
         wide = rows.pivot_table(index="method", columns="metric", values="mean")
         if {"P@10", "CP@10"} <= set(wide.columns):
-            points = _labeled(wide.dropna().rename(columns={"P@10": "outcome", "CP@10": "effect"}).reset_index())
+            points = wide.dropna().rename(columns={"P@10": "outcome", "CP@10": "effect"}).reset_index()
+            points["label"] = points["method"].map(method_name)
             x = alt.X("outcome:Q", title="P@10", axis=_few_ticks())
             y = alt.Y("effect:Q", title="CP@10", axis=_few_ticks())
             drawn = alt.Chart(points, title=", ".join(dataset)).mark_point(filled=True, size=90, opacity=1)
@@ -155,18 +151,15 @@ def misspecification(frame: pd.DataFrame) -> list[page.Block]:
     grid = sorted(set(frame["xi"].dropna())) or [0.0, 1.0]
     constant = frame[frame["xi"].isna()]
     rows = pd.concat([frame[frame["xi"].notna()], constant.assign(xi=grid[0]), constant.assign(xi=grid[-1])])
-    names = [method_name(method) for method in rows["method"]]
-    kinds = ["" if kind == "none" else f", {kind} P" for kind in rows["propensity"]]
-    rows = rows.assign(label=[name + kind for name, kind in zip(names, kinds, strict=True)])
-    x = alt.X("xi:Q", title="misspecification ξ")
-    return _curves(rows, CHART_METRICS, x, "{metric} by misspecification of the propensity")
+    kinds = rows["propensity"].map({"none": "", "estimated": ", estimated P", "misspecified": ", misspecified P"})
+    rows = rows.assign(label=rows["method"].map(method_name) + kinds)
+    return _curves(rows, CHART_METRICS, alt.X("xi:Q", title="misspecification ξ"), "{metric} by misspecification")
 
 
 def losses(frame: pd.DataFrame) -> list[page.Block]:
     """Section 5.1.2: one line per loss, all DLCE, by number of factors."""
-    rows = where(frame, method="dlce").assign(
-        method="dlce", label=frame["loss"].map(lambda loss: LOSSES.get(loss, loss))
-    )
+    rows = where(frame, method="dlce")
+    rows = rows.assign(method="dlce", label=rows["loss"].map(lambda loss: LOSSES.get(loss, loss)))
     x = _grid(rows, "factors", "factors d", "log")
     return _curves(rows, CHART_METRICS, x, "{metric} of DLCE by number of factors and loss")
 
@@ -180,17 +173,15 @@ def _grid(frame: pd.DataFrame, column: str, title: str, kind: str) -> alt.X:
 def _curves(
     frame: pd.DataFrame, metrics: Iterable[str], x: alt.X, caption: str, y: alt.Y | None = None
 ) -> list[page.Block]:
-    """A panel for each metric and dataset: a line per label, with bars of ± one standard deviation where known."""
+    """A panel for each metric and dataset: a line per method, with bars of ± one standard deviation where known."""
     blocks = []
-    for metric in metrics:
-        for dataset in datasets_of(frame):
-            rows = rows_of(frame, dataset, metric)
-            if rows.empty:
-                continue
-            rows, keys = _with_spread(rows), _keys(rows)
+    for metric, dataset in itertools.product(metrics, datasets_of(frame)):
+        rows = rows_of(frame, dataset, metric)
+        if len(rows):
             title = f"{metric}: {', '.join(dataset)}"
             height = y or alt.Y("mean:Q", title=_metric_title(metric), scale=alt.Scale(zero=False), axis=_few_ticks())
-            base = alt.Chart(rows, title=title)
+            rows = _with_spread(rows)
+            base, keys = alt.Chart(rows, title=title), _keys(rows)
             points = alt.OverlayMarkDef(filled=True, size=45, opacity=1)
             line = base.mark_line(point=points, strokeWidth=2).encode(x, height, **keys)
             bars = base.mark_rule(opacity=0.6).encode(x, alt.Y("low:Q"), alt.Y2("high:Q"), color=keys["color"])
@@ -201,19 +192,26 @@ def _curves(
 
 def _keys(frame: pd.DataFrame) -> dict[str, Any]:
     """Color and mark of each label: those of its method; labels that share a method differ by mark and dash."""
-    chosen, order = styles(methods_of(frame)), methods_of(frame)
-    pairs = dict(zip(_labeled(frame)["label"], frame["method"], strict=True))
-    labels = sorted(pairs, key=lambda label: order.index(pairs[label]))
-    turn = {label: [each for each in labels if pairs[each] == pairs[label]].index(label) for label in labels}
-    marks = [OTHER_MARKS[turn[label] - 1] if turn[label] else chosen[pairs[label]].mark for label in labels]
-    dashes = [DASHES[turn[label] % len(DASHES)] for label in labels]
+    order = methods_of(frame)
+    pairs = (
+        frame[["label", "method"]]
+        .drop_duplicates()
+        .sort_values("method", kind="stable", key=lambda keys: keys.map(order.index))
+    )
+    labels, turn = list(pairs["label"]), pairs.groupby("method").cumcount()
+    chosen = [styles(order)[method] for method in pairs["method"]]
+    marks = [OTHER_MARKS[n - 1] if n else style.mark for n, style in zip(turn, chosen, strict=True)]
+    ranges: list[tuple[str, Any, list[Any]]] = [
+        ("color", alt.Color, [style.color for style in chosen]),
+        ("shape", alt.Shape, marks),
+    ]
+    if turn.any():
+        ranges.append(("strokeDash", alt.StrokeDash, [DASHES[n % len(DASHES)] for n in turn]))
     legend = alt.Legend(title=None, orient="top", columns=4, symbolOpacity=1, labelLimit=200)
-    color = alt.Color("label:N", sort=labels, scale=_scale({label: chosen[pairs[label]].color for label in labels}),
-                      legend=legend)  # fmt: skip
-    keys = {"color": color, "shape": alt.Shape("label:N", sort=labels, scale=_range(labels, marks), legend=legend)}
-    if any(turn.values()):
-        keys["strokeDash"] = alt.StrokeDash("label:N", sort=labels, scale=_range(labels, dashes), legend=legend)
-    return keys
+    return {
+        name: kind("label:N", sort=labels, scale=_range(labels, values), legend=legend)
+        for name, kind, values in ranges
+    }
 
 
 # ---- the data ------------------------------------------------------------------------------------
@@ -221,61 +219,52 @@ def _keys(frame: pd.DataFrame) -> dict[str, Any]:
 
 def densities(frame: pd.DataFrame) -> list[page.Block]:
     """Fig. 2."""
-    return [_density(rows, str(items)) for items, rows in frame.groupby("items", sort=False)]
-
-
-def _density(frame: pd.DataFrame, items: str) -> page.Block:
     names = [setting for setting in SETTING_COLORS if setting in set(frame["setting"])]
-    ends = frame.sort_values("low").groupby("setting").tail(1)  # a last point, so that the last step has its width
+    ends = frame.groupby(["items", "setting"], sort=False).tail(
+        1
+    )  # a last point, so that the last step has its width
     steps = pd.concat([frame, ends.assign(low=ends["high"])]).sort_values(["setting", "low"])
-    picture = (
-        alt.Chart(steps, title=items)
-        .mark_line(interpolate="step-after", strokeWidth=2)
-        .encode(
-            alt.X("low:Q", title="propensity", scale=alt.Scale(domain=[0, 1])),
-            alt.Y("density:Q", title="density (square-root scale)", scale=alt.Scale(type="sqrt"), axis=_few_ticks()),
-            alt.Color("setting:N", sort=names, scale=_scale({name: SETTING_COLORS[name] for name in names})),
-            alt.StrokeDash("setting:N", sort=names, scale=_range(names, DASHES[: len(names)])),
+    x = alt.X("low:Q", title="propensity", scale=alt.Scale(domain=[0, 1]))
+    y = alt.Y("density:Q", title="density (square-root scale)", scale=alt.Scale(type="sqrt"), axis=_few_ticks())
+    color = alt.Color("setting:N", sort=names, scale=_range(names, [SETTING_COLORS[name] for name in names]))
+    dash = alt.StrokeDash("setting:N", sort=names, scale=_range(names, DASHES[: len(names)]))
+    return [
+        _panel(
+            alt.Chart(rows, title=str(items))
+            .mark_line(interpolate="step-after", strokeWidth=2)
+            .encode(x, y, color, dash),
+            f"Density of the propensity over the purchases of a sampled log, {items}",
         )
-    )
-    return _panel(picture, f"Density of the propensity over the purchases of a sampled log, {items}")
+        for items, rows in steps.groupby("items", sort=False)
+    ]
 
 
 def brier(frame: pd.DataFrame) -> list[page.Block]:
     """The Brier score of the last week by prior weight; a dot marks the lowest, a dashed line the paper's weight."""
-    facts = printed()["statistics"]
-    weights = facts[facts["quantity"] == "prior_weight"].set_index("items")["value"]
-    return [_brier(rows, str(items), weights.get(items)) for items, rows in frame.groupby("items", sort=False)]
-
-
-def _brier(frame: pd.DataFrame, items: str, in_paper: float | None) -> page.Block:
     x = alt.X("prior_weight:Q", title="prior weight w", axis=_few_ticks())
     y = alt.Y("brier:Q", title="Brier score", scale=alt.Scale(zero=False), axis=alt.Axis(tickCount=5, format=".6~g"))
     color = SETTING_COLORS["original"]
-    lowest = alt.Chart(frame.loc[[frame["brier"].idxmin()]])
-    line = alt.Chart(frame, title=items).mark_line(color=color, strokeWidth=2).encode(x, y)
-    picture = line + lowest.mark_point(filled=True, size=90, opacity=1, color=color).encode(x, y)
-    if in_paper is not None:
-        rule = alt.Chart(pd.DataFrame({"prior_weight": [in_paper]})).mark_rule(strokeDash=[3, 3], opacity=0.7)
-        picture = picture + rule.encode(alt.X("prior_weight:Q"))
-    return _panel(picture, f"Brier score of the last week by prior weight, {items}")
+    blocks = []
+    for items, rows in frame.groupby("items", sort=False):
+        in_paper = where(printed()["statistics"], items=items, quantity="prior_weight")
+        lowest = alt.Chart(rows.loc[[rows["brier"].idxmin()]]).mark_point(
+            filled=True, size=90, opacity=1, color=color
+        )
+        line = alt.Chart(rows, title=str(items)).mark_line(color=color, strokeWidth=2)
+        rule = alt.Chart(in_paper).mark_rule(strokeDash=[3, 3], opacity=0.7).encode(alt.X("value:Q"))
+        picture = line.encode(x, y) + lowest.encode(x, y) + rule
+        blocks.append(_panel(picture, f"Brier score of the last week by prior weight, {items}"))
+    return blocks
 
 
 # ---- parts ---------------------------------------------------------------------------------------
 
 
-def _labeled(frame: pd.DataFrame) -> pd.DataFrame:
-    return frame if "label" in frame else frame.assign(label=frame["method"].map(method_name))
-
-
 def _with_spread(frame: pd.DataFrame) -> pd.DataFrame:
-    """The frame with labels and the ends of mean ± standard deviation."""
+    """The frame with labels, if it has none yet, and the ends of mean ± standard deviation."""
     spread = frame["std"].fillna(0) if "std" in frame else 0.0
-    return _labeled(frame.assign(low=frame["mean"] - spread, high=frame["mean"] + spread))
-
-
-def _scale(colors: dict[str, str]) -> alt.Scale:
-    return _range(list(colors), list(colors.values()))
+    labels = frame["label"] if "label" in frame else frame["method"].map(method_name)
+    return frame.assign(label=labels, low=frame["mean"] - spread, high=frame["mean"] + spread)
 
 
 def _range(names: Sequence[str], values: Sequence[Any]) -> alt.Scale:

@@ -1,35 +1,36 @@
-"""The claims of the paper's section 5, and whether a run reproduces them: one row per claim.
+"""The claims of the paper's section 5, and whether a run reproduces them; ``claims.toml`` has one row for each.
 
-A claim has an id, the claim in words, the section of the paper, the experiment it needs, the criterion in words, and
-the criterion itself: a function from the rows of one part of the experiment's table, mostly a dataset, to a sign and
-its figures. There are three kinds of criteria: *winners* score higher than losers, the *best value* of something
-varied is where the paper says, and a *ratio* is small or large enough. A claim is not reproduced if one part is
-clearly against it, reproduced if all are clearly for it, and inconclusive otherwise. The same criteria are applied to
-the paper's own printed figures.
+A criterion is a function from the rows of one part of an experiment's table, mostly a dataset, to a sign and its
+figures. There are three kinds: *winners* score higher than losers, the *best value* of something varied is where the
+paper says, and a *ratio* is small or large enough. A claim is not reproduced if one part is clearly against it,
+reproduced if all are clearly for it, and inconclusive otherwise. The same criteria are applied to the paper's own
+printed figures.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from functools import partial
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
+from pydantic import ConfigDict
+from pydantic.dataclasses import dataclass as checked
 
+from taurank.toml import read_toml, validated
 from taurank_paper.folder import Frames, printed
-from taurank_paper.plan import ASSIGNMENTS, ITEMS, LIMITS
+from taurank_paper.plan import ASSIGNMENTS, ITEMS, LIMITS, Kind
 from taurank_paper.scores import (
     DATASETS,
     METRICS,
     SIGNS,
-    DatasetKey,
     Score,
     best,
     by,
     compare,
-    datasets_of,
     format_score,
     larger_is_better,
     lookup,
@@ -40,14 +41,10 @@ from taurank_paper.scores import (
 VERDICTS = {True: "reproduced", False: "not reproduced", None: "inconclusive"}
 NOT_PRINTED = "no figures printed"
 
-WIDE = 0.5  # ξ up to here is a wide range: the log-odds are half way to their mean
-CORRELATED = 0.5  # rank correlation from which on two metrics order the methods alike
-GOOD_ERROR, POOR_ERROR = 0.25, 0.5  # of an estimate, relative to what it estimates
 PAPER_FACTORS = {"original": 200.0, "personalized": 400.0}  # d at which the paper says that performance saturates
-ALIKE = 0.05  # relative difference of two losses that is negligible
 AROUND = 10**0.5  # a cap is around another if it is at most half a decade away: one step of the grid
 
-Part = Mapping[str, str]  # columns of a table and their values
+COLUMNS = {**dict.fromkeys(ITEMS, "items"), **dict.fromkeys(ASSIGNMENTS, "setting")}  # by the words of a part
 Answer = tuple[int | None, str]  # for the claim (1), within noise (0), against it (-1), or no scores; and the figures
 
 
@@ -91,44 +88,38 @@ def mostly(parts: Sequence[PartialResult]) -> Assessment:
     return Assessment(True if 2 * wins > len(parts) else False if 2 * losses >= len(parts) else None, figures)
 
 
-def every_dataset(frame: pd.DataFrame) -> list[Part]:
-    """The paper's datasets that a frame has; without any, the first one, which then counts as missing."""
-    present = [dataset for dataset in datasets_of(frame) if dataset in DATASETS]
-    return on(present or DATASETS[:1])
-
-
-def on(datasets: Iterable[DatasetKey], metrics: Sequence[str] = ()) -> list[Part]:
-    """A part for each dataset, or for each dataset and metric."""
-    parts = [{"items": items, "setting": setting} for items, setting in datasets]
-    return [{**part, "metric": metric} for part in parts for metric in metrics] if metrics else [*parts]
-
-
-@dataclass(frozen=True)
+@checked(frozen=True, config=ConfigDict(extra="forbid"))
 class Claim:
-    """One claim of the paper and the criterion for it: ``check`` looks at the rows of each of the ``parts``."""
+    """A row of ``claims.toml``."""
 
     id: str
     claim: str
     where: str
-    experiment: str
+    experiment: Kind
     criterion: str
-    check: Callable[[pd.DataFrame], Answer]
-    parts: Sequence[Part] | Callable[[pd.DataFrame], Sequence[Part]] = every_dataset
-    conclude: Callable[[Sequence[PartialResult]], Assessment] = aggregate
+    check: str
+    arguments: dict[str, Any] = field(default_factory=dict)
+    on: tuple[str, ...] = tuple(map(" ".join, DATASETS))
+    by_method: bool = False
+    count: bool = False
 
     def assess(self, frames: Frames) -> Assessment:
         """What the frames say about the claim; without the experiment it is inconclusive."""
         frame = frames.get(self.experiment, pd.DataFrame())
         if frame.empty:
             return Assessment(None, "", f"The experiment {self.experiment} was not run.")
-        parts = self.parts(frame) if callable(self.parts) else self.parts
-        return self.conclude([PartialResult(_label(part), *self.check(where(frame, **part))) for part in parts])
-
-
-def _label(part: Part) -> str:
-    if "method" in part:
-        return method_name(part["method"])
-    return " ".join(part[column] for column in ("items", "setting") if column in part)
+        check = partial(CRITERIA[self.check], **self.arguments)
+        parts = []
+        for part in self.on:
+            rows = where(frame, **{COLUMNS.get(word, "metric"): word for word in part.split()})
+            label = " ".join(word for word in part.split() if word in COLUMNS)
+            if self.count:
+                parts += [PartialResult(label, *check(rows, metrics=[metric])) for metric in METRICS]
+            elif self.by_method and len(rows):
+                parts += [PartialResult(method_name(str(name)), *check(own)) for name, own in rows.groupby("method")]
+            else:
+                parts.append(PartialResult(label, *check(rows)))
+        return mostly(parts) if self.count else aggregate(parts)
 
 
 @dataclass(frozen=True)
@@ -176,7 +167,7 @@ def check(
 
 def to_frame(results: Sequence[ClaimResult]) -> pd.DataFrame:
     """One row per claim; lines are joined, so that a row is a line of the file."""
-    columns = [field.name for field in fields(ClaimResult) if field.name != "reproduced"]
+    columns = [each.name for each in fields(ClaimResult) if each.name != "reproduced"]
     frame = pd.DataFrame([asdict(result) for result in results], columns=columns)
     for name in ("figures", "authors_figures"):
         frame[name] = ["; ".join(line.strip() for line in text.splitlines()) for text in frame[name]]
@@ -214,17 +205,17 @@ def wins_across_beta(rows: pd.DataFrame, winner: str, losers: Sequence[str]) -> 
     return sign, _with_details(f"better at {wins_}, worse at {losses} of {len(known)} β", known)
 
 
-def wins_up_to_xi(rows: pd.DataFrame, winner: str, losers: Sequence[str]) -> Answer:
-    """Outperforms the best of the losers, which use no propensity, at every ξ up to 0.5; against it: worse at one."""
+def wins_up_to_xi(rows: pd.DataFrame, winner: str, losers: Sequence[str], wide: float) -> Answer:
+    """Outperforms the best of the losers, which use no propensity, at every ξ up to ``wide``."""
     own, blind = where(rows, propensity="misspecified", method=winner), where(rows, propensity="none")
     parts = {
         xi: PartialResult(f"ξ = {xi:g}", *wins(pd.concat([own[own["xi"] == xi], blind]), [winner], losers))
         for xi in sorted(set(own["xi"].dropna()))
     }
-    known, wins_, losses = _count([part for xi, part in parts.items() if xi <= WIDE])
+    known, wins_, losses = _count([part for xi, part in parts.items() if xi <= wide])
     if not known:
         return None, ""
-    count = f"better at {wins_}, worse at {losses} of {len(known)} ξ up to {WIDE:g}"
+    count = f"better at {wins_}, worse at {losses} of {len(known)} ξ up to {wide:g}"
     details = [part for part in parts.values() if part.sign is not None]
     return min(part.sign or 0 for part in known), _with_details(count, details)
 
@@ -345,20 +336,20 @@ def _paper_factors(rows: pd.DataFrame) -> float:
 # ---- ratios --------------------------------------------------------------------------------------
 
 
-def losses_are_alike(rows: pd.DataFrame, one: str, two: str) -> Answer:
-    """At the paper's d, each metric differs by no more than noise or 5 %; against it: most differ by more."""
+def losses_are_alike(rows: pd.DataFrame, one: str, two: str, apart: float) -> Answer:
+    """At the paper's d, each metric differs by no more than noise or ``apart``; against it: most differ by more."""
     rows = where(rows, method="dlce")
     common = {*where(rows, loss=one)["factors"]} & {*where(rows, loss=two)["factors"]}
     factors = _paper_factors(rows[rows["factors"].isin(common)])
-    figures, apart = [], []
+    figures, exceptions = [], []
     for metric in METRICS:
         first, second = (lookup(rows, loss=loss, factors=factors, metric=metric) for loss in (one, two))
         if first is not None and second is not None:
-            is_large = abs(first.mean - second.mean) > ALIKE * abs(first.mean)
-            apart.append(is_large and compare(metric, first, second) != 0)
+            is_large = abs(first.mean - second.mean) > apart * abs(first.mean)
+            exceptions.append(is_large and compare(metric, first, second) != 0)
             values = f"{one} {format_score(metric, first.mean)} : {two} {format_score(metric, second.mean)}"
             figures.append(f"{metric} {values}")
-    return _unless(apart), f"d = {factors:g}: {', '.join(figures)}"
+    return _unless(exceptions), f"d = {factors:g}: {', '.join(figures)}"
 
 
 def lead_larger_in_product(rows: pd.DataFrame, winner: str, losers: Sequence[str]) -> Answer:
@@ -382,12 +373,12 @@ def lead_larger_in_product(rows: pd.DataFrame, winner: str, losers: Sequence[str
     return _majority(signs), ", ".join(figures)
 
 
-def uncorrelated(rows: pd.DataFrame, one: str, two: str) -> Answer:
-    """Over the methods, the rank correlation of two metrics is below 0.5."""
+def uncorrelated(rows: pd.DataFrame, one: str, two: str, below: float) -> Answer:
+    """Over the methods, the rank correlation of two metrics is below a value."""
     value, methods = rank_correlation(rows, one, two)
     if value is None:
         return None, ""
-    return 1 if value < CORRELATED else -1, f"rank correlation {value:+.2f} over {methods} methods"
+    return 1 if value < below else -1, f"rank correlation {value:+.2f} over {methods} methods"
 
 
 def rank_correlation(rows: pd.DataFrame, one: str, two: str) -> tuple[float | None, int]:
@@ -400,16 +391,16 @@ def rank_correlation(rows: pd.DataFrame, one: str, two: str) -> tuple[float | No
     return float(ranks[one].corr(ranks[two])), len(wide)
 
 
-def estimator_error(rows: pd.DataFrame, good: bool) -> Answer:
-    """Median over methods and metrics of MAE / |truth| at the best cap: good up to 0.25, poor from 0.5 on."""
+def estimator_error(rows: pd.DataFrame, good: float, poor: float, claimed: str = "good") -> Answer:
+    """Median over methods and metrics of MAE / |truth| at the best cap: ``good`` up to, ``poor`` from a value on."""
     rows = rows[rows["metric"].isin(METRICS)]
     lowest = (rows["mae"] / rows["truth"].abs()).groupby([rows["metric"], rows["method"]]).min().dropna()
     if lowest.empty:
         return None, ""
     median = float(lowest.median())
-    sign = 1 if median <= GOOD_ERROR else -1 if median >= POOR_ERROR else 0
+    sign = 1 if median <= good else -1 if median >= poor else 0
     each = ", ".join(f"{metric} {value:.0%}" for metric, value in lowest.groupby("metric").median().items())
-    return sign if good else -sign, f"median MAE {median:.0%} of the true value ({each})"
+    return sign if claimed == "good" else -sign, f"median MAE {median:.0%} of the true value ({each})"
 
 
 def cap_helps_estimate(rows: pd.DataFrame) -> Answer:
@@ -423,199 +414,12 @@ def cap_helps_estimate(rows: pd.DataFrame) -> Answer:
     return sign, f"MAE {plain:.3f} without a cap, {lowest:.3f} at {capped.idxmin():g}"
 
 
-# ---- the claims ----------------------------------------------------------------------------------
-
-ORIGINAL, PERSONALIZED = (tuple(each for each in DATASETS if each[1] == setting) for setting in ASSIGNMENTS)
-CATEGORY, PRODUCT = (tuple(each for each in DATASETS if each[0] == items) for items in ITEMS)
-FIG_4: DatasetKey = ("category", "personalized")
-
-_BETTER = "On each dataset, clearly better in more of CP@10, CP@100 and CDCG than clearly worse."
-_BEST_OF = _BETTER + " The opponent is the better of the two, metric by metric."
-_OTHERS = ("ulbpr", "ulrmf", "cause")
-_BIASED = ("blce", "ulbpr")
-
-
-def _estimated(setting: str) -> Callable[[pd.DataFrame], list[Part]]:
-    """The paper estimates in category alone; product counts where it was run."""
-    return lambda frame: on(
-        (items, setting) for items in ITEMS if items == "category" or items in set(frame["items"])
+CRITERIA: Mapping[str, Callable[..., Answer]] = {
+    criterion.__name__: criterion
+    for criterion in (
+        wins, wins_across_beta, wins_up_to_xi, wins_with_estimated, intermediate_cap_is_best, best_cap_is_larger,
+        best_cap_is_around, saturates, losses_are_alike, lead_larger_in_product, uncorrelated, estimator_error,
+        cap_helps_estimate,
     )
-
-
-def _methods_at(dataset: DatasetKey, metric: str) -> Callable[[pd.DataFrame], list[Part]]:
-    def parts(frame: pd.DataFrame) -> list[Part]:
-        (whole,) = on([dataset], [metric])
-        return [{**whole, "method": name} for name in sorted(set(where(frame, **whole)["method"]))] or [whole]
-
-    return parts
-
-
-def _compared(
-    id: str, claim: str, place: str, winners: Sequence[str], losers: Sequence[str], datasets: Sequence[DatasetKey]
-) -> Claim:
-    """A claim about Tables 3 and 4: these methods outperform those on these datasets."""
-    criterion = _BEST_OF if len(winners) + len(losers) > 2 else _BETTER
-    return Claim(
-        id, claim, place, "comparison", criterion, partial(wins, winners=winners, losers=losers), on(datasets)
-    )
-
-
-CLAIMS: tuple[Claim, ...] = (
-    _compared(
-        "dlce-over-blce", "DLCE outperforms BLCE on all four datasets: removing the bias helps.",
-        "5.2, Tables 3 and 4", ["dlce"], ["blce"], DATASETS,
-    ),
-    _compared(
-        "dlce-over-ulbpr", "DLCE outperforms ULBPR on all four datasets.",
-        "5.2, Tables 3 and 4", ["dlce"], ["ulbpr"], DATASETS,
-    ),
-    _compared(
-        "dlce-over-dlto-original", "DLTO scores lower than DLCE in the original setting.",
-        "5.2, Tables 3 and 4", ["dlce"], ["dlto"], ORIGINAL,
-    ),
-    _compared(
-        "dlto-over-dlce-personalized", "DLTO outperforms DLCE in the personalized setting.",
-        "5.2, Tables 3 and 4", ["dlto"], ["dlce"], PERSONALIZED,
-    ),
-    Claim(
-        "dlce-best-in-car",
-        "DLCE is the best of DLTO, BLCE and DLCE in CAR, which it optimizes.",
-        "5.2, Table 5", "car",
-        "CAR of DLCE in category personalized is clearly below the lower one of DLTO and BLCE.",
-        partial(wins, winners=["dlce"], losers=["dlto", "blce"], metrics=["CAR"]), on([FIG_4]),
-    ),
-    _compared(
-        "ulrmf-over-ulbpr-original", "ULRMF outperforms ULBPR in the original setting.",
-        "5.2, Tables 3 and 4", ["ulrmf"], ["ulbpr"], ORIGINAL,
-    ),
-    _compared(
-        "ulbpr-over-ulrmf-personalized", "ULRMF scores lower than ULBPR in the personalized setting.",
-        "5.2, Tables 3 and 4", ["ulbpr"], ["ulrmf"], PERSONALIZED,
-    ),
-    _compared(
-        "cause-over-both-in-category", "CausE outperforms both ULRMF and ULBPR in category.",
-        "5.2, Table 3", ["cause"], ["ulrmf", "ulbpr"], CATEGORY,
-    ),
-    _compared(
-        "cause-not-in-product", "ULRMF or ULBPR outperforms CausE in product.",
-        "5.2, Table 4", ["ulrmf", "ulbpr"], ["cause"], PRODUCT,
-    ),
-    Claim(
-        "dlce-mostly-over-others",
-        "DLCE mostly outperforms ULBPR, ULRMF and CausE.",
-        "5.2, Tables 3 and 4", "comparison",
-        "Clearly better than the best of the three in more than half of the twelve comparisons (four datasets, "
-        "three metrics); not reproduced if clearly worse in at least half.",
-        partial(wins, winners=["dlce"], losers=_OTHERS), on(DATASETS, METRICS), mostly,
-    ),
-    Claim(
-        "lead-larger-in-product",
-        "The lead of DLCE is larger in product, which has more items.",
-        "5.2, Tables 3 and 4", "comparison",
-        "The lead is DLCE's score divided by the best score of ULBPR, ULRMF and CausE, minus 1. In original and in "
-        "personalized it is clearly larger in product in more metrics than it is clearly smaller.",
-        partial(lead_larger_in_product, winner="dlce", losers=_OTHERS),
-        [{"setting": setting} for setting in ASSIGNMENTS],
-    ),
-    Claim(
-        "p10-does-not-go-with-cp10",
-        "P@10 does not correlate with CP@10.",
-        "5.1.3, footnote", "comparison",
-        f"Spearman's rank correlation over the methods is below {CORRELATED:g} on each dataset.",
-        partial(uncorrelated, one="P@10", two="CP@10"), on(DATASETS),
-    ),
-    Claim(
-        "intermediate-cap-is-best",
-        "An intermediate cap is best.",
-        "5.3, Fig. 3", "capping",
-        "On each dataset, CDCG at the best cap strictly inside the grid is clearly above CDCG at both ends.",
-        partial(intermediate_cap_is_best, metric="CDCG"), on(DATASETS),
-    ),
-    Claim(
-        "larger-cap-when-personalized",
-        "The best cap is larger in the personalized setting.",
-        "5.3, Fig. 3", "capping",
-        "The cap with the best CDCG is larger than in the original setting, in category and in product, and at least "
-        "one of the two settings is clearly worse with the other's cap.",
-        partial(best_cap_is_larger, curves=[("personalized", "CDCG"), ("original", "CDCG")]),
-        [{"items": items} for items in ITEMS],
-    ),
-    Claim(
-        "cap-for-car-around-0.1",
-        "For CAR the best cap is around 0.1.",
-        "5.3, Fig. 4", "capping",
-        "In category personalized, the cap with the lowest CAR is at most half a decade from 0.1 (one step of the "
-        "grid); not reproduced if all such caps are clearly worse than the best one.",
-        partial(best_cap_is_around, target=0.1, metric="CAR"), on([FIG_4]),
-    ),
-    Claim(
-        "cap-for-car-below-cdcg",
-        "For CAR the best cap is below the one for CDCG.",
-        "5.3, Fig. 4", "capping",
-        "In category personalized, the cap with the best CDCG is larger than the one with the lowest CAR, and at "
-        "least one of the two metrics is clearly worse with the other's cap.",
-        partial(best_cap_is_larger, curves=[("personalized", "CDCG"), ("personalized", "CAR")]),
-        [{"items": "category"}],
-    ),
-    Claim(
-        "estimators-good-in-original",
-        "The estimators are good enough in the original setting.",
-        "5.4, Table 6", "estimators",
-        f"The median over methods and metrics of MAE / truth, at the best cap of each, is at most "
-        f"{GOOD_ERROR:.0%}; not reproduced from {POOR_ERROR:.0%} on.",
-        partial(estimator_error, good=True), _estimated("original"),
-    ),
-    Claim(
-        "estimators-poor-in-personalized",
-        "The estimators are poor in the personalized setting.",
-        "5.4, Table 6", "estimators",
-        f"The same median is at least {POOR_ERROR:.0%}; not reproduced up to {GOOD_ERROR:.0%}.",
-        partial(estimator_error, good=False), _estimated("personalized"),
-    ),
-    Claim(
-        "cap-helps-estimate-of-car",
-        "A proper cap makes the estimate of CAR reliable in the personalized setting.",
-        "5.4, Table 7", "estimators",
-        "In category personalized, for each method, the MAE at the best cap is at most half of that without a cap; "
-        "not reproduced if no cap lowers it.",
-        cap_helps_estimate, _methods_at(FIG_4, "CAR"),
-    ),
-    Claim(
-        "robust-to-unevenness",
-        "DLCE outperforms the other methods for varied unevenness β.",
-        "5.5, Fig. 5", "unevenness",
-        "Better than the better of BLCE and ULBPR (see the first two claims) at more than half of the β and worse at "
-        "none, in category and in product; not reproduced if worse at more than a quarter of the β.",
-        partial(wins_across_beta, winner="dlce", losers=_BIASED), [{"items": items} for items in ITEMS],
-    ),
-    Claim(
-        "robust-to-misspecification",
-        "DLCE outperforms BLCE and ULBPR for a wide range of misspecification ξ.",
-        "5.6, Fig. 6", "misspecification",
-        f"Better than the better of the two, which use no propensity, at every ξ up to {WIDE:g} on each "
-        "dataset.",
-        partial(wins_up_to_xi, winner="dlce", losers=_BIASED),
-    ),
-    Claim(
-        "works-with-estimated-propensity",
-        "DLCE works if the propensity is unknown and has to be estimated.",
-        "5.6", "misspecification",
-        "With propensities estimated from the log, better than the better of BLCE and ULBPR on each dataset.",
-        partial(wins_with_estimated, winner="dlce", losers=_BIASED),
-    ),
-    Claim(
-        "losses-alike",
-        "The upper bound and the approximation of the loss perform alike.",
-        "5.1.2", "losses",
-        f"At the paper's d (200, personalized 400), each of CP@10, CP@100 and CDCG differs by no more than noise or "
-        f"{ALIKE:.0%}; not reproduced if most differ by more.",
-        partial(losses_are_alike, one="logistic", two="sigmoid"),
-    ),
-    Claim(
-        "saturates-in-d",
-        "Performance saturates in d: at 200 in original, at 400 in personalized.",
-        "5.1.2", "losses",
-        "No larger d brings a clear gain in any metric; not reproduced if one does in most.",
-        partial(saturates, loss="logistic"),
-    ),
-)  # fmt: skip
+}  # fmt: skip
+CLAIMS = validated(tuple[Claim, ...], read_toml(Path(__file__).with_suffix(".toml"))["claims"], "claims.toml")

@@ -7,9 +7,7 @@ for ``taurank.evaluate``.
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
-import numba
 import numpy as np
 import numpy.typing as npt
 
@@ -19,7 +17,7 @@ from taurank.errors import InputError, plural
 Scores = npt.NDArray[np.float64]
 
 TARGETS = ("bpr", "dlto", "blce", "dlce")  # methods whose population target is a formula, since they weigh purchases
-BLOCK = 64  # items that a thread takes at a time
+IMPOSSIBLE = -1e100  # the logarithm of a probability of 0
 
 
 def scores(name: str, world: World, log: Log, threads: int | None = None) -> Scores:
@@ -47,14 +45,25 @@ def ten_weeks_scores(world: World, log: Log, threads: int | None = None) -> Scor
     """
     if world.users != log.users or world.items != log.items:
         raise InputError("the log has other users or items than the world; give a log sampled from this world.")
-    scores = np.empty((world.n_items, world.n_users))  # item by item, for a kernel that walks through users
-    treated, control = (np.ascontiguousarray(rate.T) for rate in (world.treated_rate, world.control_rate))
-    patterns, times = _patterns(log), log.n_times
+    base, counts = log.n_times + 1, _counts(log)
+    scores = np.empty((world.n_items, world.n_users))
+
+    def score(item: int) -> None:
+        treated, control = (rate[:, item].astype(np.float64) for rate in (world.treated_rate, world.control_rate))
+        patterns, pattern = np.unique(counts[item], return_inverse=True)
+        bought, missed, control_bought = np.unravel_index(patterns, (base, base, base))
+        missed_control = log.n_times - bought - missed - control_bought
+        times = np.stack([bought, missed, control_bought, missed_control], axis=1).astype(np.float64)
+        with np.errstate(divide="ignore"):
+            logs = np.stack([np.log(treated), np.log1p(-treated), np.log(control), np.log1p(-control)])
+        likelihood = times @ np.maximum(logs, IMPOSSIBLE)  # 0 · log 0 is 0 here
+        largest = likelihood.max(axis=1, keepdims=True)
+        weights = np.exp(likelihood - largest)
+        means = weights @ (treated - control) / weights.sum(axis=1)
+        scores[item] = np.where(largest[:, 0] > IMPOSSIBLE / 2, means, np.nan)[pattern]
+
     with ThreadPoolExecutor(threads) as pool:
-        list(pool.map(
-            lambda begin: _posterior_means(treated, control, patterns, times, scores, begin, begin + BLOCK),
-            range(0, world.n_items, BLOCK),
-        ))  # fmt: skip
+        list(pool.map(score, range(world.n_items)))
     impossible = int(np.count_nonzero(np.isnan(scores)))
     if impossible:
         raise InputError(
@@ -87,63 +96,10 @@ def target_scores(method: str, world: World, cap: float = 0.0) -> Scores:
     return np.asarray(effect)
 
 
-def _patterns(log: Log) -> npt.NDArray[np.int64]:
-    """The counts of every pair as one number, items × users: (n_T · B + y_T) · B + y_C with B = times + 1."""
+def _counts(log: Log) -> npt.NDArray[np.int64]:
+    """The counts of every pair as one number, items × users: purchases when treated, none when treated, untreated."""
     base = log.n_times + 1
-    treated, positive = log.treated.astype(np.int64), log.outcome.astype(np.int64)
-    worth = treated * base**2 + treated * positive * base + (1 - treated) * positive
-    patterns = np.zeros(log.n_items * log.n_users, np.int64)
-    np.add.at(patterns, log.item.astype(np.int64) * log.n_users + log.user, worth)
-    return patterns.reshape(log.n_items, log.n_users)
-
-
-@numba.njit(cache=True, nogil=True)
-def _posterior_means(
-    treated_rate: Any, control_rate: Any, patterns: Any, times: Any, scores: Any, begin: int, end: int
-) -> None:
-    """All pairs of some items; a posterior is computed once for all users of an item with the same counts."""
-    base = times + 1
-    for item in range(begin, min(end, len(scores))):
-        effect, logs = _effects_and_logs(treated_rate[item], control_rate[item])
-        order = np.argsort(patterns[item])
-        known, mean = np.int64(-1), 0.0
-        for user in order:
-            pattern = patterns[item, user]
-            if pattern != known:
-                n_treated, y_treated = pattern // (base * base), pattern // base % base
-                y_control = pattern % base
-                losses = (n_treated - y_treated, times - n_treated - y_control)
-                mean = _posterior_mean(effect, logs, (y_treated, losses[0], y_control, losses[1]))
-                known = pattern
-            scores[item, user] = mean
-
-
-@numba.njit(cache=True, nogil=True)
-def _effects_and_logs(treated_rate: Any, control_rate: Any) -> Any:
-    """μ^T − μ^C and log μ^T, log(1−μ^T), log μ^C, log(1−μ^C) of all users of one item."""
-    n = len(treated_rate)
-    effect, logs = np.empty(n), np.empty((4, n))
-    for user in range(n):
-        treated, control = np.float64(treated_rate[user]), np.float64(control_rate[user])
-        effect[user] = treated - control
-        logs[0, user], logs[1, user] = np.log(treated), np.log1p(-treated)
-        logs[2, user], logs[3, user] = np.log(control), np.log1p(-control)
-    return effect, logs
-
-
-@numba.njit(cache=True, nogil=True)
-def _posterior_mean(effect: Any, logs: Any, counts: Any) -> Any:
-    """Σ effect · L / Σ L with L scaled by its largest; not a number if no user can have these counts."""
-    likelihood = np.zeros(len(effect))
-    for arm in range(4):
-        if counts[arm] > 0:  # 0 · log 0 is 0 here
-            likelihood += counts[arm] * logs[arm]
-    largest = likelihood.max()
-    if largest == -np.inf:
-        return np.nan
-    weighted, total = 0.0, 0.0
-    for user in range(len(effect)):
-        share = np.exp(likelihood[user] - largest)
-        weighted += share * effect[user]
-        total += share
-    return weighted / total
+    worth = np.where(log.treated, np.where(log.outcome, base * base, base), log.outcome)
+    counts = np.zeros(log.n_items * log.n_users, np.int64)
+    np.add.at(counts, log.item.astype(np.int64) * log.n_users + log.user, worth)
+    return counts.reshape(log.n_items, log.n_users)

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,20 +18,22 @@ from taurank.report import page
 from taurank.toml import read_toml
 from taurank_paper import charts, claims, folder, tables
 from taurank_paper.charts import MAIN_METRIC
-from taurank_paper.claims import CATEGORY, FIG_4, VERDICTS, ClaimResult, rank_correlation
+from taurank_paper.claims import VERDICTS, ClaimResult, rank_correlation
 from taurank_paper.folder import SUFFIXES, Frames, Run, write_text
-from taurank_paper.scores import DATASETS, DatasetKey, datasets_of, rows_of
+from taurank_paper.plan import LIMITS
+from taurank_paper.scores import DATASETS, METRICS, DatasetKey, datasets_of, rows_of
 
 COLORS = {True: "good", False: "poor", None: "caution"}
 TEXTS: Mapping[str, Any] = read_toml(Path(__file__).with_suffix(".toml"))
 KINDS = [kind for kind, text in TEXTS.items() if isinstance(text, dict)]  # in the order of the page
 SHOWN: Mapping[str, Sequence[DatasetKey]] = {  # the datasets that the paper shows
-    "comparison": DATASETS, "car": [FIG_4], "capping": DATASETS, "estimators": CATEGORY,
-    "misspecification": (*CATEGORY, ("product", "original")),
+    "comparison": DATASETS, "car": [("category", "personalized")], "capping": DATASETS, "estimators": DATASETS[:2],
+    "misspecification": DATASETS[:3],
 }  # fmt: skip
 AUTHORS = "At the authors' settings"
 PAPER_WEEKS, PACKAGED_WEEKS = 93, 53
 NONE = pd.DataFrame()
+Charts = Iterable[tuple[str, list[page.Block]]]  # a caption and the charts below it
 
 
 def write(out: str | os.PathLike[str]) -> None:
@@ -78,10 +80,11 @@ def blocks(run: Run, results: Sequence[ClaimResult]) -> list[page.Block]:
     if results:
         cards = page.cards(map(_card, results))
         parts += [page.heading("Claims", "claims"), page.text(TEXTS["criterion"]), cards]
-    record = page.fold("Versions, seed and time", [tables.record(run.record)])
-    parts += [*sections, page.heading("The run", "run"), record if run.record else page.text(TEXTS["unknown_run"])]
+    record = pd.json_normalize(dict(run.record), sep=" ").T.dropna().reset_index()
+    known = page.fold("Versions, seed and time", [page.table(record.set_axis(["", "value"], axis=1), "This run")])
+    parts += [*sections, page.heading("The run", "run"), known if run.record else page.text(TEXTS["unknown_run"])]
     if "search" in run.frames:
-        parts.append(page.fold("Hyper-parameter search", [tables.search(run.frames["search"])]))
+        parts.append(page.fold("Hyper-parameter search", [tables.plain(run.frames["search"])]))
     return [*parts, page.text(TEXTS["reference"])]
 
 
@@ -147,70 +150,64 @@ def _section(kind: str, frames: Frames, shown: Sequence[DatasetKey] = ()) -> lis
     missing = [", ".join(each) for each in shown if each not in run]
     note = f"Not run, though the paper shows them: {'; '.join(missing)}." if missing else ""
     drawn: list[page.Block] = []
-    for caption, panels in _charts(kind, frames):
+    for caption, panels in CHARTS[kind](frames):
         drawn += [page.text(caption), page.panels(panels)] if panels else []
-    figures = page.tables(_tables(kind, frames))
+    figures = page.tables(TABLES[kind](frames))
     body = [*drawn, page.fold(texts["folded"], [figures])] if "folded" in texts else [figures, *drawn]
     if kind == "comparison":
-        body.append(page.fold("Hyper-parameters, updates and time of each fit", [tables.fits(frame)]))
+        fits = frame[~frame["method"].isin(LIMITS) & frame["metric"].isin(METRICS)]
+        columns = ["items", "setting", "method", "metric", "settings", "updates", "seconds"]
+        body.append(page.fold("Hyper-parameters, updates and time of each fit", [tables.plain(fits[columns])]))
     return [page.text(note), *body]
 
 
-def _tables(kind: str, frames: Frames) -> list[page.Block]:
-    frame = frames[kind]
-    match kind:
-        case "comparison":
-            targets, curves = frames.get("comparison_targets", NONE), frames.get("comparison_curves", NONE)
-            made = tables.comparison(frame)
-            made += [tables.targets(targets, TEXTS[kind]["targets"])] if len(targets) else []
-            return made + ([tables.convergence(curves)] if len(curves) else [])
-        case "car":
-            return tables.car(frame)
-        case "statistics":
-            return [tables.statistics(frame)]
-        case "estimators":
-            return tables.estimators(frame)
-        case "capping":
-            return [tables.by_value(frame, "cap", "DLCE by cap χ")]
-        case "unevenness":
-            return [tables.by_value(frame, "beta", "By unevenness β")]
-        case "misspecification":
-            return [tables.by_value(frame, "xi", "By misspecification ξ")]
-        case _:
-            return [tables.by_value(frame, "factors", "DLCE by loss and factors d")]
+def _comparison_tables(frames: Frames) -> list[page.Block]:
+    targets, curves = frames.get("comparison_targets", NONE), frames.get("comparison_curves", NONE)
+    made = tables.comparison(frames["comparison"])
+    made += [tables.targets(targets, TEXTS["comparison"]["targets"])] if len(targets) else []
+    return made + ([tables.convergence(curves)] if len(curves) else [])
 
 
-def _charts(kind: str, frames: Frames) -> list[tuple[str, list[page.Block]]]:
-    """Captions and the charts below them."""
-    frame, texts = frames[kind], TEXTS[kind]
-    match kind:
-        case "comparison":
-            curves = frames.get("comparison_curves", NONE)
-            values = {each: rank_correlation(rows_of(frame, each), "P@10", "CP@10")[0] for each in datasets_of(frame)}
-            known = "; ".join(
-                f"{', '.join(each)}: {value:+.2f}" for each, value in values.items() if value is not None
-            )
-            correlations = f" Rank correlation over the methods: {known}." if known else ""
-            return [
-                (texts["scores"], charts.scores(frame, "CDCG")),
-                (texts["convergence"], charts.convergence(curves, "CDCG") if len(curves) else []),
-                (texts["outcome"] + correlations, charts.outcome_against_effect(frame)),
-            ]
-        case "statistics":
-            density, brier = (frames.get(f"statistics_{part}", NONE) for part in ("density", "brier"))
-            return [
-                (texts["density"], charts.densities(density) if len(density) else []),
-                (texts["brier"], charts.brier(brier) if len(brier) else []),
-            ]
-        case "capping":
-            return [(texts["cdcg"], charts.caps(frame, "CDCG")), (texts["car"], charts.caps(frame, "CAR"))]
-        case "estimators":
-            return [(texts["errors"], charts.estimator_errors(frame))]
-        case "car":
-            return [("", charts.scores(frame, "CAR"))]
-        case "unevenness":
-            return [("", charts.unevenness(frame))]
-        case "misspecification":
-            return [("", charts.misspecification(frame))]
-        case _:
-            return [("", charts.losses(frame))]
+def _comparison_charts(frames: Frames) -> Charts:
+    frame, curves, texts = frames["comparison"], frames.get("comparison_curves", NONE), TEXTS["comparison"]
+    values = {each: rank_correlation(rows_of(frame, each), "P@10", "CP@10")[0] for each in datasets_of(frame)}
+    known = "; ".join(f"{', '.join(each)}: {value:+.2f}" for each, value in values.items() if value is not None)
+    correlations = f" Rank correlation over the methods: {known}." if known else ""
+    yield texts["scores"], charts.scores(frame, "CDCG")
+    yield texts["convergence"], charts.convergence(curves, "CDCG") if len(curves) else []
+    yield texts["outcome"] + correlations, charts.outcome_against_effect(frame)
+
+
+def _statistics_charts(frames: Frames) -> Charts:
+    density, brier = (frames.get(f"statistics_{part}", NONE) for part in ("density", "brier"))
+    yield TEXTS["statistics"]["density"], charts.densities(density) if len(density) else []
+    yield TEXTS["statistics"]["brier"], charts.brier(brier) if len(brier) else []
+
+
+def _capping_charts(frames: Frames) -> Charts:
+    for metric in ("CDCG", "CAR"):
+        yield TEXTS["capping"][metric.lower()], charts.caps(frames["capping"], metric)
+
+
+TABLES: Mapping[str, Callable[[Frames], list[page.Block]]] = {
+    "comparison": _comparison_tables,
+    "car": lambda frames: tables.car(frames["car"]),
+    "capping": lambda frames: [tables.by_value(frames["capping"], "cap", "DLCE by cap χ")],
+    "estimators": lambda frames: tables.estimators(frames["estimators"]),
+    "unevenness": lambda frames: [tables.by_value(frames["unevenness"], "beta", "By unevenness β")],
+    "misspecification": lambda frames: [tables.by_value(frames["misspecification"], "xi", "By misspecification ξ")],
+    "losses": lambda frames: [tables.by_value(frames["losses"], "factors", "DLCE by loss and factors d")],
+    "statistics": lambda frames: [tables.statistics(frames["statistics"])],
+}
+CHARTS: Mapping[str, Callable[[Frames], Charts]] = {
+    "comparison": _comparison_charts,
+    "car": lambda frames: [("", charts.scores(frames["car"], "CAR"))],
+    "capping": _capping_charts,
+    "estimators": lambda frames: iter(
+        [(TEXTS["estimators"]["errors"], charts.estimator_errors(frames["estimators"]))]
+    ),
+    "unevenness": lambda frames: [("", charts.unevenness(frames["unevenness"]))],
+    "misspecification": lambda frames: [("", charts.misspecification(frames["misspecification"]))],
+    "losses": lambda frames: [("", charts.losses(frames["losses"]))],
+    "statistics": _statistics_charts,
+}

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import pandas as pd
 
@@ -210,17 +208,14 @@ def _spread(score: Score, metric: str) -> str:
     return f"±{format_score(metric, score.std)}"
 
 
-# ---- plain tables --------------------------------------------------------------------------------
-
-
 def convergence(frame: pd.DataFrame) -> page.Block:
     """How much each method still gained in the last quarter of its updates: flat is below one percent."""
     rows = []
     for keys, curve in frame[frame["updates"] > 0].groupby(["items", "setting", "method", "metric"], sort=False):
         gain = last_gain(curve, str(keys[3]))
-        state = "flat" if gain < FLAT else "still rising"
-        rows.append((_fit_name(*map(str, keys)), _millions(curve["updates"].max()), f"{gain:+.1%}", state))
-    return _plain("Convergence", ["", "updates", "gain in the last quarter", "state"], rows)
+        rows.append((*keys, curve["updates"].max(), f"{gain:+.1%}", "flat" if gain < FLAT else "still rising"))
+    columns = ["items", "setting", "method", "metric", "updates", "gain in the last quarter", "state"]
+    return plain(pd.DataFrame(rows, columns=columns), "Convergence")
 
 
 def last_gain(curve: pd.DataFrame, metric: str) -> float:
@@ -234,64 +229,9 @@ def last_gain(curve: pd.DataFrame, metric: str) -> float:
     return float((best.iloc[-1] - before.iloc[-1]) / max(abs(before.iloc[-1]), 1e-12))
 
 
-def search(frame: pd.DataFrame) -> page.Block:
-    """Each search: its trials, what they cost, and the best hyper-parameters; the last row is the total."""
-    rows = [
-        (
-            _fit_name(row["items"], row["setting"], row["method"], row["objective"]),
-            _parameters(row["settings"]),
-            "–" if pd.isna(row["validation"]) else format_score(row["objective"], row["validation"]),
-            f"{row['trials']:.0f}, {row['pruned']:.0f} pruned",
-            f"{row['minutes']:.1f} min",
-        )
-        for row in frame.to_dict("records")
-    ]
-    trials, pruned, minutes = frame[["trials", "pruned", "minutes"]].sum()
-    rows.append(("all", "", "", f"{trials:.0f}, {pruned:.0f} pruned", f"{minutes:.0f} min"))
-    columns = ["", "best hyper-parameters", "on the validation week", "trials", "time"]
-    size = _millions(frame["updates"].max())
-    return _plain(f"Hyper-parameter search, trials of at most {size} updates", columns, rows)
-
-
-def fits(frame: pd.DataFrame) -> page.Block:
-    """The hyper-parameters of each method, its updates and its time."""
-    rows = [
-        (
-            _fit_name(row["items"], row["setting"], row["method"], row["metric"]),
-            _parameters(row["settings"]), _millions(row["updates"]), f"{row['seconds']:,.0f} s",
-        )
-        for row in frame[~frame["method"].isin(LIMITS) & frame["metric"].isin(METRICS)].to_dict("records")
-    ]  # fmt: skip
-    return _plain("Hyper-parameters", ["", "values", "updates", "time"], rows)
-
-
-def record(entries: Mapping[str, Any]) -> page.Block:
-    """What is known about the run, nested entries in one list."""
-    return page.table(pd.DataFrame(_flat(entries), columns=["", "value"]), "This run")
-
-
-def _flat(entries: Mapping[str, Any], before: str = "") -> list[tuple[str, str]]:
-    rows = []
-    for key, value in entries.items():
-        label = f"{before} {key}".strip().replace("_", " ")
-        if isinstance(value, Mapping):
-            rows += _flat(value, label)
-        elif value is not None:
-            rows.append((label, f"{value:,.1f}" if isinstance(value, float) else str(value)))
-    return rows
-
-
-def _plain(caption: str, columns: list[str], rows: list[Any]) -> page.Block:
-    return page.table(pd.DataFrame(rows, columns=columns), caption, columns[1:])
-
-
-def _fit_name(items: str, setting: str, method: str, metric: str) -> str:
-    return f"{items}, {setting}: {method_name(method)}, {metric}"
-
-
-def _parameters(text: str) -> str:
-    return ", ".join(f"{key} {value}" for key, value in (json.loads(text) or {}).items())
-
-
-def _millions(updates: float) -> str:
-    return f"{updates / 1e6:,.0f} M"
+def plain(frame: pd.DataFrame, caption: str = "") -> page.Block:
+    """A table of a run as it is, with updates in millions and without the signs of JSON."""
+    shown = frame.assign(updates=frame["updates"] / 1e6, method=frame["method"].map(method_name))
+    if "settings" in frame:
+        shown["settings"] = frame["settings"].str.replace(r'[{}"]', "", regex=True)
+    return page.table(shown.rename(columns={"updates": "million updates"}), caption)
