@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,13 +14,8 @@ from scipy.special import expit
 import taurank as tr
 from support.builders import dense_log
 from taurank.data.eligibility import Eligibility
-from taurank.errors import InputError
 
 SHAPE = (60, 30, 12)
-
-
-def without_tables(log: tr.Log) -> tr.Log:
-    return replace(log, eligibility=Eligibility.everything(log.catalog))
 
 
 def visiting_log(seed: int) -> tuple[tr.Log, npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
@@ -56,47 +51,32 @@ def test_naive_is_right_on_average_where_only_a_part_visits() -> None:
     assert abs(np.mean(wrong) - truth) > 20 * error
 
 
+def everywhere(log: tr.Log) -> tr.Log:
+    return replace(log, eligibility=Eligibility.everything(log.catalog))
+
+
+def additive(log: tr.Log) -> Any:
+    return tr.propensity.estimate(log, random_state=0, model="additive").propensity
+
+
 def test_estimated_propensities_ignore_cells_that_are_not_eligible() -> None:
     log, propensity, _ = visiting_log(1)
-    truth = propensity[log.user, log.item, log.time]
-    limited = tr.propensity.estimate(log, random_state=0, model="additive").propensity
-    blind = tr.propensity.estimate(
-        replace(log, eligibility=Eligibility.everything(log.catalog)), random_state=0, model="additive"
-    ).propensity
-    assert limited is not None
-    assert blind is not None
+    truth, limited = propensity[log.user, log.item, log.time], additive(log)
     assert np.corrcoef(limited, truth)[0, 1] > 0.9
     assert abs(limited.mean() - truth.mean()) < 0.02
-    assert truth.mean() - blind.mean() > 0.1  # a user who did not come counts as one who was not shown anything
+    assert truth.mean() - additive(everywhere(log)).mean() > 0.1  # who did not come counts as shown nothing
 
 
 def test_everything_eligible_is_the_same_as_no_table() -> None:
-    treated = (np.random.default_rng(3).random((20, 15, 3)) < 0.3).astype(np.int8)
-    log = dense_log(treated)
+    log = dense_log((np.random.default_rng(3).random((20, 15, 3)) < 0.3).astype(np.int8))
     user, time = (axis.ravel() for axis in np.indices((20, 3)))
     everyone = replace(log, eligibility=Eligibility.from_positions(log.catalog, (user, time)))
-    plain, limited = (
-        tr.propensity.estimate(one, random_state=0, model="additive").propensity for one in (log, everyone)
-    )
-    assert plain is not None
-    assert limited is not None
-    np.testing.assert_allclose(limited, plain, atol=2e-5)
-
-
-def test_a_sample_of_the_cells_estimates_what_all_cells_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    log, _, _ = visiting_log(2)
-    whole = tr.propensity.estimate(log, random_state=0, model="additive").propensity
-    monkeypatch.setattr("taurank.estimation.propensity.cells.MAX_CELLS", 1_500)
-    sampled = tr.propensity.estimate(log, random_state=0, model="additive").propensity
-    assert whole is not None
-    assert sampled is not None
-    assert np.corrcoef(whole, sampled)[0, 1] > 0.9
-    assert abs(whole.mean() - sampled.mean()) < 0.03
+    np.testing.assert_allclose(additive(everyone), additive(log), atol=2e-5)
 
 
 def test_diagnosis_counts_eligible_cells_only() -> None:
     log, _, grid = visiting_log(4)
-    limited, blind = (tr.propensity.diagnose(one) for one in (log, without_tables(log)))
+    limited, blind = (tr.propensity.diagnose(one) for one in (log, everywhere(log)))
     assert limited.n_cells == grid.sum()
     assert abs(limited.treated_total.ratio - 1.0) < 0.1
     assert blind.treated_total.ratio < 0.5
@@ -112,29 +92,6 @@ def test_given_cells_that_are_not_eligible_do_not_count() -> None:
     assert known.control_total is not None
     assert known.control_total.cells == grid.sum()
     assert abs(known.control_total.ratio - 1.0) < 0.1
-
-
-def value_log(values: list[float] | None) -> tr.Log:
-    rng = np.random.default_rng(5)
-    user, item = (axis.ravel() for axis in np.indices((12, 8)))
-    frame = pd.DataFrame({"user_id": user, "item_id": item, "treated": rng.integers(0, 2, 96)})
-    frame = frame.assign(outcome=rng.integers(0, 2, 96), propensity=0.5)
-    return tr.Log.from_frame(frame if values is None else frame.assign(value=np.resize(values, 96)))
-
-
-def test_values_weigh_gains_and_what_learners_learn() -> None:
-    everyone = np.arange(12, dtype=np.int32)
-    plain, ones, doubled = value_log(None), value_log([1.0]), value_log([2.0, 0.0, 5.0])
-    for estimate in (tr.gains.outcome, tr.gains.naive, tr.gains.ips):
-        assert np.array_equal(estimate(plain).value, estimate(ones).value)
-        bought = np.flatnonzero(doubled.outcome)
-        assert np.array_equal(estimate(doubled).value, estimate(plain).value * doubled.value[bought])  # type: ignore[index]
-    for learner in (tr.BPR(epochs=3, random_state=0), tr.DLCE(epochs=3, random_state=0), tr.CountingBayes()):
-        scores = [copy.copy(learner).fit(log).score_block(everyone) for log in (plain, ones, doubled)]
-        assert np.array_equal(scores[0], scores[1])
-        assert not np.array_equal(scores[0], scores[2])
-    with pytest.raises(InputError, match="ULRMF draws outcomes and cannot weigh them by the column 'value'"):
-        tr.learners.LEARNERS["ulrmf"]().fit(doubled)
 
 
 def test_a_fit_that_does_not_converge_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

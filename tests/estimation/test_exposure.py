@@ -15,7 +15,6 @@ import taurank as tr
 from support.exposure_shop import ExposureShop, exposure_shop, shop_item_features
 from taurank import propensity
 from taurank.data.eligibility import Eligibility
-from taurank.data.ids import Ids
 from taurank.errors import InputError
 from taurank.estimation.propensity import cells as draws
 from taurank.estimation.propensity.cells import PairHistory
@@ -233,7 +232,7 @@ def test_features_options_and_refusals(shop: ExposureShop, tmp_path: Any) -> Non
     items.to_csv(tmp_path / "items.csv", index=False)
     features = tr.Features(users=users, items=tmp_path / "items.csv")
     result = propensity.estimate(log, 0, features=features, threads=1)
-    assert propensity.pair_calibration(result).holds
+    assert propensity.require_pair_calibration(result).identified
     with pytest.raises(InputError, match="features are used by"):
         propensity.estimate(log, model="additive", features=features)
     table: Any = items
@@ -241,14 +240,6 @@ def test_features_options_and_refusals(shop: ExposureShop, tmp_path: Any) -> Non
         propensity.estimate(log, features=table)
     with pytest.raises(InputError, match="model must be one of 'exposure', 'additive'"):
         propensity.estimate(log, model="taste")
-
-
-def test_a_number_has_ten_classes_of_ten_and_a_missing_one_is_class_0() -> None:
-    ids = Ids(np.arange(102), "item_id")
-    values = np.append(np.random.default_rng(0).permutation(100).astype(float), np.nan)
-    classes = tr.Features(items=pd.DataFrame({"item_id": np.arange(101), "price": values})).classes(ids)[0]
-    np.testing.assert_array_equal(classes[:100], 1 + values[:100] // 10)
-    np.testing.assert_array_equal(classes[100:], 0)  # without a value, and without a row
 
 
 def test_coefficients_have_names(shop: ExposureShop, model: propensity.ExposureModel) -> None:
@@ -270,11 +261,6 @@ def test_coefficients_have_names(shop: ExposureShop, model: propensity.ExposureM
     fold = model.first.folds.at(*cells)
     eta = columns.offset + (columns.values * model.coefficients[fold]).sum(axis=1) + model.time_effect[cells[2]]
     np.testing.assert_allclose(model.at(*cells), np.clip(expit(eta), 1e-6, 1 - 1e-6), rtol=1e-6)
-
-
-def test_the_default_passes_our_own_gate(shop: ExposureShop) -> None:
-    estimated = propensity.estimate(shop.log, random_state=0, threads=1)
-    assert propensity.require_pair_calibration(estimated).identified
 
 
 def test_a_log_with_a_single_time_has_a_mixture_too() -> None:

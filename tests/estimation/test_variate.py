@@ -83,13 +83,6 @@ def test_c_is_the_product_of_its_factors() -> None:
     np.testing.assert_allclose(fitted.at(*cells), expected)
 
 
-def test_rates_in_the_units_of_values() -> None:
-    log = synthetic_log()
-    worth = replace(log, value=np.full(len(log), 7.0))
-    cells = log.user, log.item, log.time
-    np.testing.assert_allclose(fit_variate(worth).at(*cells), 7 * fit_variate(log).at(*cells))
-
-
 def test_gains_hold_the_logged_rows() -> None:
     log = synthetic_log()
     made = gains.doubly_robust(log)
