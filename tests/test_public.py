@@ -12,7 +12,7 @@ import taurank as tr
 
 NAMES = {
     "Log", "World", "Gains", "Features", "Channels", "Metric", "InputError", "gains", "propensity", "bounds",
-    "dunnhumby", "evaluate", "compare", "tune", "load", "Learner", "Random", "Popular", "BPR", "ULBPR",
+    "dunnhumby", "diagnose", "evaluate", "compare", "tune", "load", "Learner", "Random", "Popular", "BPR", "ULBPR",
     "ULRMF", "CausE", "BLCE", "DLTO", "DLCE", "CountingBayes", "CUBN", "EmpiricalBayes", "BestChannel",
 }  # fmt: skip
 ROOMS = {"cluster", "errors", "learners", "pilot"}

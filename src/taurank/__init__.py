@@ -16,6 +16,7 @@ if TYPE_CHECKING:  # isort: off
     from taurank.data.channels import Channels as Channels
     from taurank.data.features import Features as Features
     from taurank.data.log import Log as Log
+    from taurank.diagnosis import diagnose as diagnose
     from taurank.errors import InputError as InputError
     from taurank.estimation import gains as gains, propensity as propensity
     from taurank.estimation.gains import Gains as Gains

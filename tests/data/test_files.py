@@ -74,7 +74,7 @@ def writers(folder: Path) -> dict[str, Any]:
         "log.parquet": lambda: log.write(folder / "log.parquet"),
         "log.csv": lambda: log.write(folder / "log.csv"),
         "a.world": lambda: tr.World.synthetic(3, 3, random_state=0).save(folder / "a.world"),
-        "page.html": lambda: overlap_page(tr.propensity.diagnose(log), folder / "page.html"),
+        "page.html": lambda: overlap_page(tr.diagnose(log), folder / "page.html"),
     }
 
 

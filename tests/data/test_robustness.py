@@ -122,7 +122,7 @@ def test_tiny_propensities_do_not_break_the_figures(log: tr.Log) -> None:
     scores = np.random.default_rng(0).random((30, 20))
     with pytest.warns(UserWarning, match="overlap"):
         assert "CP@10" in str(tr.evaluate(scores, tr.gains.ips(tiny)))
-    assert str(tr.propensity.diagnose(tiny))
+    assert str(tr.diagnose(tiny))
     with pytest.raises(InputError, match="too small to be inverted; give a cap"):
         tr.gains.ips(log.with_propensity(np.full(len(log), 5e-324)))
 

@@ -76,7 +76,7 @@ def test_everything_eligible_is_the_same_as_no_table() -> None:
 
 def test_diagnosis_counts_eligible_cells_only() -> None:
     log, _, grid = visiting_log(4)
-    limited, blind = (tr.propensity.diagnose(one) for one in (log, everywhere(log)))
+    limited, blind = (tr.diagnose(one) for one in (log, everywhere(log)))
     assert limited.n_cells == grid.sum()
     assert abs(limited.treated_total.ratio - 1.0) < 0.1
     assert blind.treated_total.ratio < 0.5
@@ -88,7 +88,7 @@ def test_given_cells_that_are_not_eligible_do_not_count() -> None:
     user, item, time = (axis.ravel() for axis in np.indices(SHAPE))
     chances = np.where(grid, propensity, 0.5).ravel()
     cells = pd.DataFrame({"user_id": user, "item_id": item, "time": time, "propensity": chances})
-    known = tr.propensity.diagnose(log, cells=cells)
+    known = tr.diagnose(log, cells=cells)
     assert known.control_total is not None
     assert known.control_total.cells == grid.sum()
     assert abs(known.control_total.ratio - 1.0) < 0.1

@@ -185,7 +185,7 @@ def test_additive_propensities_are_refused(shop: ExposureShop, additive: propens
     log = shop.log.with_propensity(additive.at(shop.log.user, shop.log.item, shop.log.time))
     with pytest.raises(InputError, match=r"^the pilot needs .* fails: .*estimate LOG --replace"):
         propensity.require_pair_calibration(log, "the pilot")
-    diagnosis = propensity.diagnose(log)
+    diagnosis = tr.diagnose(log)
     assert diagnosis.level == "poor"
     assert "Pair-level calibration fails" in diagnosis.verdict
     assert diagnosis.to_dict()["pairs"]["strata"][1]["name"] == "shown once before"

@@ -312,7 +312,7 @@ def _refusals(evidence: Evidence, level: float, trained_here: bool) -> Iterator[
         other_low, other_high = other.interval(level)
         if not low <= other.mean <= high and not other_low <= own.mean <= other_high:
             reason = f"{estimator.name} says {number(other.mean)}, outside its interval, and the other way round"
-            yield reason, "check the propensities with taurank.propensity.diagnose"
+            yield reason, "check the propensities with taurank.diagnose"
 
 
 def number(value: float) -> str:

@@ -2,7 +2,7 @@
 
 If they do, the sum of 1/P over the treated cells is, up to chance, the number of cells that could have been shown.
 Where a shop shows each user some categories only, those are the cells within the user's categories; otherwise all
-eligible ones, which ``taurank.propensity.diagnose`` checks.
+eligible ones, which ``taurank.diagnose`` checks.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from taurank.data.log import Log
-from taurank.estimation.propensity.overlap import diagnose
+from taurank.diagnosis import diagnose
 from taurank.pilot.categories import Categories
 
 TOLERANCE = 0.1  # a sum may be off by this share

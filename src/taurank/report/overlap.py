@@ -9,9 +9,9 @@ import altair as alt
 import numpy as np
 import pandas as pd
 
+from taurank.diagnosis import COLUMNS, HISTOGRAM_EDGES, Diagnosis
 from taurank.estimation.estimators import NEAR
 from taurank.estimation.propensity.calibration import Bin
-from taurank.estimation.propensity.overlap import COLUMNS, HISTOGRAM_EDGES, Diagnosis
 from taurank.report import page
 from taurank.report.svg import CHART_WIDTH, SERIES_COLORS
 

@@ -18,8 +18,8 @@ import pyarrow as pa
 from sqlalchemy import select
 
 from taurank.data.log import Log
+from taurank.diagnosis import diagnose
 from taurank.errors import InputError
-from taurank.estimation.propensity.overlap import diagnose
 from taurank.learners import LEARNERS, Learner
 from taurank.serve import tables
 from taurank.serve.decisions import Decider

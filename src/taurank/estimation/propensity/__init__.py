@@ -1,10 +1,10 @@
-"""Propensity: P(treated = 1) for logs that did not record it, and what a log says about its own.
+"""Propensity: P(treated = 1) for logs that did not record it, and whether recorded ones fit.
 
 ``estimate`` supplies missing propensities from a model of exposure, ``fit`` returns the model itself. The "exposure"
 model knows which pairs were shown before and which items go together, "additive" knows users, items and times alone.
 Both are cross-fitted: the propensity of a cell comes from effects that have not seen whether this cell was treated.
 ``slate_softmax`` and its neighbors compute the propensities of slates whose scores are known; ``pair_calibration``
-says whether propensities fit pairs, ``diagnose`` whether effects can be learned from a log.
+says whether propensities fit pairs.
 """
 
 from __future__ import annotations
@@ -30,11 +30,10 @@ from taurank.estimation.propensity.calibration import (
 from taurank.estimation.propensity.cells import BOUND, Model
 from taurank.estimation.propensity.exposure import ExposureModel, fit_exposure
 from taurank.estimation.propensity.logistic import AdditiveModel, fit_additive, fit_logistic
-from taurank.estimation.propensity.overlap import Diagnosis, diagnose
 from taurank.estimation.propensity.slates import slate_epsilon_greedy, slate_softmax, slate_weighted
 
 __all__ = [
-    "BOUND", "AdditiveModel", "Diagnosis", "ExposureModel", "Model", "PairCalibration", "diagnose", "estimate", "fit",
+    "BOUND", "AdditiveModel", "ExposureModel", "Model", "PairCalibration", "estimate", "fit",
     "pair_calibration", "require_pair_calibration", "slate_epsilon_greedy", "slate_softmax", "slate_weighted",
 ]  # fmt: skip
 
