@@ -12,6 +12,6 @@ Nulls = Literal["refuse", "drop"]
 Incomplete = Literal["drop", "keep"]  # a first or last period that the tables cover in part
 PropensityKind = Literal["exposure", "additive"]
 SlatePolicy = Literal["softmax", "epsilon-greedy-slots", "epsilon-greedy-slates"]
-Recorded = Literal["propensity", "slots", "nothing"]  # of a made-up shop's draws
+Recorded = Literal["propensity", "nothing"]  # of a made-up shop's draws
 UnknownUsers = Literal["raise", "warn", "popular"]
 UnknownItems = Literal["raise", "warn", "drop"]

@@ -211,14 +211,18 @@ class IdColumn:
         positions = ids.encode(values)
         rows = positions[merged][codes]
         if (positions < 0).any():
-            n = int(np.count_nonzero(rows < 0))
-            what = {"user_id": "a user_id that is not in users=", "item_id": "an item_id that is not in items="}
-            raise InputError(
-                f"{where}{plural(n, 'row')} {'has' if n == 1 else 'have'} "
-                f"{what.get(column, 'a time that is not in times=')} ({plural(len(ids), 'id')}), for example "
-                f"{show(values[int(np.argmax(positions < 0))])}; add it there or drop these rows."
-            )
+            example = values[int(np.argmax(positions < 0))]
+            raise InputError(f"{where}{not_in_catalog(int(np.count_nonzero(rows < 0)), ids, example)}")
         return ids, rows
+
+
+def not_in_catalog(n: int, ids: Ids, example: Any) -> str:
+    """The sentence about ``n`` rows whose ids are not in the caller's list."""
+    what = {"user_id": "a user_id that is not in users=", "item_id": "an item_id that is not in items="}
+    return (
+        f"{plural(n, 'row')} {'has' if n == 1 else 'have'} {what.get(ids.column, 'a time that is not in times=')} "
+        f"({plural(len(ids), 'id')}), for example {show(example)}; add it there or drop these rows."
+    )
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ week). What users like they also buy without being shown it, and that is what th
 showing an item is another property. Outside these categories and the bestsellers a user buys nothing, shown or not.
 
 ``Shop.draw(users, items, weeks, seed)`` makes one from a few numbers for each user and item; nothing has the size
-users × items. ``taurank data shop`` writes its tables with ``taurank.worlds.shop_tables.write_tables``.
+users × items. ``taurank.worlds.shop_tables`` writes its tables.
 """
 
 from __future__ import annotations
@@ -21,16 +21,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-import pyarrow as pa
 
 from taurank._checks import check_integer
 from taurank._threads import map_blocks
 from taurank._types import Codes, Floats, Mask
 from taurank.data.files import atomic_path
 from taurank.data.ids import Ids
-from taurank.data.log import Log
 from taurank.errors import InputError, first_line
-from taurank.estimation.gains import Gains
 from taurank.worlds import shop_draws
 from taurank.worlds.shop_draws import Parameters
 
@@ -90,61 +87,26 @@ class Shop:
     def __repr__(self) -> str:
         return f"Shop({self.n_users:,} users, {self.n_items:,} items, {self.weeks} weeks, seed {self.seed})"
 
-    def rates(self, users: Any, items: Any) -> tuple[Floats, Floats]:
-        """The purchase rates of pairs of ids in a week with a visit, if not shown (μ^C) and if shown (μ^T)."""
-        control, treated = shop_draws.rates_of_pairs(self.parameters, *self._codes(users, items))
-        return control, treated
-
     def effect(self, users: Any, items: Any) -> Floats:
         """The true effect τ = μ^T − μ^C of showing an item in a week with a visit, for pairs of ids."""
-        control, treated = self.rates(users, items)
-        return treated - control
+        control, treated = shop_draws.rates_of_pairs(self.parameters, *self._codes(users, items))
+        return np.asarray(treated - control)
 
     def propensity(self, users: Any, items: Any, threads: int | None = None) -> Floats:
         """The chance that an item is in the slate of a week with a visit, for pairs of ids; 0 if it cannot be."""
         return self.inclusion(*self._codes(users, items), threads)
 
-    def with_propensity(self, log: Log, threads: int | None = None) -> Log:
-        """The log with the true propensities. Rows of weeks without a visit must have been set aside."""
-        lookup = self.users.encode(log.users.values), self.items.encode(log.items.values)
-        chance = self.inclusion(lookup[0][log.user], lookup[1][log.item], threads)
-        if not (chance > 0).all():
-            raise InputError(f"{np.count_nonzero(chance <= 0):,} rows of the log have items that were never drawn.")
-        return log.with_propensity(chance)
-
-    def value(self, lists: Any, k: int = SLOTS, by: str | None = None) -> Any:
+    def value(self, lists: pd.DataFrame, k: int = SLOTS) -> float:
         """The extra purchases in a week with a visit if the first ``k`` items of each user's list are shown.
 
         ``lists`` is a frame ``user_id, item_id`` with ``rank`` or ``score``, as ``recommend`` returns. A user without
-        a list counts as 0. With ``by="segment"`` a Series.
+        a list counts as 0.
         """
         pairs = first_of_each(lists, k)
         user = self.users.encode_known(pairs["user_id"].array)
         per_user = np.bincount(user, self.effect(pairs["user_id"].array, pairs["item_id"].array), self.n_users)
         visits = self.visited.sum(1)
-        if by is None:
-            return float(per_user @ visits / visits.sum())
-        if by != "segment":
-            raise InputError(f"by must be None or 'segment', got {by!r}.")
-        segment = self.parameters.segment
-        totals = np.bincount(segment, per_user * visits, len(SEGMENTS)) / np.bincount(segment, visits, len(SEGMENTS))
-        return pd.Series(totals, index=pd.Index(SEGMENTS, name="segment"), name="value")
-
-    def gains(self, log: Log, *lists: Any, k: int = SLOTS) -> Gains:
-        """True effects for ``taurank.evaluate``: of the cells that any of the ``lists`` ranks among its first ``k``.
-
-        Metrics that look no further than ``k`` are exact for these lists; nothing has the size users × items.
-        The log must have one time for each week, in order; if it has visits, means are over them.
-        """
-        if log.n_times != self.weeks:
-            raise InputError(f"the log has {log.n_times} times, the shop has {self.weeks} weeks.")
-        pairs = pd.concat([first_of_each(one, k) for one in lists])[["user_id", "item_id"]].drop_duplicates()
-        effect = self.effect(pairs["user_id"].array, pairs["item_id"].array)
-        user, item = log.users.encode(pairs["user_id"].array), log.items.encode(pairs["item_id"].array)
-        known = (user >= 0) & (item >= 0)
-        row, week = np.nonzero(self.visited[self.users.encode_known(pairs["user_id"].array[known])])
-        cells = (user[known][row], item[known][row], week.astype(np.int32))
-        return Gains(log.catalog, *cells, effect[known][row], "truth", kind="effect").within(log)
+        return float(per_user @ visits / visits.sum())
 
     def today(self, top: int = 2 * SLOTS, begin: int = 0, end: int | None = None) -> pd.DataFrame:
         """What the shop ranks first today: the items with the largest own scores, for some users."""
@@ -190,13 +152,12 @@ class Shop:
         return user, item
 
 
-def first_of_each(lists: Any, k: int) -> pd.DataFrame:
+def first_of_each(lists: pd.DataFrame, k: int) -> pd.DataFrame:
     """The first ``k`` rows of each user of a frame with ``user_id, item_id`` and ``rank`` or ``score``."""
-    frame = lists if isinstance(lists, pd.DataFrame) else pa.table(lists).to_pandas()
-    if {"user_id", "item_id"} - set(frame.columns) or not {"rank", "score"} & set(frame.columns):
+    if {"user_id", "item_id"} - set(lists) or not {"rank", "score"} & set(lists):
         raise InputError("lists need the columns user_id, item_id and rank or score.")
-    by_rank = "rank" in frame.columns
-    ordered = frame.sort_values("rank" if by_rank else "score", ascending=by_rank, kind="stable")
+    by_rank = "rank" in lists
+    ordered = lists.sort_values("rank" if by_rank else "score", ascending=by_rank, kind="stable")
     return ordered.groupby("user_id", sort=False, observed=True).head(k)
 
 

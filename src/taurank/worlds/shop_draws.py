@@ -99,9 +99,8 @@ def visits(p: Any, seed: Any, weeks: Any, begin: Any, end: Any) -> Any:
     visited = np.empty((end - begin, weeks), np.bool_)
     for user in range(begin, end):
         for week in range(weeks):
-            visited[user - begin, week] = (
-                uniform(week_key(seed, user, week, VISIT), 0) < p.visit_rate[p.segment[user]]
-            )
+            chance = p.visit_rate[p.segment[user]]
+            visited[user - begin, week] = uniform(week_key(seed, user, week, VISIT), 0) < chance
     return visited
 
 
@@ -127,33 +126,30 @@ def _keep_smallest(values: Any, positions: Any, value: Any, position: Any) -> No
 
 @compiled
 def draw_weeks(p: Any, seed: Any, visited: Any, first_user: Any) -> Any:
-    """The slates of all visits, each slot's chance given the slots before it, and the purchases.
+    """The slates of all visits, and the purchases.
 
     A purchase is the number of its visit, the item, and whether the item was in the slate.
     """
     slates = np.empty((visited.sum(), p.slots), np.int32)
-    chances = np.empty(slates.shape)
     visit_of, bought, in_slate = [np.int64(0)], [np.int32(0)], [False]
     slate, visit = np.empty(p.slots, np.int64), 0
     for row in range(len(visited)):
         if not visited[row].any():
             continue
-        items, weights, control, treated = _rows_of_candidates(p, first_user + row)
+        user = first_user + row
+        items, weights, control, treated = _rows_of_candidates(p, user)
         for week in np.flatnonzero(visited[row]):
-            draw_slate(week_key(seed, first_user + row, week, RACE), items, weights, slate)
-            shown, left = np.zeros(len(items), np.bool_), weights.sum()
-            for slot, n in enumerate(slate):
-                slates[visit, slot], chances[visit, slot] = items[n], weights[n] / left
-                left -= weights[n]
-                shown[n] = True
-            key = week_key(seed, first_user + row, week, OUTCOME)
+            draw_slate(week_key(seed, user, week, RACE), items, weights, slate)
+            shown = np.zeros(len(items), np.bool_)
+            slates[visit], shown[slate] = items[slate], True
+            key = week_key(seed, user, week, OUTCOME)
             for n in range(len(items)):
                 if uniform(key, items[n]) < (treated[n] if shown[n] else control[n]):
                     visit_of.append(np.int64(visit))
                     bought.append(items[n])
                     in_slate.append(shown[n])
             visit += 1
-    return slates, chances, np.array(visit_of)[1:], np.array(bought)[1:], np.array(in_slate)[1:]
+    return slates, np.array(visit_of)[1:], np.array(bought)[1:], np.array(in_slate)[1:]
 
 
 @compiled
@@ -184,16 +180,12 @@ def rates_of_pairs(p: Any, user: Any, item: Any) -> Any:
 @compiled
 def best_scores(p: Any, begin: Any, end: Any, top: Any) -> Any:
     """The shop's own ranking: the candidates of each user with the largest weights, and these as logarithms."""
-    items, scores, position = (
-        np.empty((end - begin, top), np.int32),
-        np.empty((end - begin, top)),
-        np.empty(top, np.int64),
-    )
+    items, scores = np.empty((end - begin, top), np.int32), np.empty((end - begin, top))
+    position = np.empty(top, np.int64)
     for row in range(end - begin):
         own, weights, _, _ = _rows_of_candidates(p, begin + row)
         scores[row] = np.inf
         for n in range(len(own)):
             _keep_smallest(scores[row], position, -np.log(weights[n]), n)
-        for rank in range(top):
-            items[row, rank], scores[row, rank] = own[position[rank]], -scores[row, rank]
-    return items, scores
+        items[row] = own[position]
+    return items, -scores

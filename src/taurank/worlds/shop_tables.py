@@ -10,9 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -20,10 +18,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from taurank._choices import Recorded
-from taurank._types import Codes, Floats, Longs, Mask
+from taurank._types import Floats, Longs
 from taurank.data.files import atomic_path
 from taurank.worlds import shop_draws
-from taurank.worlds.shop import SEGMENTS, Shop, names
+from taurank.worlds.shop import SEGMENTS, SLOTS, Shop, names
 
 START = np.datetime64("2026-01-05T00:00:00", "us")  # a Monday
 ZONE = "Europe/Berlin"
@@ -79,9 +77,8 @@ def write_tables(
     categories) and ``today`` (the shop's own ranking) are what a shop has. ``truth.parquet`` (week, true propensity
     and effect of every logged cell) and ``shop.json`` (``Shop.load``) are what it does not have.
 
-    ``recorded`` is what the impressions contain about the draw: "propensity", the chance that the item was in the
-    slate; "slots", the chance of each slot's draw, given the slots above it; "nothing". Memory is bounded by a block
-    of users; the result does not depend on the number of threads.
+    With ``recorded="propensity"`` the impressions contain the chance that the item was in the slate. Memory is
+    bounded by a block of users; the result does not depend on the number of threads.
     """
     out, rows = Path(folder), dict[str, int]()
     with ExitStack() as stack:
@@ -102,141 +99,104 @@ def write_tables(
 
 def _tables(shop: Shop, messy: bool, recorded: Recorded, threads: int | None) -> Iterator[tuple[str, pd.DataFrame]]:
     """Parts of all tables, block by block."""
-    p = shop.parameters
-    keys = MESSY_NAMES if messy else {}
+    p, keys = shop.parameters, MESSY_NAMES if messy else {}
     for begin in range(0, shop.n_users, BLOCK):
         end = min(begin + BLOCK, shop.n_users)
-        block = _Block.draw(shop, begin, end)
-        truth = block.truth(shop, threads)
-        events = {
-            "visits": block.visits(),
-            "impressions": block.impressions(messy, recorded, truth["propensity"].to_numpy()),
-            "purchases": block.purchases(shop),
-        }
-        for name, frame in events.items():
+        block = _Block(shop, begin, end)
+        truth = block.truth(threads)
+        chances = truth["propensity"].to_numpy() if recorded == "propensity" else None
+        events = (block.visits(), block.impressions(messy, chances), block.purchases())
+        for name, frame in zip(("visits", "impressions", "purchases"), events, strict=True):
             last = shop.weeks * WEEK + (LAST_DAYS if messy else 0)
             frame = frame[frame["timestamp"] < last].reset_index(drop=True)
-            yield name, block.messy(name, frame, shop.weeks) if messy else frame.assign(timestamp=_local_time(frame))
+            yield name, block.messy(name, frame) if messy else frame.assign(timestamp=_local_time(frame))
         yield "truth", truth[truth["week"] < shop.weeks]
         users = names("c", np.arange(begin, end))
-        yield (
-            "users",
-            pd.DataFrame({"user_id": users, "segment": np.array(SEGMENTS)[p.segment[begin:end]]}).rename(
-                columns=keys
-            ),
-        )
+        segments = pd.DataFrame({"user_id": users, "segment": np.array(SEGMENTS)[p.segment[begin:end]]})
+        yield "users", segments.rename(columns=keys)
         tastes = {
             "user_id": np.repeat(users, p.categories.shape[1]),
-            "category": names("k", p.categories[begin:end].ravel()),
-            "score": p.affinity[begin:end].ravel(),
-        }
+            "category": names("k", p.categories[begin:end].ravel()), "score": p.affinity[begin:end].ravel(),
+        }  # fmt: skip
         yield "tastes", pd.DataFrame(tastes).rename(columns=keys)
         yield "today", shop.today(begin=begin, end=end)
     items = {
-        "item_id": names("p", np.arange(shop.n_items)),
-        "category": names("k", p.category),
-        "price": shop.price,
-        "score": p.score,
-        "bestseller": np.isin(np.arange(shop.n_items), p.bestsellers),
-    }
+        "item_id": names("p", np.arange(shop.n_items)), "category": names("k", p.category), "price": shop.price,
+        "score": p.score, "bestseller": np.isin(np.arange(shop.n_items), p.bestsellers),
+    }  # fmt: skip
     yield "items", pd.DataFrame(items).rename(columns=keys)
 
 
-def _local_time(frame: pd.DataFrame) -> Any:
+def _local_time(frame: pd.DataFrame) -> Longs:
     """The clock, which counts seconds since the first Monday."""
-    return START + frame["timestamp"].to_numpy().astype("timedelta64[s]")
+    return np.asarray(START + frame["timestamp"].to_numpy().astype("timedelta64[s]"))
 
 
-@dataclass(frozen=True)
 class _Block:
     """The visits of a block of users, their slates, and what was bought in them."""
 
-    seed: int
-    users: Longs  # of the block
-    user: Longs  # of each visit
-    week: Longs
-    slates: Codes  # (visits, slots)
-    chances: Floats
-    visit_of: Longs  # of each purchase
-    bought: Codes
-    shown: Mask  # was what was bought in the slate?
-
-    @classmethod
-    def draw(cls, shop: Shop, begin: int, end: int) -> _Block:
+    def __init__(self, shop: Shop, begin: int, end: int) -> None:
+        self.shop, self.users = shop, np.arange(begin, end)
         # messy tables contain the first days of one more week
         visited = shop_draws.visits(shop.parameters, shop.seed, shop.weeks + 1, begin, end)
-        row, week = np.nonzero(visited)
-        drawn = shop_draws.draw_weeks(shop.parameters, shop.seed, visited, begin)
-        return cls(shop.seed, np.arange(begin, end), row + begin, week, *drawn)
+        row, self.week = np.nonzero(visited)  # of each visit
+        self.user = row + begin
+        self.slates, self.visit_of, self.bought, self.shown = shop_draws.draw_weeks(
+            shop.parameters, shop.seed, visited, begin
+        )
+        self.arrived = self.week * WEEK + (self.numbers(len(self.week), 1) * (WEEK - 3600)).astype(np.int64)
+        back = np.flatnonzero(self.numbers(len(row), 2) < AGAIN)
+        clock = np.r_[self.arrived, self.arrived[back] + self._later(back, self.arrived[back], 3)]
+        order = np.argsort(clock, kind="stable")
+        self.session, self.clock = np.r_[np.arange(len(row)), back][order], clock[order]  # some visits are two
 
     def numbers(self, rows: int, purpose: int) -> Floats:
         """Uniform numbers for what neither slates nor purchases depend on: clocks and flaws."""
-        return np.random.default_rng([self.seed, int(self.users[0]), purpose]).random(rows)
-
-    def truth(self, shop: Shop, threads: int | None) -> pd.DataFrame:
-        """Every logged cell, slates first in their order, with its true propensity and effect."""
-        slots, extra = self.slates.shape[1], ~self.shown
-        visit = np.r_[np.repeat(np.arange(len(self.user)), slots), self.visit_of[extra]]
-        user, item = (
-            self.user[visit].astype(np.int32),
-            np.r_[self.slates.ravel(), self.bought[extra]].astype(np.int32),
-        )
-        control, treated = shop_draws.rates_of_pairs(shop.parameters, user, item)
-        return pd.DataFrame({
-            "user_id": names("c", user), "item_id": names("p", item), "week": self.week[visit],
-            "propensity": shop.inclusion(user, item, threads), "effect": treated - control,
-        })  # fmt: skip
-
-    def visits(self) -> pd.DataFrame:
-        visit, clock = self._sessions()
-        return pd.DataFrame({"user_id": names("c", self.user[visit]), "timestamp": clock})
-
-    def impressions(self, messy: bool, recorded: Recorded, propensity: Floats) -> pd.DataFrame:
-        visit, clock = self._sessions()
-        slots = self.slates.shape[1]
-        users, items = names("c", np.repeat(self.user[visit], slots)), names("p", self.slates[visit].ravel())
-        slot = np.tile(np.arange(1, slots + 1, dtype=np.int8), len(visit))
-        frame = pd.DataFrame({"user_id": users, "item_id": items, "slot": slot})
-        if recorded == "propensity":
-            chance = propensity[: self.slates.size].reshape(self.slates.shape)[visit].ravel()
-            lost = messy & (self.numbers(len(chance), 10) < UNRECORDED)
-            frame["propensity"] = np.where(lost, np.nan, chance)
-        elif recorded == "slots":
-            frame["slot_probability"] = self.chances[visit].ravel()
-        return frame.assign(timestamp=np.repeat(clock, slots))
-
-    def purchases(self, shop: Shop) -> pd.DataFrame:
-        n, arrived = len(self.bought), self._arrived[self.visit_of]
-        quantity = 1 + (self.numbers(n, 5) < 0.15).astype(np.int8)
-        return pd.DataFrame({
-            "user_id": names("c", self.user[self.visit_of]), "item_id": names("p", self.bought), "quantity": quantity,
-            "amount": np.round(shop.price[self.bought] * quantity, 2),
-            "timestamp": arrived + self._later(self.visit_of, arrived, 4),
-        })  # fmt: skip
-
-    @property
-    def _arrived(self) -> Longs:
-        return self.week * WEEK + (self.numbers(len(self.week), 1) * (WEEK - 3600)).astype(np.int64)
+        return np.random.default_rng([self.shop.seed, int(self.users[0]), purpose]).random(rows)
 
     def _later(self, visit: Longs, clock: Longs, purpose: int) -> Longs:
         """Seconds from the clock to some time in the rest of the visit's week."""
         return (self.numbers(len(visit), purpose) * ((self.week[visit] + 1) * WEEK - 60 - clock)).astype(np.int64)
 
-    def _sessions(self) -> tuple[Longs, Longs]:
-        """The visits, some of them twice, with their clocks, in order."""
-        arrived = self._arrived
-        back = np.flatnonzero(self.numbers(len(arrived), 2) < AGAIN)
-        visit, clock = (
-            np.r_[np.arange(len(arrived)), back],
-            np.r_[arrived, arrived[back] + self._later(back, arrived[back], 3)],
-        )
-        order = np.argsort(clock, kind="stable")
-        return visit[order], clock[order]
+    def truth(self, threads: int | None) -> pd.DataFrame:
+        """Every logged cell, slates first in their order, with its true propensity and effect."""
+        extra = ~self.shown
+        visit = np.r_[np.repeat(np.arange(len(self.user)), SLOTS), self.visit_of[extra]]
+        user = self.user[visit].astype(np.int32)
+        item = np.r_[self.slates.ravel(), self.bought[extra]].astype(np.int32)
+        control, treated = shop_draws.rates_of_pairs(self.shop.parameters, user, item)
+        return pd.DataFrame({
+            "user_id": names("c", user), "item_id": names("p", item), "week": self.week[visit],
+            "propensity": self.shop.inclusion(user, item, threads), "effect": treated - control,
+        })  # fmt: skip
 
-    def messy(self, name: str, frame: pd.DataFrame, weeks: int) -> pd.DataFrame:
+    def visits(self) -> pd.DataFrame:
+        return pd.DataFrame({"user_id": names("c", self.user[self.session]), "timestamp": self.clock})
+
+    def impressions(self, messy: bool, chances: Floats | None) -> pd.DataFrame:
+        frame = pd.DataFrame({
+            "user_id": names("c", np.repeat(self.user[self.session], SLOTS)),
+            "item_id": names("p", self.slates[self.session].ravel()),
+            "slot": np.tile(np.arange(1, SLOTS + 1, dtype=np.int8), len(self.session)),
+        })  # fmt: skip
+        if chances is not None:
+            frame["propensity"] = chances[: self.slates.size].reshape(self.slates.shape)[self.session].ravel()
+            frame["propensity"] = frame["propensity"].mask(messy & (self.numbers(len(frame), 10) < UNRECORDED))
+        return frame.assign(timestamp=np.repeat(self.clock, SLOTS))
+
+    def purchases(self) -> pd.DataFrame:
+        n, arrived = len(self.bought), self.arrived[self.visit_of]
+        quantity = 1 + (self.numbers(n, 5) < 0.15).astype(np.int8)
+        return pd.DataFrame({
+            "user_id": names("c", self.user[self.visit_of]), "item_id": names("p", self.bought), "quantity": quantity,
+            "amount": np.round(self.shop.price[self.bought] * quantity, 2),
+            "timestamp": arrived + self._later(self.visit_of, arrived, 4),
+        })  # fmt: skip
+
+    def messy(self, name: str, frame: pd.DataFrame) -> pd.DataFrame:
         """The table with flaws, in its own time zone, under the shop's own column names."""
         if name == "purchases":
-            frame = pd.concat([frame, self._gift_cards(frame), self._orders(frame, weeks)], ignore_index=True)
+            frame = pd.concat([frame, self._gift_cards(frame), self._orders(frame)], ignore_index=True)
         purpose = 10 * (2 + ("impressions", "visits", "purchases").index(name))
         for number, column in enumerate(c for c in ("user_id", "item_id") if c in frame):
             lost = self.numbers(len(frame), purpose + number) < NULLS  # visitors who did not log in, lost items
@@ -252,9 +212,9 @@ class _Block:
         some = purchases[self.numbers(len(purchases), 11) < UNKNOWN]
         return some.assign(item_id=names("gift-", np.arange(len(some)) % 5))
 
-    def _orders(self, purchases: pd.DataFrame, weeks: int) -> pd.DataFrame:
+    def _orders(self, purchases: pd.DataFrame) -> pd.DataFrame:
         """Orders by telephone, in weeks without a visit."""
-        some = purchases[self.numbers(len(purchases), 12) < NO_VISIT]
+        weeks, some = self.shop.weeks, purchases[self.numbers(len(purchases), 12) < NO_VISIT]
         user = self.users[0] + (self.numbers(len(some), 13) * len(self.users)).astype(np.int64)
         clock = (self.numbers(len(some), 14) * weeks * WEEK).astype(np.int64)
         visited = np.isin(user * (weeks + 1) + clock // WEEK, self.user * (weeks + 1) + self.week)

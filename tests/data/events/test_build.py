@@ -439,7 +439,7 @@ def test_bad_tables_are_refused(impressions: Any, sentence: str) -> None:
         ({"temp_folder": "no/such/folder"}, "is not a folder"),
         ({"combine": ["any"]}, "combine must be one of"),
         ({"combine": "mean"}, "combine must be one of 'same', 'any', 'first', 'max', got 'mean'"),
-        ({"users": ["a", "b"]}, "1 row of impressions has a user_id that is not in users= .2 ids., for example 'c'"),
+        ({"users": ["a", "b"]}, "impressions: 1 row has a user_id that is not in users= .2 ids., for example 'c'"),
         ({"items": ["1", "2"]}, "'impressions.item_id' has int64 ids .* string ids"),
     ],
 )

@@ -19,8 +19,16 @@ from taurank._checks import check_choice
 from taurank._choices import Combine, Incomplete, Nulls
 from taurank._types import Longs
 from taurank.data.events.periods import Periods, parse, read_instants
-from taurank.data.ids import Ids, match_type, sorted_ids, typed_ids
-from taurank.data.reader import ANY_PROPENSITY, OUTCOME_VALUE, PROPENSITY, IdColumn, WrongRows, without_dictionary
+from taurank.data.ids import Ids, sorted_ids, typed_ids
+from taurank.data.reader import (
+    ANY_PROPENSITY,
+    OUTCOME_VALUE,
+    PROPENSITY,
+    IdColumn,
+    WrongRows,
+    not_in_catalog,
+    without_dictionary,
+)
 from taurank.data.tables import open_table
 from taurank.errors import InputError, show, together
 
@@ -223,7 +231,7 @@ def merge_ids(database: Any, tables: list[EventTable], column: str, given: Any, 
     parts = [
         typed_ids(ids, model.values.type, column)
         if table.source.text
-        else match_type(ids, Ids(model.values, table.label(column)))
+        else Ids(model.values, table.label(column)).match_type(ids)
         for table, (ids, _) in zip(tables, columns, strict=True)
     ]
     catalog = Ids(sorted_ids(pc.unique(pa.concat_arrays(parts))), column) if given is None else model
@@ -237,5 +245,5 @@ def merge_ids(database: Any, tables: list[EventTable], column: str, given: Any, 
         if len(unknown):
             rows = f"raw_{table.name} JOIN {column}_codes ON {column} = code AND source = '{table.name}'"
             n = database.execute(f"SELECT count(*) FROM {rows} WHERE position < 0").fetchall()[0][0]
-            raise catalog.unknown(n, unknown[0], f" of {table.name}")
+            raise InputError(f"{table.name}: {not_in_catalog(n, catalog, unknown[0])}")
     return catalog
