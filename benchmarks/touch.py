@@ -36,8 +36,7 @@ class Touch:
         cut = self.strata.cut(0, epoch)
         begin, end = np.zeros((2, len(self.strata.units)), np.int64)
         offsets = block_offsets(cut, self.positives.start)
-        for block in range(self.strata.width):
-            plan_users(cut, self.positives, block, offsets[block], self.samples, begin, end)
+        plan_users(cut, self.positives, 0, self.strata.width, offsets, self.samples, begin, end)
         _draw(cut, self.strata.units, self.strata.width, self.samples, begin, end, stream(0, epoch, Stream.NEGATIVES))
         began = time.perf_counter()
         for _ in range(times):

@@ -24,8 +24,7 @@ def planned(strata: Strata, entries: Positives, epoch: int):  # type: ignore[no-
     samples = np.zeros(len(entries.item), SAMPLE)
     begin, end = np.zeros((2, len(strata.units)), np.int64)
     offsets = block_offsets(cut, entries.start)
-    for block in range(strata.width):
-        plan_users(cut, entries, block, offsets[block], samples, begin, end)
+    plan_users(cut, entries, 0, strata.width, offsets, samples, begin, end)
     return cut, samples, begin, end
 
 

@@ -87,8 +87,7 @@ class Residents:
         if len(self.samples) != len(self.positives.item):
             self.samples = np.empty(len(self.positives.item), SAMPLE)
         offsets = block_offsets(cut, self.positives.start)
-        for block in self.own:
-            plan_users(cut, self.positives, block, offsets[block], self.samples, self.begin, self.end)
+        plan_users(cut, self.positives, self.first, self.own.stop, offsets, self.samples, self.begin, self.end)
 
     def new_stats(self) -> UnitStats:
         return np.zeros(self.blocks**2, UNIT_STATS)

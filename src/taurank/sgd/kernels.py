@@ -93,11 +93,11 @@ def turn(
     u, i, j = _rows(here)
     v, k, o = _rows(following)
     eta_g = _gradient(score, here.value, params, loss)
-    b, other = _second_row(items, j, loss, tie), _compared_row(items, o, loss)
-    if u == v and users.shape[1] >= WIDE and _share_no_item(i, j, k, o, loss, tie):
-        return _step(users[u], items[i], b, items[k], other, eta_g, params.shrink, tie)
-    _step(users[u], items[i], b, None, None, eta_g, params.shrink, tie)
-    return _dot(users[v], items[k], other)
+    second, compared = _row(items, j, tie if loss is None else loss), _row(items, o, loss)
+    if u == v and users.shape[1] >= WIDE and k != i and k != j and o != i and o != j:
+        return _step(users[u], items[i], second, items[k], compared, eta_g, params.shrink, tie)
+    _step(users[u], items[i], second, None, None, eta_g, params.shrink, tie)
+    return _dot(users[v], items[k], compared)
 
 
 @compiled
@@ -109,7 +109,7 @@ def fold_users(
     for n in range(start[begin], start[end]):
         u, i, j = _rows(samples[n])
         eta_g = _gradient(_score(users, items, samples[n], loss), samples[n].value, params, loss)
-        _move_user(users[u], items[i], _compared_row(items, j, loss), eta_g, params.shrink)
+        _move_user(users[u], items[i], _row(items, j, loss), eta_g, params.shrink)
 
 
 @inlined
@@ -118,34 +118,16 @@ def _rows(sample: Any) -> Any:
 
 
 @inlined
-def _compared_row(items: Floats32, row: Any, loss: Any) -> Any:
-    """q_j of a pair."""
-    if loss is None:
+def _row(items: Floats32, row: Any, wanted: Any) -> Any:
+    if wanted is None:
         return None
     return items[row]
 
 
 @inlined
-def _second_row(items: Floats32, row: Any, loss: Any, tie: Any) -> Any:
-    """The row that moves with q_i: q_j of a pair, or the one that q_i is tied to."""
-    if loss is None:
-        return _compared_row(items, row, tie)
-    return items[row]
-
-
-@inlined
-def _share_no_item(i: Any, j: Any, k: Any, o: Any, loss: Any, tie: Any) -> Any:
-    if loss is not None:
-        return k != i and k != j and o != i and o != j
-    if tie is not None:
-        return k != i and k != j
-    return k != i
-
-
-@inlined
 def _score(users: Floats32, items: Floats32, sample: Any, loss: Any) -> Any:
     u, i, j = _rows(sample)
-    return _dot(users[u], items[i], _compared_row(items, j, loss))
+    return _dot(users[u], items[i], _row(items, j, loss))
 
 
 @inlined

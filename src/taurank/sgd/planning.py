@@ -68,22 +68,23 @@ def by_user(user: Codes, item: Codes, weight: npt.NDArray[Any], n_users: int, ti
 
 @compiled
 def plan_users(
-    cut: Cut, positives: Positives, block: int, offset: int, samples: Samples, begin: Longs, end: Longs
+    cut: Cut, positives: Positives, first: int, last: int, offsets: Longs, samples: Samples, begin: Longs, end: Longs
 ) -> None:
-    """Sort the positives of one user block by item block, writing from ``offset`` on.
+    """Sort the positives of the user blocks first … last − 1 by item block; those of a block begin at its offset.
 
     A counting sort: users stay in the random order of the cut, so a unit is visited user by user."""
-    blocks, block_of = len(cut.items.start) - 1, cut.items.of
-    position = np.zeros(blocks, np.int64)
-    members = cut.users.order[cut.users.start[block] : cut.users.start[block + 1]]
-    _count_items(members, positives.start, positives.item, block_of, position)
-    for b in range(blocks):
-        unit = (b - block + blocks) % blocks * blocks + block
-        begin[unit] = offset
-        offset += position[b]
-        end[unit] = offset
-        position[b] = begin[unit]
-    _write_samples(members, block_of, position, positives, positives.baskets, samples)
+    blocks = len(cut.items.start) - 1
+    for block in range(first, last):
+        position, following = np.zeros(blocks, np.int64), offsets[block]
+        members = cut.users.order[cut.users.start[block] : cut.users.start[block + 1]]
+        _count_items(members, positives.start, positives.item, cut.items.of, position)
+        for b in range(blocks):
+            unit = (b - block + blocks) % blocks * blocks + block
+            begin[unit] = following
+            following += position[b]
+            end[unit] = following
+            position[b] = begin[unit]
+        _write_samples(members, cut.items.of, position, positives, positives.baskets, samples)
 
 
 def block_offsets(cut: Cut, start: Longs) -> Longs:

@@ -217,9 +217,11 @@ def fill_pairs(slots: Slots, kinds: PairKinds, key: Any, samples: Samples, begin
     better, worse = kinds.better, kinds.worse
     for n in range(begin, end):
         counter = np.uint64(n) * _STEPS
-        slot, kind = np.int64(samples[n].item), samples[n].other
-        samples[n].item = _draw_item(start, item, listed, n_items, slot, better[kind], key, counter, 3)
-        samples[n].other = _draw_item(start, item, listed, n_items, slot, worse[kind], key, counter, 4)
+        slot, pair = np.int64(samples[n].item), samples[n].other
+        rank = _below(key, counter, 3, _class_size(start, n_items, slot, better[pair]))
+        samples[n].item = _nth_item(start, item, listed, slot, better[pair], rank)
+        rank = _below(key, counter, 4, _class_size(start, n_items, slot, worse[pair]))
+        samples[n].other = _nth_item(start, item, listed, slot, worse[pair], rank)
 
 
 @compiled
@@ -258,12 +260,11 @@ def choose_by_class(
 @compiled
 def fill_by_class(slots: Slots, key: Any, samples: Samples, begin: int, end: int) -> None:
     """ULRMF: find the control negatives by their rank."""
-    start, listed = slots.start, slots.sorted_item
+    start, item, listed = slots.start, slots.item, slots.sorted_item
     for n in range(begin, end):
         slot = np.int64(samples[n].other)
         if slot >= 0:
-            low, high = start[3 * slot], start[3 * slot + 3]
-            samples[n].item = absent_item(listed, low, high, np.int64(samples[n].item))
+            samples[n].item = _nth_item(start, item, listed, slot, CN, np.int64(samples[n].item))
         samples[n].other = samples[n].item
 
 
@@ -306,7 +307,14 @@ def fill_by_arm(slots: Slots, key: Any, samples: Samples, begin: int, end: int) 
             samples[n].item = item
             samples[n].other = item + n_items
         else:
-            item, target = _draw_untreated(start, items, listed, n_items, slot, key, counter)
+            if slot < 0:
+                item, target = _below(key, counter, 4, n_items), False
+            else:
+                rank = _below(key, counter, 4, n_items - (start[3 * slot + 2] - start[3 * slot]))
+                item, target = (
+                    _nth_item(start, items, listed, slot, CP, rank),
+                    rank < _class_size(start, n_items, slot, CP),
+                )
             samples[n].item = item + n_items
             samples[n].other = item
         samples[n].value = target
@@ -334,16 +342,20 @@ def _below(key: Any, counter: Any, step: int, bound: Any) -> Any:
 
 
 @inlined
-def _draw_item(
-    start: Longs, item: Codes, listed: Codes, n_items: int, slot: Any, kind: Any, key: Any, counter: Any, step: int
-) -> Any:
-    """A uniform item of a class of a slot."""
+def _class_size(start: Longs, n_items: int, slot: Any, kind: Any) -> Any:
+    """How many cells of a class a slot has."""
     if kind == CN:
-        low, high = start[3 * slot], start[3 * slot + 3]
-        rank = _below(key, counter, step, n_items - (high - low))
-        return absent_item(listed, low, high, rank)
-    low, high = start[3 * slot + kind], start[3 * slot + kind + 1]
-    return np.int64(item[low + _below(key, counter, step, high - low)])
+        return n_items - (start[3 * slot + 3] - start[3 * slot])
+    return start[3 * slot + kind + 1] - start[3 * slot + kind]
+
+
+@inlined
+def _nth_item(start: Longs, item: Codes, listed: Codes, slot: Any, kind: Any, rank: Any) -> Any:
+    """The item with this rank, from 0, among those of a slot from class ``kind`` on."""
+    low, high = start[3 * slot + kind], start[3 * slot + 3]
+    if rank < high - low:
+        return np.int64(item[low + rank])
+    return absent_item(listed, start[3 * slot], high, rank - (high - low))
 
 
 @inlined
@@ -382,20 +394,6 @@ def _choose_slot(
         return np.int64(np.searchsorted(idle, rank // most, "right") - 1), NOT_STORED, rank % most
     slot = np.int64(np.searchsorted(before, rank, "right") - 1)
     return np.int64(user_of[slot]), slot, rank - before[slot]
-
-
-@inlined
-def _draw_untreated(
-    start: Longs, items: Codes, listed: Codes, n_items: int, slot: Any, key: Any, counter: Any
-) -> Any:
-    """A uniform untreated item of a slot, and whether it was positive."""
-    if slot < 0:
-        return _below(key, counter, 4, n_items), False
-    low, control, high = start[3 * slot], start[3 * slot + 2], start[3 * slot + 3]
-    rank = _below(key, counter, 4, n_items - (control - low))
-    if rank < high - control:
-        return np.int64(items[control + rank]), True
-    return absent_item(listed, low, high, rank - (high - control)), False
 
 
 @inlined

@@ -16,13 +16,13 @@ import numpy.typing as npt
 
 from taurank._jit import compiled
 from taurank._random import Stream, stream, stream_key
-from taurank._threads import Flag, map_blocks, run_interruptibly, run_together
+from taurank._threads import Flag, map_blocks, run_interruptibly, run_together, share_blocks
 from taurank._types import Codes, Floats32, Longs
 from taurank.sgd.intrinsics import LINE, fetch_add, load_acquire
 from taurank.sgd.kernels import UNIT_STATS, StepParams, fold_users, run_unit
 from taurank.sgd.negatives import draw_negatives
-from taurank.sgd.planning import SAMPLE, Positives, Samples, block_offsets, deal, plan_users
-from taurank.sgd.strata import Cut, Strata
+from taurank.sgd.planning import SAMPLE, Baskets, Positives, Samples, block_offsets, deal, plan_users
+from taurank.sgd.strata import Strata
 
 COLUMNS = 8  # the width of a factor table is a multiple of it, so that rows consist of whole vectors
 GUARD = 64  # floats between two tables: rows closer than the longest vector loop might run other instructions
@@ -85,13 +85,19 @@ def run_pairwise_epoch(
     if strata.n_items == 1:  # no j != i: there is nothing to rank
         return Stats()
 
+    samples = np.empty(len(positives.item), SAMPLE) if memory is None else memory
+    begin, end = np.zeros((2, len(strata.units)), np.int64)
+
     def run(stop: Flag) -> UnitStats:
         cut = strata.cut(seed, epoch)
-        samples = np.empty(len(positives.item), SAMPLE) if memory is None else memory
-        begin, end = np.zeros((2, len(strata.units)), np.int64)
-        job = Job(samples, begin, end, strata.width, strata.units)
-        key, offsets = stream(seed, epoch, Stream.NEGATIVES), block_offsets(cut, positives.start)
-        return _run(factors, job, Pass(positives, cut, offsets, key), params, threads, stop)
+        offsets = block_offsets(cut, positives.start)
+
+        def plan(first: int, last: int) -> None:
+            plan_users(cut, positives, first, last, offsets, samples, begin, end)
+
+        share_blocks(plan, strata.width, threads, stop)
+        draws = Draws(cut.items.order, cut.items.start, positives.baskets, stream(seed, epoch, Stream.NEGATIVES))
+        return _run(factors, Job(samples, begin, end, strata.width, strata.units), draws, params, threads, stop)
 
     return total(run_interruptibly(run))
 
@@ -131,36 +137,33 @@ class Job(NamedTuple):
     units: Codes  # the blocks of every unit
 
 
-class Pass(NamedTuple):
-    """A pass over positives: a first round plans the user blocks, which writes the samples and where units begin."""
+class Draws(NamedTuple):
+    """Where the negatives of a unit come from: the items of its block, outside the baskets if there are any."""
 
-    positives: Positives
-    cut: Cut
-    offsets: Longs  # where the samples of each user block begin
+    order: Codes
+    start: Longs
+    baskets: Baskets | None
     key: np.uint64
 
 
 class BlockProgress(NamedTuple):
     """What the threads share."""
 
-    taken: Longs  # number of tickets
+    taken: Longs  # units
     reached: Longs  # rounds that each block has finished, user blocks first
     stop: Flag
 
 
-def _run(
-    factors: Factors, job: Job, planning: Pass | None, params: StepParams, threads: int, stop: Flag
-) -> UnitStats:
+def _run(factors: Factors, job: Job, draws: Draws | None, params: StepParams, threads: int, stop: Flag) -> UnitStats:
     """Let the threads work until no ticket is left."""
     stats, reached = np.zeros(len(job.units), UNIT_STATS), np.zeros(job.units.max() + 1, np.int64)
-    reached[job.width :] = planning is not None  # the round of the planning has user blocks only
     progress = BlockProgress(np.zeros(1, np.int64), reached, stop)
 
     def take_tickets() -> None:
-        ticket = _work(-1, factors, job, planning, params, progress, stats)
-        while ticket >= 0:
+        unit = _work(-1, factors, job, draws, params, progress, stats)
+        while unit >= 0:
             time.sleep(PAUSE)
-            ticket = _work(ticket, factors, job, planning, params, progress, stats)
+            unit = _work(unit, factors, job, draws, params, progress, stats)
 
     run_together(take_tickets, min(threads, job.width), stop)
     return stats
@@ -168,43 +171,35 @@ def _run(
 
 @compiled
 def _work(
-    ticket: int, factors: Factors, job: Job, planning: Pass | None, params: StepParams,
+    unit: int, factors: Factors, job: Job, draws: Draws | None, params: StepParams,
     progress: BlockProgress, stats: UnitStats,
 ) -> int:  # fmt: skip
-    """Plan and run units until none is left (return −1), or until a ticket waited long (return it, to resume)."""
-    planned = 0 if planning is None else job.width
+    """Run units until none is left (return −1), or until one waited long (return it, to resume)."""
     while True:
-        ticket = take_ticket(ticket, planned + len(stats), progress)
-        unit, turn = ticket - planned, ticket // job.width
-        if ticket < 0 or (unit >= 0 and not blocks_ready(job.units[unit], turn, progress)):
-            return ticket
-        if unit >= 0:
-            samples = job.samples[job.begin[unit] : job.end[unit]]
-            if len(samples):
-                if planning is not None:
-                    cut, block = planning.cut, job.units[unit, 1] - job.width
-                    items = cut.items.order[cut.items.start[block] : cut.items.start[block + 1]]
-                    key = stream_key(planning.key, unit, _UNIT)
-                    stats[unit].skipped = draw_negatives(samples, planning.positives.baskets, items, key)
-                stats[unit].updates = len(samples) - stats[unit].skipped
-                run_unit(factors.users, factors.items, samples, params, stats[unit])
-            finish_blocks(job.units[unit], progress)
-        elif planning is not None:
-            plan_users(
-                planning.cut, planning.positives, ticket, planning.offsets[ticket], job.samples, job.begin, job.end
-            )
-            fetch_add(progress.reached, ticket)
-        ticket = -1
+        unit = take_ticket(unit, len(stats), progress)
+        if unit < 0 or not blocks_ready(job.units[unit], unit // job.width, progress):
+            return unit
+        samples = job.samples[job.begin[unit] : job.end[unit]]
+        if len(samples):
+            if draws is not None:
+                block = job.units[unit, 1] - job.width
+                items = draws.order[draws.start[block] : draws.start[block + 1]]
+                key = stream_key(draws.key, unit, _UNIT)
+                stats[unit].skipped = draw_negatives(samples, draws.baskets, items, key)
+            stats[unit].updates = len(samples) - stats[unit].skipped
+            run_unit(factors.users, factors.items, samples, params, stats[unit])
+        finish_blocks(job.units[unit], progress)
+        unit = -1
 
 
 @compiled
-def take_ticket(ticket: int, tickets: int, progress: BlockProgress) -> int:
-    """The given ticket or, if it is −1, the next one; −1 if none is left or all must stop."""
+def take_ticket(unit: int, units: int, progress: BlockProgress) -> int:
+    """The given unit or, if it is −1, the next one; −1 if none is left or all must stop."""
     if load_acquire(progress.stop, 0):
         return -1
-    if ticket < 0:
-        ticket = fetch_add(progress.taken, 0)
-    return ticket if ticket < tickets else -1
+    if unit < 0:
+        unit = fetch_add(progress.taken, 0)
+    return unit if unit < units else -1
 
 
 @compiled
