@@ -58,7 +58,7 @@ def estimate(
     """
     if not isinstance(model, Model):
         model = fit(log, random_state, model=model, features=features, threads=threads)
-    if model.log.catalog != log.catalog:
+    elif model.log.catalog != log.catalog:
         raise InputError("the model must be fitted to a log with the catalog of this one.")
     estimates = model.at(log.user, log.item, log.time)
     missing = log.n_without_propensity
@@ -95,7 +95,7 @@ def fit(
             f"column 'treated' is 0 in all {len(log):,} rows; a propensity can be estimated only from a "
             "log in which something was recommended."
         )
-    if n_treated == log.cells:
+    if n_treated == log.eligibility.cells:
         raise InputError(
             f"column 'treated' is 1 in all {n_treated:,} cells; without a cell that was not recommended there "
             "is no propensity to estimate (does the catalog have all users, items and times?)."

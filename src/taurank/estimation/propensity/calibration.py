@@ -103,9 +103,9 @@ class PairCalibration:
 def pair_calibration(log: Log) -> PairCalibration:
     """Check the propensities of a log pair by pair."""
     check_instance("log", log, Log, "Log.from_frame or Log.read")
-    treated, catalog = log.treated == 1, log.catalog
+    treated = log.treated == 1
     p = log.recorded_propensity("pair_calibration")[treated]
-    if log.n_times == 1 or catalog.n_cells >= 2**63:
+    if log.n_times == 1 or log.catalog.n_cells >= 2**63:
         return PairCalibration(())
     shown = PairHistory.from_rows(log, treated)
 
@@ -152,8 +152,6 @@ class Margin:
 class Bin:
     """Cells with like propensities: their mean propensity against the share of them that was treated."""
 
-    low: float
-    high: float
     cells: int
     propensity: float
     treated: float
@@ -179,15 +177,11 @@ def margin(code: Codes, cells: Longs, propensity: Floats) -> Margin:
 
 
 def bins(p: Floats, treated: Bits) -> tuple[Bin, ...]:
-    edges = np.unique(np.quantile(p, np.linspace(0.0, 1.0, N_BINS + 1)))
-    bin_of = np.searchsorted(edges[1:-1], p, side="right")
-    count, *sums = (np.bincount(bin_of, values) for values in (np.ones_like(p), p, treated, p * (1.0 - p)))
-    low, high = (edges[:-1], edges[1:]) if len(edges) > 1 else (edges, edges)
-    return tuple(
-        Bin(float(a), float(b), int(n), float(q / n), float(z / n), float(np.sqrt(v) / n))
-        for a, b, n, q, z, v in zip(low, high, count, *sums, strict=True)
-        if n
-    )
+    """Bins of equal numbers of cells, by P."""
+    edges = np.unique(np.quantile(p, np.linspace(0.0, 1.0, N_BINS + 1)))[1:-1]
+    bin_of = np.searchsorted(edges, p, side="right")
+    sums = (np.bincount(bin_of, values) for values in (np.ones_like(p), p, treated, p * (1.0 - p)))
+    return tuple(Bin(int(n), q / n, z / n, v**0.5 / n) for n, q, z, v in np.stack([*sums], axis=1).tolist() if n)
 
 
 def known_cells(log: Log, propensity: Floats, cells: Any) -> tuple[Floats, Bits] | None:
@@ -198,14 +192,12 @@ def known_cells(log: Log, propensity: Floats, cells: Any) -> tuple[Floats, Bits]
     given = read_cells(tables.open_table(cells), ids, [replace(PROPENSITY, required=True)])
     codes = (given.user, given.item, given.time)
     eligible = log.eligibility.contains(*codes)
-    key = log.catalog.cell_index(*codes)[eligible]
-    order = np.argsort(key)
-    key, p, treated = key[order], given.numbers["propensity"][eligible][order], np.zeros(len(key), np.int8)
+    key, p = log.catalog.cell_index(*codes)[eligible], given.numbers["propensity"][eligible]
     own = log.catalog.cell_index(log.user, log.item, log.time)
-    at = np.minimum(np.searchsorted(key, own), len(key) - 1)
-    both = key[at] == own
-    treated[at[both]] = log.treated[both]
-    different = int(np.count_nonzero(np.abs(p[at[both]] - propensity[both]) > AGREE))
+    _, at, rows = np.intersect1d(key, own, assume_unique=True, return_indices=True)
+    treated = np.zeros(len(key), np.int8)
+    treated[at] = log.treated[rows]
+    different = int(np.count_nonzero(np.abs(p[at] - propensity[rows]) > AGREE))
     if different:
         raise InputError(
             f"column 'propensity': {plural(different, 'given cell')} {'differs' if different == 1 else 'differ'} "

@@ -86,9 +86,9 @@ class PairHistory:
     @classmethod
     def from_rows(cls, log: Log, rows: Mask) -> PairHistory:
         """The history of the given rows of a log."""
-        if log.catalog.n_cells >= 2**63:
+        n_users, n_items, n_times = log.eligibility.shape
+        if n_users * n_items * n_times >= 2**63:
             raise InputError("the past of pairs is limited to 2^63 combinations of user, item and time.")
-        _, n_items, n_times = log.eligibility.shape
         pair = log.user[rows].astype(np.int64) * n_items + log.item[rows]
         return cls(n_items, n_times, np.sort(pair * n_times + log.time[rows]))
 

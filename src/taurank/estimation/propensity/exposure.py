@@ -68,13 +68,14 @@ def fit_exposure(
     cases, table = first.columns(*case), first.columns(*cells[:3])
     case_fold, fold = first.folds.at(*case), first.folds.at(*cells[:3])
     ridge = np.where(np.array(table.names) == "intercept", 1e-6, regularization)
-    beta = []
+    coefficients = np.empty((first.folds.count, len(table.names)))
     with one_blas_thread():
         for f in range(first.folds.count):
             observed = len(treated) / len(rows) * cases.values[case_fold != f].sum(axis=0, dtype=np.float64)
             out = fold != f
-            beta.append(fit_logistic(observed, table.offset[out], table.values[out], cells.weight[out], ridge))
-    coefficients = np.array(beta)
+            coefficients[f] = fit_logistic(
+                observed, table.offset[out], table.values[out], cells.weight[out], ridge
+            )  # fmt: skip
     exposures = np.asarray(np.bincount(log.time[treated], minlength=log.n_times) + BOUND, np.float64)
     by_time = fit_intercepts(table.log_odds(coefficients[fold]), cells.weight, cells.time, exposures)
     return ExposureModel(log, first.folds, first, table.names, coefficients, by_time)
@@ -219,40 +220,33 @@ def _lifts(log: Log, features: Features, folds: int, shown: Any, bought: Any) ->
 
 @dataclass(frozen=True, eq=False)
 class Lift:
-    """How much likelier a class of users and one of items meet in an event than by chance, outside a fold.
-
-    With the classes of items (a category, say) the lift of a user and a class says how much the user is shown of it;
-    with the classes of users the lift of an item says to whom it is shown; with both, which classes go together.
-    """
+    """How much likelier a class of users and one of items meet in an event than by chance, outside a fold."""
 
     user_class: Longs
     item_class: Longs
     events: Longs  # sorted numbers of (class of the user, class of the item, fold)
-    user_total: Longs  # classes × folds
-    item_total: Longs
+    of_user: Longs  # classes × folds: events outside
+    of_item: Longs
 
     @classmethod
     def from_rows(cls, user_class: Longs, item_class: Longs, folds: int, user: Any, item: Any, fold: Any) -> Lift:
         """From the user, the item and the fold of every event."""
-        left, right = user_class[user].astype(np.int64), item_class[item].astype(np.int64)
-        n_left, n_right = int(user_class.max()) + 1, int(item_class.max()) + 1
-        totals = [
-            np.bincount(side * folds + fold, minlength=n * folds).reshape(n, folds)
-            for side, n in ((left, n_left), (right, n_right))
-        ]
-        return cls(user_class, item_class, np.sort((left * n_right + right) * folds + fold), *totals)
+        left, right, outside = user_class[user].astype(np.int64), item_class[item].astype(np.int64), []
+        sizes = int(user_class.max()) + 1, int(item_class.max()) + 1
+        for side, n in zip((left, right), sizes, strict=True):
+            inside = np.bincount(side * folds + fold, minlength=n * folds).reshape(n, folds)
+            outside.append(inside.sum(axis=1, keepdims=True) - inside)
+        return cls(user_class, item_class, np.sort((left * sizes[1] + right) * folds + fold), *outside)
 
     def at(self, user: Any, item: Any, fold: Any) -> Floats:
         """log [(n_lr + α s_r) / (n_l + α) / s_r], counts outside the fold, s_r the share of the item's class."""
         left, right = self.user_class[user], self.item_class[item]
-        n_right, folds = self.item_total.shape
+        n_right, folds = self.of_item.shape
         first = (left.astype(np.int64) * n_right + right) * folds
         total, own = (
             np.searchsorted(self.events, first + high) - np.searchsorted(self.events, first + low)
             for low, high in ((0, folds), (fold, fold + 1))
         )
-        left_count = self.user_total.sum(axis=1)[left] - self.user_total[left, fold]
-        right_count = self.item_total.sum(axis=1)[right] - self.item_total[right, fold]
-        everything = (len(self.events) - self.item_total.sum(axis=0))[fold]
-        share = (right_count + 0.5) / (everything + 0.5 * n_right)
-        return np.asarray(np.log((total - own + LIFT_PRIOR * share) / (left_count + LIFT_PRIOR) / share))
+        share = (self.of_item[right, fold] + 0.5) / (self.of_item.sum(axis=0)[fold] + 0.5 * n_right)
+        mean = (total - own + LIFT_PRIOR * share) / (self.of_user[left, fold] + LIFT_PRIOR)
+        return np.asarray(np.log(mean / share))

@@ -1,17 +1,15 @@
 """Which items users are shown: shares learned from exposures, or those of the categories that a user can be shown.
 
 **Learned.** The items shown to user u are taken as draws from Σ_k θ_uk φ_ki, where Σ_k θ_uk = 1 and Σ_i φ_ki = 1 (the
-aspect model; as rates, a Poisson factorization). Component 0 is the popularity of the items, for everyone.
-Expectation maximization visits every exposure once per sweep and never an absent cell: the sum of the rates over all
-cells is known. A user's mixture is shrunk toward the average mixture by PRIOR pseudo-exposures, a component toward
-popularity by SMOOTHING ones. All sums are made in a fixed order, by blocks of users that do not depend on threads.
+aspect model). Component 0 is the popularity of the items, for everyone. Expectation maximization visits every
+exposure once per sweep and never an absent cell. A user's mixture is shrunk toward the average mixture, a component
+toward popularity. Sums are made in a fixed order, by blocks of users that do not depend on the number of threads.
 
 **Categories.** What is shown to user u comes from a category c of the user's own, by the share s_uc of it, and from
 items of the category by φ_i, shared by all users; a few items (bestsellers, say) are shown outside these categories
-as well. A share is the posterior mean of a multinomial one: a Dirichlet prior of A pseudo-exposures around the share
-that the weights of the user's categories imply. Weights, φ and A are estimated from the exposures outside a fold; A
-from how much the shares of users differ. A user who was never shown anything has the share of the prior. Where the
-shop has a score for each of a user's categories, a category weighs w_c·exp(β·score), β estimated with the weights.
+as well. A share is the posterior mean of a multinomial one: a Dirichlet prior of A pseudo-exposures, estimated from
+how much users differ, around the share that the weights of the user's categories imply. Where the shop has a score
+for each of a user's categories, a category weighs w_c·exp(β·score), β estimated with the weights.
 """
 
 from __future__ import annotations
@@ -26,8 +24,8 @@ from taurank._threads import map_blocks
 from taurank._types import Bits, Codes, Floats, Floats32, Longs, Mask
 from taurank.data.features import UserCategories
 
-PRIOR = 10.0
-SMOOTHING = 50.0
+PRIOR = 10.0  # pseudo-exposures that shrink a user's mixture
+SMOOTHING = 50.0  # and a component
 SWEEPS = 25
 USER_SWEEPS = 3  # of users alone, the components held fixed
 BUYER_SWEEPS = 10

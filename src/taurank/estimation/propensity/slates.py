@@ -1,15 +1,9 @@
 """Slates: the probability that an item is anywhere on a slate, for policies whose scores are known.
 
-A slate of k items shows each of them; what counts as "recommended" is to be on it, in whichever slot. For a
-policy that draws slot after slot the probability of that is not the probability of a single draw. It is computed
-here from the scores the policy used, for slates drawn by a softmax without replacement (the same law as adding
-Gumbel noise to the scores and taking the k largest, and as the Plackett–Luce model) and for ε-greedy slates.
-
-The softmax is computed by exponential races.
-
-Let item j finish a race at a random time T_j with distribution Exp(w_j). The order in which the items finish is
-that of drawing without replacement with probabilities proportional to w. So item i is among the first k if it
-finishes at some t while fewer than k others have:
+"Recommended" is to be on the slate, in whichever slot; where slot after slot is drawn, its probability is not that of
+a single draw. A softmax without replacement (Gumbel noise and the k largest; the Plackett–Luce model) is computed by
+exponential races: if item j finishes at a random time T_j with distribution Exp(w_j), the order in which the items
+finish is that of the draws. Item i is among the first k if it finishes at some t while fewer than k others have:
 
     π_i = ∫ w_i e^(−w_i t) P(N_i(t) ≤ k − 1) dt,    N_i(t) = Σ_{j ≠ i} 1[T_j ≤ t]
 
@@ -131,29 +125,24 @@ def check_scores(name: str, values: Floats) -> None:
 @cache
 def _epsilon_by_rank(n: int, size: int, epsilon: float, per: str) -> Any:
     """P(on the slate) by rank, the best first."""
-    if per == "slate" or size == n:
-        best = np.arange(n) < size
-        return (1.0 - epsilon) * best + epsilon * size / max(n, 1) if size < n else np.ones(n)
-    worse = 1.0 - np.prod(1.0 - epsilon / (n - np.arange(size)))  # never the best of the rest: only by a uniform draw
-    return np.array([_slot_by_slot(n, size, epsilon, r) if r < size else worse for r in range(n)])
-
-
-def _slot_by_slot(n: int, size: int, epsilon: float, rank: int) -> float:
-    """P(on the slate) of the item with ``rank`` better ones.
-
-    ``absent[a]`` is the probability that it is not on the slate yet and that ``a`` better ones are.
-    """
-    absent = np.zeros(rank + 1)
-    absent[0] = 1.0
-    better_left = rank - np.arange(rank + 1)
-    for slot in range(size):
-        uniform = epsilon / (n - slot)
-        better = uniform * better_left + (1.0 - epsilon) * (better_left > 0)
-        itself = uniform + (1.0 - epsilon) * (better_left == 0)
-        following = absent * np.maximum(1.0 - better - itself, 0.0)
-        following[1:] += (absent * better)[:-1]
-        absent = following
-    return float(1.0 - absent.sum())
+    if size == n:
+        return np.ones(n)
+    if per == "slate":
+        return (1.0 - epsilon) * (np.arange(n) < size) + epsilon * size / n
+    result = np.empty(n)
+    for rank in range(size + 1):  # items of later ranks are never the best of the rest, like this last one
+        absent = np.zeros(rank + 1)  # by a: P(the item is not on the slate yet, and ``a`` better ones are)
+        absent[0] = 1.0
+        better_left = rank - np.arange(rank + 1)
+        for slot in range(size):
+            uniform = epsilon / (n - slot)
+            better = uniform * better_left + (1.0 - epsilon) * (better_left > 0)
+            itself = uniform + (1.0 - epsilon) * (better_left == 0)
+            following = absent * np.maximum(1.0 - better - itself, 0.0)
+            following[1:] += (absent * better)[:-1]
+            absent = following
+        result[rank:] = 1.0 - absent.sum()
+    return result
 
 
 @compiled
