@@ -1,7 +1,7 @@
 """What a cluster costs: speed against threads, memory and traffic at 100 M positives, top-10 lists.
 
     python benchmarks/cluster.py threads  --positives 10_000_000               (a) two workers against two threads
-    python benchmarks/cluster.py scale    --positives 100_000_000              (b) one epoch: memory, bytes, ns/update
+    python benchmarks/cluster.py scale    --positives 100_000_000              (b) one epoch: memory, ns/update
     python benchmarks/cluster.py scale    --positives 10_000_000               (b) the same, smaller, to compare with
     python benchmarks/cluster.py lists    --positives 100_000_000 --k 10       (c) top-10 of all users to Parquet
 
@@ -28,10 +28,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import taurank as tr
-from taurank.cluster.distributed_fit import DistributedFit
-from taurank.cluster.worker_fit import read_snapshot
+from taurank.cluster.fit import DistributedFit
 from taurank.data.ids import Ids
-from taurank.data.shards import ShardedArray, write_shard
+from taurank.data.storage import ShardedArray, write_shard
 
 ROWS_PER_GROUP = 1 << 19
 TIMES = 50
@@ -103,19 +102,16 @@ def compare_threads(log: Path, given: Any) -> None:
     model = learner(factors, given.epochs + 1, workers)
     tables, epoch = model._initial(local, SEED), model.prepare(local)
     with tr.cluster.connect(given.address, workers) as cluster:
-        fleet = DistributedFit(tr.cluster.read_log(log), model, SEED)
-        fleet.load()
-        fleet.start()
-        seconds, reports = [], []
+        workers_fit = DistributedFit(cluster.read_log(log), model)
+        workers_fit.begin(SEED, None)
+        seconds = []
         for number in range(given.epochs + 1):
             a = clocked(lambda n=number: epoch.run(tables, SEED, n, model._schedule.rate(n), workers))
-            b = clocked(lambda n=number: fleet.run_epoch(n, model._schedule.rate(n)))
+            b = clocked(lambda n=number: workers_fit.run(None, SEED, n, model._schedule.rate(n), 1))
             seconds.append((a, b))
-            reports.append(fleet.reports)
-        stored = read_snapshot(fleet.snapshot(cluster.new_folder("end")))
+        stored = (workers_fit.users, workers_fit.items)
         same = all(
-            np.array_equal(np.asarray(stored[name]), table[:, :factors])
-            for name, table in zip(("user_factors", "item_factors"), tables, strict=True)
+            np.array_equal(np.asarray(one), table[:, :factors]) for one, table in zip(stored, tables, strict=True)
         )
     turns = np.array(seconds[1:])  # the first turn compiles and loads
     for name, each in zip(("threads", "workers"), turns.T, strict=True):
@@ -124,12 +120,6 @@ def compare_threads(log: Path, given: Any) -> None:
     ratios = turns[:, 0] / turns[:, 1]
     low, middle, high = np.quantile(ratios, (0.25, 0.5, 0.75))
     print(f"ratio {middle:.3f} (median of {len(turns)} turns, quartiles {low:.3f} and {high:.3f}); same bits: {same}")
-    for worker in range(workers):
-        busy, planning, waiting = (
-            float(np.median([getattr(each[worker], what) for each in reports[1:]]))
-            for what in ("busy", "planning", "waiting")
-        )
-        print(f"worker {worker}: kernels {busy:.3f} s, planning {planning:.3f} s, between calls {waiting:.3f} s")
 
 
 def clocked(work: Any) -> float:
@@ -139,17 +129,15 @@ def clocked(work: Any) -> float:
 
 
 def one_epoch(log: Path, given: Any) -> None:
-    """(b) Memory of every process, bytes of item blocks, and nanoseconds per update."""
+    """(b) Memory of every process, and nanoseconds per update."""
     factors = given.factors or 32
     with tr.cluster.connect(given.address, given.workers) as cluster, Memory(cluster) as memory:
-        data = report("read and check the log", lambda: tr.cluster.read_log(log))
-        fleets: list[Any] = []
+        data = report("read and check the log", lambda: cluster.read_log(log))
         times: list[float] = []
         computed: list[float] = []
-        with timed(DistributedFit, "run_epoch", times, fleets, memory.cpu_seconds, computed):
+        with timed(DistributedFit, "run", times, memory.cpu_seconds, computed):
             model = learner(factors, given.epochs, 1)
             report(f"load and {given.epochs} epochs", lambda: model.fit(data, None))
-        reports = fleets[-1].reports
         model.save(given.folder / f"model-{given.positives}")
     second, cpu = (float(np.median(each[1:] or each)) for each in (times, computed))
     users, items = sizes(given.positives)
@@ -158,9 +146,6 @@ def one_epoch(log: Path, given: Any) -> None:
     print(f"{given.positives:,} positives, {users:,} users, {items:,} items, d = {factors}, {given.workers} workers")
     print(f"epoch {second:.2f} s, {second * 1e9 * given.workers / given.positives:.1f} ns/update and worker")
     print(f"CPU time of the workers {cpu:.2f} s an epoch, {cpu * 1e9 / given.positives:.1f} ns/update")
-    busy = [one.busy for one in reports]
-    planning, received = np.mean([one.planning for one in reports]), sum(one.received for one in reports) / 1e6
-    print(f"in the kernels {np.mean(busy):.2f} s, planning {planning:.2f} s; item blocks {received:.1f} MB/epoch")
     bound = 3 * share + held
     print(f"share of the positives {share:.0f} MB, factors {held:.0f} MB: 3 × share + factors {bound:.0f} MB")
     memory.show()
@@ -176,7 +161,7 @@ def write_lists(log: Path, given: Any) -> None:
     shutil.rmtree(target, ignore_errors=True)
     with tr.cluster.connect(given.address, given.workers) as cluster, Memory(cluster) as memory:
         began = time.perf_counter()
-        count = report(f"top {given.k}", lambda: model.write_recommendations(target, users, k=given.k))
+        count = report(f"top {given.k}", lambda: cluster.write_recommendations(model, target, users, k=given.k))
         each = (time.perf_counter() - began) * given.workers / (count / given.k)
         used = memory.cpu_seconds()
     size = sum(file.stat().st_size for file in target.iterdir())
@@ -193,11 +178,11 @@ def draw_model(folder: Path, given: Any) -> None:
     rng, parts = np.random.default_rng(3), []
     model = learner(given.factors or 32, given.epochs, 1)
     with tempfile.TemporaryDirectory(dir=given.folder) as temporary:
-        for number, first in enumerate(range(0, users, 1 << 18)):
+        for first in range(0, users, 1 << 18):
             rows = rng.standard_normal((min(1 << 18, users - first), model.factors), np.float32)
             rows[:, 0] = 1
-            parts.append(write_shard(Path(temporary), "user_factors", number, rows))
-        model.user_factors_ = ShardedArray(Path(temporary), parts)
+            parts.append(write_shard(Path(temporary), "user_factors", rows))
+        model.user_factors_ = ShardedArray(parts)
         model.item_factors_ = rng.standard_normal((items, model.factors), np.float32)
         model.users_, model.items_ = Ids(np.arange(users) * 3, "user_id"), Ids(np.arange(items), "item_id")
         model.popularity_, model.log_fingerprint_ = np.ones(items, np.int64), None
@@ -209,18 +194,15 @@ def learner(factors: int, epochs: int, threads: int) -> Any:
 
 
 @contextmanager
-def timed(
-    owner: Any, name: str, seconds: list[float], called_with: list[Any], clock: Any, on_clock: list[float]
-) -> Iterator[None]:
-    """Measure every call of a function, by the time and by another clock; and its last first argument."""
+def timed(owner: Any, name: str, seconds: list[float], clock: Any, on_clock: list[float]) -> Iterator[None]:
+    """Measure every call of a function, by the time and by another clock."""
     before = getattr(owner, name)
 
-    def measured(first: Any, *rest: Any) -> Any:
+    def measured(*arguments: Any) -> Any:
         began, other = time.perf_counter(), clock()
-        result = before(first, *rest)
+        result = before(*arguments)
         seconds.append(time.perf_counter() - began)
         on_clock.append(clock() - other)
-        called_with[:] = [first]
         return result
 
     setattr(owner, name, measured)

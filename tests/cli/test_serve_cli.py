@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from support.shop import fitted, small_world
 from taurank import DLCE
 from taurank.cli.server import group
-from taurank.data.shards import ShardedArray, write_shard
+from taurank.data.storage import ShardedArray, write_shard
 from taurank.errors import InputError
 from taurank.serve.retrain import RetrainConfig
 from taurank.serve.schemas import ChallengerBody
@@ -94,8 +94,8 @@ def test_a_model_in_a_folder_is_served(store: str, tmp_path: Path) -> None:
     learner = DLCE(factors=4, epochs=2, random_state=0).fit(small_world().sample(3, random_state=5).log)
     parts = np.array_split(learner.user_factors_, 2)
     learner.save(tmp_path / "whole")
-    shards = [write_shard(tmp_path, "user_factors", number, part) for number, part in enumerate(parts)]
-    learner.user_factors_ = ShardedArray(tmp_path, shards)  # type: ignore[assignment]
+    shards = [write_shard(tmp_path, "user_factors", part) for part in parts]
+    learner.user_factors_ = ShardedArray(shards)  # type: ignore[assignment]
     learner.save(tmp_path / "folder")
     assert (tmp_path / "folder").is_dir()
     version = call(store, "model", "upload", str(tmp_path / "folder")).strip()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
@@ -14,11 +15,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
-from taurank.data import shards, storage
+from taurank.data import storage
 from taurank.data.cell_table import CATALOG_KEY, from_metadata, to_metadata
 from taurank.data.eligibility import Eligibility
 from taurank.data.ids import Catalog, Ids, ids_from_arrays, ids_to_arrays
-from taurank.data.storage import Array, check_arrays
+from taurank.data.storage import Array, ShardedArray, check_arrays
 from taurank.errors import InputError
 
 ARRAYS = {
@@ -125,56 +126,48 @@ def test_the_catalog_in_metadata() -> None:
 class TestFolders:
     ROWS = np.arange(20.0).reshape(10, 2)
 
-    def sharded(self, folder: Path) -> shards.ShardedArray:
+    def sharded(self, folder: Path) -> ShardedArray:
         folder.mkdir()
-        parts = [shards.write_shard(folder, "rows", n, self.ROWS[3 * n : 3 * n + 3]) for n in range(4)]
-        return shards.ShardedArray(folder, parts)
+        return ShardedArray([storage.write_shard(folder, "rows", self.ROWS[n : n + 3]) for n in (0, 3, 6, 9, 12)])
 
     def test_a_folder_has_the_same_rows_as_one_array(self, tmp_path: Path) -> None:
         rows = self.sharded(tmp_path / "parts")
         metadata = {"x": 1}
-        written = shards.write_folder(tmp_path / "model", "model", metadata, {"rows": rows, "few": np.arange(3)})
-        found, arrays = shards.read_folder(tmp_path / "model", "model")
+        written = storage.write(tmp_path / "model", "model", metadata, {"rows": rows, "few": np.arange(3)})
+        assert storage.is_stored(tmp_path / "model")
+        found, arrays = storage.read(tmp_path / "model", "model")
         assert found == metadata
-        for one in (rows, written["rows"], arrays["rows"]):
+        for one in (rows, written["rows"], arrays["rows"], pickle.loads(pickle.dumps(rows))):
             assert (one.shape, one.min(), one.max(), len(one)) == (self.ROWS.shape, 0.0, 19.0, 10)
             np.testing.assert_array_equal(one[np.array([9, 0, 4, 4])], self.ROWS[[9, 0, 4, 4]])
             np.testing.assert_array_equal(one[2:8], self.ROWS[2:8])
             np.testing.assert_array_equal(np.asarray(one), self.ROWS)
         assert isinstance(arrays["few"], np.ndarray)
-        shards.write_folder(tmp_path / "model", "model", metadata, {"rows": arrays["rows"]})  # onto itself
-        assert "few" not in shards.read_folder(tmp_path / "model", "model")[1]
+        storage.write(tmp_path / "model", "model", metadata, {"rows": arrays["rows"]})  # onto itself
+        assert "few" not in storage.read(tmp_path / "model", "model")[1]
         assert sorted(path.name for path in tmp_path.iterdir()) == ["model", "parts"]
 
     def test_damage_is_refused(self, tmp_path: Path) -> None:
-        rows = self.sharded(tmp_path / "parts")
-
-        def refused(sentence: str) -> None:
-            with pytest.raises(InputError, match=sentence):
-                shards.read_folder(tmp_path / "model", "model")
-
-        shards.write_folder(tmp_path / "model", "model", {}, {"rows": rows})
-        shard = tmp_path / "model" / "rows-00001.safetensors"
+        storage.write(tmp_path / "model", "model", {}, {"rows": self.sharded(tmp_path / "parts")})
+        shard = min((tmp_path / "model").glob("*.npy"))
         content = bytearray(shard.read_bytes())
         content[-1] ^= 1
         shard.unlink()
-        shard.write_bytes(content)
-        refused("is corrupt")
-        shard.write_bytes(content[:-1])
-        refused("not what its index announces")
+        for damaged, sentence in ((content, "is corrupt"), (content[:-1], "cannot be read"), (b"", "cannot be read")):
+            shard.write_bytes(damaged)
+            with pytest.raises(InputError, match=sentence):
+                storage.read(tmp_path / "model", "model")
         shard.unlink()
-        refused("is missing")
-        (tmp_path / "model" / shards.INDEX).unlink()
-        refused("not written completely")
-        storage.write(
-            tmp_path / "model" / shards.INDEX, "model", {"shards": {"rows": [["../a", "rows", [1], "<f8", ""]]}}, {}
-        )
-        refused("does not name its shards")
+        with pytest.raises(InputError, match="No such file"):
+            storage.read(tmp_path / "model", "model")
+        (tmp_path / "model" / storage.INDEX).unlink()
+        with pytest.raises(InputError, match="not written completely"):
+            storage.read(tmp_path / "model", "model")
 
     def test_the_name_of_a_file_is_refused(self, tmp_path: Path) -> None:
         rows = self.sharded(tmp_path / "parts")
         with pytest.raises(InputError, match=r"one.npz' is the name of a file, but this model is sharded"):
-            shards.write_folder(tmp_path / "one.npz", "model", {}, {"rows": rows})
+            storage.write(tmp_path / "one.npz", "model", {}, {"rows": rows})
         assert [path.name for path in tmp_path.iterdir()] == ["parts"]
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,6 +17,7 @@ from taurank.cli.options import Estimator
 from taurank.errors import InputError
 
 if TYPE_CHECKING:
+    from taurank.cluster import Cluster
     from taurank.data.log import Log
     from taurank.estimation.gains import Gains
     from taurank.learners import Learner
@@ -97,30 +98,24 @@ def split_commas(texts: list[str] | None) -> list[str]:
     return [part.strip() for text in texts or [] for part in text.split(",")]
 
 
-def read_log(path: Path | None) -> Log | None:
+def read_log(path: Path | None, cluster: Cluster | None = None) -> Any:
+    """A log in memory, or read by the workers of a cluster; None without a path."""
     from taurank.data.log import Log
 
-    return None if path is None else Log.read(path)
+    read = Log.read if cluster is None else cluster.read_log
+    return None if path is None else read(path)
 
 
 @contextmanager
-def reader(cluster: str | None, out: Path | None = None) -> Iterator[Callable[[Path | None], Any]]:
-    """How a command reads its logs: into memory or, with --cluster, by the workers of a cluster.
-
-    Intermediate files of a cluster are written beside ``out``, which all of its machines reach.
-    """
-    if cluster is None:
-        yield read_log
+def connected(address: str | None, out: Path | None = None) -> Iterator[Cluster | None]:
+    """The cluster of --cluster, if there is one; its files are beside ``out``, which all of its machines reach."""
+    if address is None:
+        yield None
         return
     from taurank.cluster import connect
-    from taurank.cluster import read_log as read_remote
-    from taurank.data.files import temporary_folder
 
-    with (
-        temporary_folder((out or Path("x")).resolve().parent) as storage,
-        connect(None if cluster == "local" else cluster, storage=storage),
-    ):
-        yield lambda path: None if path is None else read_remote(path)
+    with connect(None if address == "local" else address, storage=(out or Path("x")).resolve().parent) as cluster:
+        yield cluster
 
 
 def read_gains(
@@ -192,10 +187,10 @@ def read_period(text: str) -> str | list[str]:
 
 def read_ranker(path: str | os.PathLike[str], trust: list[str]) -> Any:
     """A model that ``save`` wrote, a ``.npy`` array users × items, or the path of a ranking table."""
-    from taurank.data import shards, storage
+    from taurank.data import storage
 
     name = os.fspath(path)
-    if (Path(name) / shards.INDEX).is_file() or storage.is_stored(name):
+    if storage.is_stored(name):
         from taurank.learners import load
 
         return load(path, trust=trust)

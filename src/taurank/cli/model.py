@@ -12,6 +12,7 @@ import typer
 
 from taurank._choices import UnknownItems, UnknownUsers
 from taurank.cli.arguments import (
+    connected,
     make_learner,
     read_column,
     read_gains,
@@ -21,7 +22,6 @@ from taurank.cli.arguments import (
     read_pairs,
     read_ranker,
     read_settings,
-    reader,
     split_commas,
     trusted,
 )
@@ -95,9 +95,11 @@ def fit(
         chosen["random_state"] = seed
     model = make_learner(learner, {**chosen, **read_pairs(set_)}, threads)
     by_itself: Literal["auto"] | None = "auto" if hold_out else None
-    with reader(cluster, out) as read:
-        log = read(path)
-        gains = read_gains(read(validation), truth, estimator, cap) if validation or truth else None
+    with connected(cluster, out) as machines:
+        log = read_log(path, machines)
+        gains = None
+        if validation or truth:
+            gains = read_gains(read_log(validation, machines), truth, estimator, cap)
         model.fit(
             log, gains or by_itself, metric=split_commas(metric) or ["CDCG"], patience=patience,
             checkpoint=checkpoint, checkpoint_minutes=checkpoint_minutes, validate_every=validate_every,
@@ -176,9 +178,9 @@ def evaluate(
     if cluster is not None and truth is None and estimator is None and cap is None:
         raise InputError("on a cluster, name the estimator: --cap 0.1 for capped IPS, or --estimator ips.")
     ranker = read_ranker(model, trusted(trust))
-    with reader(cluster) as read, warnings.catch_warnings():
+    with connected(cluster) as machines, warnings.catch_warnings():
         default = Estimator.doubly_robust if cluster is None else Estimator.ips
-        gains = read_gains(read(path), truth, estimator, cap, default)
+        gains = read_gains(read_log(path, machines), truth, estimator, cap, default)
         warnings.simplefilter("ignore", OverlapWarning)  # every format has it
         if format is Output.table:
             warnings.simplefilter("ignore", TrainingLogWarning)  # the table has it
@@ -231,16 +233,21 @@ def recommend(
 ) -> None:
     """Recommend the top items of each user.
 
-    Writes a table: user_id, item_id, score, rank. With --cluster, --out without .parquet or .csv is a folder.
+    Writes a table: user_id, item_id, score, rank. With --cluster, --out is a folder of Parquet files.
     """
     from taurank.learners import load
 
-    with reader(cluster, out):
-        written = load(model, trust=trusted(trust)).write_recommendations(
-            out, read_column(users, "user_id"), k, read_items(candidates, of_one_time=True), read_items(exclude),
-            unknown_users, threads, unknown_items=unknown_items, history=read_log(history),
-            min_effect=min_effect,
-        )  # fmt: skip
+    learner, wanted = load(model, trust=trusted(trust)), read_column(users, "user_id")
+    options: dict[str, Any] = {
+        "candidates": read_items(candidates, of_one_time=True), "exclude": read_items(exclude),
+        "unknown_users": unknown_users, "unknown_items": unknown_items, "min_effect": min_effect,
+        "history": read_log(history),
+    }  # fmt: skip
+    with connected(cluster, out) as machines:
+        if machines is None:
+            written = learner.write_recommendations(out, wanted, k, threads=threads, **options)
+        else:
+            written = machines.write_recommendations(learner, out, wanted, k, **options)
     note(f"Wrote {written:,} recommendations to {out}.")
 
 
@@ -273,11 +280,11 @@ def tune(
 
     if validation is None and truth is None:
         raise InputError("tune needs --validation LOG or --truth FILE to measure its trials.")
-    with reader(cluster, out or journal) as read:
+    with connected(cluster, out or journal) as machines:
+        gains = read_gains(read_log(validation, machines), truth, estimator, cap)
         result = search_for(
-            read_learner(learner), read(path), read_gains(read(validation), truth, estimator, cap), metric=metric,
-            trials=trials, space=_space(search) or None, fixed=read_pairs(set_), journal=journal, jobs=jobs,
-            random_state=seed,
+            read_learner(learner), read_log(path, machines), gains, metric=metric, trials=trials,
+            space=_space(search) or None, fixed=read_pairs(set_), journal=journal, jobs=jobs, random_state=seed,
         )  # fmt: skip
     say(str(result))
     if html is not None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import secrets
-import shutil
 import socket
 import sys
 import time
@@ -14,48 +13,70 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+
 from taurank._checks import check_integer
 from taurank._threads import worker_count
+from taurank._types import Codes
+from taurank.cluster.log import ClusterLog, read_log
 from taurank.cluster.pool import WorkerPool, require_ray
-from taurank.data import remote
-from taurank.data.files import check_local, temporary_folder
+from taurank.data.files import atomic_folder, check_local, known_kind, temporary_folder
 from taurank.errors import InputError, first_line, plural
+from taurank.learners import Learner
+from taurank.learners.recommend import Request
+
+USERS_PER_FILE = 1 << 16
+FREE_SECONDS = 30.0  # the workers of a program that was killed take a moment to end
 
 
 class Cluster:
-    """A connection: ``workers`` processes, and ``storage``, a folder that all machines reach."""
+    """A connection to a pool of workers."""
 
-    def __init__(self, pool: WorkerPool, storage: Path) -> None:
-        self.pool, self.storage = pool, storage
-        self.open = True
-        self._folders: list[Path] = []
-
-    @property
-    def workers(self) -> int:
-        return len(self.pool)
+    def __init__(self, pool: WorkerPool) -> None:
+        self.pool = pool
 
     def __repr__(self) -> str:
-        return f"Cluster({self.workers} workers, storage '{self.storage}')"
+        return f"Cluster({len(self.pool)} workers, storage '{self.pool.storage}')"
 
-    def new_folder(self, name: str) -> Path:
-        """An empty folder in the storage, for as long as the connection is open."""
-        folder = self.storage / f"{name}-{os.getpid()}-{len(self._folders)}"
-        folder.mkdir(parents=True)
-        self._folders.append(folder)
-        return folder
+    def read_log(
+        self, path: str | os.PathLike[str], users: Any = None, items: Any = None, times: Any = None
+    ) -> ClusterLog:
+        """A log from Parquet (a file, a glob or a folder that all machines reach), for use in this connection.
 
-    def remove_folders(self) -> None:
-        """Leave nothing in the storage; factors that are mapped from there can still be read on this machine."""
-        for folder in self._folders:
-            shutil.rmtree(folder, ignore_errors=True)
+        The workers read every row once to check it and to build the catalog; the arguments are those of ``Log.read``.
+        Afterwards the rows stay in their files until a fit or an evaluation reads what it needs.
+        """
+        return read_log(self.pool, path, (users, items, times))
 
-    def write_recommendations(self, request: Any, folder: Any, users: Any) -> int:
-        from taurank.cluster.recommendations import write_recommendations
+    def write_recommendations(
+        self, learner: Learner, folder: str | os.PathLike[str], users: Any = None, k: int = 10, *,
+        history: Any = None, **options: Any,
+    ) -> int:  # fmt: skip
+        """``learner.write_recommendations`` by all workers, into a folder of Parquet files; the number of rows.
 
-        return write_recommendations(self.pool, request, folder, users)
+        The folder is there in full or not at all.
+        """
+        if known_kind(Path(folder)):
+            raise InputError(f"'{folder}' is the name of a file, but a cluster writes a folder; name one.")
+        request = Request(learner._serving(history, None), k, threads=1, **options)  # a worker is one core
+        wanted = users if history is None or users is not None else history.users.values
+        codes, ids = request.locate(wanted)
+        with atomic_folder(folder) as temporary:
+            shared = self.pool.put(request)
+            tasks = []
+            for number, low in enumerate(range(0, max(len(codes), 1), USERS_PER_FILE)):
+                part = slice(low, low + USERS_PER_FILE)
+                some = None if wanted is None else ids[part]
+                tasks.append((temporary / f"part-{number:05d}.parquet", codes[part], some, shared))
+            return sum(self.pool.map(_write_file, tasks))
 
 
-FREE_SECONDS = 30.0  # the workers of a program that was killed take a moment to end
+def _write_file(path: Path, codes: Codes, ids: pa.Array | None, request: Request) -> int:
+    """One file, for users at these positions (``ids`` None: all are known); the number of rows."""
+    codes = np.array(codes)
+    ids = request.learner.users.decode(codes) if ids is None else ids
+    return request.write_batches(path, request.batches_of(codes, ids))
 
 
 @contextmanager
@@ -74,25 +95,15 @@ def connect(
     ray = require_ray()
     if workers is not None:
         check_integer("workers", workers)
-    if remote.engine() is not None:
-        raise InputError("this process is connected to a cluster already; leave the first `with connect(…)` block.")
     with ExitStack() as stack:
         if not ray.is_initialized():
             _start(ray, address, workers)
             stack.callback(ray.shutdown)
         count = _free_cores(ray, workers)
-        folder = _storage(ray, storage)
-        place = folder if folder is not None else stack.enter_context(temporary_folder())
-        pool = WorkerPool(count)
-        cluster = Cluster(pool, place)
-        stack.callback(cluster.remove_folders)
+        folder = stack.enter_context(temporary_folder(_storage(ray, storage)))
+        pool = WorkerPool(count, folder)
         stack.callback(pool.close)
-        remote.set_engine(cluster)
-        try:
-            yield cluster
-        finally:
-            remote.set_engine(None)
-            cluster.open = False
+        yield Cluster(pool)
 
 
 def _free_cores(ray: Any, workers: int | None) -> int:
@@ -116,14 +127,6 @@ def _free_cores(ray: Any, workers: int | None) -> int:
         time.sleep(0.2)
 
 
-def current() -> Cluster:
-    """The open connection."""
-    engine = remote.engine()
-    if not isinstance(engine, Cluster):
-        raise InputError("no cluster is connected; use `with taurank.cluster.connect(…):` around this.")
-    return engine
-
-
 def _prepare_own_ray() -> None:
     """Keep others out of a Ray of ours, and give it the priority of any program. Ray reads this when imported."""
     if "ray" not in sys.modules:
@@ -131,6 +134,7 @@ def _prepare_own_ray() -> None:
         if os.environ.setdefault("RAY_AUTH_MODE", "token") == "token":  # else any local user could run code in it
             os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
     os.environ.setdefault("RAY_worker_niceness", "0")
+    os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")  # of calls whose results nobody asks for any more
 
 
 def _start(ray: Any, address: str | None, workers: int | None) -> None:

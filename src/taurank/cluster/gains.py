@@ -1,100 +1,78 @@
 """Gains of a cluster's log: an estimator that runs where the rows are, and ``evaluate`` by it.
 
-Users are measured in the blocks of ``taurank.evaluate``, each on one worker, and the sums of the blocks are added in
-their order: the numbers do not depend on how many workers there are.
+Users are cut into groups by the size of the log alone, and what workers add up for each group is added up in their
+order: the numbers never depend on who counted, and agree with those of one machine but for the rounding of sums.
 """
 
 from __future__ import annotations
 
-import copy
 import hashlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Never, TypeVar
 
 import numpy as np
 
-from taurank._types import Codes, Mask
-from taurank.cluster.groups import by_group
-from taurank.cluster.pieces import Piece, read_part
+from taurank._types import Codes, Floats, Longs, Mask
+from taurank.cluster.pieces import Piece, Whole, read_part
 from taurank.cluster.rows import ClusterRows
-from taurank.cluster.tallies import TalliedValue
-from taurank.data.ids import Catalog
+from taurank.data.eligibility import Eligibility
 from taurank.data.log import Log
 from taurank.data.remote import RemoteGains
 from taurank.errors import InputError
 from taurank.estimation import gains as estimators
+from taurank.estimation.estimators import Estimator
 from taurank.estimation.gains import Gains
-from taurank.evaluation.measurement import GainSums, Measurement
+from taurank.evaluation.events import EventSums
+from taurank.evaluation.evidence import Evidence, Lists, Tally, events_of
+from taurank.evaluation.intervals import Estimate, Visits
+from taurank.evaluation.measurement import GainSums, Measurement, logged_cells
 from taurank.evaluation.metrics import Metric
 from taurank.evaluation.rankers import Block, Ranker, Ranking
-from taurank.learners.options import choose_users
+from taurank.evaluation.weights import CellWeights, list_weights
 
-MAX_GROUPS = 64  # whatever the number of workers, so that sums by time do not depend on it
-
-
-class Estimate(NamedTuple):
-    """A function of ``taurank.gains`` and its options."""
-
-    name: str
-    options: Mapping[str, Any]
-
-    def of(self, log: Log) -> Gains:
-        gains: Gains = getattr(estimators, self.name)(log, **self.options)
-        return gains
+MAX_GROUPS = 64  # of blocks, whatever the number of workers
+ROWS_PER_GROUP = 1 << 20
+MIN_GROUPS = 8
+T = TypeVar("T")
+How = tuple[str, Mapping[str, Any]]  # a function of ``taurank.gains`` and its options
 
 
 class ClusterGains(RemoteGains):
     """What an estimator makes of a cluster's log, computed when it is measured by."""
 
-    def __init__(self, log: ClusterRows, estimate: Estimate) -> None:
-        self.log, self.estimate = log, estimate
-        self.log_fingerprint = log.fingerprint
-        self.empty = _empty(log, self.estimate)  # also refuses wrong options, and a log without propensities
+    def __init__(self, log: ClusterRows, estimator: str, options: Mapping[str, Any]) -> None:
+        self.log, self.how = log, (estimator, dict(options))
+        nothing, bits = np.empty(0, np.int32), np.empty(0, np.int8)
+        propensity = np.empty(0) if log.summary.has_propensity else None
+        rows = Log(log.catalog, nothing, nothing, nothing, bits, bits, propensity, log.summary.timed)
+        self.empty = _gains(rows, self.how)  # also refuses wrong options, and a log without propensities
+        self.empty.__dict__["log_fingerprint"] = self.log_fingerprint = log.fingerprint  # cached there
         self.name, self.kind = self.empty.name, self.empty.kind
+        text = f"{log.fingerprint} {estimator} {sorted(options.items())}"
+        self.fingerprint = hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
     def __repr__(self) -> str:
         return f"ClusterGains({self.name} of {self.log!r})"
 
-    @property
-    def fingerprint(self) -> str:
-        text = f"{self.log.fingerprint} {self.estimate.name} {sorted(self.estimate.options.items())}"
-        return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+    @cached_property
+    def user(self) -> Codes:
+        return np.unique(np.concatenate(self.log.each_piece(_users_with_gains, self.how)))
 
-    def some_users(self, count: int, seed: int) -> ClusterGains:
-        """Gains of ``count`` random users of those that have any."""
-        users = np.flatnonzero(self.users_with_gains())
-        if len(users) <= count:
-            return self
-        sample = copy.copy(self)
-        sample.chosen = choose_users(users.astype(np.int32), count, seed)
-        return sample
-
-    def users_with_gains(self) -> Mask:
-        log, has = self.log, np.zeros(self.log.n_users, np.bool_)
-        tasks = [(piece, log.shared, log.treated_share, self.estimate) for piece in log.pieces]
-        for users in log.cluster.pool.map(_users_with_gains, tasks):
-            has[users] = True
-        return has
-
-    def measurement(self, metrics: Any, unlisted: Any) -> ClusterMeasurement:
+    def measurement(self, metrics: Any, unlisted: Any, users: Codes | None) -> ClusterMeasurement:
         whole = Measurement.prepare(self.empty, metrics, unlisted=unlisted)
-        return ClusterMeasurement(whole.gains, whole.metrics, whole.unlisted, self.chosen, source=self)
+        return ClusterMeasurement(whole.gains, whole.metrics, whole.unlisted, users, source=self)
 
 
-def _users_with_gains(piece: Piece, catalog: Catalog, share: float, estimate: Estimate) -> Codes:
-    gains = estimate.of(read_part(piece, catalog, share))
-    return np.unique(gains.user[gains.value != 0])
-
-
-def _empty(log: ClusterRows, estimate: Estimate) -> Gains:
-    """The gains of a log without rows, but with this catalog."""
-    nothing = np.empty(0, np.int32)
-    propensity = np.empty(0) if log.summary.has_propensity else None
-    rows = Log(log.catalog, nothing, nothing, nothing, np.empty(0, np.int8), np.empty(0, np.int8), propensity)
-    gains = estimate.of(replace(rows, timed=log.summary.timed))
-    gains.__dict__["log_fingerprint"] = log.fingerprint
+def _gains(log: Log, how: How) -> Gains:
+    name, options = how
+    gains: Gains = getattr(estimators, name)(log, **options)
     return gains
+
+
+def _users_with_gains(piece: Piece, whole: Whole, how: How) -> Codes:
+    return np.unique(_gains(read_part(piece, whole), how).user)
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,13 +83,10 @@ class ClusterMeasurement(Measurement):
 
     def sums(self, ranking: Ranking, workers: int) -> GainSums:
         log, ranker = self.source.log, _remote(ranking)
-        needed = self.source.users_with_gains()
-        if self.users is not None:
-            needed = np.zeros(log.n_users, np.bool_)
-            needed[self.users] = True
+        needed = np.zeros(log.n_users, np.bool_)
+        needed[self.source.user if self.users is None else self.users] = True
         groups = self._groups(ranking, needed)
-        task = (log.cluster.pool.put(ranker), self.source.estimate, self.metrics, self.unlisted)
-        results = by_group(log, groups, _sums, [task] * len(groups))
+        results = log.each_group(groups, _sums, log.pool.put(ranker), self.source.how, self.metrics, self.unlisted)
         per_user = np.zeros((len(self.metrics), log.n_users))
         per_time = np.zeros((len(self.metrics), log.n_times))
         for users, (by_user, by_time) in zip(groups, results, strict=True):
@@ -143,7 +118,89 @@ def _remote(ranking: Ranking) -> Ranker:
     return ranker
 
 
-def _sums(log: Log, ranker: Ranker, estimate: Estimate, metrics: list[Metric], unlisted: str | None) -> GainSums:
-    gains = estimate.of(log)
+def _sums(log: Log, ranker: Ranker, how: How, metrics: list[Metric], unlisted: str | None) -> GainSums:
+    gains = _gains(log, how)
     measurement = Measurement.prepare(gains, metrics, unlisted=unlisted)
     return measurement.sums(Ranking(ranker, gains.users, gains.items), 1)
+
+
+@dataclass(frozen=True, eq=False)
+class TalliedValue:
+    """``EstimatedValue`` of a ``ClusterLog``: one metric of one ranking, tallied by the workers."""
+
+    log: ClusterRows
+    ranker: Ranker
+    metric: Metric
+    estimator: Estimator
+    evidence: Evidence
+
+    @classmethod
+    def of(cls, log: ClusterRows, ranker: Ranker, metrics: list[Metric], estimator: Estimator) -> list[TalliedValue]:
+        tallies = _each(log, _tallies, (ranker,), metrics, estimator)
+        everything = Eligibility.everything(log.catalog)
+        (listed, largest), visits, values = list_weights(everything, metrics), Visits.of(everything), []
+        for m, metric in enumerate(metrics):
+            bounded = not (metric.unscaled(log.n_items) < 0).any()
+            lists = Lists(
+                listed.sums(m), (np.zeros(1), np.zeros(1)), float(largest[m]), bounded, visits,
+                float(log.summary.positives),
+            )  # fmt: skip
+            evidence = Evidence(Tally.added([parts[m] for parts in tallies]), lists, estimator.normalized)
+            values.append(cls(log, ranker, metric, estimator, evidence))
+        return values
+
+    @property
+    def spread(self) -> Estimate:
+        return self.evidence.own
+
+    @property
+    def overlap_share(self) -> float:
+        return self.evidence.overlap_share
+
+    def minus(self, other: TalliedValue) -> Estimate:
+        """The paired difference, by another pass over both rankings."""
+        rankers, constants = (self.ranker, other.ranker), (self.evidence.constant, other.evidence.constant)
+        parts = _each(self.log, _difference, rankers, [self.metric], self.estimator, constants)
+        return self.spread.minus(other.spread, EventSums.added(parts))
+
+    def of_users(self, users: Any) -> Never:
+        raise InputError("on a cluster an estimate is that of all users; split them on one machine (Log.read).")
+
+    @property
+    def smallest_propensity(self) -> Never:
+        raise InputError("on a cluster estimators cannot be shown side by side; evaluate on one machine (Log.read).")
+
+
+def _each(
+    log: ClusterRows, function: Callable[..., T], rankers: tuple[Ranker, ...], metrics: list[Metric],
+    estimator: Estimator, *more: Any,
+) -> list[T]:  # fmt: skip
+    """What a function returns for each group of users, which is cut by the size of the log alone."""
+    count = min(max(MIN_GROUPS, -(-len(log) // ROWS_PER_GROUP)), max(1, log.n_users))
+    groups: list[Codes] = list(np.array_split(np.arange(log.n_users, dtype=np.int32), count))
+    n = max(log.n_users * log.n_times, 1)
+    return log.each_group(groups, function, log.pool.put(rankers), metrics, estimator, n, *more)
+
+
+def _tallies(log: Log, rankers: tuple[Ranker], metrics: list[Metric], estimator: Estimator, n: int) -> list[Tally]:
+    """A tally of each metric; ``n`` is the number of users and times of the whole log."""
+    return [Tally.of(log, *weighed, estimator, n, with_pairs=True) for weighed in _weighed(log, rankers[0], metrics)]
+
+
+def _difference(
+    log: Log, rankers: tuple[Ranker, Ranker], metrics: list[Metric], estimator: Estimator, n: int,
+    constants: tuple[float, float],
+) -> EventSums:  # fmt: skip
+    """The sums over the events of the paired difference of two rankings, by the first metric."""
+    first, second = (
+        events_of(log, *_weighed(log, ranker, metrics)[0], estimator, n, constant)
+        for ranker, constant in zip(rankers, constants, strict=True)
+    )
+    return EventSums.of(first.minus(second))
+
+
+def _weighed(log: Log, ranker: Ranker, metrics: list[Metric]) -> list[tuple[Longs, Floats]]:
+    """The rows that each metric weighs, and their weights."""
+    rows, cells = logged_cells(log)
+    weights, _ = CellWeights(log.eligibility, cells, metrics).weigh(Ranking(ranker, log.users, log.items), 1)
+    return [(rows[weight != 0], weight[weight != 0]) for weight in weights]

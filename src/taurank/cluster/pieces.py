@@ -17,9 +17,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet
 
+from taurank._types import Codes, Mask
 from taurank.data.cell_table import ELIGIBILITY_KEY, fingerprint
 from taurank.data.files import find_files, kind_of
-from taurank.data.ids import Catalog, Codes, Ids
+from taurank.data.ids import Catalog, Ids
 from taurank.data.log import RULES, Log
 from taurank.data.reader import OUTCOME_VALUE, IdColumn, WrongRows, read_cells
 from taurank.data.tables import BATCH_ROWS, Source, open_table
@@ -30,54 +31,44 @@ from taurank.learners.holdout import some_pairs
 ROWS_PER_PIECE = 1 << 21
 
 
+class Piece(NamedTuple):
+    """Some row groups, in order."""
+
+    groups: tuple[tuple[str, int], ...]  # file, number of the row group
+    columns: tuple[str, ...]
+
+
 class Part(NamedTuple):
     """A part of a log: the rows that a fit holds out to see when it overfits, or the others."""
 
     held_out: bool
     times: tuple[int, ...]  # held out; positions in the catalog of the whole log. Empty: pairs are held out
 
-    def rows(self, user: Codes, item: Codes, time: Codes, n_items: int) -> npt.NDArray[np.bool_]:
+    def rows(self, log: Log) -> Mask:
         if self.times and not self.held_out:
-            return time >= 0  # the catalog of the rest does not have the others
-        held = np.isin(time, self.times) if self.times else some_pairs(user, item, n_items)
+            return log.time >= 0  # the catalog of the rest does not have the others
+        held = np.isin(log.time, self.times) if self.times else some_pairs(log.user, log.item, log.n_items)
         return held if self.held_out else ~held
 
 
-class Piece(NamedTuple):
-    """Some row groups, in order."""
+class Whole(NamedTuple):
+    """What a piece does not know of its log, and which of the rows belong to it (None: all)."""
 
-    number: int
-    groups: tuple[tuple[str, int], ...]  # file, number of the row group
-    columns: tuple[str, ...]
-    part: Part | None = None  # None: all rows
+    catalog: Catalog
+    timed: bool
+    treated_share: float
+    part: Part | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class PartOfLog(Log):
-    """Some rows of a log that is elsewhere, with its catalog."""
+    """Some rows of a log that is elsewhere, with its catalog; ``treated_share`` is that of the whole log."""
 
     share: float = 0.0
 
     @property
     def treated_share(self) -> float:
-        """That of the whole log."""
         return self.share
-
-
-class Summary(NamedTuple):
-    """What the catalog and the learners need to know of some rows."""
-
-    users: pa.Array
-    items: pa.Array
-    times: pa.Array
-    bought: npt.NDArray[np.int64]  # positives of each item
-    rows: int
-    treated: int
-    positives: int
-    timed: bool
-    has_propensity: bool
-    lacks_overlap: bool
-    digest: str
 
 
 def find_pieces(path: str | os.PathLike[str]) -> tuple[list[Piece], Source]:
@@ -98,10 +89,10 @@ def find_pieces(path: str | os.PathLike[str]) -> tuple[list[Piece], Source]:
             groups.append((str(file.resolve()), group))
             rows += metadata.row_group(group).num_rows
             if rows >= ROWS_PER_PIECE:
-                pieces.append(Piece(len(pieces), tuple(groups), source.columns))
+                pieces.append(Piece(tuple(groups), source.columns))
                 groups, rows = [], 0
     if rows:
-        pieces.append(Piece(len(pieces), tuple(groups), source.columns))
+        pieces.append(Piece(tuple(groups), source.columns))
     if not pieces:
         raise InputError(f"{source.name} has no rows.")
     return pieces, source
@@ -138,35 +129,55 @@ def read_piece(piece: Piece) -> Log:
     )  # fmt: skip
 
 
-def read_part(piece: Piece, catalog: Catalog, treated_share: float) -> Log:
-    """The rows of a piece, with the catalog of the whole log."""
+def read_part(piece: Piece, whole: Whole) -> Log:
+    """The rows of a piece that belong to a log, with its catalog."""
     log = read_piece(piece)
-    at = [
-        positions(whole, own.values)
-        for whole, own in zip(
-            (catalog.users, catalog.items, catalog.times), (log.users, log.items, log.times), strict=True
-        )
-    ]
+    at = [_positions(known, own.values) for known, own in zip(whole.catalog.lists, log.catalog.lists, strict=True)]
     if not log.timed:
         at[2] = np.zeros(1, np.int32)
-    part = PartOfLog(
-        catalog, at[0][log.user], at[1][log.item], at[2][log.time], log.treated, log.outcome, log.propensity,
-        log.timed, share=treated_share,
+    rows = PartOfLog(
+        whole.catalog, at[0][log.user], at[1][log.item], at[2][log.time], log.treated, log.outcome, log.propensity,
+        log.timed, share=whole.treated_share,
     )  # fmt: skip
-    if piece.part is None:
-        return part
-    return part.take(piece.part.rows(part.user, part.item, part.time, part.n_items))
+    return rows if whole.part is None else rows.take(whole.part.rows(rows))
 
 
-def count_rows(piece: Piece, catalog: Catalog) -> npt.NDArray[np.int64]:
+def _positions(ids: Ids, values: pa.Array) -> Codes:
+    """``ids.encode``; a sorted list of integers is searched, which needs no memory."""
+    whole = ids.values
+    if pa.types.is_integer(whole.type) and values.type == whole.type and len(whole):
+        numbers, wanted = np.asarray(whole), np.asarray(values)
+        if bool((numbers[1:] > numbers[:-1]).all()):
+            at = np.minimum(np.searchsorted(numbers, wanted), len(numbers) - 1)
+            return np.where(numbers[at] == wanted, at, -1).astype(np.int32)
+    return ids.encode(values)
+
+
+def count_rows(piece: Piece, whole: Whole) -> npt.NDArray[np.int64]:
     """Pairs that may be held out (no, yes) × times × (rows, treated, positives, rows without a propensity)."""
-    log = read_part(piece, catalog, 0.0)
+    log = read_part(piece, whole)
     held = some_pairs(log.user, log.item, log.n_items)
     at = held * np.int64(log.n_times) + log.time
     lacking = np.ones(len(log), bool) if log.propensity is None else ~np.isfinite(log.propensity)
     marks = (np.ones(len(log), bool), log.treated == 1, log.outcome == 1, lacking)
     counts = [np.bincount(at[mark], minlength=2 * log.n_times) for mark in marks]
     return np.stack(counts, axis=-1).reshape(2, log.n_times, 4)
+
+
+class Summary(NamedTuple):
+    """What the catalog and the learners need to know of some rows."""
+
+    users: pa.Array
+    items: pa.Array
+    times: pa.Array
+    bought: npt.NDArray[np.int64]  # positives of each item
+    rows: int
+    treated: int
+    positives: int
+    timed: bool
+    has_propensity: bool
+    lacks_overlap: bool
+    digest: str
 
 
 def summarize(piece: Piece) -> Summary:
@@ -202,14 +213,3 @@ def _union(column: str, parts: list[pa.Array]) -> pa.Array:
     for part in parts:
         reader.add(part)
     return reader.finish()[0]
-
-
-def positions(ids: Ids, values: pa.Array) -> Codes:
-    """``ids.encode``; a sorted list of integers is searched, which needs no memory."""
-    whole = ids.values
-    if pa.types.is_integer(whole.type) and values.type == whole.type and len(whole):
-        numbers, wanted = np.asarray(whole), np.asarray(values)
-        if bool((numbers[1:] > numbers[:-1]).all()):
-            at = np.minimum(np.searchsorted(numbers, wanted), len(numbers) - 1)
-            return np.where(numbers[at] == wanted, at, -1).astype(np.int32)
-    return ids.encode(values)

@@ -1,27 +1,35 @@
-"""The worker processes: one Ray actor each, replaced when it is lost.
+"""The worker processes: Ray actors that run the functions they are sent.
 
-A worker runs the functions it is sent, and holds one object between calls, its part of a fit. All work runs in these
-actors, none in Ray tasks: a cluster that is full of workers would have no room for tasks.
+A worker also holds one object between calls, its part of a fit. All work runs in these actors, none in Ray tasks: a
+cluster that is full of workers would have no room for tasks. Ray starts a lost worker again and repeats what it was
+doing; what it held is gone, though, and the next use of it raises ``Lost``.
 """
 
 from __future__ import annotations
 
 import os
-from collections import deque
-from collections.abc import Callable, Sequence
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
-from taurank.errors import InputError, first_line, missing_extra
+from taurank.errors import InputError, missing_extra
 
-ANSWER_SECONDS = 10.0  # for a lost worker to be noticed; one that is busy takes longer to answer, and is kept
-MAX_LOSSES = 5  # in a row, without an epoch, a piece or a group finished in between
+MAX_LOSSES = 10  # of one worker, while the connection is open
 _MEMORY_WORDS = (
     "running low on memory"  # Ray's monitor; the kernel's is one of the causes that Ray lists for any loss
 )
 
 
-class Lost(Exception):
-    """A worker, or what it had computed, is gone."""
+class Lost(InputError):
+    """A worker, or what it held, is gone."""
+
+    def __init__(self, sentence: str = "") -> None:
+        super().__init__(
+            f"a worker was lost more than {MAX_LOSSES} times, perhaps for lack of memory; use machines with more "
+            "memory, or more of them."
+        )
 
 
 def require_ray() -> Any:
@@ -36,139 +44,114 @@ def require_ray() -> Any:
 class Worker:
     """A process with one thread."""
 
-    def __init__(self, number: int) -> None:
-        self.number, self.held = number, None
+    held: Any = None
 
-    def pid(self) -> int:
-        return os.getpid()
-
-    def run(self, held: bool, parts: int | None, function: Callable[..., Any], *arguments: Any) -> Any:
-        value = function(self.held, *arguments) if held else function(*arguments)
-        return value if parts is None else value[0] if parts == 1 else tuple(value)
+    def run(self, parts: int | None, function: Callable[..., Any], *arguments: Any) -> Any:
+        return _parts(function(*arguments), parts)
 
     def hold(self, kind: Callable[..., Any], *arguments: Any) -> None:
         self.held = None  # released before the next one is made
         self.held = kind(*arguments)
 
+    def use(self, parts: int | None, method: Callable[..., Any], *arguments: Any) -> Any:
+        if self.held is None:
+            raise Lost
+        return _parts(method(self.held, *arguments), parts)
+
+
+def _parts(value: Any, parts: int | None) -> Any:
+    """What Ray stores as so many objects."""
+    return value if parts is None else value[0] if parts == 1 else tuple(value)
+
 
 class WorkerPool:
-    """``workers`` actors, numbered from 0."""
+    """``workers`` actors, numbered from 0, and ``storage``, a folder that all their machines reach."""
 
-    def __init__(self, workers: int) -> None:
-        self.ray = require_ray()
-        self._kind = self.ray.remote(Worker).options(num_cpus=1, max_restarts=0, scheduling_strategy="SPREAD")
-        self._actors: list[Any] = [None] * workers
-        self.generation = [0] * workers  # how often each was replaced
-        self.losses = 0
+    def __init__(self, workers: int, storage: Path) -> None:
+        self.ray, self.storage = require_ray(), storage
+        kind = self.ray.remote(Worker).options(
+            num_cpus=1, max_restarts=MAX_LOSSES, max_task_retries=-1, scheduling_strategy="SPREAD"
+        )
+        self.actors = [kind.remote() for _ in range(workers)]
 
     def __len__(self) -> int:
-        return len(self._actors)
+        return len(self.actors)
 
-    def actor(self, worker: int) -> Any:
-        """The actor of this number, started if it is not there."""
-        if self._actors[worker] is None:
-            self._actors[worker] = self._kind.remote(worker)
-        return self._actors[worker]
-
-    def call(self, worker: int, function: Callable[..., Any], *arguments: Any, held: bool = False) -> Any:
-        """Run a function on a worker, ``held``: as a method of the object it holds; a reference to the result."""
-        return self.actor(worker).run.remote(held, None, function, *arguments)
-
-    def split(
-        self, worker: int, parts: int, function: Callable[..., Any], *arguments: Any, held: bool = False
-    ) -> list[Any]:
-        """As ``call`` for a function that returns ``parts`` things: a reference to each of them."""
-        references = self.actor(worker).run.options(num_returns=parts).remote(held, parts, function, *arguments)
-        return [references] if parts == 1 else references
+    def run(self, worker: int, function: Callable[..., Any], *arguments: Any, parts: int | None = None) -> Any:
+        """Run a function on a worker: a reference to its result, or a list of them to the ``parts`` of it."""
+        return _references(self.actors[worker].run, parts, (function, *arguments))
 
     def hold(self, worker: int, kind: Callable[..., Any], *arguments: Any) -> None:
         """Let a worker make an object and hold it, instead of the one it held."""
-        self.actor(worker).hold.remote(kind, *arguments)
+        self.actors[worker].hold.options(max_task_retries=0).remote(kind, *arguments)
 
-    def each(self, method: Callable[..., Any], *arguments: Any) -> list[Any]:
-        """Call a method of the object that each worker holds; the results."""
-        return list(self.get([self.call(n, method, *arguments, held=True) for n in range(len(self))]))
+    def use(self, worker: int, method: Callable[..., Any], *arguments: Any, parts: int | None = None) -> Any:
+        """As ``run``, for a method of the object that the worker holds."""
+        return _references(self.actors[worker].use, parts, (method, *arguments), max_task_retries=0)
 
-    def get(self, references: Any) -> Any:
-        """The values behind references; a lost worker raises ``Lost``, an error of its own work that error."""
-        errors = self.ray.exceptions
-        losses = (errors.RayActorError, errors.ObjectLostError, errors.WorkerCrashedError)
-        try:
-            return self.ray.get(references)
-        except (errors.RayTaskError, *losses) as error:
-            cause = error.cause if isinstance(error, errors.RayTaskError) else error
-            if isinstance(cause, losses):  # also a task that needed what a lost worker should have made
-                self._refuse_memory(cause)
-                raise Lost(first_line(cause)) from error
-            raise (out_of_memory() if isinstance(cause, MemoryError) else cause) from None
-
-    def repair(self) -> list[int]:
-        """Drop the actors that are lost; their numbers. The next call starts them again."""
-        self.losses += 1
-        if self.losses > MAX_LOSSES:
-            raise InputError(
-                f"workers were lost {self.losses} times in a row, perhaps for lack of memory; use machines with more "
-                "memory, or more of them."
-            )
-        answers = {actor.pid.remote(): n for n, actor in enumerate(self._actors) if actor is not None}
-        ready, _ = self.ray.wait(list(answers), num_returns=len(answers), timeout=ANSWER_SECONDS)
-        lost = sorted(answers[answer] for answer in ready if self._is_lost(answer))
-        for worker in lost:
-            self.ray.kill(self._actors[worker])
-            self._actors[worker] = None
-            self.generation[worker] += 1
-        return lost
+    def use_all(self, method: Callable[..., Any], *arguments: Any) -> list[Any]:
+        """A method of the object that each worker holds; the results."""
+        return list(self.get([self.use(n, method, *arguments) for n in range(len(self))]))
 
     def map(self, function: Callable[..., Any], tasks: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """One result per task, in order; workers take tasks as they finish, and a lost worker's task is repeated."""
-        results: list[Any] = [None] * len(tasks)
-        waiting, running = deque(enumerate(tasks)), dict[Any, tuple[int, int]]()
-        idle = deque(range(len(self)))
-        while waiting or running:
-            while waiting and idle:
-                number, task = waiting.popleft()
-                worker = idle.popleft()
-                running[self.call(worker, function, *task)] = (number, worker)
-            (done,), _ = self.ray.wait(list(running), num_returns=1)
-            number, worker = running.pop(done)
-            idle.append(worker)
-            try:
-                results[number] = self.get(done)
-                self.losses = 0
-            except Lost:
-                self.repair()
-                waiting.appendleft((number, tasks[number]))
-        return results
+        """One result per task, in order; workers take tasks as they finish."""
+        from ray.util import ActorPool
+
+        numbered = [(number, function, *task) for number, task in enumerate(tasks)]
+        with self._errors():
+            results = dict(
+                ActorPool(self.actors).map_unordered(
+                    lambda actor, task: actor.run.remote(None, _numbered, *task), numbered
+                )
+            )
+        return [results[number] for number in range(len(tasks))]
 
     def put(self, value: Any) -> Any:
         """Store a value once for all workers."""
         return self.ray.put(value)
 
-    def close(self) -> None:
-        """End the workers."""
-        for worker, actor in enumerate(self._actors):
-            if actor is not None:
-                self.ray.kill(actor)
-                self._actors[worker] = None
+    def get(self, references: Any) -> Any:
+        """The values behind references; an error of a worker's own work is raised here."""
+        with self._errors():
+            return self.ray.get(references)
+
+    def new_folder(self) -> Path:
+        """An empty folder in the storage, for as long as the connection is open."""
+        return Path(tempfile.mkdtemp(dir=self.storage))
 
     def pids(self) -> list[int]:
-        """The process of every worker."""
-        return [int(pid) for pid in self.get([self.actor(n).pid.remote() for n in range(len(self))])]
+        """The process of every worker, once all are there."""
+        return [int(pid) for pid in self.get([self.run(n, os.getpid) for n in range(len(self))])]
 
-    def _is_lost(self, answer: Any) -> bool:
+    def close(self) -> None:
+        """End the workers."""
+        for actor in self.actors:
+            self.ray.kill(actor)
+        self.actors = []
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        """Raise the error of a function as it was; a lost worker as ``Lost``, or as the lack of memory behind it."""
+        errors = self.ray.exceptions
+        losses = (errors.RayActorError, errors.ObjectLostError, errors.WorkerCrashedError)
         try:
-            self.ray.get(answer)
-        except self.ray.exceptions.RayError:
-            return True
-        return False
+            yield
+        except (errors.RayTaskError, errors.OutOfMemoryError, *losses) as error:
+            cause = error.cause if isinstance(error, errors.RayTaskError) else error
+            if isinstance(cause, (MemoryError, errors.OutOfMemoryError)) or _MEMORY_WORDS in str(cause):
+                raise InputError(
+                    "a worker ran out of memory; use more workers on more machines (each holds its share of the "
+                    "positives and of the user factors), or fewer factors."
+                ) from error
+            if isinstance(cause, losses):  # also of a task that needed what a lost worker should have made
+                raise Lost from error
+            raise cause from None
 
-    def _refuse_memory(self, error: BaseException) -> None:
-        if isinstance(error, self.ray.exceptions.OutOfMemoryError) or _MEMORY_WORDS in str(error):
-            raise out_of_memory() from error
+
+def _references(method: Any, parts: int | None, arguments: tuple[Any, ...], **options: Any) -> Any:
+    references = method.options(num_returns=parts or 1, **options).remote(parts, *arguments)
+    return [references] if parts == 1 else references
 
 
-def out_of_memory() -> InputError:
-    return InputError(
-        "a worker ran out of memory; use more workers on more machines (each holds its share of the positives and "
-        "of the user factors), or fewer factors."
-    )
+def _numbered(number: int, function: Callable[..., Any], *arguments: Any) -> tuple[int, Any]:
+    return number, function(*arguments)

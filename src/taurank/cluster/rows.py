@@ -1,55 +1,93 @@
-"""Rows that stay in Parquet files: what fits and evaluations on a cluster read."""
+"""Rows that stay in Parquet files; they go to the workers that need them, piece by piece or regrouped by users."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeVar
 
-from taurank._types import Longs
-from taurank.cluster.connection import Cluster
-from taurank.cluster.pieces import Part, Piece, Summary
+import numpy as np
+
+from taurank._types import Bits, Codes, Floats, Longs
+from taurank.cluster.pieces import PartOfLog, Piece, Summary, Whole, read_part
+from taurank.cluster.pool import WorkerPool
 from taurank.data import storage
-from taurank.data.ids import Catalog, WithCatalog, ids_to_arrays
+from taurank.data.ids import Catalog, Ids, WithCatalog, ids_to_arrays
+
+GROUPS_AT_ONCE = 64
+T = TypeVar("T")
 
 
 class ClusterRows(WithCatalog):
-    """Pieces of Parquet files with the catalog, and what was counted when the workers read them."""
+    """Pieces of a log, and what was counted when the workers read them."""
 
     def __init__(
-        self, cluster: Cluster, pieces: Sequence[Piece], catalog: Catalog, summary: Summary, popularity: Longs
+        self, pool: WorkerPool, pieces: Sequence[Piece], whole: Whole, summary: Summary, popularity: Longs
     ) -> None:
-        self.cluster, self.pieces, self.catalog, self.summary = cluster, list(pieces), catalog, summary
-        self.popularity = popularity
-        types, arrays = ids_to_arrays(*catalog.lists)
+        self.pool, self.pieces, self.catalog, self.whole = pool, list(pieces), whole.catalog, whole
+        self.summary, self.popularity = summary, popularity
+        self.shared = pool.put(whole)
+        types, arrays = ids_to_arrays(*whole.catalog.lists)
         ids = storage.checksum("catalog", str(types), arrays)
         self.fingerprint = hashlib.blake2b(f"{summary.digest} {ids}".encode(), digest_size=16).hexdigest()
-        self._shared: Any = None
 
     def __len__(self) -> int:
         return self.summary.rows
 
-    @property
-    def treated_share(self) -> float:
-        """The share of all cells that was treated."""
-        return self.summary.treated / self.catalog.n_cells
+    def each_piece(self, function: Callable[..., T], *arguments: Any) -> list[T]:
+        """``function(piece, whole, *arguments)`` for every piece, in order."""
+        return self.pool.map(function, [(piece, self.shared, *arguments) for piece in self.pieces])
 
-    @property
-    def shared(self) -> Any:
-        """The catalog in the object store, put there once."""
-        if self._shared is None:
-            self._shared = self.cluster.pool.put(self.catalog)
-        return self._shared
+    def each_group(self, groups: Sequence[Codes], function: Callable[..., T], *arguments: Any) -> list[T]:
+        """``function(log of the group, *arguments)`` for every group of users, in order.
 
-    def repair(self) -> None:
-        """Replace lost workers; a node that was lost may have held the catalog."""
-        self.cluster.pool.repair()
-        self._shared = None
+        A group has positions in the catalog, in order; its log has the catalog of its users and everything else.
+        """
+        pool, results = self.pool, list[T]()
+        for first in range(0, len(groups), GROUPS_AT_ONCE):
+            some = groups[first : first + GROUPS_AT_ONCE]
+            group_of = np.full(self.n_users, -1, np.int32)
+            for number, users in enumerate(some):
+                group_of[users] = number
+            shared = pool.put(group_of)
+            rows = [
+                pool.run(n % len(pool), _rows_by_group, piece, self.shared, shared, len(some), parts=len(some))
+                for n, piece in enumerate(self.pieces)
+            ]
+            tasks = [
+                (function, users, self.shared, len(rows), *(parts[n] for parts in rows), *arguments)
+                for n, users in enumerate(some)
+            ]
+            results += pool.map(_run, tasks)
+        return results
 
-    def part(self, part: Part, counts: Longs, catalog: Catalog) -> ClusterRows:
-        """Some rows, of which there are ``counts``: rows, treated, positives."""
-        rows, treated, positives = (int(count) for count in counts[:3])
-        digest = f"{self.summary.digest} {part}"
-        summary = self.summary._replace(rows=rows, treated=treated, positives=positives, digest=digest)
-        pieces = [piece._replace(part=part) for piece in self.pieces]
-        return ClusterRows(self.cluster, pieces, catalog, summary, self.popularity)
+
+class Rows(NamedTuple):
+    """Rows of a piece, without its catalog."""
+
+    user: Codes
+    item: Codes
+    time: Codes
+    treated: Bits
+    outcome: Bits
+    propensity: Floats | None
+
+
+def _rows_by_group(piece: Piece, whole: Whole, group_of: Codes, groups: int) -> list[Rows]:
+    """The rows of a piece that belong to each group, in order."""
+    part = read_part(piece, whole)
+    home = group_of[part.user]
+    chosen = (part.take(np.flatnonzero(home == group)) for group in range(groups))
+    return [Rows(one.user, one.item, one.time, one.treated, one.outcome, one.propensity) for one in chosen]
+
+
+def _run(function: Callable[..., T], users: Codes, whole: Whole, pieces: int, *more: Any) -> T:
+    """On a worker: put the log of a group together, and call the function."""
+    rows, arguments = more[:pieces], more[pieces:]
+    columns: Any = {
+        name: None if parts[0] is None else np.concatenate(parts)
+        for name, parts in zip(Rows._fields, zip(*rows, strict=True), strict=True)
+    }
+    columns["user"] = np.searchsorted(users, columns["user"]).astype(np.int32)
+    catalog = Catalog(Ids(whole.catalog.users.decode(users), "user_id"), whole.catalog.items, whole.catalog.times)
+    return function(PartOfLog(catalog, **columns, timed=whole.timed, share=whole.treated_share), *arguments)

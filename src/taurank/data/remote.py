@@ -1,4 +1,4 @@
-"""Logs that no single machine holds: what a learner, an estimator and a metric ask of them.
+"""Logs that no single machine holds: what learners, estimators and metrics ask of them.
 
 The room that implements them (``taurank.cluster``) is above the rooms that use them, so these classes are where the
 two meet.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,6 +27,14 @@ class RemoteLog(WithCatalog, ABC):
         """Fit a learner to this log; returns the records of its epochs."""
 
     @abstractmethod
+    def prepare(self, learner: Any) -> Any:
+        """The ``Epoch`` of a learner that trains factors, which stay where the rows are."""
+
+    @abstractmethod
+    def hold_out(self, by_outcome: bool) -> Any:
+        """As ``taurank.learners.holdout.hold_out``."""
+
+    @abstractmethod
     def estimate(self, estimator: str, options: Mapping[str, Any]) -> RemoteGains:
         """The gains that a function of ``taurank.gains`` makes of this log, computed when they are needed."""
 
@@ -35,33 +43,14 @@ class RemoteGains(ABC):
     """Gains of a remote log."""
 
     name: str
+    fingerprint: str  # of the log, the estimator and its options
     log_fingerprint: str
-    chosen: npt.NDArray[np.int32] | None = None  # users to measure, positions in the catalog; None: all
 
     @property
     @abstractmethod
-    def fingerprint(self) -> str:
-        """Identifies the gains: the log, the estimator and its options."""
+    def user(self) -> npt.NDArray[np.int32]:
+        """The users that have gains."""
 
     @abstractmethod
-    def measurement(self, metrics: Any, unlisted: Any) -> Any:
+    def measurement(self, metrics: Any, unlisted: Any, users: Any) -> Any:
         """What rankers are measured by: the ``Measurement`` of ``taurank.evaluate``."""
-
-
-class Engine(Protocol):
-    """Machines that write recommendations together."""
-
-    def write_recommendations(self, request: Any, folder: Any, users: Any) -> int: ...
-
-
-_engines: list[Engine] = []
-
-
-def engine() -> Engine | None:
-    """The cluster this process is connected to, if it is."""
-    return _engines[-1] if _engines else None
-
-
-def set_engine(new: Engine | None) -> None:
-    """Connected, or no longer."""
-    _engines[:] = [] if new is None else [new]

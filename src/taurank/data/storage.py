@@ -1,8 +1,10 @@
-"""Models, worlds and checkpoints on disk: safetensors files with JSON metadata and a checksum.
+"""Models, worlds and checkpoints on disk: arrays with JSON metadata and checksums, in a file or in a folder.
 
-A file has arrays, and in its header the kind of thing it holds, what the arrays mean (as JSON), and a SHA-256 of all
-of it. A file with a valid checksum is still not trusted: every kind of file declares its arrays (``Array``), so that
-one whose parts do not fit together is refused instead of read out of bounds. Nothing is pickled.
+A file is safetensors; its header has the kind of thing it holds, what the arrays mean (as JSON), and a SHA-256 of all
+of it. Arrays that no single file or memory holds are sharded: a folder has each in several ``.npy`` files, named by
+their SHA-256 and opened memory-mapped, and ``index.safetensors``, which names them and holds everything else. Nothing
+is pickled. Every kind of file declares its arrays (``Array``), so that one whose parts do not fit together is refused
+instead of read out of bounds.
 """
 
 from __future__ import annotations
@@ -10,8 +12,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+import shutil
+import uuid
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -20,45 +25,66 @@ import numpy.typing as npt
 import safetensors.numpy
 from safetensors import SafetensorError, safe_open
 
-from taurank.data.files import atomic_path, reason
+from taurank.data.files import atomic_folder, atomic_path, check_local, is_folder, reason
 from taurank.errors import InputError, first_line
 
 ENTRY = "taurank"  # of the header
+INDEX = "index.safetensors"
 Values = npt.NDArray[Any]
 Arrays = dict[str, Values]
 
 
-def write(path: str | os.PathLike[str], kind: str, metadata: Mapping[str, Any], arrays: Mapping[str, Values]) -> str:
-    """Store ``arrays`` and the JSON-able ``metadata`` as a file of this ``kind``, atomically; return its checksum."""
-    digest, header, plain = _described(kind, metadata, arrays)
+def write(
+    path: str | os.PathLike[str], kind: str, metadata: Mapping[str, Any], arrays: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Store ``arrays`` and the JSON-able ``metadata`` as a file of this ``kind``, or as a folder if some are sharded.
+
+    Returns the arrays, sharded ones where they are now.
+    """
+    if any(isinstance(array, ShardedArray) for array in arrays.values()):
+        return _write_folder(path, kind, metadata, arrays)
+    header, plain = _described(kind, metadata, arrays)
     with atomic_path(path) as temporary:
         try:
             safetensors.numpy.save_file(plain, temporary, header)
         except SafetensorError as error:  # such as a full disk
             raise InputError(f"'{path}' cannot be written: {first_line(error)}.") from error
-    return digest
+    return dict(arrays)
 
 
-def read(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Any], Arrays]:
-    """The metadata and arrays of a file of this ``kind``; anything else is refused with a sentence."""
+def read(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The metadata and arrays of a file or folder of this ``kind``; anything else is refused with a sentence."""
     if not isinstance(path, (str, os.PathLike)):
         raise InputError(f"the path of a file is needed, got {path!r}.")
     name = os.fsdecode(path)
+    check_local(name)
     try:
-        if not Path(name).is_file():
-            raise InputError(f"the file '{name}' does not exist.")
-        with safe_open(name, framework="numpy") as file:
-            header, arrays = file.metadata() or {}, {field: file.get_tensor(field) for field in file.keys()}  # noqa: SIM118
+        file = Path(name).resolve() / INDEX if is_folder(name) else Path(name)
+        if not file.is_file():
+            raise InputError(
+                f"the folder '{name}' has no {INDEX}; it is not a {kind}, or was not written completely."
+                if is_folder(name)
+                else f"the file '{name}' does not exist."
+            )
+        with safe_open(file, framework="numpy") as opened:
+            header = opened.metadata() or {}
+            arrays: dict[str, Any] = {field: opened.get_tensor(field) for field in opened.keys()}  # noqa: SIM118
     except (OSError, MemoryError) as error:
         raise InputError(f"'{name}' cannot be read: {reason(error)}.") from error
     except (SafetensorError, TypeError, KeyError, AttributeError) as error:
         raise InputError(f"'{name}' is not a complete taurank file ({first_line(error)}); save it again.") from error
-    return _checked(f"'{name}'", kind, header, arrays), arrays
+    metadata = _checked(f"'{name}'", kind, header, arrays)
+    for field, files in metadata.pop("shards", {}).items():
+        arrays[field] = ShardedArray([file.parent / shard for shard in files])
+        for shard in arrays[field].files:
+            if _digest(shard) != shard.stem.rpartition("-")[2]:
+                raise InputError(f"'{shard}' is corrupt (checksum mismatch); save it again.")
+    return metadata, arrays
 
 
 def to_bytes(kind: str, metadata: Mapping[str, Any], arrays: Mapping[str, Values]) -> bytes:
     """What ``write`` would store, for a place within another file."""
-    _, header, plain = _described(kind, metadata, arrays)
+    header, plain = _described(kind, metadata, arrays)
     return safetensors.numpy.save(plain, header)
 
 
@@ -73,27 +99,24 @@ def from_bytes(name: str, data: bytes, kind: str) -> tuple[dict[str, Any], Array
 
 
 def is_stored(path: str | os.PathLike[str]) -> bool:
-    """Whether a file looks like one that ``write`` stored, complete or not."""
+    """Whether a file or folder looks like one that ``write`` stored, complete or not."""
     try:
-        with open(path, "rb") as stream:
+        with open(Path(path, INDEX) if is_folder(path) else path, "rb") as stream:
             start = stream.read(9)
     except OSError:
         return False
     return start[8:] == b"{" and int.from_bytes(start[:8], "little") < 1 << 30
 
 
-def _described(
-    kind: str, metadata: Mapping[str, Any], arrays: Mapping[str, Values]
-) -> tuple[str, dict[str, str], Arrays]:
-    """The checksum and the header of a file, and its arrays as one block of memory each."""
+def _described(kind: str, metadata: Mapping[str, Any], arrays: Mapping[str, Values]) -> tuple[dict[str, str], Arrays]:
+    """The header of a file, and its arrays as one block of memory each."""
     try:
         text = json.dumps(dict(metadata))
     except (TypeError, ValueError, RecursionError) as error:
         raise InputError(f"the description of this {kind} cannot be stored as JSON: {first_line(error)}.") from error
     plain = {name: np.require(array, requirements="C") for name, array in arrays.items()}
-    digest = checksum(kind, text, plain)
     # one entry: safetensors writes several in any order, and equal models shall be equal files
-    return digest, {ENTRY: json.dumps({"kind": kind, "metadata": text, "sha256": digest})}, plain
+    return {ENTRY: json.dumps({"kind": kind, "metadata": text, "sha256": checksum(kind, text, plain)})}, plain
 
 
 def checksum(kind: str, metadata: str, arrays: Mapping[str, Values]) -> str:
@@ -110,20 +133,94 @@ def _checked(name: str, kind: str, header: Any, arrays: Arrays) -> dict[str, Any
     """The metadata of a file, if it is whole and of this kind."""
     try:
         header = json.loads(header[ENTRY])
-        kind_found, text, digest = (header[key] for key in ("kind", "metadata", "sha256"))
+        found, text, digest = (header[key] for key in ("kind", "metadata", "sha256"))
     except (ValueError, TypeError, KeyError, RecursionError) as error:
         raise InputError(f"{name} is not a taurank file.") from error
-    if checksum(kind_found, text, arrays) != digest:
+    if checksum(found, text, arrays) != digest:
         raise InputError(f"{name} is corrupt (checksum mismatch); save it again.")
-    if kind_found != kind:
-        raise InputError(f"{name} contains a {kind_found}, expected a {kind}.")
-    try:
-        metadata = json.loads(text)
-    except (ValueError, TypeError, RecursionError):
-        metadata = None
-    if not isinstance(metadata, dict):
-        raise InputError(f"{name} is not a valid taurank file: its metadata are inconsistent; save it again.")
+    if found != kind:
+        raise InputError(f"{name} contains a {found}, expected a {kind}.")
+    metadata: dict[str, Any] = json.loads(text)
     return metadata
+
+
+class ShardedArray:
+    """Rows of several memory-mapped files, one after the other; indexed by rows like an array.
+
+    It is sent to other processes as a list of paths, which they open by themselves.
+    """
+
+    def __init__(self, files: Sequence[Path]) -> None:
+        self.files = tuple(files)
+        self.parts = [_map(file) for file in self.files]
+        self.start = np.cumsum([0, *map(len, self.parts)])
+        self.dtype, self.shape = self.parts[0].dtype, (int(self.start[-1]), *self.parts[0].shape[1:])
+        self.ndim, self.size = len(self.shape), int(np.prod(self.shape))
+
+    def __len__(self) -> int:
+        return int(self.start[-1])
+
+    def __getitem__(self, rows: Any) -> Values:
+        rows = np.arange(*rows.indices(len(self))) if isinstance(rows, slice) else np.asarray(rows)
+        result = np.empty((len(rows), *self.shape[1:]), self.dtype)
+        home = np.searchsorted(self.start, rows, "right") - 1
+        for number in np.unique(home):
+            here = np.flatnonzero(home == number)
+            result[here] = self.parts[number][rows[here] - self.start[number]]
+        return result
+
+    def min(self) -> Any:
+        return min((part.min() for part in self.parts if part.size), default=0)
+
+    def max(self) -> Any:
+        return max((part.max() for part in self.parts if part.size), default=0)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Values:
+        return np.concatenate(self.parts, dtype=dtype)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ShardedArray, (self.files,)
+
+
+def write_shard(folder: Path, name: str, array: Values) -> Path:
+    """Write one file of a ``ShardedArray``."""
+    temporary = folder / f".taurank-{uuid.uuid4().hex}.tmp"
+    with open(temporary, "wb") as stream:
+        np.save(stream, array, allow_pickle=False)
+    return temporary.rename(folder / f"{name}-{_digest(temporary)}.npy")
+
+
+def _write_folder(
+    path: str | os.PathLike[str], kind: str, metadata: Mapping[str, Any], arrays: Mapping[str, Any]
+) -> dict[str, Any]:
+    if Path(path).suffix:
+        raise InputError(
+            f"'{path}' is the name of a file, but this {kind} is sharded and becomes a folder; "
+            f"name it without an ending, such as '{Path(path).with_suffix('')}'."
+        )
+    sharded = {name: array.files for name, array in arrays.items() if isinstance(array, ShardedArray)}
+    small = {name: array for name, array in arrays.items() if name not in sharded}
+    with atomic_folder(path, INDEX) as folder:
+        for file in {*chain.from_iterable(sharded.values())}:
+            try:
+                os.link(file, folder / file.name)
+            except OSError:  # another file system
+                shutil.copyfile(file, folder / file.name)
+        shards = {name: [file.name for file in files] for name, files in sharded.items()}
+        write(folder / INDEX, kind, {**metadata, "shards": shards}, small)
+    return small | {name: ShardedArray([Path(path).resolve() / file for file in shards[name]]) for name in shards}
+
+
+def _map(file: Path) -> Values:
+    try:
+        return np.asarray(np.load(file, mmap_mode="r", allow_pickle=False))
+    except (OSError, ValueError, EOFError) as error:
+        raise InputError(f"'{file}' cannot be read: {reason(error)}; save the model again.") from error
+
+
+def _digest(file: Path) -> str:
+    with open(file, "rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 @dataclass(frozen=True)

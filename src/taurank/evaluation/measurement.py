@@ -60,7 +60,7 @@ class Measurement:
         if isinstance(gains, RemoteLog):
             raise InputError("on a cluster, name the estimator: taurank.gains.capped_ips(log, cap), or another one.")
         if isinstance(gains, RemoteGains):  # measured where they are
-            remote: Measurement = gains.measurement(metrics, unlisted)
+            remote: Measurement = gains.measurement(metrics, unlisted, users)
             return remote
         made = recommended(gains) if isinstance(gains, Log) else gains
         check_instance("gains", made, Gains, "taurank.gains, such as gains.ips(log), or take a sample's truth")

@@ -13,7 +13,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -22,14 +21,12 @@ from taurank._checks import check_instance
 from taurank._choices import UnknownItems, UnknownUsers
 from taurank._threads import one_blas_thread
 from taurank._types import Codes, Floats32
-from taurank.data import shards, storage
+from taurank.data import storage
 from taurank.data.cell_table import fingerprint
 from taurank.data.features import Features
-from taurank.data.files import known_kind
 from taurank.data.ids import Ids, ids_to_arrays
 from taurank.data.log import Log
-from taurank.data.remote import RemoteLog, engine
-from taurank.data.shards import ShardedArray
+from taurank.data.remote import RemoteLog
 from taurank.data.storage import Array
 from taurank.errors import InputError
 from taurank.learners.options import FitOptions, Record, TrainingOptions, UpdateOptions, history_frame, takes
@@ -333,19 +330,12 @@ class Learner(ABC):
         features: Features | None = None,
         min_effect: float | None = None,
     ) -> int:
-        """``recommend`` straight into a Parquet or CSV file, in bounded memory; returns the number of rows.
-
-        Connected to a cluster, a path without such an ending is a folder, into which all workers write Parquet.
-        """
+        """``recommend`` straight into a Parquet or CSV file, in bounded memory; returns the number of rows."""
         request = Request(
             self._serving(history, features), k, candidates, exclude, unknown_users, unknown_items, threads,
             min_effect,
         )  # fmt: skip
-        wanted = users if history is None or users is not None else history.users.values
-        machines = engine()
-        if machines is not None and known_kind(Path(path)) is None:
-            return machines.write_recommendations(request, path, wanted)
-        return request.write(path, wanted)
+        return request.write(path, users if history is None or users is not None else history.users.values)
 
     def _serving(self, history: Log | None, features: Features | None) -> Fitted:
         """The learner, with the users of this log."""
@@ -362,11 +352,8 @@ class Learner(ABC):
         fit, if there was one, is removed after the model is written.
         """
         metadata, arrays = self.contents()
-        if any(isinstance(array, ShardedArray) for array in arrays.values()):
-            stored = shards.write_folder(path, "model", metadata, arrays)
-            self._set_state({name: stored[name] for name in self._state()[0]}, metadata)
-        else:
-            storage.write(path, "model", metadata, arrays)
+        stored = storage.write(path, "model", metadata, arrays)
+        self._set_state({name: stored[name] for name in self._state()[0]}, metadata)
         if checkpoint := self.__dict__.pop("_checkpoint", None):
             checkpoint.remove()
 

@@ -10,6 +10,7 @@ import math
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -20,7 +21,8 @@ from taurank._threads import worker_count
 from taurank._types import Codes, Floats32
 from taurank.data.ids import Ids
 from taurank.data.log import Log
-from taurank.data.storage import Array
+from taurank.data.remote import RemoteLog
+from taurank.data.storage import Array, ShardedArray
 from taurank.errors import InputError, TooLittleData
 from taurank.learners import holdout
 from taurank.learners.base import Learner
@@ -125,7 +127,7 @@ class FactorLearner(Learner):
         checkpoint, state = None, None
         if options.checkpoint is not None:
             identity = identity_of(self, options, schedule, random_state, log)
-            checkpoint = Checkpoint.of(options.checkpoint, identity)
+            checkpoint = Checkpoint(Path(options.checkpoint).resolve(), identity)
             state = checkpoint.read()
         held_out = state.held_out if state else self._hold_out_run(log, options, schedule, random_state)
         epoch = self._epoch(log, options, known)
@@ -133,8 +135,8 @@ class FactorLearner(Learner):
         if held_out:
             schedule = holdout.refit_schedule(full, held_out, options.best_epoch(held_out), epoch.updates)
         if state is None:
-            state = self._begin(log, random_state, start)
-            state.held_out = held_out
+            state = State(int(generator(random_state).integers(2**63)), start, held_out)
+        state.tables = self._begin(log, epoch, state.seed, state.tables)
         Training(self, epoch, schedule, options).run(state, checkpoint)
         self._set_factors(state.result)
         self.trained_ = np.array([state.best_epoch or state.epoch], np.int64)
@@ -164,18 +166,18 @@ class FactorLearner(Learner):
             checkpoint=None, callback=None,
         )  # fmt: skip
         training = Training(self, epoch, run, watched, checks, f"{type(self).__name__}, held-out part")
-        history: list[Record] = training.run(self._begin(held.rest, random_state)).history
+        seed = int(generator(random_state).integers(2**63))
+        history: list[Record] = training.run(State(seed, self._begin(held.rest, epoch, seed))).history
         return history
 
     def _epoch(self, log: Log, options: TrainingOptions, known: tuple[int, int] = (0, 0)) -> Epoch:
         """An epoch of the method, followed by the pull of the features if there are any."""
-        epoch = self.prepare(log)
+        epoch: Epoch = log.prepare(self) if isinstance(log, RemoteLog) else self.prepare(log)
         return epoch if options.features is None else pulled(epoch, options.features, log, known)
 
-    def _begin(self, log: Log, random_state: Any, start: Factors | None = None) -> State:
-        """The state before the first epoch."""
-        seed = int(generator(random_state).integers(2**63))
-        return State(seed, start or self._initial(log, seed))
+    def _begin(self, log: Log, epoch: Epoch, seed: int, start: Factors | None = None) -> Any:
+        """The factors before the first epoch."""
+        return epoch.begin(seed, start) if epoch.begin else start or self._initial(log, seed)
 
     def _initial(self, log: Log, seed: int) -> Factors:
         """Factors before the first epoch: normal, standard deviation 0.1/√d."""
@@ -196,9 +198,11 @@ class FactorLearner(Learner):
         """The factors of the model as training needs them; a new row begins as the mean of all."""
         return Factors(aligned(self._fitted("user_factors_"), n_users), aligned(self.item_factors_, n_items))
 
-    def _set_factors(self, tables: Factors) -> None:
+    def _set_factors(self, tables: Any) -> None:
         """Take over factors, which training goes on to change."""
-        self.user_factors_ = tables.users[:, : self.factors].copy()
+        self.user_factors_ = (
+            tables.users if isinstance(tables.users, ShardedArray) else tables.users[:, : self.factors].copy()
+        )
         self.item_factors_ = tables.items[:, : self.factors].copy()
 
     # new users

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from taurank._random import mix
 from taurank._types import Codes, Mask
 from taurank.data.ids import Catalog, Ids
 from taurank.data.log import Log
+from taurank.data.remote import RemoteGains, RemoteLog
 from taurank.estimation import gains
 from taurank.estimation.gains import Gains
 from taurank.learners.options import Record
@@ -64,12 +65,15 @@ def affordable_users(updates: int, checks: int, n_items: int) -> int:
 class HeldOut(NamedTuple):
     """A log without some of its rows, and the gains of those rows."""
 
-    rest: Log
-    gains: Gains
+    rest: Any  # a Log, or a RemoteLog
+    gains: Gains | RemoteGains
 
 
-def hold_out(log: Log, by_outcome: bool) -> HeldOut | None:
+def hold_out(log: Log | RemoteLog, by_outcome: bool) -> HeldOut | None:
     """The last times or, with one time, random user-item pairs; None if either part has no positive outcome."""
+    if isinstance(log, RemoteLog):
+        parts = log.hold_out(by_outcome)
+        return parts and HeldOut(*parts)
     positive = log.outcome == 1
     last = last_times(np.unique(log.time[positive]))
     held = np.isin(log.time, last) if len(last) else some_pairs(log.user, log.item, log.n_items)

@@ -99,8 +99,6 @@ class TrainingOptions:
     @cached_property
     def sample(self) -> Codes | None:
         """The users whose mean a check is; None: all."""
-        if isinstance(self.gains, RemoteGains):
-            return self.gains.chosen
         if self.gains is None or self.validation_users is None:
             return None
         users = np.unique(self.gains.user)

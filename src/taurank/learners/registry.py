@@ -8,8 +8,7 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from taurank.data import shards, storage
-from taurank.data.files import check_local, is_folder
+from taurank.data import storage
 from taurank.data.ids import ids_from_arrays
 from taurank.data.storage import Array, check_arrays
 from taurank.errors import InputError, first_line
@@ -76,8 +75,7 @@ def load(path: str | os.PathLike[str], trust: Iterable[str] = ()) -> Learner:
     A class that is not taurank's own must be imported, which runs code: name the modules (or packages) that
     may be imported in ``trust``. A class that this process has already imported needs no trust.
     """
-    check_local(path)
-    metadata, arrays = shards.read_folder(path, "model") if is_folder(path) else storage.read(path, "model")
+    metadata, arrays = storage.read(path, "model")
     return from_contents(os.fspath(path), metadata, arrays, trust)
 
 

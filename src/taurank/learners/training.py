@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-import os
+import shutil
 import time
 from collections.abc import Callable, Container
 from contextlib import suppress
@@ -23,7 +23,7 @@ from taurank._threads import worker_count
 from taurank._types import Floats32
 from taurank.data import storage
 from taurank.data.cell_table import fingerprint
-from taurank.data.files import check_target
+from taurank.data.storage import ShardedArray
 from taurank.errors import DivergedError, InputError
 from taurank.learners.options import Record, TrainingOptions
 from taurank.sgd.scheduler import Factors, Stats, factor_table
@@ -56,11 +56,13 @@ class Epoch:
 
     ``run(factors, seed, number of the epoch, rate, threads)`` changes the factors in place and returns its
     statistics. ``fold`` takes the same arguments and moves user rows alone; without it a learner cannot fold in.
+    ``begin(seed, start)`` makes the factors before the first epoch where they are not in this process's memory.
     """
 
-    run: Callable[[Factors, int, int, float, int], Stats]
+    run: Callable[[Any, int, int, float, int], Stats]
     updates: int
     fold: Callable[[Factors, int, int, float, int], None] | None = None
+    begin: Callable[[int, Factors | None], Any] | None = None
 
 
 @dataclass
@@ -68,7 +70,7 @@ class State:
     """How far training has come: enough to resume from."""
 
     seed: int
-    tables: Factors
+    tables: Any  # Factors, or what ``Epoch.begin`` returned: it has ``users`` and ``items`` as well
     held_out: list[Record] = field(default_factory=list)  # the epochs of the hold-out run before
     epoch: int = 0
     best: float = -math.inf
@@ -78,7 +80,7 @@ class State:
     history: list[Record] = field(default_factory=list)
 
     @property
-    def result(self) -> Factors:
+    def result(self) -> Any:
         """The factors of the best epoch; of the last one without validation."""
         return self.best_tables or self.tables
 
@@ -88,7 +90,7 @@ class State:
 
     def keep_best(self) -> None:
         """Copy the factors that were just measured: they are the best so far."""
-        self.best_tables = Factors(*map(aligned, self.tables))
+        self.best_tables = Factors(copied(self.tables.users), copied(self.tables.items))
 
 
 class Training:
@@ -172,14 +174,10 @@ def _diverged(learner: Any, epoch: int) -> DivergedError:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A file with the state of one training; ``identity`` is a hash of the learner, the options and the data."""
+    """The state of one training on disk; ``identity`` is a hash of the learner, the options and the data."""
 
     path: Path
     identity: str
-
-    @classmethod
-    def of(cls, path: str | os.PathLike[str], identity: str) -> Checkpoint:
-        return cls(check_target(path).resolve(), identity)
 
     def write(self, state: State) -> None:
         arrays = {"users": state.tables.users, "items": state.tables.items}
@@ -188,22 +186,24 @@ class Checkpoint:
         storage.write(self.path, "checkpoint", {"identity": self.identity, **progress_of(state)}, arrays)
 
     def read(self) -> State | None:
-        """The state to resume from; None if there is no file yet."""
+        """The state to resume from; None if there is none yet."""
         if not self.path.exists():
             return None
         progress, arrays = storage.read(self.path, "checkpoint")
         check_identity(self.path, progress, self.identity)
-        arrays = {name: aligned(array) for name, array in arrays.items()}
+        arrays = {
+            name: array if isinstance(array, ShardedArray) else aligned(array) for name, array in arrays.items()
+        }
         tables = Factors(arrays["users"], arrays["items"])
         best = Factors(arrays["best_users"], arrays["best_items"]) if progress["best_epoch"] else None
         state: State = state_of(progress, State, tables=tables, best_tables=best)
         return state
 
     def remove(self) -> None:
-        """Remove the file of a finished fit, unless another fit has replaced it meanwhile."""
+        """Remove that of a finished fit, unless another fit has replaced it meanwhile."""
         with suppress(InputError):  # no longer a checkpoint
             if storage.read(self.path, "checkpoint")[0].get("identity") == self.identity:
-                self.path.unlink(missing_ok=True)
+                shutil.rmtree(self.path) if self.path.is_dir() else self.path.unlink(missing_ok=True)
 
 
 def identity_of(learner: Any, options: TrainingOptions, schedule: Schedule, random_state: Any, log: Any) -> str:
@@ -243,6 +243,11 @@ def state_of(progress: dict[str, Any], kind: Any, **factors: Any) -> Any:
     records = {name: [Record(**record) for record in progress[name]] for name in ("history", "held_out")}
     best = -math.inf if progress["best"] is None else progress["best"]
     return kind(**{name: progress[name] for name in names}, **records, best=best, **factors)
+
+
+def copied(table: Floats32) -> Floats32:
+    """A copy; rows in files stay there, which nobody changes."""
+    return table if isinstance(table, ShardedArray) else table.copy()
 
 
 def aligned(table: Floats32, rows: int | None = None) -> Floats32:
