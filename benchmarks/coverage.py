@@ -127,8 +127,7 @@ def coverage(case: Case, draws: int, seed: int = 0, bootstrap: bool = False) -> 
     for _ in range(draws):
         log = case.draw(rng)
         measurement = Measurement.prepare(log, f"CP@{K}")
-        (value,) = measurement.measure(np.zeros((case.users, K)), 1, Resamples()).values
-        found = value.evidence
+        (found,) = measurement.measure(np.zeros((case.users, K)), 1, Resamples()).values
         intervals = {"doubly robust": found.own, "SNIPS": found.snips, "IPS": found.ips}
         if bootstrap:
             intervals["bootstrap"] = Bootstrap(found.ips.per_user, found.ips.per_time, found.ips.visits, Resamples())

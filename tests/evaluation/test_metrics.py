@@ -102,8 +102,7 @@ def test_two_formulas_of_one_name_are_refused() -> None:
     [
         ({"name": ""}, "needs a name"),
         ({"name": 5}, "needs a name"),
-        ({"weight": 5}, "must be functions"),
-        ({"scale": None}, "must be functions"),
+        ({"weight": 5}, "must be a function"),
         ({"depth": 0}, "depth of 'x' must be an integer ≥ 1"),
         ({"depth": "10"}, "depth of 'x' must be an integer ≥ 1"),
     ],
@@ -131,12 +130,6 @@ def fail(ranks: Any, n_items: int) -> Any:
 def test_odd_weights_never_reach_a_kernel(weight: Any, sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
         evaluate(np.eye(4), dense(np.eye(4)), Metric("x", weight))
-
-
-@pytest.mark.parametrize("scale", [lambda n: np.nan, lambda n: "1", lambda n: None, lambda n: np.inf])
-def test_odd_scales(scale: Any) -> None:
-    with pytest.raises(InputError, match="the scale of 'x' must be a number"):
-        evaluate(np.eye(4), dense(np.eye(4)), Metric("x", lambda ranks, n_items: ranks, scale))
 
 
 def test_a_depth_is_kept() -> None:

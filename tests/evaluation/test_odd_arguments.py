@@ -44,7 +44,7 @@ CALLS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "expected": (bounds.expected, {"world": WORLD, "scores": SCORES, "metric": "CDCG"}),
     "bias": (bounds.bias, BOUND),
     "deviation": (bounds.deviation, {**BOUND, "confidence": 0.9, "times": 2}),
-    "formula": (Metric, {"name": "x", "weight": len, "scale": len, "depth": 3}),
+    "formula": (Metric, {"name": "x", "weight": len, "depth": 3}),
     "interval": (METRIC.interval, {"level": 0.9}),
     "difference": (TABLE.differences["b", "CDCG"].interval, {"level": 0.9}),
 }

@@ -94,9 +94,9 @@ class ClusterMeasurement(Measurement):
             per_time += by_time
         return per_user, per_time
 
-    def estimated(self, ranking: Ranking, workers: int) -> Sequence[Any]:
+    def evidence(self, ranking: Ranking, workers: int) -> Sequence[Evidence]:
         assert self.gains.estimator is not None
-        return TalliedValue.of(self.source.log, _remote(ranking), self.metrics, self.gains.estimator)
+        return ClusterEvidence.of(self.source.log, _remote(ranking), self.metrics, self.gains.estimator)
 
     def _groups(self, ranking: Ranking, needed: Mask) -> list[Codes]:
         """Groups of whole blocks; users that the ranker knows and those that it does not are apart."""
@@ -124,50 +124,42 @@ def _sums(log: Log, ranker: Ranker, how: How, metrics: list[Metric], unlisted: s
     return measurement.sums(Ranking(ranker, gains.users, gains.items), 1)
 
 
-@dataclass(frozen=True, eq=False)
-class TalliedValue:
-    """``EstimatedValue`` of a ``ClusterLog``: one metric of one ranking, tallied by the workers."""
+class ClusterEvidence(Evidence):
+    """Evidence of a ``ClusterLog``: one metric of one ranking, tallied by the workers."""
 
-    log: ClusterRows
-    ranker: Ranker
-    metric: Metric
-    estimator: Estimator
-    evidence: Evidence
+    def __init__(
+        self, tally: Tally, lists: Lists, estimator: Estimator, log: ClusterRows, ranker: Ranker, metric: Metric
+    ) -> None:
+        super().__init__(tally, lists, estimator)
+        self.log, self.ranker, self.metric = log, ranker, metric
 
     @classmethod
-    def of(cls, log: ClusterRows, ranker: Ranker, metrics: list[Metric], estimator: Estimator) -> list[TalliedValue]:
+    def of(
+        cls, log: ClusterRows, ranker: Ranker, metrics: list[Metric], estimator: Estimator
+    ) -> list[ClusterEvidence]:
         tallies = _each(log, _tallies, (ranker,), metrics, estimator)
         everything = Eligibility.everything(log.catalog)
-        (listed, largest), visits, values = list_weights(everything, metrics), Visits.of(everything), []
+        (listed, largest), visits, evidence = list_weights(everything, metrics), Visits.of(everything), []
         for m, metric in enumerate(metrics):
-            bounded = not (metric.unscaled(log.n_items) < 0).any()
+            bounded = not (metric.weights(log.n_items) < 0).any()
             lists = Lists(
                 listed.sums(m), (np.zeros(1), np.zeros(1)), float(largest[m]), bounded, visits,
                 float(log.summary.positives),
             )  # fmt: skip
-            evidence = Evidence(Tally.added([parts[m] for parts in tallies]), lists, estimator.normalized)
-            values.append(cls(log, ranker, metric, estimator, evidence))
-        return values
+            tally = Tally.added([parts[m] for parts in tallies])
+            evidence.append(cls(tally, lists, estimator, log, ranker, metric))
+        return evidence
 
-    @property
-    def spread(self) -> Estimate:
-        return self.evidence.own
-
-    @property
-    def overlap_share(self) -> float:
-        return self.evidence.overlap_share
-
-    def minus(self, other: TalliedValue) -> Estimate:
+    def minus(self, other: ClusterEvidence) -> Estimate:
         """The paired difference, by another pass over both rankings."""
-        rankers, constants = (self.ranker, other.ranker), (self.evidence.constant, other.evidence.constant)
+        rankers, constants = (self.ranker, other.ranker), (self.constant, other.constant)
         parts = _each(self.log, _difference, rankers, [self.metric], self.estimator, constants)
-        return self.spread.minus(other.spread, EventSums.added(parts))
+        return self.own.minus(other.own, EventSums.added(parts))
 
     def of_users(self, users: Any) -> Never:
         raise InputError("on a cluster an estimate is that of all users; split them on one machine (Log.read).")
 
-    @property
-    def smallest_propensity(self) -> Never:
+    def capped(self, caps: Any) -> Never:
         raise InputError("on a cluster estimators cannot be shown side by side; evaluate on one machine (Log.read).")
 
 

@@ -17,7 +17,7 @@ from taurank.data.ids import Ids
 from taurank.data.log import Log
 from taurank.errors import InputError, OverlapWarning, TrainingLogWarning, plural, show
 from taurank.estimation.gains import Gains
-from taurank.evaluation.evidence import IPS, OVERLAP_LIMIT, SNIPS, Verdict, judge, number, slope, span
+from taurank.evaluation.evidence import IPS, OVERLAP_LIMIT, SNIPS, Evidence, Verdict, judge, number, slope, span
 from taurank.evaluation.intervals import Resamples, check_fraction
 from taurank.evaluation.measurement import Measured, Measurement
 from taurank.evaluation.metrics import Metric
@@ -174,38 +174,36 @@ def _table(
     for name, own in measured.items():
         rows = {}
         for metric, value in zip(metrics, own.values, strict=True):
-            figures: tuple[Any, ...] = ()
-            if value.evidence is not None:
-                found = value.evidence
-                estimators = tuple(_estimators(value, level)) if detail else ()
-                figures = judge(found, level, own.trained_here), found.purchases, found.exposure[0], estimators
             wording = Wording.of(metric, gains, unit)
-            rows[metric.name] = MetricResult(metric, value.spread, level, wording, value.overlap_share, *figures)
+            rows[metric.name] = MetricResult(value, level, metric, wording)
+            if isinstance(value, Evidence):
+                estimators = tuple(_estimators(value, level)) if detail else ()
+                verdict = judge(value, level, own.trained_here)
+                figures = value.overlap_share, verdict, value.purchases, value.exposure[0], estimators
+                rows[metric.name] = MetricResult(value.own, level, metric, wording, *figures)
         results[name] = Result(rows, gains.users, gains.times, gains.name, level, *own[1:])
     for name, own in measured.items():
         trained = tuple(each for each in (name, baseline) if measured[each].trained_here)
         for metric, first, second in zip(metrics, own.values, measured[baseline].values, strict=True):
             if name != baseline:
                 pair = results[name][metric.name], results[baseline][metric.name]
-                differences[name, metric.name] = Difference(*pair, first.minus(second), trained)
+                differences[name, metric.name] = Difference(first.minus(second), level, *pair, trained)
     table = Comparison(results, baseline, differences)
-    choice, verdict = _choose(table, metrics[0])
-    return replace(table, choice=choice, verdict=verdict)
+    choice, reason = _choose(table, metrics[0])
+    return replace(table, choice=choice, verdict=reason)
 
 
 def _choose(table: Comparison, metric: Metric) -> tuple[str | None, Verdict | None]:
     """The best of several rankings by one metric, and why to believe it; None if the log cannot tell."""
     baseline, verdicts = table.baseline, {name: result[metric.name].verdict for name, result in table.items()}
-    refused = {name: one for name, one in verdicts.items() if one is not None and not one.believe}
+    refused = {name: verdict for name, verdict in verdicts.items() if verdict is not None and not verdict.believe}
     differences = {name: table.differences[name, metric.name] for name in table if name != baseline}
     believed = {name: pair for name, pair in differences.items() if name not in refused}
     if baseline in refused or (refused and not believed):
         name = baseline if baseline in refused else next(iter(refused))
         return None, replace(refused[name], reason=f"for {name} {refused[name].reason}", caution="")
-    if verdicts[baseline] is None:
-        return None, None
-    if not believed:
-        return baseline, verdicts[baseline]
+    if verdicts[baseline] is None or not believed:
+        return None if verdicts[baseline] is None else baseline, verdicts[baseline]
     sign = 1.0 if metric.larger_is_better else -1.0
     name, best = max(believed.items(), key=lambda one: sign * one[1].difference)
     figure = f"{metric.name} {number(best.difference)}, {span(best.interval())}"
@@ -220,20 +218,19 @@ def _choose(table: Comparison, metric: Metric) -> tuple[str | None, Verdict | No
     return None, Verdict(False, reason, "collect a longer log, or show more at random")
 
 
-def _estimators(value: Any, level: float) -> Iterator[OtherEstimate]:
+def _estimators(evidence: Any, level: float) -> Iterator[OtherEstimate]:
     """The answer first, then the estimators that check it."""
-    evidence, own = value.evidence, value.estimator
-    for estimator, one in ((own, evidence.own), (SNIPS, evidence.snips), (IPS, evidence.ips)):
-        yield OtherEstimate(estimator.name, one.mean, *one.interval(level))
-    capped = {0.0: evidence.own, **{cap: value.capped(cap) for cap in CAPS if cap > value.smallest_propensity}}
-    for cap, one in list(capped.items())[1:]:
-        yield OtherEstimate(f"{own.name}, cap {cap:g}", one.mean, *one.interval(level))
+    own = evidence.estimator.name
+    named = {own: evidence.own, SNIPS.name: evidence.snips, IPS.name: evidence.ips}
+    capped = {0.0: evidence.own, **evidence.capped(CAPS)}
+    named |= {f"{own}, cap {cap:g}": one for cap, one in capped.items() if cap}
+    for name, one in named.items():
+        yield OtherEstimate(name, one.mean, *one.interval(level))
     if evidence.overlap_share > OVERLAP_LIMIT:
         yield OtherEstimate("worst case", np.nan, *evidence.worst_case(level))
     elif len(capped) > 1:
         cap, one = list(capped.items())[slope(list(capped.values()), level)]
-        name = f"SLOPE: cap {cap:g}" if cap else "SLOPE: no cap"
-        yield OtherEstimate(name, one.mean, *one.interval(level))
+        yield OtherEstimate(f"SLOPE: cap {cap:g}" if cap else "SLOPE: no cap", one.mean, *one.interval(level))
 
 
 def segments_of(by: Any, users: Ids) -> dict[str, Mask]:

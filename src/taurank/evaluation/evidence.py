@@ -149,7 +149,7 @@ class Lists:
 
     @property
     def n(self) -> int:
-        return max(self.visits.total, 1)
+        return max(int(self.visits.by_user.sum()), 1)
 
     def estimate(self, sums: Sums, cells: ByUserAndTime) -> Estimate:
         """From what rows add, and all cells."""
@@ -164,11 +164,11 @@ class Lists:
 class Evidence:
     """What a verdict is about: the estimate, other estimators, and how well the log supports them."""
 
-    def __init__(self, tally: Tally, lists: Lists, normalized: bool = False) -> None:
+    def __init__(self, tally: Tally, lists: Lists, estimator: Estimator) -> None:
         """SNIPS divides the treated arm by its own weights, Σ w·Z·Y/P · Σw / Σ(w·Z/P).
 
         That is c = Σ w·Z·Y/P / Σ w·Z/P everywhere, the form of the doubly robust estimate: then the spread between
-        users is that of a ratio. With ``normalized`` it is the estimate asked for.
+        users is that of a ratio.
         """
         ips, figures, nothing = tally.ips, tally.figures, (np.zeros(1), np.zeros(1))
         mean = figures.shown_bought / figures.shown if figures.shown > 0 else 0.0
@@ -178,9 +178,9 @@ class Evidence:
         by_user, by_time = (mean * (all_of - shown) for all_of, shown in zip(lists.weight, tally.shown, strict=True))
         self.ips = lists.estimate(ips, nothing)
         self.snips = lists.estimate(ips._replace(events=events), (by_user, by_time))
-        self.own = self.snips if normalized else lists.estimate(tally.own, lists.variate)
+        self.own = self.snips if estimator.normalized else lists.estimate(tally.own, lists.variate)
         self.inside = self.ips if tally.inside is None else lists.estimate(tally.inside, nothing)
-        self.constant = mean if normalized else 0.0
+        self.estimator, self.constant = estimator, mean if estimator.normalized else 0.0
         self.figures, self.lists, self.shown = figures, lists, tally.shown[0]
 
     @property

@@ -63,10 +63,6 @@ class Visits:
             return cls(np.where(everyone, n_times, 0), np.full(n_times, np.count_nonzero(everyone)))
         return cls(*eligibility.visits(everyone))
 
-    @property
-    def total(self) -> int:
-        return int(self.by_user.sum())
-
 
 def per_visit(sums: Floats, counts: Longs) -> Floats:
     """Means over the visits of users or times, the last axis; nan without one."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -27,7 +27,7 @@ from taurank.evaluation.weights import Cells, CellWeights, ListSums, assortments
 
 
 class Measured(NamedTuple):
-    """One ranker, measured: a value of each metric (``PlainValue``, ``EstimatedValue`` or a cluster's)."""
+    """One ranker, measured: of each metric the evidence of a log, or a ``Bootstrap`` if the gains are no estimate."""
 
     values: Sequence[Any]
     unknown_users: int
@@ -84,7 +84,7 @@ class Measurement:
         estimator = self.gains.estimator
         spreads: Sequence[Mean]
         if self.is_estimate and estimator is not None and estimator.is_dense:
-            spreads = [value.spread for value in self.estimated(ranking, workers)]
+            spreads = [evidence.own for evidence in self.evidence(ranking, workers)]
         else:
             spreads = self._spreads(self.sums(ranking, workers))
         means = [one.mean if self.users is None else float(np.nanmean(one.per_user[self.users])) for one in spreads]
@@ -95,10 +95,10 @@ class Measurement:
         ready, ranking = self._ranking(ranker)
         values: Sequence[Any]
         if self.is_estimate:
-            values = self.estimated(ranking, workers)
+            values = self.evidence(ranking, workers)
         else:
             spreads = self._spreads(self.sums(ranking, workers))
-            values = [PlainValue(Bootstrap(one.per_user, one.per_time, one.visits, resamples)) for one in spreads]
+            values = [Bootstrap(one.per_user, one.per_time, one.visits, resamples) for one in spreads]
         trained = getattr(ready, "log_fingerprint_", None)
         is_trained_here = trained is not None and trained == self.gains.log_fingerprint
         return Measured(values, ranking.unknown_users, ranking.unknown_items, is_trained_here)
@@ -173,14 +173,29 @@ class Measurement:
 
     # estimates
 
-    def estimated(self, ranking: Ranking, workers: int) -> Sequence[Any]:
+    def evidence(self, ranking: Ranking, workers: int) -> Sequence[Evidence]:
+        """By metric."""
         rows, cells, listed, largest = self._logged_cells
+        log, estimator = self.gains.log, self.gains.estimator
+        assert log is not None
+        assert estimator is not None
         weights, variate = cells.weigh(ranking, workers)
-        reached = [np.flatnonzero(weight) for weight in weights]
-        return [
-            EstimatedValue(self, m, rows[at], weights[m][at], listed, variate, float(largest[m]))
-            for m, at in enumerate(reached)
-        ]
+
+        def of_metric(m: int, metric: Metric) -> LogEvidence:
+            bounded = log.value is None and not (metric.weights(log.n_items) < 0).any()
+
+            def lists_of(users: Mask | None) -> Lists:
+                outcome = outcomes_of(log, slice(None) if users is None else users[log.user])
+                sums = (np.zeros(1), np.zeros(1)) if variate is None else variate.sums(m, users)
+                visits = Visits.of(log.eligibility, users)
+                return Lists(
+                    listed.sums(m, users), sums, float(largest[m]), bounded, visits, float(outcome.sum()), users
+                )
+
+            at = np.flatnonzero(weights[m])
+            return LogEvidence(log, rows[at], weights[m][at], estimator, lists_of)
+
+        return [of_metric(m, metric) for m, metric in enumerate(self.metrics)]
 
     @cached_property
     def _logged_cells(self) -> tuple[Longs, CellWeights, ListSums, Floats]:
@@ -198,88 +213,40 @@ class Measurement:
         return rows, weights, *list_weights(log.eligibility, self.metrics)
 
 
-class PlainValue(NamedTuple):
-    """A metric of gains that are not an estimate: its users are resampled."""
+class LogEvidence(Evidence):
+    """Evidence from the rows of a log that a metric weighs; ``lists_of`` are the lists of some users or of all."""
 
-    spread: Bootstrap
-    overlap_share: None = None
-    evidence: None = None
+    def __init__(
+        self, log: Log, rows: Longs, weight: Floats, estimator: Estimator, lists_of: Callable[[Mask | None], Lists],
+        users: Mask | None = None,
+    ) -> None:  # fmt: skip
+        lists = lists_of(users)
+        super().__init__(Tally.of(log, rows, weight, estimator, lists.n), lists, estimator)
+        self.log, self.rows, self.weight, self.lists_of = log, rows, weight, lists_of
 
-    def minus(self, other: PlainValue) -> Bootstrap:
-        return self.spread.minus(other.spread)
-
-
-@dataclass(frozen=True, eq=False)
-class EstimatedValue:
-    """A metric on a log, from the rows it weighs and its sums over lists; of some ``users`` or of all."""
-
-    measurement: Measurement
-    m: int
-    rows: Longs
-    weight: Floats
-    listed: ListSums
-    variate: ListSums | None
-    largest: float
-    users: Mask | None = None
-
-    def of_users(self, users: Mask) -> EstimatedValue:
+    def of_users(self, users: Mask) -> LogEvidence:
         here = users[self.log.user[self.rows]]
-        return replace(self, rows=self.rows[here], weight=self.weight[here], users=users)
+        return LogEvidence(self.log, self.rows[here], self.weight[here], self.estimator, self.lists_of, users)
 
-    @property
-    def log(self) -> Log:
-        assert self.measurement.gains.log is not None
-        return self.measurement.gains.log
-
-    @property
-    def estimator(self) -> Estimator:
-        assert self.measurement.gains.estimator is not None
-        return self.measurement.gains.estimator
-
-    @cached_property
-    def lists(self) -> Lists:
-        log, metric = self.log, self.measurement.metrics[self.m]
-        variate = np.zeros(1), np.zeros(1)
-        if self.variate is not None:
-            variate = self.variate.sums(self.m, self.users)
-        outcome = outcomes_of(log, slice(None) if self.users is None else self.users[log.user])
-        return Lists(
-            self.listed.sums(self.m, self.users), variate, self.largest,
-            log.value is None and not (metric.unscaled(log.n_items) < 0).any(),
-            Visits.of(log.eligibility, self.users), float(outcome.sum()), self.users,
-        )  # fmt: skip
-
-    @cached_property
-    def evidence(self) -> Evidence:
-        tally = Tally.of(self.log, self.rows, self.weight, self.estimator, self.lists.n)
-        return Evidence(tally, self.lists, self.estimator.normalized)
-
-    @property
-    def spread(self) -> Estimate:
-        return self.evidence.own
-
-    @property
-    def overlap_share(self) -> float:
-        return self.evidence.overlap_share
-
-    @property
-    def smallest_propensity(self) -> float:
+    def capped(self, caps: Sequence[float]) -> dict[float, Estimate]:
+        """The estimate with each of these caps, on both arms, that changes any row."""
         propensity = self.log.recorded_propensity("estimate")[self.rows]
-        return float(np.minimum(propensity, 1.0 - propensity).min(initial=1.0))
+        smallest, n = float(np.minimum(propensity, 1.0 - propensity).min(initial=1.0)), self.lists.n
+        estimates = {}
+        for cap in caps:
+            if cap > smallest:
+                estimator = replace(self.estimator, caps=Caps(cap, cap), normalized=False)
+                sums = Sums.of(self.log, events_of(self.log, self.rows, self.weight, estimator, n), n)
+                estimates[cap] = self.lists.estimate(sums, self.lists.variate)
+        return estimates
 
-    def capped(self, cap: float) -> Estimate:
-        """The estimate with this cap on both arms."""
-        estimator = replace(self.estimator, caps=Caps(cap, cap), normalized=False)
-        events = events_of(self.log, self.rows, self.weight, estimator, self.lists.n)
-        return self.lists.estimate(Sums.of(self.log, events, self.lists.n), self.lists.variate)
-
-    def minus(self, other: EstimatedValue) -> Estimate:
+    def minus(self, other: LogEvidence) -> Estimate:
         """The paired difference."""
         first, second = (
-            events_of(one.log, one.rows, one.weight, one.estimator, one.lists.n, one.evidence.constant)
+            events_of(one.log, one.rows, one.weight, one.estimator, one.lists.n, one.constant)
             for one in (self, other)
         )
-        return self.spread.minus(other.spread, EventSums.of(first.minus(second)))
+        return self.own.minus(other.own, EventSums.of(first.minus(second)))
 
 
 def logged_cells(log: Log) -> tuple[Longs, Cells]:

@@ -7,7 +7,6 @@ under the curve of gains that are 0 or 1.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from taurank._checks import check_integer, check_number
+from taurank._checks import check_integer
 from taurank._types import Floats
 from taurank.errors import InputError, first_line, show
 from taurank.evaluation.rankers import as_scores
@@ -27,17 +26,13 @@ OUTCOME_DEFAULT = ("P@10", "P@100", "DCG", "AR")
 DEEPEST = 2**31 - 1  # the largest k of P@k: as many items as a catalog can hold
 
 
-def _one(n_items: int) -> float:
-    return 1.0
-
-
 @dataclass(frozen=True)
 class Metric:
-    """A metric: rank r is worth ``weight(r, n_items) · scale(n_items)``.
+    """A metric: rank r is worth ``weight(r, n_items)``.
 
     ``weight`` is called once with all ranks 1 … n_items as an array of floats and returns a number for each.
-    ``depth`` is the rank after which all weights are 0 (None: the whole list counts), so that a top-k list can be
-    measured. ``larger_is_better`` says which direction is better, to early stopping, tuning and comparisons.
+    ``larger_is_better`` says which direction is better, to early stopping, tuning and comparisons. ``depth`` is the
+    rank after which all weights are 0 (None: the whole list counts), so that a top-k list can be measured.
 
     >>> reciprocal = Metric("reciprocal rank", lambda ranks, n_items: 1.0 / ranks)
     >>> reciprocal.weights(4)
@@ -46,38 +41,21 @@ class Metric:
 
     name: str
     weight: Callable[[Floats, int], npt.ArrayLike]
-    scale: Callable[[int], float] = _one
     larger_is_better: bool = True
     depth: int | None = None
     form: str = ""  # P@k, DCG, AR or AUC, in either spelling; "" for a metric of one's own
-    area: bool = False  # AUC: the area under the curve of binary gains instead of a sum of weights
+    area: bool = False  # AUC: the area under the curve of binary gains, which is computed from these weights
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name.strip():
             raise InputError(f"a Metric needs a name, such as 'P@10', got {show(self.name)}.")
-        if not callable(self.weight) or not callable(self.scale):
-            raise InputError(f"the weight and scale of '{self.name}' must be functions, see taurank.Metric.")
+        if not callable(self.weight):
+            raise InputError(f"the weight of '{self.name}' must be a function, see taurank.Metric.")
         if self.depth is not None:
             check_integer(f"the depth of '{self.name}'", self.depth)
 
     def weights(self, n_items: int) -> Floats:
-        """The worth of rank 1 … n_items, so that Δ_u = Σ_i weight(r_ui) · gain_ui (the paper's λ / I)."""
-        if self.area:
-            raise InputError(f"{self.name} is not a weighted sum of gains; C{self.name} is, for any gains.")
-        return self.scaled(n_items)
-
-    def scaled(self, n_items: int) -> Floats:
-        """``weights``; of AUC those of the sum it is computed from."""
-        return self.unscaled(n_items) * (1.0 if self.area else self.factor(n_items))
-
-    def factor(self, n_items: int) -> float:
-        """``scale(n_items)``, checked."""
-        factor = self.scale(n_items)
-        check_number(f"the scale of '{self.name}'", factor, -math.inf)
-        return float(factor)
-
-    def unscaled(self, n_items: int) -> Floats:
-        """The weights before ``scale``, checked: a finite number per rank, 0 beyond ``depth``."""
+        """The worth of rank 1 … n_items, checked: Δ_u = Σ_i weight(r_ui) · gain_ui (the paper's λ / I)."""
         try:
             values = np.asarray(self.weight(np.arange(1, n_items + 1, dtype=np.float64), n_items), dtype=np.float64)
         except (TypeError, ValueError, ArithmeticError) as error:
@@ -102,54 +80,35 @@ def parse(metric: str | Metric) -> Metric:
             f"unknown metric {show(metric)}; known: P@k (with a number for k, such as P@10), DCG, AR and "
             "AUC, their causal readings CP@k, CDCG, CAR and CAUC, and any taurank.Metric."
         )
-    if match[3]:
-        return _precision(match[0], int(match[3]))
-    weight, scale = _WEIGHTS[match[2]]
-    area = match[0] == "AUC"
-    return Metric(match[0], weight, scale, larger_is_better=match[2] != "AR", form=match[2], area=area)
-
-
-def _precision(name: str, k: int) -> Metric:
-    if k > DEEPEST:
+    name, _, form, k = match[0], *match.groups()
+    if k is None:
+        weight = {"DCG": _discounted, "AR": _mean_rank, "AUC": _below if name == "AUC" else _pairs_below}[form]
+        return Metric(name, weight, form != "AR", form=form, area=name == "AUC")
+    if int(k) > DEEPEST:
         raise InputError(f"unknown metric '{name}'; k must be at most {DEEPEST:,}.")
-    return Metric(name, partial(_within, k), partial(_share_of, k), depth=k, form="P@k")
+    return Metric(name, partial(_within, int(k)), depth=int(k), form="P@k")
 
 
 # functions with names instead of lambdas, so that results can be pickled
 def _within(k: int, ranks: Floats, n_items: int) -> Floats:
-    return np.where(ranks <= k, 1.0, 0.0)
-
-
-def _share_of(k: int, n_items: int) -> float:
-    return 1.0 / k
+    return np.where(ranks <= k, 1.0 / k, 0.0)
 
 
 def _discounted(ranks: Floats, n_items: int) -> Floats:
     return np.asarray(1.0 / np.log2(1.0 + ranks))
 
 
-def _rank(ranks: Floats, n_items: int) -> Floats:
-    return ranks
-
-
-def _one_item(n_items: int) -> float:
-    return 1.0 / n_items
+def _mean_rank(ranks: Floats, n_items: int) -> Floats:
+    return ranks * (1.0 / n_items)
 
 
 def _below(ranks: Floats, n_items: int) -> Floats:
-    """Linear in the gain, so that IPS stays unbiased."""
     return n_items - ranks
 
 
-def _one_pair(n_items: int) -> float:
-    return 1.0 / (n_items * (n_items - 1)) if n_items > 1 else 0.0  # one item alone has no pair to order
-
-
-_WEIGHTS: dict[str, tuple[Callable[[Floats, int], Floats], Callable[[int], float]]] = {
-    "DCG": (_discounted, _one),
-    "AR": (_rank, _one_item),
-    "AUC": (_below, _one_pair),
-}
+def _pairs_below(ranks: Floats, n_items: int) -> Floats:
+    """Linear in the gain, so that IPS stays unbiased; one item alone has no pair to order."""
+    return (n_items - ranks) * (1.0 / (n_items * (n_items - 1)) if n_items > 1 else 0.0)
 
 
 def parse_all(metrics: Any, default: Iterable[str] = DEFAULT) -> list[Metric]:
@@ -162,15 +121,15 @@ def parse_all(metrics: Any, default: Iterable[str] = DEFAULT) -> list[Metric]:
         listed = list(metrics)
     except TypeError as error:
         raise InputError(f"metrics must be names such as 'CP@10' or Metrics, got {show(metrics)}.") from error
-    formulas: dict[str, Metric] = {}
+    parsed: dict[str, Metric] = {}
     for given in listed:
-        formula = parse(given)
-        if isinstance(given, Metric) and formulas.get(formula.name, formula) is not formula:
-            raise InputError(f"two metrics are called '{formula.name}'; give each a name of its own.")
-        formulas.setdefault(formula.name, formula)
-    if not formulas:
+        metric = parse(given)
+        if isinstance(given, Metric) and parsed.get(metric.name, metric) is not metric:
+            raise InputError(f"two metrics are called '{metric.name}'; give each a name of its own.")
+        parsed.setdefault(metric.name, metric)
+    if not parsed:
         raise InputError("no metric is named; give at least one, such as CP@10.")
-    return list(formulas.values())
+    return list(parsed.values())
 
 
 def position_weights(scores: npt.ArrayLike, metric: str | Metric) -> Floats:
@@ -182,7 +141,10 @@ def position_weights(scores: npt.ArrayLike, metric: str | Metric) -> Floats:
     block = as_scores(scores)
     if np.isnan(block).any():
         raise InputError("the scores contain NaN, which cannot be ranked.")
-    table = parse(metric).weights(block.shape[1])
+    wanted = parse(metric)
+    if wanted.area:
+        raise InputError(f"{wanted.name} is not a weighted sum of gains; C{wanted.name} is, for any gains.")
+    table = wanted.weights(block.shape[1])
     summed = np.concatenate(([0.0], np.cumsum(table)))
     ordered = np.sort(block, axis=1)
     weights = np.empty(block.shape)

@@ -64,7 +64,43 @@ class Wording:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class MetricResult:
+class _Measured:
+    """A mean over users and its interval at ``level``, computed when it is first asked for."""
+
+    spread: Estimate | Bootstrap
+    level: float
+
+    @property
+    def mean(self) -> float:
+        return self.spread.mean
+
+    @property
+    def per_user(self) -> Floats:
+        return self.spread.per_user
+
+    @property
+    def low(self) -> float:
+        return self._ends[0]
+
+    @property
+    def high(self) -> float:
+        return self._ends[1]
+
+    @cached_property
+    def _ends(self) -> tuple[float, float]:
+        return self.spread.interval(self.level)
+
+    def interval(self, level: float | None = None) -> tuple[float, float]:
+        """The interval of the mean, at ``level`` or another one.
+
+        For an estimate from a log it takes the few heavy purchases into account that decide (docs/estimates.md);
+        otherwise it is a bootstrap over users (BCa, 2,000 resamples, its own fixed seed).
+        """
+        return self._ends if level is None else self.spread.interval(level)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class MetricResult(_Measured):
     """One metric of one ranker.
 
     ``mean`` is the mean over times of the mean over users, or over all visits, ``low`` and ``high`` its interval with
@@ -77,8 +113,6 @@ class MetricResult:
     """
 
     metric: Metric
-    spread: Estimate | Bootstrap  # what the interval is computed from
-    level: float
     wording: Wording
     overlap_share: float | None = None
     verdict: Verdict | None = None
@@ -95,41 +129,8 @@ class MetricResult:
         return not self.metric.larger_is_better
 
     @property
-    def mean(self) -> float:
-        return self.spread.mean
-
-    @property
-    def per_user(self) -> Floats:
-        return self.spread.per_user
-
-    @property
     def per_time(self) -> Floats:
         return self.spread.per_time
-
-    @property
-    def contributions(self) -> Floats:
-        """A value per user with the mean and the spread between users of ``mean``: ``per_user`` without visits."""
-        return self.spread.contributions
-
-    @cached_property
-    def _ends(self) -> tuple[float, float]:
-        return self.spread.interval(self.level)
-
-    @property
-    def low(self) -> float:
-        return self._ends[0]
-
-    @property
-    def high(self) -> float:
-        return self._ends[1]
-
-    def interval(self, level: float | None = None) -> tuple[float, float]:
-        """The interval of the mean, at ``level`` or another one.
-
-        For an estimate from a log it takes the few heavy purchases into account that decide (docs/estimates.md);
-        otherwise it is a bootstrap over users (BCa, 2,000 resamples, its own fixed seed).
-        """
-        return self._ends if level is None else self.spread.interval(level)
 
     @property
     def std(self) -> float:
@@ -177,8 +178,19 @@ class _Table(Mapping[str, Part]):
     def __len__(self) -> int:
         return len(self.parts)
 
-    def _rows(self, detail: bool) -> list[Row]:
-        raise NotImplementedError
+    def to_frame(self) -> pd.DataFrame:
+        """One row per metric: ``metric, mean, std, low, high, smaller_is_better, overlap_share``.
+
+        Estimates from a log have ``believe``, ``reason``, ``effective_purchases`` and ``exposure`` as well, segments
+        a column ``segment`` ("all" for all users). Several rankers have a column ``ranker`` and the difference from
+        the baseline, ``difference, difference_low, difference_high`` (0 in its own rows), of which ``better`` says
+        "yes", "no" or, if the interval includes 0, "unclear" ("" in the baseline's rows).
+        """
+        return self._frame(detail=False)
+
+    def estimators(self) -> pd.DataFrame:
+        """One row per metric and estimator, if all were asked for: ``metric, estimator, estimate, low, high``."""
+        return self._frame(detail=True)
 
     def _frame(self, detail: bool) -> pd.DataFrame:
         import pandas as pd
@@ -188,8 +200,8 @@ class _Table(Mapping[str, Part]):
         parts = {"all": self, **self.segments}
         return pd.DataFrame([{"segment": label, **row} for label, one in parts.items() for row in one._rows(detail)])
 
-    def _segment_text(self) -> list[str]:
-        return [f"\nsegment {label}\n{one}" for label, one in self.segments.items()]
+    def _rows(self, detail: bool) -> list[Row]:
+        raise NotImplementedError
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -228,18 +240,6 @@ class Result(_Table[MetricResult]):
         name = next(name for name, one in self.items() if one.verdict is verdict)
         return f"{name}: {verdict}" if len(self) > 1 and not verdict.believe else str(verdict)
 
-    def to_frame(self) -> pd.DataFrame:
-        """One row per metric: ``metric, mean, std, low, high, smaller_is_better, overlap_share``.
-
-        Estimates from a log have ``believe``, ``reason``, ``effective_purchases`` and ``exposure`` as well, segments
-        a column ``segment`` ("all" for all users).
-        """
-        return self._frame(detail=False)
-
-    def estimators(self) -> pd.DataFrame:
-        """One row per metric and estimator, if all were asked for: ``metric, estimator, estimate, low, high``."""
-        return self._frame(detail=True)
-
     def _rows(self, detail: bool) -> list[Row]:
         if not detail:
             return [metric.row() for metric in self.values()]
@@ -275,7 +275,7 @@ class Result(_Table[MetricResult]):
             remarks.append(f"{plural(self.unknown_items, 'item')} unknown to the ranker: ranked last, tied")
         remarks += [overlap_sentence([self]), training_sentence([""]) if self.trained_here else ""]
         lead = wrapped([self.verdict_sentence()])
-        return "\n".join([*lead, *aligned(rows), *wrapped(remarks), *self._details(), *self._segment_text()])
+        return "\n".join([*lead, *aligned(rows), *wrapped(remarks), *self._details(), *_segments(self)])
 
     def _details(self, name: str = "") -> list[str]:
         """Every estimator side by side."""
@@ -291,7 +291,7 @@ class Result(_Table[MetricResult]):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Difference:
+class Difference(_Measured):
     """Two rankers on the same gains: the paired difference ``first − second`` of one metric and its interval.
 
     The same users, and for estimates the same rows of the log.
@@ -299,23 +299,11 @@ class Difference:
 
     first: MetricResult
     second: MetricResult
-    spread: Estimate | Bootstrap
     trained_here: tuple[str, ...] = ()  # which of both were trained on the log
 
     @property
     def difference(self) -> float:
-        return self.first.mean - self.second.mean
-
-    @property
-    def per_user(self) -> Floats:
-        return self.first.per_user - self.second.per_user
-
-    @cached_property
-    def _ends(self) -> tuple[float, float]:
-        return self.spread.interval(self.first.level)
-
-    def interval(self, level: float | None = None) -> tuple[float, float]:
-        return self._ends if level is None else self.spread.interval(level)
+        return self.mean
 
     @property
     def winner(self) -> str | None:
@@ -390,18 +378,6 @@ class Comparison(_Table[Result]):
             for caution, whom in about.items()
         ]
 
-    def to_frame(self) -> pd.DataFrame:
-        """One row per ranker and metric: the columns of ``Result.to_frame`` and the difference from the baseline.
-
-        ``difference, difference_low, difference_high`` are those of the ranker minus the baseline (0 in its own
-        rows), ``better`` says "yes", "no" or, if the interval includes 0, "unclear" ("" in the baseline's rows).
-        """
-        return self._frame(detail=False)
-
-    def estimators(self) -> pd.DataFrame:
-        """One row per ranker, metric and estimator, if all estimators were asked for."""
-        return self._frame(detail=True)
-
     def _rows(self, detail: bool) -> list[Row]:
         rows = [{"ranker": name, **row} for name, result in self.items() for row in result._rows(detail)]
         for row in rows if not detail else []:
@@ -429,7 +405,7 @@ class Comparison(_Table[Result]):
         lead = [] if self.verdict is None else [str(self.verdict), *self.cautions, *refused]
         details = [text for name, result in self.items() for text in result._details(f"{name}, ")]
         parts = [*wrapped(lead), "", *wrapped([head]), "", "\n\n".join(blocks), "", *wrapped(remarks), *details]
-        return "\n".join([*parts, *self._segment_text()]).strip()
+        return "\n".join([*parts, *_segments(self)]).strip()
 
     def _block(self, metric: str) -> list[str]:
         """One metric of all rankers."""
@@ -448,6 +424,10 @@ class Comparison(_Table[Result]):
         names = ["ranker", *(name if len(name) <= width else name[: width - 1] + "…" for name in self)]
         title = metric + (" (smaller is better)" if self[self.baseline][metric].smaller_is_better else "")
         return [title, *aligned([[name, line] for name, line in zip(names, figures, strict=True)])]
+
+
+def _segments(whole: Result | Comparison) -> list[str]:
+    return [f"\nsegment {label}\n{one}" for label, one in whole.segments.items()]
 
 
 def overlap_sentence(results: Iterable[Mapping[str, MetricResult]]) -> str:

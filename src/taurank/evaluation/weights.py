@@ -211,7 +211,7 @@ def list_weights(eligibility: Eligibility, metrics: list[Metric]) -> tuple[ListS
     else:
         parts = assortments(eligibility)
         sizes, at = np.unique([part.size for part in parts], return_inverse=True)
-    weights = [[metric.scaled(size) for size in sizes.tolist()] for metric in metrics]
+    weights = [[metric.weights(size) for size in sizes.tolist()] for metric in metrics]
     totals = np.array([[0.0, *(weight.sum() for weight in each)] for each in weights])
     largest = np.array([max((np.abs(weight).max() for weight in each), default=0.0) for each in weights])
     if eligibility.listed is not None:
@@ -239,7 +239,7 @@ def rank_weights(metrics: list[Metric], sizes: list[int]) -> RankWeights:
     depth = np.zeros(len(metrics), np.int64)
     for t, (first, size) in enumerate(zip(start.tolist(), sizes, strict=False)):
         for m, metric in enumerate(metrics):
-            weight[m, first : first + size] = metric.scaled(size)
+            weight[m, first : first + size] = metric.weights(size)
             depth[m] = max(depth[m], size if metric.depth is None else min(metric.depth, size))
         np.cumsum(weight[:, first : first + size], axis=1, out=summed[:, first + t + 1 : first + t + 1 + size])
     return RankWeights(start, weight, summed, depth)
