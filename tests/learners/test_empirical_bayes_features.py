@@ -201,7 +201,7 @@ def test_an_update_equals_a_fit_to_all_rows(prior: str, world: Any, frame: pd.Da
     fitted = learner(prior).fit(Log.from_frame(pd.concat([early, later]), **same_order), features=world[1])
     assert all_scores(updated) == pytest.approx(all_scores(fitted), abs=1e-6)
     users = updated.users.encode_known(range(N_USERS))
-    assert updated.posterior_.cold_user[users].nonzero()[0].tolist() == COLD_USERS
+    assert updated.cold_user_[users].nonzero()[0].tolist() == COLD_USERS
 
 
 @pytest.mark.parametrize("prior", ["item", "taste"])

@@ -155,8 +155,8 @@ class PairLearner(Learner):
         self.learn_pairs(added(self._fitted("counts_"), log))
 
     def _state(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        own = {name: getattr(self, f"{name}_") for name in self.stored if name not in STORED}
-        return {**self.typed_arrays(self.counts_), **own}, {}
+        own = [name for name, array in self.stored.items() if name not in STORED and not array.optional]
+        return {**self.typed_arrays(self.counts_), **{name: getattr(self, f"{name}_") for name in own}}, {}
 
     def typed_arrays(self, pairs: Pairs) -> dict[str, Any]:
         """The arrays of the counts as ``stored`` declares them."""

@@ -16,7 +16,7 @@ from taurank._types import Bits, Longs, Mask
 from taurank.data.eligibility import Eligibility
 from taurank.data.log import Log
 from taurank.learners.empirical_bayes.counted import EDGES, SHAPES, CountPrior, Groups, Shapes, blocks, item_rates
-from taurank.learners.empirical_bayes.taste import Covariates, TastePrior, fit_taste
+from taurank.learners.empirical_bayes.taste import NOTHING_KNOWN, Covariates, TastePrior, fit_taste
 from taurank.learners.pairs import Pairs, count
 
 PRIORS = (*EDGES, "taste")
@@ -41,15 +41,11 @@ class Setting:
     rank: int = 0
 
 
-def usual_setting(prior: str, strength: float | None, rank: int | None) -> Setting:
+def usual(prior: str, strength: float | None, rank: int | None) -> Setting:
     """The setting of a prior where nothing tells how strong it should be."""
-    usual = strength or (TASTE_STRENGTHS[0] if prior == "taste" else STRENGTHS[1])
-    return Setting(prior, usual, (rank or RANK) if prior == "taste" else 0)
-
-
-def settings(prior: str, strength: float | None, rank: int | None) -> list[Setting]:
-    strengths = TASTE_STRENGTHS if prior == "taste" else STRENGTHS
-    return [usual_setting(prior, each, rank) for each in (strengths if strength is None else [strength])]
+    if prior == "taste":
+        return Setting(prior, strength or TASTE_STRENGTHS[0], rank or RANK)
+    return Setting(prior, strength or STRENGTHS[1])
 
 
 def fit_prior(
@@ -63,16 +59,19 @@ def fit_prior(
 
 
 def choose(
-    held_out: HeldOut, candidates: Sequence[Sequence[Setting]], covariates: Covariates, threads: int | None = 1
-) -> dict[Setting, float]:
-    """The log-likelihood of the held-out cells under every setting; those of one prior differ in strength alone."""
+    held_out: HeldOut, priors: Sequence[str], strength: float | None, rank: int | None, covariates: Covariates,
+    threads: int | None = 1,
+) -> dict[Setting, float]:  # fmt: skip
+    """The log-likelihood of the held-out cells under every prior and strength; None: all."""
     scores: dict[Setting, float] = {}
-    for of_prior in candidates:
+    for name in priors:
         # one clustering is enough; a fine one, because items whose cluster fits them badly rely on their own
         # pairs, and the choice would overrate these
-        prior = fit_prior(of_prior[0], held_out.pairs, covariates, threads, SHAPES[-1:])
-        for setting in of_prior:
-            scores[setting] = log_likelihood(replace(prior, strength=setting.strength), held_out)
+        setting = usual(name, strength, rank)
+        prior = fit_prior(setting, held_out.pairs, covariates, threads, SHAPES[-1:])
+        several = TASTE_STRENGTHS if name == "taste" else STRENGTHS
+        for each in several if strength is None else [strength]:
+            scores[replace(setting, strength=each)] = log_likelihood(replace(prior, strength=each), held_out)
     return scores
 
 
@@ -85,7 +84,7 @@ class HeldOut:
     eligibility: Eligibility
 
     @classmethod
-    def of(cls, log: Log) -> HeldOut:
+    def of(cls, log: Log, covariates: Covariates = NOTHING_KNOWN) -> HeldOut:
         last = log.n_times - 1
         rows = np.flatnonzero(log.time == last)
         pairs = count(log, last, log.time < last, propensity=True)
@@ -96,7 +95,7 @@ class HeldOut:
         held[at] = np.where(treated == 1, TREATED_NEGATIVE + positive, CONTROL_POSITIVE * positive)
         if not log.eligibility.is_everything:
             held[~log.eligibility.contains(pairs.user, pairs.item, last)] = NOT_HELD_OUT
-        return cls(pairs, held, log.eligibility)
+        return cls(covariates.warm(pairs), held, log.eligibility)
 
     def absent_blocks(self, users: Longs) -> Iterator[tuple[Longs, Mask]]:
         """Blocks of users, and which of their cells at the held-out time are eligible and of pairs without rows."""

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,15 +18,7 @@ from taurank.data.ids import Ids
 from taurank.data.log import Log
 from taurank.data.storage import Array
 from taurank.errors import InputError
-from taurank.learners.empirical_bayes.choice import (
-    PRIORS,
-    HeldOut,
-    Setting,
-    choose,
-    fit_prior,
-    settings,
-    usual_setting,
-)
+from taurank.learners.empirical_bayes.choice import PRIORS, HeldOut, Setting, choose, fit_prior, usual
 from taurank.learners.empirical_bayes.counted import CountPrior, effect, fold_counts
 from taurank.learners.empirical_bayes.taste import (
     Covariates,
@@ -45,19 +37,6 @@ MAX_RANK = 256
 MIN_USERS, MIN_ROWS = 20_000, 2_000_000  # that the choice is made by, where a log has more
 
 
-@dataclass(frozen=True)
-class Posterior:
-    """What is stored of the posteriors: effects and deviations of pairs, and what is expected of all other pairs."""
-
-    pair_score: Floats32
-    pair_deviation: Floats32
-    unseen: Floats32  # of each item's pairs without rows, but for taste
-    unseen_deviation: Floats32
-    absent_chances: Codes
-    cold_user: Mask  # users and items whose scores follow from features alone
-    cold_item: Mask
-
-
 @dataclass(kw_only=True, eq=False)
 class EmpiricalBayes(PairLearner):
     """Rank by E[μ^T − μ^C | the pair's counts], an effect in purchases per recommendation.
@@ -66,10 +45,9 @@ class EmpiricalBayes(PairLearner):
     ("item"), of the item's pairs that were recommended as often ("exposure") or with a similar propensity
     ("propensity"), or what the user's other items say ("taste"). "auto" chooses by the likelihood of the last
     time, which is held out for that; a log with one time gets "propensity", or "exposure" where some row has none.
-    ``strength`` is how much the prior counts: in pairs of an item that its
-    cluster of items stands for, or, for taste, in purchases of the pair (None: chosen the same way).
-    ``rank`` is the rank of taste (None: 16). ``settings_`` has the held-out log-likelihood per cell of every setting
-    tried, ``setting_`` the one that was chosen.
+    ``strength`` is how much the prior counts: in pairs of an item that its cluster of items stands for, or, for
+    taste, in purchases of the pair (None: chosen the same way). ``rank`` is the rank of taste (None: 16).
+    ``settings_`` has the held-out log-likelihood per cell of every setting tried, ``setting_`` the one chosen.
 
     With ``features``, items' mean rates and the vectors of taste are shrunk toward what the features predict, and
     users and items without rows get a score from taste, whichever prior the other pairs have.
@@ -86,10 +64,10 @@ class EmpiricalBayes(PairLearner):
         **stored_pairs("int32"),
         "pair_score": Array("float32", ("pairs",)),
         "pair_deviation": Array("float32", ("pairs",), minimum=0.0),
-        "unseen": Array("float32", ("items",)),
+        "unseen": Array("float32", ("items",)),  # pairs without rows, but for taste
         "unseen_deviation": Array("float32", ("items",), minimum=0.0),
         "absent_chances": Array("int32", ("items",), minimum=0),
-        "cold_user": Array("bool", ("users",)),
+        "cold_user": Array("bool", ("users",)),  # scores follow from features alone
         "cold_item": Array("bool", ("items",)),
         "taste_users": Array("float64", ("users", "rank of taste"), optional=True),
         "taste_items": Array("float64", ("items", 2, "rank of taste"), optional=True),
@@ -122,26 +100,22 @@ class EmpiricalBayes(PairLearner):
         if matrix is None:
             raise InputError("these features have no table of users; new users need one.")
         unknown = matrix.shape[0] - len(known)
+        bought = np.pad(self.counts_.bought_by_user(), (0, unknown))
         vectors = np.pad(self.taste_.users, ((0, unknown), (0, 0)))
-        self._fold(
-            log, VectorMap(matrix, np.pad(self.counts_.bought_by_user(), (0, unknown))).predict(vectors)[-unknown:]
-        )
+        self._fold(log, VectorMap(matrix, bought).predict(vectors)[-unknown:])
 
     def _train(self, log: Log, options: TrainingOptions) -> list[Record]:
         self._check_log(log, self.prior)
         check_arms(type(self).__name__, log.treated, log.treated.sum() < log.cells)
         covariates = Covariates.of(options.features, log.users, log.items)
         self.settings_: dict[Setting, float] = self._tried(log, covariates)
-        prior = self.prior
-        if prior == AUTO:
-            prior = "exposure" if log.n_without_propensity else "propensity"
-        usual = usual_setting(prior, self.strength, self.rank), usual_setting("taste", None, self.rank)
+        prior = ("exposure" if log.n_without_propensity else "propensity") if self.prior == AUTO else self.prior
+        best = max(self.settings_, key=self.settings_.__getitem__, default=usual(prior, self.strength, self.rank))
         tastes = [setting for setting in self.settings_ if setting.prior == "taste"]
-        self.setting_ = max(self.settings_, key=self.settings_.__getitem__, default=usual[0])
-        self.latent_ = max(tastes, key=self.settings_.__getitem__, default=usual[1])
-        if self.setting_.prior == "taste":
-            self.latent_ = self.setting_
-        self._set_posteriors(covariates.warm(count(log, propensity=True)), covariates)
+        of_cold = max(tastes, key=self.settings_.__getitem__, default=usual("taste", None, self.rank))
+        self.setting_: Setting = best
+        self.latent_: Setting = best if best.prior == "taste" else of_cold
+        self._learn(covariates.warm(count(log, propensity=True)), covariates)
         return self._checked_once(options)
 
     def _tried(self, log: Log, covariates: Covariates) -> dict[Setting, float]:
@@ -152,13 +126,10 @@ class EmpiricalBayes(PairLearner):
         if step > 1:
             log = log.select(users=log.users.decode(np.arange(0, log.n_users, step)))
             covariates = covariates._replace(users=None if covariates.users is None else covariates.users[::step])
-        usable = [prior for prior in PRIORS if prior != "propensity" or not log.n_without_propensity]
-        held_out = HeldOut.of(log)
-        held_out = replace(held_out, pairs=covariates.warm(held_out.pairs))
-        candidates = [
-            settings(prior, self.strength, self.rank) for prior in (usable if self.prior == AUTO else [self.prior])
-        ]
-        return choose(held_out, candidates, covariates, self.threads)
+        priors = [self.prior]
+        if self.prior == AUTO:
+            priors = [prior for prior in PRIORS if prior != "propensity" or not log.n_without_propensity]
+        return choose(HeldOut.of(log, covariates), priors, self.strength, self.rank, covariates, self.threads)
 
     def _update(self, rows: NewRows, options: UpdateOptions) -> list[Record]:
         """Add up the counts, and fit the prior that was chosen before to all of them."""
@@ -169,7 +140,7 @@ class EmpiricalBayes(PairLearner):
             )
         self._check_log(rows.log, self.setting_.prior)
         covariates = Covariates.of(options.features, rows.log.users, rows.log.items)
-        self._set_posteriors(covariates.warm(added(self._fitted("counts_"), rows.log)), covariates)
+        self._learn(covariates.warm(added(self._fitted("counts_"), rows.log)), covariates)
         return self._checked_once(options)
 
     def _check_log(self, log: Log, prior: str) -> None:
@@ -181,48 +152,50 @@ class EmpiricalBayes(PairLearner):
         if prior == "propensity":
             log.recorded_propensity("EmpiricalBayes with prior='propensity'")
 
-    def _set_posteriors(self, pairs: Pairs, covariates: Covariates) -> None:
+    def _learn(self, pairs: Pairs, covariates: Covariates) -> None:
         prior = fit_prior(self.setting_, pairs, covariates, self.threads)
         nothing = np.zeros(pairs.n_items, np.float32)
-        unseen = effect(prior.absent) if isinstance(prior, CountPrior) else (nothing, nothing)
+        self.unseen_, self.unseen_deviation_ = nothing, nothing
+        if isinstance(prior, CountPrior):
+            self.unseen_, self.unseen_deviation_ = effect(prior.absent)
         self.featured_: list[str] = [name for name, matrix in covariates._asdict().items() if matrix is not None]
         # the taste of all pairs, or of those that features alone say something about
         latent = prior
         if self.featured_ and isinstance(prior, CountPrior):
             latent = fit_prior(self.latent_, pairs, covariates, self.threads)
         self.taste_: Taste | None = latent.taste if isinstance(latent, TastePrior) else None
-        self.counts_ = pairs
         has_rows = np.bincount(pairs.item, minlength=pairs.n_items) > 0
-        self.posterior_: Posterior = Posterior(
-            *prior.pair_effects(), *unseen, pairs.absent_chances(),
-            cold_user=_cold(np.diff(pairs.start) > 0, pairs.user_cells, "users" in self.featured_),
-            cold_item=_cold(has_rows, pairs.item_cells, "items" in self.featured_),
-        )  # fmt: skip
+        self.cold_item_ = ~has_rows & (pairs.item_cells == 0) & ("items" in self.featured_)
+        self._set_pairs(pairs, prior.pair_effects(), (pairs.user_cells == 0) & ("users" in self.featured_))
 
     def _fold(self, log: Log, goal: Floats | None) -> None:
         """``goal`` is what the features of these users say about their vectors of taste."""
         known, setting = self._fitted("counts_"), self.setting_
         self._check_log(log, setting.prior)
         new = without_cold(count(log, propensity=known.propensity is not None), goal is not None, items=False)
-        unseen = self.posterior_.unseen, self.posterior_.unseen_deviation
         if self.taste_ is not None:
             folded = fold_taste(new, self.taste_, setting.strength, goal)
             self.taste_ = folded.taste
         if setting.prior == "taste":
-            pair = folded.pair_effects()
+            effects = folded.pair_effects()
         else:
             item_rate = self.taste_.means if self.taste_ is not None and self.featured_ else None
-            pair, unseen = fold_counts(known, new, setting.prior, setting.strength, item_rate, self.threads)
-        cold_user = _cold(np.diff(new.start) > 0, np.zeros(new.n_users), goal is not None)
-        self.counts_ = new
-        self.posterior_ = Posterior(*pair, *unseen, new.absent_chances(), cold_user, self.posterior_.cold_item)
+            effects, (self.unseen_, self.unseen_deviation_) = fold_counts(
+                known, new, setting.prior, setting.strength, item_rate, self.threads
+            )
+        self._set_pairs(new, effects, np.full(new.n_users, goal is not None))
+
+    def _set_pairs(self, pairs: Pairs, effects: tuple[Floats32, Floats32], may_be_cold: Mask) -> None:
+        self.counts_, self.absent_chances_ = pairs, pairs.absent_chances()
+        self.pair_score_, self.pair_deviation_ = effects
+        self.cold_user_ = (np.diff(pairs.start) == 0) & may_be_cold
 
     def score_block(self, user_codes: Codes) -> Floats32:
-        return self._filled(user_codes, self._fitted("posterior_").pair_score, self._absent(user_codes)[0])
+        return self._filled(user_codes, self._fitted("pair_score_"), self._absent(user_codes)[0])
 
     def deviation_block(self, user_codes: Codes) -> Floats32:
         """The posterior standard deviation of every score of these users."""
-        return self._filled(user_codes, self._fitted("posterior_").pair_deviation, self._absent(user_codes)[1])
+        return self._filled(user_codes, self._fitted("pair_deviation_"), self._absent(user_codes)[1])
 
     def deviation(self, users: Any, items: Any) -> Floats32:
         """The posterior standard deviation of the score of each pair (users[n], items[n])."""
@@ -230,32 +203,25 @@ class EmpiricalBayes(PairLearner):
 
     def _absent(self, user_codes: Codes) -> tuple[Floats32, Floats32]:
         """Scores and deviations as if none of these users' pairs had rows: users × items, or one row for all."""
-        stored, is_taste = self.posterior_, self.setting_.prior == "taste"
-        is_cold = stored.cold_user[user_codes][:, None] | stored.cold_item
+        is_taste, is_cold = self.setting_.prior == "taste", self.cold_user_[user_codes][:, None] | self.cold_item_
+        usual = self.unseen_, self.unseen_deviation_
         if self.taste_ is None or not (is_taste or is_cold.any()):
-            return stored.unseen, stored.unseen_deviation
-        chances = np.where(is_cold, 0, stored.absent_chances)
-        score, deviation = absent_effects(self.taste_, user_codes, self.latent_.strength, chances, is_cold)
+            return usual
+        chances = np.where(is_cold, 0, self.absent_chances_)
+        effects = absent_effects(self.taste_, user_codes, self.latent_.strength, chances, is_cold)
         if is_taste:
-            return score, deviation
-        return np.where(is_cold, score, stored.unseen), np.where(is_cold, deviation, stored.unseen_deviation)
+            return effects
+        score, deviation = (np.where(is_cold, *values) for values in zip(effects, usual, strict=True))
+        return score, deviation
 
     def _state(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        arrays = {**self.typed_arrays(self.counts_), **vars(self.posterior_)}
-        if self.taste_ is not None:
-            arrays.update({f"taste_{name}": array for name, array in vars(self.taste_).items()})
+        taste = {} if self.taste_ is None else {f"taste_{name}": array for name, array in vars(self.taste_).items()}
         facts = {"setting": asdict(self.setting_), "latent": asdict(self.latent_), "features": self.featured_}
-        return arrays, facts
+        return {**super()._state()[0], **taste}, facts
 
     def _set_state(self, arrays: Mapping[str, Any], metadata: Mapping[str, Any]) -> None:
-        self.counts_ = Pairs.from_arrays(arrays)
-        self.posterior_ = Posterior(**{field.name: arrays[field.name] for field in fields(Posterior)})
-        names = [field.name for field in fields(Taste)]
-        self.taste_ = Taste(*(arrays[f"taste_{name}"] for name in names)) if "taste_users" in arrays else None
+        taste = {name.removeprefix("taste_"): array for name, array in arrays.items() if name.startswith("taste_")}
+        super()._set_state({name: array for name, array in arrays.items() if name[6:] not in taste}, metadata)
+        self.taste_ = Taste(**taste) if taste else None
         self.setting_, self.latent_ = (Setting(**metadata[name]) for name in ("setting", "latent"))
         self.featured_ = list(metadata["features"])
-
-
-def _cold(has_rows: Mask, cells: Floats, featured: bool) -> Mask:
-    """Which users or items get their scores from their features alone."""
-    return np.asarray(~has_rows & (cells == 0) & featured)

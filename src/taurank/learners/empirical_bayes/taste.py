@@ -1,10 +1,7 @@
 """Taste: what a user's other items say about a pair.
 
-In each arm the rate of a pair is the item's mean times a low-rank factor, from one vector per user and two per item:
-
-    μ^a_ui ≈ m^a_i · x_u·v^a_i,    a ∈ {T, C}.
-
-The variance of positives is near their expectation, so x and v minimize the weighted squares
+In each arm the rate of a pair is μ^a_ui ≈ m^a_i · f^a(x_u·v^a_i), a ∈ {T, C}: the item's mean times a factor, from
+one vector per user and two per item. The variance of positives is near their expectation, so x and v minimize
 
     Σ_{u,i,a} n^a_ui m^a_i (y^a_ui / (n^a_ui m^a_i) − x_u·v^a_i)² + λ Σ_u |x_u − e|² + λ Σ_{i,a} |v^a_i − v̄_i|²,
 
@@ -13,17 +10,12 @@ closed form given the others (alternating least squares), and absent pairs enter
 matrix Σ_i m^C_i v^C_i v^C_i'. With features of users f_u, e + M f_u takes the place of e; with features of items g_i,
 v̄ is halfway between the arms' middle and e + M^a g_i. The maps M are regressed again after every sweep.
 
-The prior of a pair is Gamma(k) with mean m · f(x·v), where x comes from the user's other items alone (leave one out,
-a correction of rank two). Then the pair's own counts have the posterior mean (k + y) / (k / (m f(x·v)) + n).
-
-The link f: least squares is linear and tastes are not. Where x·v is large the rate is larger still, and where it is
-near zero, or below, the rate is not. So f is a Poisson regression of the purchases of each arm,
+Least squares is linear and tastes are not, so the link f is a Poisson regression of the purchases of each arm,
 
     log f(t) = a + b z + c z²,    z = log max(t, 0.02),
 
-with a pull toward f(t) = t (a = 0, b = 1, c = 0) that weighs as much as one purchase. A pair that was treated or
-bought has its t without its own counts. All other pairs are untreated and never bought, with or without rows; their t
-is x·v.
+with a pull toward f(t) = t (a = 0, b = 1, c = 0) that weighs as much as one purchase. The prior of a pair is Gamma(k)
+with mean m · f(x·v), where x comes from the user's other items alone (leave one out, a correction of rank two).
 """
 
 from __future__ import annotations
@@ -133,8 +125,8 @@ class TastePrior:
         return mean, deviation
 
 
-class Rows(NamedTuple):
-    """The counts of the pairs of each user, as kernels see them."""
+class System(NamedTuple):
+    """The least squares as kernels see them: the counts of the pairs of each user, and what is known of the items."""
 
     start: Longs
     item: Codes
@@ -142,88 +134,76 @@ class Rows(NamedTuple):
     positives: Codes
     control: Codes
     chances: Codes
-    share: Floats  # of users
-
-    @classmethod
-    def of(cls, pairs: Pairs) -> Rows:
-        """The product of the shares of a user and an item is about the number of chances of their pair."""
-        counts = pairs.treated, pairs.treated_positives, pairs.control_positives, pairs.chances
-        share = pairs.user_cells * (max(1, pairs.users) / max(1.0, pairs.user_cells.sum()))
-        return cls(pairs.start, pairs.item, *counts, share)
-
-
-class ItemSide(NamedTuple):
-    """What is known of the items when users are solved: mean rates, vectors, and Σ_i c_i m^C_i v^C_i v^C_i'.
-
-    The sum is every user's control arm, as if nothing were treated; c are the chances.
-    """
-
+    user_share: Floats  # the product of two shares is about the number of chances of their pair
+    item_share: Floats
     means: Floats
     vectors: Floats
-    whole: Floats
+    whole: Floats  # Σ_i c_i m^C_i v^C_i v^C_i', the control arm of a user to whom nothing is shown; c are chances
 
     @classmethod
-    def of(cls, pairs: Pairs, means: Floats, vectors: Floats) -> ItemSide:
-        weight = item_share(pairs)[:, None] * means[:, 1:]
-        return cls(means, vectors, (vectors[:, 1] * weight).T @ vectors[:, 1])
-
-
-def item_share(pairs: Pairs) -> Floats:
-    return np.asarray(pairs.item_cells / max(1, pairs.users))
+    def of(cls, pairs: Pairs, means: Floats, vectors: Floats) -> System:
+        counts = pairs.treated, pairs.treated_positives, pairs.control_positives, pairs.chances
+        users, item_share = max(1, pairs.users), pairs.item_cells / max(1, pairs.users)
+        user_share = pairs.user_cells * (users / max(1.0, pairs.user_cells.sum()))
+        whole = (vectors[:, 1] * (item_share[:, None] * means[:, 1:])).T @ vectors[:, 1]
+        return cls(pairs.start, pairs.item, *counts, user_share, item_share, means, vectors, whole)
 
 
 def fit_taste(
     pairs: Pairs, rank: int, strength: float, threads: int | None = 1, covariates: Covariates = NOTHING_KNOWN
 ) -> TastePrior:
     """Alternating least squares, then the link."""
-    means = item_rates(pairs, covariates.items)
-    rows, share, user = Rows.of(pairs), item_share(pairs), pairs.user
+    means, user = item_rates(pairs, covariates.items), pairs.user
     by_item, order = row_order(pairs.item, pairs.n_items)
-    left_out = np.empty((len(pairs.item), 2), np.float32)
     users, items = _begin(pairs.n_users, rank), _begin(2 * pairs.n_items, rank).reshape(-1, 2, rank)
     user_goal, item_goal = np.eye(rank)[:1], None  # what features say about items: nothing before the first sweep
     user_map = None if covariates.users is None else VectorMap(covariates.users, pairs.bought_by_user())
     item_map = None if covariates.items is None else VectorMap(covariates.items, pairs.bought_by_item())
 
-    def each_user(kernel: Any, result: Any) -> None:
-        side = ItemSide.of(pairs, means, items)
-        map_blocks(lambda begin, end: kernel(begin, end, rows, side, user_goal, result), pairs.n_users, threads)
+    def solve_users() -> None:
+        system = System.of(pairs, means, items)
+        map_blocks(lambda begin, end: _solve_users(begin, end, system, user_goal, users), pairs.n_users, threads)
 
     def solve_items() -> None:
-        whole = (users * rows.share[:, None]).T @ users
+        system = System.of(pairs, means, items)
+        whole = (users * system.user_share[:, None]).T @ users
         goal = np.repeat(0.5 * (items[:, :1] + items[:, 1:]), 2, axis=1)  # halfway between the arms
         goal = goal if item_goal is None else 0.5 * (goal + item_goal)
         map_blocks(
-            lambda begin, end: _solve_items(
-                begin, end, by_item, order, user, rows, means, users, whole, share, goal, items
-            ),
+            lambda begin, end: _solve_items(begin, end, by_item, order, user, system, users, whole, goal),
             pairs.n_items, threads,
         )  # fmt: skip
 
     with one_blas_thread():
         for _ in range(SWEEPS):
-            each_user(_solve_users, users)
+            solve_users()
             user_goal = user_map.predict(users) if user_map else user_goal
             solve_items()
             item_goal = item_map.predict(items) if item_map else item_goal
         if item_goal is not None:
             items[pairs.item_cells == 0] = item_goal[pairs.item_cells == 0]
-        each_user(_solve_users, users)  # those of the final items, as for users that come later
-        each_user(_leave_one_out, left_out)
+        users, left_out = _users_of(pairs, means, items, user_goal, threads)
         link = fit_link(pairs, users, items, means, left_out)
     return TastePrior(strength, pairs, Taste(users, items, means, link), left_out)
 
 
 def fold_taste(pairs: Pairs, taste: Taste, strength: float, goal: Floats | None = None) -> TastePrior:
     """Vectors of new users from their own pairs; those of the items stay. ``goal`` is what their features say."""
-    rank = taste.items.shape[2]
-    users, left_out = np.zeros((pairs.n_users, rank)), np.ones((len(pairs.item), 2), np.float32)
-    rows, goal = Rows.of(pairs), np.eye(rank)[:1] if goal is None else goal
+    goal = np.eye(taste.items.shape[2])[:1] if goal is None else goal
     with one_blas_thread():
-        side = ItemSide.of(pairs, taste.means, taste.items)
-        _solve_users(0, pairs.n_users, rows, side, goal, users)
-        _leave_one_out(0, pairs.n_users, rows, side, goal, left_out)
+        users, left_out = _users_of(pairs, taste.means, taste.items, goal, 1)
     return TastePrior(strength, pairs, replace(taste, users=users), left_out)
+
+
+def _users_of(
+    pairs: Pairs, means: Floats, items: Floats, goal: Floats, threads: int | None
+) -> tuple[Floats, Floats32]:  # fmt: skip
+    """The vectors of users given the items, and x·v of every pair with rows, without its own counts."""
+    users, left_out = np.empty((pairs.n_users, items.shape[2])), np.empty((len(pairs.item), 2), np.float32)
+    system = System.of(pairs, means, items)
+    map_blocks(lambda begin, end: _solve_users(begin, end, system, goal, users), pairs.n_users, threads)
+    map_blocks(lambda begin, end: _leave_one_out(begin, end, system, goal, left_out), pairs.n_users, threads)
+    return users, left_out
 
 
 def gamma_posterior(positives: Any, trials: Any, prior_mean: Any, shape: float) -> tuple[Floats, Floats]:
@@ -337,43 +317,42 @@ def _regress(points: Floats) -> Floats:
 
 
 @compiled
-def _user_system(user: Any, rows: Any, side: Any, goal: Any) -> Any:
+def _user_system(user: Any, system: Any, goal: Any) -> Any:
     """Matrix and right side of the normal equations of one user; ``goal`` has one row per user, or one for all."""
-    first, last, rank = rows.start[user], rows.start[user + 1], len(side.whole)
+    first, last, rank = system.start[user], system.start[user + 1], len(system.whole)
     terms, weighted = np.empty((2 * (last - first), rank)), np.empty((2 * (last - first), rank))
     right = RIDGE * goal[user % len(goal)]
     filled = 0
     for pair in range(first, last):
-        i, n = rows.item[pair], rows.treated[pair]
+        i, n = system.item[pair], system.treated[pair]
         for arm in range(2):
-            positives = rows.positives[pair] if arm == 0 else rows.control[pair]
+            positives = system.positives[pair] if arm == 0 else system.control[pair]
             if positives:
                 for j in range(rank):
-                    right[j] += positives * side.vectors[i, arm, j]
+                    right[j] += positives * system.vectors[i, arm, j]
             if n:
-                weight = n * side.means[i, 0] if arm == 0 else -n * side.means[i, 1]
+                weight = n * system.means[i, 0] if arm == 0 else -n * system.means[i, 1]
                 for j in range(rank):
-                    terms[filled, j] = side.vectors[i, arm, j]
-                    weighted[filled, j] = weight * side.vectors[i, arm, j]
+                    terms[filled, j] = system.vectors[i, arm, j]
+                    weighted[filled, j] = weight * system.vectors[i, arm, j]
                 filled += 1
-    matrix = rows.share[user] * side.whole + terms[:filled].T @ weighted[:filled]
+    matrix = system.user_share[user] * system.whole + terms[:filled].T @ weighted[:filled]
     for j in range(rank):
         matrix[j, j] += RIDGE
     return matrix, right
 
 
 @compiled
-def _solve_users(begin: Any, end: Any, rows: Any, side: Any, goal: Any, users: Any) -> None:
+def _solve_users(begin: Any, end: Any, system: Any, goal: Any, users: Any) -> None:
     for user in range(begin, end):
-        matrix, right = _user_system(user, rows, side, goal)
+        matrix, right = _user_system(user, system, goal)
         users[user] = np.linalg.solve(matrix, right)
 
 
 @compiled
 def _solve_items(
-    begin: Any, end: Any, start: Any, order: Any, user: Any, counts: Any, means: Any, users: Any, whole: Any,
-    share: Any, goal: Any, items: Any,
-) -> None:  # fmt: skip
+    begin: Any, end: Any, start: Any, order: Any, user: Any, system: Any, users: Any, whole: Any, goal: Any
+) -> None:
     """``order`` has the pairs item by item; ``goal`` is what the vectors are pulled to."""
     rank = users.shape[1]
     for i in range(begin, end):
@@ -383,42 +362,42 @@ def _solve_items(
         for pair in order[start[i] : start[i + 1]]:
             x = users[user[pair]]
             for j in range(rank):
-                right[0, j] += counts.positives[pair] * x[j]
-                right[1, j] += counts.control[pair] * x[j]
-            if counts.treated[pair]:
+                right[0, j] += system.positives[pair] * x[j]
+                right[1, j] += system.control[pair] * x[j]
+            if system.treated[pair]:
                 for j in range(rank):
                     rows[filled, j] = x[j]
-                    weighted[filled, j] = counts.treated[pair] * x[j]
+                    weighted[filled, j] = system.treated[pair] * x[j]
                 filled += 1
         matrices[0] = rows[:filled].T @ weighted[:filled]
-        matrices[1] = (share[i] * whole - matrices[0]) * means[i, 1]
-        matrices[0] *= means[i, 0]
+        matrices[1] = (system.item_share[i] * whole - matrices[0]) * system.means[i, 1]
+        matrices[0] *= system.means[i, 0]
         for arm in range(2):
             for j in range(rank):
                 matrices[arm, j, j] += RIDGE
                 right[arm, j] += RIDGE * goal[i, arm, j]
-            items[i, arm] = np.linalg.solve(matrices[arm], right[arm])
+            system.vectors[i, arm] = np.linalg.solve(matrices[arm], right[arm])
 
 
 @compiled
-def _leave_one_out(begin: Any, end: Any, rows: Any, side: Any, goal: Any, left_out: Any) -> None:
+def _leave_one_out(begin: Any, end: Any, system: Any, goal: Any, left_out: Any) -> None:
     """Both tastes of every pair without its own counts: (A − V D V')⁻¹ (b − V y) by Woodbury's identity.
 
     With f = V'x, H = V'A⁻¹V and the residuals r = y − D f, these are f − H g, where (I − D H) g = r.
     """
     for user in range(begin, end):
-        matrix, right = _user_system(user, rows, side, goal)
+        matrix, right = _user_system(user, system, goal)
         inverse = np.linalg.inv(matrix)
         x = inverse @ right
-        for pair in range(rows.start[user], rows.start[user + 1]):
-            i = rows.item[pair]
-            first, second = side.vectors[i, 0], side.vectors[i, 1]
+        for pair in range(system.start[user], system.start[user + 1]):
+            i = system.item[pair]
+            first, second = system.vectors[i, 0], system.vectors[i, 1]
             a, b = inverse @ first, inverse @ second
             aa, ab, bb = first @ a, first @ b, second @ b
-            weight_t = rows.treated[pair] * side.means[i, 0]
-            weight_c = (rows.chances[pair] - rows.treated[pair]) * side.means[i, 1]
+            weight_t = system.treated[pair] * system.means[i, 0]
+            weight_c = (system.chances[pair] - system.treated[pair]) * system.means[i, 1]
             f_t, f_c = first @ x, second @ x
-            r_t, r_c = rows.positives[pair] - weight_t * f_t, rows.control[pair] - weight_c * f_c
+            r_t, r_c = system.positives[pair] - weight_t * f_t, system.control[pair] - weight_c * f_c
             m11, m12, m21, m22 = 1 - weight_t * aa, -weight_t * ab, -weight_c * ab, 1 - weight_c * bb
             determinant = max(m11 * m22 - m12 * m21, 1e-3)
             g_t, g_c = (m22 * r_t - m12 * r_c) / determinant, (m11 * r_c - m21 * r_t) / determinant
