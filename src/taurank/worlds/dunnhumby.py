@@ -18,6 +18,7 @@ import json
 import os
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -30,7 +31,6 @@ import platformdirs
 from taurank._checks import check_choice
 from taurank._types import Floats, Floats32
 from taurank.data.features import Features
-from taurank.data.ids import Ids
 from taurank.errors import InputError, first_line
 from taurank.worlds.complete_journey import Items, Kind, Panel, SourceFiles, find_files, read, read_features
 from taurank.worlds.world import World
@@ -64,8 +64,11 @@ def world(
 
     ``kind`` is what counts as a recommendation: "mailer", as in the paper, or "display" in the store.
     """
-    weight = _checked_weight(_checked_items(items), prior_weight)
+    check_choice("items", items, PAPER_WEIGHTS)
     check_choice("kind", kind, ("mailer", "display"))
+    weight = PAPER_WEIGHTS[items] if prior_weight is None else prior_weight
+    if weight != "tune" and (isinstance(weight, (str, bool)) or not 0 < weight < np.inf):
+        raise InputError(f"prior_weight must be a number above 0, 'tune' or None, got {weight!r}.")
     files = find_files(source).of_kind(kind)
     if not cache:
         return _build(files, items, weight)
@@ -78,7 +81,8 @@ def tune_prior_weight(items: Items = "category", source: Folder | None = None) -
     Probabilities come from all the weeks before; the score is the mean of ``(Y − μ)²`` over the
     users who shopped in the last week (V_ut = 1) and all items, μ^T where Z = 1, μ^C where Z = 0.
     """
-    return _tune(read(find_files(source), _checked_items(items)))
+    check_choice("items", items, PAPER_WEIGHTS)
+    return _tune(read(find_files(source), items))
 
 
 def features(items: Items = "category", source: Folder | None = None) -> Features:
@@ -86,7 +90,8 @@ def features(items: Items = "category", source: Folder | None = None) -> Feature
 
     A third of the households has demographics; what is missing is imputed and flagged.
     """
-    return read_features(find_files(source), _checked_items(items))
+    check_choice("items", items, PAPER_WEIGHTS)
+    return read_features(find_files(source), items)
 
 
 # ---- from counts to probabilities ----------------------------------------------------------------
@@ -95,12 +100,9 @@ def features(items: Items = "category", source: Folder | None = None) -> Feature
 def _build(files: SourceFiles, items: Items, weight: float | Literal["tune"]) -> World:
     panel = read(files, items)
     origin: dict[str, Any] = {
-        "maker": "taurank.dunnhumby.world",
-        "loader_version": LOADER_VERSION,
-        "source": files.layout.name,
-        "items": items,
-        "weeks": panel.n_weeks,
-    }
+        "maker": "taurank.dunnhumby.world", "loader_version": LOADER_VERSION, "source": files.layout.name,
+        "items": items, "weeks": panel.n_weeks,
+    }  # fmt: skip
     if weight == "tune":
         curve = _tune(panel)
         weight = float(curve["prior_weight"].iloc[int(curve["brier"].argmin())])
@@ -109,8 +111,7 @@ def _build(files: SourceFiles, items: Items, weight: float | Literal["tune"]) ->
     counts = _count(panel)
     treated, control = counts.treated.all_rates(weight), counts.control.all_rates(weight)
     propensity = counts.exposure.all_rates(weight)  # World clips it to [1e-6, 1−1e-6]
-    users, labels = Ids(panel.users, "user_id"), Ids(panel.items, "item_id")
-    return World(treated, control, propensity, users, labels, origin=origin)
+    return World(treated, control, propensity, panel.users, panel.items, origin=origin)
 
 
 class _Trials:
@@ -205,10 +206,8 @@ def _count_visits(panel: Panel) -> tuple[Counted, Counted]:
 
 def _cached(file: Path, build: Callable[[], World]) -> World:
     if file.is_file():
-        try:
+        with suppress(InputError):  # a damaged copy is made again
             return World.load(file)
-        except Exception:
-            pass  # whatever is wrong with the file, it is only a copy and is made again
     made = build()
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -229,21 +228,3 @@ def _cache_file(files: SourceFiles, items: Items, weight: float | Literal["tune"
     name = hashlib.sha256(key.encode()).hexdigest()[:20]
     folder = os.environ.get("TAURANK_CACHE") or platformdirs.user_cache_dir("taurank")
     return Path(folder).expanduser() / f"dunnhumby-{items}-{name}.world"
-
-
-# ---- the edge ------------------------------------------------------------------------------------
-
-
-def _checked_items(items: Items) -> Items:
-    check_choice("items", items, PAPER_WEIGHTS)
-    return items
-
-
-def _checked_weight(items: Items, weight: float | str | None) -> float | Literal["tune"]:
-    if weight is None:
-        return PAPER_WEIGHTS[items]
-    if weight == "tune":
-        return "tune"
-    if isinstance(weight, (str, bool)) or not 0 < weight < np.inf:
-        raise InputError(f"prior_weight must be a number above 0, 'tune' or None, got {weight!r}.")
-    return float(weight)

@@ -13,7 +13,6 @@ import numpy as np
 from taurank._jit import compiled, inlined
 from taurank._random import uniform
 from taurank._threads import map_blocks
-from taurank._types import Longs
 
 
 @inlined
@@ -75,35 +74,21 @@ def _fill(
                     effect += 1
 
 
-def count_cells(
-    treated_rate: Any, control_rate: Any, propensity: Any, times: int, key: np.uint64, threads: int | None
-) -> tuple[Longs, Longs]:
-    """How many log rows and how many effects each (time, user) will have."""
-    shape = (times, propensity.shape[0])
-    rows, effects = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
-    work = (treated_rate, control_rate, propensity, times, key, rows, effects)
-    map_blocks(lambda begin, end: _count(*work, begin, end), len(propensity), threads)
-    return rows, effects
+def draw_cells(rates: tuple[Any, Any, Any], times: int, key: np.uint64, threads: int | None) -> tuple[Any, Any]:
+    """The log's columns (user, item, time, treated, outcome) and the truth's (user, item, time, value).
 
-
-def fill_cells(
-    treated_rate: Any, control_rate: Any, propensity: Any, times: int, key: np.uint64,
-    row_counts: Longs, effect_counts: Longs, threads: int | None,
-) -> tuple[Any, Any]:  # fmt: skip
-    """The log's columns (user, item, time, treated, outcome) and the truth's (user, item, time, value)."""
-    n_rows, n_effects = int(row_counts.sum()), int(effect_counts.sum())
-    log = (*_codes(n_rows), np.empty(n_rows, np.int8), np.empty(n_rows, np.int8))
-    truth = (*_codes(n_effects), np.empty(n_effects, np.float64))
-    starts = (_starts(row_counts), _starts(effect_counts))
-    work = (treated_rate, control_rate, propensity, times, key, *starts, log, truth)
-    map_blocks(lambda begin, end: _fill(*work, begin, end), len(propensity), threads)
+    ``rates`` are μ^T, μ^C and P. Rows are ordered by time, user and item.
+    """
+    n_users = len(rates[0])
+    counts = np.zeros((2, times, n_users), np.int64)
+    map_blocks(lambda begin, end: _count(*rates, times, key, counts[0], counts[1], begin, end), n_users, threads)
+    row_start, effect_start = ((np.cumsum(count) - count.ravel()).reshape(count.shape) for count in counts)
+    n_rows, n_effects = (int(count.sum()) for count in counts)
+    log = tuple(np.empty(n_rows, kind) for kind in (np.int32, np.int32, np.int32, np.int8, np.int8))
+    truth = tuple(np.empty(n_effects, kind) for kind in (np.int32, np.int32, np.int32, np.float64))
+    map_blocks(
+        lambda begin, end: _fill(*rates, times, key, row_start, effect_start, log, truth, begin, end),
+        n_users,
+        threads,
+    )
     return log, truth
-
-
-def _codes(n: int) -> tuple[Any, Any, Any]:
-    return np.empty(n, np.int32), np.empty(n, np.int32), np.empty(n, np.int32)
-
-
-def _starts(counts: Longs) -> Longs:
-    """Where each (time, user) begins when rows are ordered by time, user, item."""
-    return (np.cumsum(counts) - counts.ravel()).reshape(counts.shape)

@@ -26,7 +26,7 @@ from taurank.data.log import Log
 from taurank.data.storage import Array, check_arrays
 from taurank.errors import InputError, plural
 from taurank.estimation.gains import Gains
-from taurank.worlds import sampling
+from taurank.worlds.sampling import draw_cells
 
 _RATE = Array("float32", ("users", "items"), minimum=0.0, maximum=1.0)
 _STORED = {
@@ -75,13 +75,6 @@ class World:
         self.recorded = None if recorded is None else _checked_rates("recorded", recorded, shape)
         self.origin: Mapping[str, Any] = dict(origin or {})
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """A copy or an unpickled world is as frozen as the one it was made from."""
-        self.__dict__.update(state)
-        for value in state.values():
-            if isinstance(value, np.ndarray):
-                value.flags.writeable = False
-
     @property
     def n_users(self) -> int:
         return len(self.users)
@@ -106,10 +99,9 @@ class World:
         key = np.uint64(generator(random_state).integers(2**63))
         catalog = Catalog(self.users, self.items, Ids(np.arange(times), "time"))
         rates = (self.treated_rate, self.control_rate, self.propensity)
-        log_counts, truth_counts = sampling.count_cells(*rates, times, key, threads)
-        rows, truth = sampling.fill_cells(*rates, times, key, log_counts, truth_counts, threads)
-        user, item, time, treated, outcome = rows
+        rows, truth = draw_cells(rates, times, key, threads)
         recorded = self.propensity if self.recorded is None else self.recorded
+        user, item, time, treated, outcome = rows
         log = Log(catalog, user, item, time, treated, outcome, recorded[user, item].astype(np.float64))
         effect_user, effect_item, effect_time, effect = truth
         return Sample(log, Gains(catalog, effect_user, effect_item, effect_time, effect, "truth", kind="effect"))
@@ -122,20 +114,25 @@ class World:
         the mean propensity, after the clip to [1e-6, 1−1e-6], is that of this world.
         """
         check_number("beta", beta, 0)
-        log_alpha = _solve_log_alpha(beta, self.n_items, float(self.propensity.mean(dtype=np.float64)))
-        by_rank = _rank_propensity(log_alpha, beta, self.n_items).astype(np.float32)
-        propensity = np.empty_like(self.propensity)
-        for user in range(self.n_users):
-            order = np.argsort(-self._purchase_rate(user), kind="stable")
-            propensity[user, order] = by_rank
+        log_ranks = np.log(np.arange(1, self.n_items + 1, dtype=np.float64))
+
+        def by_rank(log_alpha: float) -> Floats:
+            return np.clip(np.exp(np.minimum(log_alpha - beta * log_ranks, 0.0)), EDGE, 1 - EDGE)
+
+        # the mean grows with α, so one root is bracketed
+        target, low, high = (
+            float(self.propensity.mean(dtype=np.float64)),
+            np.log(EDGE) - 1.0,
+            beta * log_ranks[-1] + 1.0,
+        )
+        log_alpha = float(brentq(lambda x: float(by_rank(x).mean()) - target, low, high, xtol=1e-13))
+        propensity, ranked = np.empty_like(self.propensity), by_rank(log_alpha).astype(np.float32)
+        for user, rates in enumerate(zip(self.treated_rate, self.control_rate, self.propensity, strict=True)):
+            treated, control, shown = (row.astype(np.float64) for row in rates)
+            order = np.argsort(-(shown * treated + (1.0 - shown) * control), kind="stable")
+            propensity[user, order] = ranked
         origin = {**self.origin, "personalized": {"beta": beta, "alpha": float(np.exp(min(log_alpha, 700.0)))}}
         return World(self.treated_rate, self.control_rate, propensity, self.users, self.items, origin=origin)
-
-    def _purchase_rate(self, user: int) -> Floats:
-        treated, control, propensity = (
-            rates[user].astype(np.float64) for rates in (self.treated_rate, self.control_rate, self.propensity)
-        )
-        return np.asarray(propensity * treated + (1.0 - propensity) * control)
 
     def misspecified(self, xi: float) -> World:
         """Record wrong propensities: log-odds pulled by ξ toward their mean, Eq. (misIPS).
@@ -174,19 +171,30 @@ class World:
         low-rank part, so some effects are negative). Propensities follow tastes and stay within
         [``overlap``, 1 − ``overlap``], around ``treated_share``.
         """
-        _check_synthetic(n_users, n_items, rank, purchase_rate, treated_share, overlap)
-        for name, log_odds in (("effect", effect), ("effect_spread", effect_spread)):
-            check_number(name, log_odds, -700, 700)  # beyond, a probability is 0 or 1
+        made = {"n_users": n_users, "n_items": n_items, "rank": rank, "purchase_rate": purchase_rate,
+                "effect": effect, "effect_spread": effect_spread, "treated_share": treated_share,
+                "overlap": overlap}  # fmt: skip
+        for name in ("n_users", "n_items", "rank"):
+            check_integer(name, made[name])
+        for name in ("effect", "effect_spread"):
+            check_number(name, made[name], -700, 700)  # beyond, a probability is 0 or 1
+        for name in ("purchase_rate", "treated_share", "overlap"):
+            check_number(name, made[name], 0, 1)
+        if n_users * n_items > MAX_PAIRS:
+            raise InputError(f"n_users × n_items must be at most {MAX_PAIRS:,}, got {n_users:,} × {n_items:,}.")
+        if purchase_rate in (0, 1):
+            raise InputError(f"purchase_rate must be strictly between 0 and 1, got {purchase_rate}.")
+        if not overlap < treated_share < 1 - overlap:
+            raise InputError(f"treated_share ({treated_share}) must be between overlap ({overlap}) and 1 − overlap.")
         rng = generator(random_state)
         taste = _low_rank(rng, n_users, n_items, rank)
         levels = 0.5 * rng.standard_normal((n_users, 1)) + 0.7 * rng.standard_normal((1, n_items))
         control = logit(purchase_rate) + levels + taste
         lift = effect + effect_spread * _low_rank(rng, n_users, n_items, rank)
         exposure = 0.5 * levels + 0.5 * taste + 0.5 * rng.standard_normal((1, n_items))
-        propensity = overlap + (1 - 2 * overlap) * expit(_shift_to_mean(exposure, treated_share, overlap))
-        made = {"n_users": n_users, "n_items": n_items, "rank": rank, "purchase_rate": purchase_rate,
-                "effect": effect, "effect_spread": effect_spread, "treated_share": treated_share,
-                "overlap": overlap}  # fmt: skip
+        inner = (treated_share - overlap) / (1 - 2 * overlap)  # the mean of what is scaled to [overlap, 1 − overlap]
+        shift = brentq(lambda c: float(expit(exposure + c).mean()) - inner, -60.0, 60.0)
+        propensity = overlap + (1 - 2 * overlap) * expit(exposure + shift)
         return cls(
             expit(control + lift), expit(control), propensity, np.arange(n_users), np.arange(n_items),
             origin={"maker": "synthetic", **made},
@@ -225,7 +233,7 @@ class World:
 
 def _checked_rates(name: str, values: npt.ArrayLike, shape: tuple[int, int]) -> Floats32:
     try:
-        shared = isinstance(values, np.ndarray) and _is_frozen(values)
+        shared = isinstance(values, np.ndarray) and not values.flags.writeable
         rates: Floats32 = np.array(values, dtype=np.float32, order="C", copy=None if shared else True)
     except (ValueError, TypeError, OverflowError) as error:
         raise InputError(f"{name} must be an array of numbers, users × items.") from error
@@ -243,51 +251,7 @@ def _checked_rates(name: str, values: npt.ArrayLike, shape: tuple[int, int]) -> 
     return rates
 
 
-def _is_frozen(array: Any) -> bool:
-    """Whether the array cannot change: it is read-only, and so is the array it is a view of."""
-    while isinstance(array, np.ndarray) and not array.flags.writeable:
-        array = array.base
-    return array is None
-
-
-def _rank_propensity(log_alpha: float, beta: float, n_items: int) -> Floats:
-    log_ranks = np.log(np.arange(1, n_items + 1, dtype=np.float64))
-    return np.clip(np.exp(np.minimum(log_alpha - beta * log_ranks, 0.0)), EDGE, 1 - EDGE)
-
-
-def _solve_log_alpha(beta: float, n_items: int, target: float) -> float:
-    """log α, for the α whose mean propensity is ``target``: the mean grows with α, so one root is bracketed."""
-
-    def excess(log_alpha: float) -> float:
-        return float(_rank_propensity(log_alpha, beta, n_items).mean()) - target
-
-    low, high = np.log(EDGE) - 1.0, beta * np.log(n_items) + 1.0
-    return float(brentq(excess, low, high, xtol=1e-13))
-
-
 def _low_rank(rng: np.random.Generator, n_users: int, n_items: int, rank: int) -> Floats:
     """A users × items array of unit variance and the given rank."""
     users, items = rng.standard_normal((n_users, rank)), rng.standard_normal((n_items, rank))
     return np.asarray(users @ items.T / np.sqrt(rank))
-
-
-def _shift_to_mean(log_odds: Floats, share: float, overlap: float) -> Floats:
-    """Log-odds moved by a constant so that the propensities they give have the mean ``share``."""
-    inner = (share - overlap) / (1 - 2 * overlap)
-    shift = brentq(lambda c: float(expit(log_odds + c).mean()) - inner, -60.0, 60.0)
-    return np.asarray(log_odds + shift)
-
-
-def _check_synthetic(
-    n_users: int, n_items: int, rank: int, purchase_rate: float, treated_share: float, overlap: float
-) -> None:
-    for name, size in (("n_users", n_users), ("n_items", n_items), ("rank", rank)):
-        check_integer(name, size)
-    if n_users * n_items > MAX_PAIRS:
-        raise InputError(f"n_users × n_items must be at most {MAX_PAIRS:,}, got {n_users:,} × {n_items:,}.")
-    for name, share in (("purchase_rate", purchase_rate), ("treated_share", treated_share), ("overlap", overlap)):
-        check_number(name, share, 0, 1)
-    if purchase_rate in (0, 1):
-        raise InputError(f"purchase_rate must be strictly between 0 and 1, got {purchase_rate}.")
-    if not overlap < treated_share < 1 - overlap:
-        raise InputError(f"treated_share ({treated_share}) must be between overlap ({overlap}) and 1 − overlap.")
