@@ -7,7 +7,7 @@
     python benchmarks/quality.py time         # CPU seconds of one fit, with and without the choice of prior
     python benchmarks/quality.py rows         # seconds and memory on a log with 50 million rows
 
-"Ten weeks" is ``limits.ten_weeks_scores``: it knows the true distribution of each item's rates over users. Every line
+"Ten weeks" is ``worlds.ten_weeks_scores``: it knows the true distribution of each item's rates over users. Every line
 is printed as soon as it is known, so an interrupted run leaves what it has measured. A star marks a missed target.
 """
 
@@ -33,7 +33,7 @@ sys.path[:0] = [str(Path(__file__).parent.parent / "src"), str(Path(__file__).pa
 import taurank as tr  # noqa: E402
 from features import benchmark_cold, benchmark_journey, featured_world, split, to_markdown  # noqa: E402
 from taurank.data.ids import Catalog, Ids  # noqa: E402
-from taurank_paper import limits  # noqa: E402
+from taurank_paper import worlds  # noqa: E402
 
 METRICS = ("CP@10", "CP@100", "CDCG")
 TARGETS = {"CP@10": 94.0, "CP@100": 94.0, "CDCG": 95.0}
@@ -69,7 +69,7 @@ def dunnhumby(options: argparse.Namespace) -> None:
         truth = world.sample(10, TEST).truth
         for draw in DUNNHUMBY_DRAWS[: options.draws]:
             log = world.sample(10, draw).log
-            limit = measured(limits.ten_weeks_scores(world, log, options.threads), truth)
+            limit = measured(worlds.ten_weeks_scores(world, log, options.threads), truth)
             print_row(name, draw, "ten weeks", limit, None, "")
             counting = measured(tr.CountingBayes().fit(log), truth)
             print_row(name, draw, "CountingBayes", counting, limit, "")
@@ -104,7 +104,7 @@ def low_rank(options: argparse.Namespace) -> None:
         best = max(values["CDCG"] for values in factors.values())
         ours = tr.EmpiricalBayes(threads=options.threads).fit(log)
         results = {
-            "ten weeks": measured(limits.ten_weeks_scores(world, log, options.threads), truth),
+            "ten weeks": measured(worlds.ten_weeks_scores(world, log, options.threads), truth),
             **factors,
             "EmpiricalBayes": measured(ours, truth),
         }

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -13,25 +12,18 @@ from taurank.cli.options import OutFolder, Source, Threads
 from taurank.cli.terminal import say
 
 
-class PresetName(StrEnum):
-    smoke = "smoke"
-    quick = "quick"
-    full = "full"
-    authors = "authors"
-
-
 def paper(
     names: Annotated[
         list[str] | None,
         typer.Argument(metavar="NAME", help="Experiments or TOML files (default: all experiments)."),
     ] = None,
     preset: Annotated[
-        PresetName,
+        Literal["smoke", "quick", "full", "authors"],
         typer.Option(
             help="smoke: synthetic data, a minute; quick: shopping data, under an hour; full: tune first, hours; "
             "authors: the authors' settings and updates, over an hour."
         ),
-    ] = PresetName.quick,
+    ] = "quick",
     source: Source = None,
     items: Annotated[
         str | None, typer.Option(help="Restrict to category or product (default: both).", show_default=False)
@@ -53,5 +45,5 @@ def paper(
     from taurank_paper.runner import run
 
     import_from_here()  # an experiment may name a learner of one's own
-    folder = run(names or (), preset.value, source, out, threads=threads, items=items, seed=seed)
+    folder = run(names or (), preset, source, out, threads=threads, items=items, seed=seed)
     say(f"Wrote {folder / 'report.html'}.")

@@ -30,10 +30,10 @@ import taurank as tr
 from taurank.errors import DivergedError, UnfinishedWarning
 from taurank.evaluation.metrics import parse
 from taurank.learners import Record, learner_class
-from taurank_paper import limits
+from taurank_paper import worlds
 from taurank_paper.folder import write_text
 from taurank_paper.plan import LIMITS, Dataset, Settings, causal, hyper_parameters
-from taurank_paper.splits import Split, Splits, fit_seed
+from taurank_paper.worlds import Split, Splits, fit_seed
 
 TRACKED = ("CP@10", "CP@100", "CDCG", "CAR", "P@10")  # measured in every fit, so that experiments can share it
 MODEL_METRIC = "CDCG"  # selects the epoch of a stored model
@@ -209,7 +209,7 @@ def _measured_fit(spec: FitSpec, cache: ResultCache) -> FitResult:
     _drawn = split.train, split.validation, split.tested  # before the clock starts
     began = time.perf_counter()
     if spec.method in LIMITS:
-        weeks = weeks_of(limits.scores(spec.method, split.world, split.train, threads), split, spec.metrics, threads)
+        weeks = weeks_of(worlds.scores(spec.method, split.world, split.train, threads), split, spec.metrics, threads)
         values = {name: Value(weeks[name], 0.0, 0) for name in spec.metrics}
         return FitResult({}, time.perf_counter() - began, 0, values)
     learner = learner_class(spec.method)(**dict(spec.settings), random_state=fit_seed(spec.dataset))
@@ -264,32 +264,31 @@ def _trained(spec: FitSpec, learner: tr.Learner, rhythm: Rhythm, cache: ResultCa
     """
     split, key = cache.splits.split(spec.dataset), cache.key(spec, "snapshots")
     checkpoint = cache.path(spec, ".checkpoint")
-    names = list(dict.fromkeys(map(causal, spec.metrics)))
     snapshots = dict(spec.snapshots)  # a metric without one is measured at the end
-    due = {name: rhythm.epoch(snapshots.get(name, spec.updates)) for name in names} if snapshots else {}
+    due = {name: rhythm.epoch(snapshots.get(causal(name), spec.updates)) for name in spec.metrics if snapshots}
     values = TypeAdapter(dict[str, Value]).validate_python(cache.read(key))
     best: dict[str, tuple[float, int, tr.Learner]] = {}  # by metric: its validation, the updates, the model
 
-    def measure(chosen: Mapping[str, tuple[float, int, tr.Learner]]) -> None:
-        for updates in {updates for _, updates, _ in chosen.values()}:
-            together = [
-                name for name in spec.metrics if causal(name) in chosen and chosen[causal(name)][1] == updates
-            ]
-            weeks = weeks_of(chosen[causal(together[0])][2], split, together, cache.threads)
-            values.update({name: Value(weeks[name], chosen[causal(name)][0], updates) for name in together})
+    def measure() -> None:
+        for updates in {updates for _, updates, _ in best.values()}:
+            together = [name for name in best if best[name][1] == updates]
+            weeks = weeks_of(best[together[0]][2], split, together, cache.threads)
+            values.update({name: Value(weeks[name], best[name][0], updates) for name in together})
+        best.clear()
 
     def check(at: tr.Learner, record: Record) -> None:
-        def is_better(name: str) -> bool:
-            return name not in best or merit(name, record.metrics[name]) > merit(name, best[name][0])
-
-        wanted = [name for name in names if (due[name] == record.epoch if due else is_better(name))]
-        model = copy.copy(at) if wanted else at
-        chosen = {name: (record.metrics[name], record.epoch * rhythm.per_epoch, model) for name in wanted}
-        best.update(chosen)
-        if spec.keep_model and MODEL_METRIC in wanted:
-            at.save(cache.path(spec, ".model"))
-        if due and wanted:
-            measure(chosen)
+        scores, model = {name: record.metrics[causal(name)] for name in spec.metrics}, copy.copy(at)
+        for name, score in scores.items():
+            if (
+                due[name] == record.epoch
+                if due
+                else name not in best or merit(name, score) > merit(name, best[name][0])
+            ):
+                best[name] = (score, record.epoch * rhythm.per_epoch, model)
+                if spec.keep_model and name == MODEL_METRIC:
+                    at.save(cache.path(spec, ".model"))
+        if due and best:
+            measure()
             cache.write(key, {name: asdict(value) for name, value in values.items()})
 
     for left in reversed(range(ATTEMPTS)):
@@ -297,11 +296,11 @@ def _trained(spec: FitSpec, learner: tr.Learner, rhythm: Rhythm, cache: ResultCa
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore", UnfinishedWarning)  # the report has the curves
                 learner.fit(
-                    split.train, split.validation, metric=names, patience=None, validate_every=rhythm.every or None,
-                    show_progress=False, checkpoint=checkpoint if due else None, callback=check,
+                    split.train, split.validation, metric=list(dict.fromkeys(map(causal, spec.metrics))),
+                    patience=None, validate_every=rhythm.every or None, show_progress=False,
+                    checkpoint=checkpoint if due else None, callback=check,
                 )  # fmt: skip
-            if not due:
-                measure(best)
+            measure()
         except DivergedError:
             if not left:
                 raise
@@ -317,12 +316,8 @@ def _trained(spec: FitSpec, learner: tr.Learner, rhythm: Rhythm, cache: ResultCa
 def weeks_of(ranker: Any, split: Split, metrics: Iterable[str], threads: int | None) -> dict[str, tuple[float, ...]]:
     """Metrics in each test week: a causal name by the truth, any other by the purchases."""
     weeks: dict[str, tuple[float, ...]] = {}
-    truth, outcome = split.tested
-    for gains, names in (
-        (truth, [name for name in metrics if name == causal(name)]),
-        (outcome, [name for name in metrics if name != causal(name)]),
-    ):
-        if names:
+    for gains, is_causal in zip(split.tested, (True, False), strict=True):
+        if names := [name for name in metrics if (name == causal(name)) == is_causal]:
             result = tr.evaluate(ranker, gains, names, threads=threads)
             weeks |= {name: tuple(map(float, np.asarray(result[name].per_time))) for name in names}
     return weeks

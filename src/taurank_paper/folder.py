@@ -18,7 +18,8 @@ ten test weeks. Random appears once per catalog: the truth is the same in both s
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -33,24 +34,12 @@ from taurank.toml import read_toml, validated
 
 Frames = Mapping[str, pd.DataFrame]
 
-_SCORES = "items setting method metric mean std"
-COLUMNS: Mapping[str, str] = {
-    "statistics": "items quantity value",
-    "statistics_brier": "items prior_weight brier",
-    "statistics_density": "items setting low high density",
-    "comparison": f"{_SCORES} settings seconds updates",
-    "comparison_targets": _SCORES,
-    "comparison_curves": "items setting method metric updates value",
-    "car": _SCORES,
-    "capping": "items setting metric cap mean std",
-    "estimators": "items setting method metric cap mae truth",
-    "unevenness": "items beta method metric mean std",
-    "misspecification": f"{_SCORES} propensity xi",
-    "losses": "items setting loss factors metric mean std",
-    "search": "items setting method objective trials pruned updates minutes validation settings",
-}
-SUFFIXES = ("", "_brier", "_density", "_targets", "_curves")  # of the tables that one experiment may write
-_TEXT = ("items", "setting", "method", "metric", "objective", "quantity", "propensity", "loss", "settings", "weeks")
+_TEXT = ["items", "setting", "method", "metric", "objective", "quantity", "propensity", "loss", "settings", "weeks"]
+_NUMBERS = [
+    "mean", "std", "value", "prior_weight", "brier", "low", "high", "density", "cap", "mae", "truth", "beta", "xi",
+    "factors", "updates", "seconds", "minutes", "validation",
+]  # fmt: skip
+_TYPES: dict[str, Any] = {**dict.fromkeys(_TEXT, object), **dict.fromkeys(_NUMBERS, "float64")}
 
 
 def _without_breaks(text: str) -> str:
@@ -79,17 +68,6 @@ class Run:
     findings: Findings
     authors: Frames
 
-    @property
-    def is_smoke(self) -> bool:
-        """Whether the data are made up: then the figures prove nothing."""
-        return bool(self.record.get("preset") == "smoke")
-
-    @property
-    def own(self) -> Mapping[str, Mapping[str, str]]:
-        """A researcher's own experiments: kind and title by name."""
-        own: Mapping[str, Mapping[str, str]] = self.record.get("own", {})
-        return own
-
 
 def read(folder: Path) -> Run:
     """Everything that lies in the folder of a run; tables that are not there are left out."""
@@ -97,16 +75,13 @@ def read(folder: Path) -> Run:
         raise InputError(f"the folder '{folder}' does not exist; run 'taurank paper --out {folder}' first.")
     record, path = read_record(folder), folder / "findings.toml"
     findings = validated(Findings, read_toml(path), f"'{path}'") if path.is_file() else Findings()
-    own = {
-        name + suffix: entry["kind"] + suffix for name, entry in record.get("own", {}).items() for suffix in SUFFIXES
-    }
-    return Run(_read_tables(folder, own), record, findings, _read_tables(folder / "authors"))
+    return Run(_read_tables(folder), record, findings, _read_tables(folder / "authors"))
 
 
 @cache
 def printed() -> Frames:
     """What the paper prints, so that the same criteria apply to its figures and to ours."""
-    return {path.stem: _read_table(path) for path in sorted((Path(__file__).parent / "printed").glob("*.csv"))}
+    return _read_tables(Path(__file__).parent / "printed")
 
 
 def read_record(folder: Path) -> dict[str, Any]:
@@ -121,22 +96,14 @@ def read_record(folder: Path) -> dict[str, Any]:
     return record
 
 
-def _read_tables(folder: Path, own: Mapping[str, str] | None = None) -> dict[str, pd.DataFrame]:
-    kinds = {**{name: name for name in COLUMNS}, **(own or {})}
-    paths = {name: folder / f"{name}.csv" for name, kind in kinds.items() if kind in COLUMNS}
-    return {name: _read_table(path, COLUMNS[kinds[name]].split()) for name, path in paths.items() if path.is_file()}
-
-
-def _read_table(path: Path, columns: Sequence[str] = ()) -> pd.DataFrame:
-    types = {name: object if name in _TEXT else "float64" for name in (*columns, *_TEXT)}
-    try:
-        frame = pd.read_csv(path, dtype=types, keep_default_na=False, na_values=[""])
-    except (ValueError, OSError) as error:
-        raise InputError(f"'{path}' cannot be read as CSV: {first_line(error)}; write it again.") from error
-    missing = [name for name in columns if name not in frame.columns]
-    if missing:
-        raise InputError(f"'{path}' has no column {missing[0]!r}; write it again with 'taurank paper'.")
-    return frame
+def _read_tables(folder: Path) -> dict[str, pd.DataFrame]:
+    tables = {}
+    for path in sorted(folder.glob("*.csv")):
+        try:
+            tables[path.stem] = pd.read_csv(path, dtype=_TYPES, keep_default_na=False, na_values=[""])
+        except (ValueError, OSError) as error:
+            raise InputError(f"'{path}' cannot be read as CSV: {first_line(error)}; write it again.") from error
+    return tables
 
 
 def write_text(path: Path, text: str) -> None:
@@ -147,5 +114,6 @@ def write_text(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
         temporary.replace(path)
     except OSError as error:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink()
         raise InputError(f"'{path}' cannot be written: {error.strerror}.") from error

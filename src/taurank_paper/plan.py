@@ -9,7 +9,7 @@ anything runs: an unknown key or a value out of range is one sentence.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
@@ -61,12 +61,6 @@ def _check_label(text: str) -> str:
     return text
 
 
-def _check_distinct(values: tuple[T, ...]) -> tuple[T, ...]:
-    if (value := _repeated(values)) is not None:
-        raise InputError(f"{show(value)} is listed twice; remove one")
-    return values
-
-
 def _check_method(name: str) -> str:
     """The name of a limit or a built-in learner, or the "module:Class" of one's own."""
     if name in LIMITS:
@@ -97,7 +91,7 @@ Number = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(strict=True, ge=0, le=1)]
 Flag = Annotated[bool, Field(strict=True)]
 MetricName = Annotated[str, AfterValidator(lambda name: parse(name).name)]
-Values = Annotated[tuple[T, ...], Field(min_length=1), AfterValidator(_check_distinct)]
+Values = Annotated[tuple[T, ...], Field(min_length=1)]
 
 _STRICT = ConfigDict(extra="forbid")
 
@@ -380,14 +374,12 @@ def load(
             raise InputError(f"{path.name}: [{key}] must be a table, got {show(content[key])}.")
     plain = {key: value for key, value in content.items() if key not in presets}
     file = validated(Experiment, {**plain, **content.get(preset.name, {})}, path.name)
+    times, seed = file.times, file.seed if seed is None else seed
     datasets = tuple(
-        Dataset(
-            entry.items, entry.assignment, entry.beta, entry.xi, entry.propensity,
-            file.times, file.seed if seed is None else seed,
-        )
+        Dataset(**{each.name: getattr(entry, each.name) for each in fields(Sampled)}, times=times, seed=seed)
         for entry in file.data
-        if items is None or entry.items == items
-    )  # fmt: skip
+        if items in (None, entry.items)
+    )
     return Plan(path.stem, file, preset, packaged_tuned(preset) if tuned is None else tuned, datasets)
 
 

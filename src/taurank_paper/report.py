@@ -19,7 +19,7 @@ from taurank.toml import read_toml
 from taurank_paper import charts, claims, folder, tables
 from taurank_paper.charts import MAIN_METRIC
 from taurank_paper.claims import VERDICTS, ClaimResult, rank_correlation
-from taurank_paper.folder import SUFFIXES, Frames, Run, write_text
+from taurank_paper.folder import Frames, Run, write_text
 from taurank_paper.plan import LIMITS
 from taurank_paper.scores import DATASETS, METRICS, DatasetKey, datasets_of, rows_of
 
@@ -40,13 +40,17 @@ def write(out: str | os.PathLike[str]) -> None:
     """Write report.html, comparison.svg, comparison.md and verdicts.csv into the folder of the tables."""
     path = Path(out)
     run = folder.read(path)
-    known = {"sections": [*KINDS, *run.own], "explanations": [claim.id for claim in claims.CLAIMS]}
+    known = {"sections": [*KINDS, *run.record.get("own", {})], "explanations": [claim.id for claim in claims.CLAIMS]}
     for part, keys in known.items():
         for key in getattr(run.findings, part):
             if key not in keys:
                 flaw = f"'{path / 'findings.toml'}' has the unknown key '{part}.{key}'"
                 raise InputError(f"{flaw}; known: {', '.join(keys)}.")
-    results = [] if run.is_smoke else claims.check(run.frames, run.findings.explanations, run.authors)
+    results = (
+        []
+        if run.record.get("preset") == "smoke"
+        else claims.check(run.frames, run.findings.explanations, run.authors)
+    )
     page.write(path / "report.html", TEXTS["title"], blocks(run, results), broad=True)
     frame = run.frames.get("comparison", NONE)
     if len(frame):
@@ -65,10 +69,14 @@ def blocks(run: Run, results: Sequence[ClaimResult]) -> list[page.Block]:
             text = f"{TEXTS[kind]['text']}\n\n{run.findings.sections.get(kind, '')}"
             sections += [page.heading(TEXTS[kind]["title"], kind), page.text(text)]
             sections += _section(kind, run.frames, SHOWN.get(kind, ()))
-    for name, entry in run.own.items():
+    for name, entry in run.record.get("own", {}).items():
         if name in run.frames:
             kind, anchor = entry["kind"], f"own-{name}"
-            own = {kind + part: run.frames[name + part] for part in SUFFIXES if name + part in run.frames}
+            own = {
+                kind + table.removeprefix(name): frame
+                for table, frame in run.frames.items()
+                if table == name or table.startswith(f"{name}_")
+            }
             links.append((anchor, entry["title"]))
             sections.append(page.heading(entry["title"], anchor))
             sections += _lead(own[kind]) if kind == "comparison" else []
@@ -101,7 +109,7 @@ def _lead(frame: pd.DataFrame, beside: Iterable[page.Block] = ()) -> list[page.B
 def _about(run: Run) -> list[page.Block]:
     """What the page is, how the data differ from the paper's, and which experiments are missing."""
     about = [page.text(TEXTS["opening"])]
-    if not run.is_smoke:
+    if run.record.get("preset") != "smoke":
         weeks = run.record.get("weeks")  # a number, or one for each kind of items
         numbers = weeks.values() if isinstance(weeks, Mapping) else [weeks]
         ours = min((number for number in numbers if isinstance(number, int)), default=PACKAGED_WEEKS)

@@ -17,7 +17,7 @@ import pandas as pd
 
 import taurank as tr
 from taurank.errors import InputError
-from taurank_paper import limits
+from taurank_paper import worlds
 from taurank_paper.fits import MODEL_METRIC, FitSpec, ResultCache, needs_propensity, weeks_of
 from taurank_paper.plan import Dataset, Items, Method, Plan, Settings, causal, check_settings, hyper_parameters
 
@@ -145,7 +145,7 @@ def _curves(plan: Plan, cache: ResultCache) -> Iterator[Labels]:
 def _targets(plan: Plan, cache: ResultCache) -> Iterator[Labels]:
     """The population targets: what methods would reach with unlimited data, by the truth of the test weeks."""
     for dataset, method in itertools.product(plan.datasets, plan.methods):
-        if method.name not in limits.TARGETS:
+        if method.name not in worlds.TARGETS:
             continue
         cap = float(plan.settings(method, dataset, MODEL_METRIC).get("cap", 0.0))
         metrics = [metric for metric in plan.metrics_of(dataset) if metric == causal(metric)]
@@ -153,7 +153,7 @@ def _targets(plan: Plan, cache: ResultCache) -> Iterator[Labels]:
 
         def measure(first: Dataset = first, name: str = method.name, cap: float = cap, metrics: Any = metrics) -> Any:
             split = cache.splits.split(first)
-            return weeks_of(limits.target_scores(name, split.world, cap), split, metrics, cache.threads)
+            return weeks_of(worlds.target_scores(name, split.world, cap), split, metrics, cache.threads)
 
         weeks = cache.cached(cache.key(FitSpec(first, method.name), "target", cap, metrics), measure)
         labels = {"items": dataset.items, "setting": dataset.assignment, "method": method.label}

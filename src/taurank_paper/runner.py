@@ -6,7 +6,6 @@ import json
 import os
 import platform
 import sys
-import tempfile
 import time
 from collections.abc import Iterable
 from dataclasses import replace
@@ -24,7 +23,7 @@ from taurank_paper.fits import FitSpec, ResultCache
 from taurank_paper.folder import read_record, write_text
 from taurank_paper.plan import ITEMS, KINDS, Plan, load, load_preset, load_tuned
 from taurank_paper.search import search
-from taurank_paper.splits import Splits
+from taurank_paper.worlds import Splits
 
 Folder = str | os.PathLike[str]
 
@@ -50,8 +49,9 @@ def run(
     """
     began = time.monotonic()
     size = load_preset(preset)
-    folder = _writable(Path(out))
+    folder = Path(out)
     before = read_record(folder)
+    write_text(folder / "run.json", json.dumps(before, indent=1))  # refuses a folder that cannot be written
     found = folder / "tuned.toml"
     tuned = load_tuned(found) if size.search and found.exists() else None
     wanted = [names] if isinstance(names, str) else list(names)
@@ -64,17 +64,6 @@ def run(
     record = _record(plans, cache, seconds, time.monotonic() - began, before)
     write_text(folder / "run.json", json.dumps(record, indent=1))
     report.write(folder)
-    return folder
-
-
-def _writable(folder: Path) -> Path:
-    """The folder, made if need be; refused before any fit if nothing can be written to it."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder) as file:
-            file.write(b"taurank")
-    except OSError as error:
-        raise InputError(f"nothing can be written to the folder '{folder}': {error.strerror}.") from error
     return folder
 
 

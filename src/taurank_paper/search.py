@@ -34,7 +34,7 @@ from taurank_paper.plan import (
     hyper_parameters,
     packaged_tuned,
 )
-from taurank_paper.splits import Splits
+from taurank_paper.worlds import Splits
 
 
 @dataclass(frozen=True)

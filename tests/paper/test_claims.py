@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from scipy import stats
 
 from support import paper_frames as made_up
 from taurank_paper import claims, scores
@@ -21,29 +20,7 @@ Change = Callable[[Frames], None]
 
 @pytest.fixture
 def frames() -> Frames:
-    """Made-up tables that reproduce every claim."""
-    tables = made_up.frames()
-    tables["comparison"] = _clear_comparison()
-    tables["car"].loc[tables["car"]["method"] == "dlce", "mean"] = 0.5
-    return tables
-
-
-def _clear_comparison() -> pd.DataFrame:
-    """Scores in the order the paper claims, far beyond noise; P@10 in the opposite order of CP@10."""
-    order = {
-        ("category", "original"): ["popular", "blce", "ulbpr", "ulrmf", "cause", "dlto", "dlce"],
-        ("category", "personalized"): ["popular", "blce", "ulrmf", "ulbpr", "cause", "dlce", "dlto"],
-        ("product", "original"): ["popular", "cause", "blce", "ulbpr", "ulrmf", "dlto", "dlce"],
-        ("product", "personalized"): ["popular", "cause", "ulrmf", "blce", "ulbpr", "dlce", "dlto"],
-    }
-    rows = []
-    for (items, setting), methods in order.items():
-        for metric in (*METRICS, "P@10"):
-            for place, method in enumerate(methods):
-                lead = place + (8 if items == "product" and method in ("dlce", "dlto") else 0)
-                mean = 10.0 + lead if metric != "P@10" else 30.0 - place
-                rows.append((items, setting, method, metric, mean, 0.1))
-    return pd.DataFrame(rows, columns=["items", "setting", "method", "metric", "mean", "std"])
+    return made_up.frames()
 
 
 def outcome(frames: Frames, claim: str) -> str:
@@ -177,10 +154,7 @@ def test_a_claim_is_inconclusive_within_noise_or_without_figures(frames: Frames,
 
 
 def test_without_tables_every_claim_is_inconclusive() -> None:
-    results = claims.check({})
-    assert {one.verdict for one in results} == {"inconclusive"}
-    assert all("was not run" in one.remark for one in results)
-    assert {one.verdict for one in claims.check({"car": pd.DataFrame()})} == {"inconclusive"}
+    assert all(one.verdict == "inconclusive" and "was not run" in one.remark for one in claims.check({}))
 
 
 def test_a_missing_dataset_leaves_a_claim_inconclusive_but_a_contradiction_decides(frames: Frames) -> None:
@@ -237,11 +211,6 @@ def test_with_several_draws_their_means_are_compared() -> None:
     differences = scores.paired_differences(score(*one), score(*two))
     assert differences is not None
     np.testing.assert_allclose(differences, [1.0, 0.1, 0.01])
-
-
-def test_the_p_value_is_scipys() -> None:
-    differences = np.random.default_rng(0).normal(0.3, 1, 8)
-    assert scores.p_value(differences) == pytest.approx(stats.ttest_1samp(differences, 0).pvalue)
 
 
 def test_the_level_counts_all_comparisons(frames: Frames, monkeypatch: pytest.MonkeyPatch) -> None:

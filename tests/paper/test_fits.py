@@ -19,7 +19,7 @@ from taurank_paper import rows
 from taurank_paper.fits import FitSpec, Rhythm, weeks_of
 from taurank_paper.plan import Dataset, Plan, Times
 from taurank_paper.runner import run
-from taurank_paper.splits import fit_seed
+from taurank_paper.worlds import fit_seed
 
 DATASET = Dataset("category", times=Times(4, 1, 3))
 

@@ -112,7 +112,6 @@ def varied(kind: str, vary: str) -> str:
         (METHOD, '"truth", settings = {cap = 0.1}', "unknown key 'cap' in the settings of truth; known: none"),
         (METHOD, f"{METHOD}, choose = {{cap = []}}", "choose: cap must have at least 1 item"),
         (METHOD, f"{METHOD}, choose = {{cap = [0.1, 7]}}", "between 0 and 1"),
-        (METHOD, f"{METHOD}, choose = {{cap = [0.1, 0.1]}}", "0.1 is listed twice"),
         ('"dlce"}', '"dlce"}, {name = "dlce"}', "two methods have the label 'dlce'"),
         ('methods = [{name = "dlce"}]', "", r"at least one \[\[methods\]\] is needed"),
         ("methods", "vary = {cap = [0.1]}\nmethods", "vary: unknown key 'cap'; known: none"),

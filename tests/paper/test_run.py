@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import linecache
-import os
-import re
-import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -20,7 +15,7 @@ import taurank as tr
 from support.experiments import result_cache, small, write
 from taurank.errors import DivergedError, InputError
 from taurank_paper import plan as plans
-from taurank_paper import report, rows, runner, splits
+from taurank_paper import report, rows, runner, worlds
 from taurank_paper.fits import FitSpec
 from taurank_paper.plan import Dataset, Times
 from taurank_paper.runner import run
@@ -166,7 +161,7 @@ def test_each_metric_is_of_its_own_best_epoch(tmp_path: Path) -> None:
         value = result.values[metric]
         epochs, rest = divmod(value.updates, per_epoch)
         assert rest == 0
-        model = tr.DLCE(**result.settings, epochs=epochs, random_state=splits.fit_seed(data), threads=1)
+        model = tr.DLCE(**result.settings, epochs=epochs, random_state=worlds.fit_seed(data), threads=1)
         gains = split.tested[metric == "P@10"]
         measured = tr.evaluate(model.fit(split.train, None, show_progress=False), gains, metric)[metric]
         assert value.weeks == tuple(measured.per_time)
@@ -242,7 +237,7 @@ def test_one_half_is_run_alone(tiny: dict[str, str], tmp_path: Path) -> None:
 
 
 def test_truth_is_the_same_in_both_settings_and_weeks_are_independent() -> None:
-    drawn = splits.Splits(small(), None, 1)
+    drawn = worlds.Splits(small(), None, 1)
     truth = {name: drawn.split(Dataset("category", name)).tested[0] for name in ("original", "personalized")}
     assert np.array_equal(truth["original"].value, truth["personalized"].value)
     split = drawn.split(Dataset("category", times=Times(3, 3, 3)))
@@ -263,11 +258,6 @@ def test_estimator_errors_by_hand(tmp_path: Path, tiny: dict[str, str]) -> None:
     assert row["mae"] == pytest.approx(np.abs(estimate - truth).mean())
     assert row["bias"] == pytest.approx((estimate - truth).mean())
     assert row["truth"] == pytest.approx(truth.mean())
-
-
-def test_the_report_is_called_at_the_end(tmp_path: Path, tiny: dict[str, str], no_report: list[Path]) -> None:
-    run(tiny["misspecification"], "smoke", out=tmp_path, show_progress=False)
-    assert no_report == [tmp_path]
 
 
 # ---- a learner of one's own ----------------------------------------------------------------------
@@ -344,38 +334,11 @@ def test_after_a_change_of_ones_own_learner_its_fits_are_made_again(tmp_path: Pa
     assert record["fits"] == {"done": 2, "reused": 2}
 
 
-# ---- disks and missing extras --------------------------------------------------------------------
-
-
 def test_a_folder_that_cannot_be_written_is_refused_before_any_fit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(**_: Any) -> Any:
-        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
-
-    monkeypatch.setattr("tempfile.TemporaryFile", refuse)
     monkeypatch.setattr(runner, "_run_all", lambda *_: pytest.fail("no fit may be made"))
-    with pytest.raises(InputError, match=r"nothing can be written to the folder '.*': Read-only file system\."):
-        run("car", "smoke", out=tmp_path)
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match="nothing can be written"):
+    with pytest.raises(InputError, match=r"run\.json' cannot be written"):
         run("car", "smoke", out=tmp_path / "file")
-
-
-FULL_DISK = """
-import resource, sys
-from taurank_paper.runner import run
-from taurank.errors import InputError
-resource.setrlimit(resource.RLIMIT_FSIZE, (900, 900))  # smaller than any result
-try:
-    run("car", "smoke", out="out", show_progress=False)
-except InputError as error:
-    sys.exit(f"sentence: {error}")
-"""
-
-
-def test_a_full_disk_during_a_run_is_one_sentence(tmp_path: Path) -> None:
-    pytest.importorskip("resource")
-    done = subprocess.run([sys.executable, "-c", FULL_DISK], cwd=tmp_path, capture_output=True, text=True)
-    assert re.fullmatch(r"sentence: '.*' cannot be written: File too large\.\n", done.stderr)
-    assert not list((tmp_path / "out").rglob("*.tmp"))
+    assert not list(tmp_path.rglob("*.tmp"))

@@ -16,7 +16,7 @@ from support.experiments import small, write
 from taurank_paper import folder, search
 from taurank_paper import plan as plans
 from taurank_paper.plan import Budget, Plan
-from taurank_paper.splits import Splits
+from taurank_paper.worlds import Splits
 
 pytest.importorskip("optuna")
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from taurank_paper.fits import ResultCache
 from taurank_paper.plan import Preset
-from taurank_paper.splits import Splits
+from taurank_paper.worlds import Splits
 
 
 def small(**changes: Any) -> Preset:

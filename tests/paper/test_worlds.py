@@ -14,7 +14,7 @@ from scipy.stats import binom
 from taurank import Log, World, evaluate
 from taurank.errors import InputError
 from taurank.learners import LEARNERS
-from taurank_paper.limits import TARGETS, target_scores, ten_weeks_scores, truth_scores
+from taurank_paper.worlds import TARGETS, target_scores, ten_weeks_scores, truth_scores
 
 
 def oracle(world: World, log: Log) -> npt.NDArray[np.float64]:
