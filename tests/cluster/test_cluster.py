@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import pickle
 import shutil
 import signal
 import subprocess
@@ -18,7 +17,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import psutil
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -31,6 +29,7 @@ from taurank.cluster.fit import visits
 from taurank.cluster.pool import Lost
 from taurank.data import storage
 
+Pair = tuple[Any, Any]  # training and test log; or of one machine and of the cluster
 PLAIN: dict[str, Any] = {"factors": 12, "epochs": 3, "random_state": 3}
 METRICS = ["CDCG", "CP@10", "CAR"]
 
@@ -61,7 +60,7 @@ def cluster(nodes: Any) -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def data(cluster: Any, logs: tuple[Path, Path]) -> tuple[Any, Any]:
+def data(cluster: Any, logs: Pair) -> Pair:
     return cluster.read_log(logs[0]), cluster.read_log(logs[1])
 
 
@@ -73,18 +72,18 @@ def node_of(cluster: Any, worker: int) -> str:
 
 
 @pytest.fixture(scope="module")
-def local(logs: tuple[Path, Path]) -> tuple[tr.Log, tr.Log]:
+def local(logs: Pair) -> Pair:
     return tr.Log.read(logs[0]), tr.Log.read(logs[1])
 
 
 @pytest.fixture(scope="module")
-def models(data: tuple[Any, Any], local: tuple[tr.Log, tr.Log]) -> tuple[Any, Any]:
+def models(data: Pair, local: Pair) -> Pair:
     """DLCE with a falling rate, fitted on one machine and on the cluster."""
-    settings = {**PLAIN, "rate_decay": 0.3}
-    return tr.DLCE(**settings).fit(local[0], None), tr.DLCE(**settings).fit(data[0], None)
+    one, many = tr.DLCE(**PLAIN, rate_decay=0.3), tr.DLCE(**PLAIN, rate_decay=0.3)
+    return one.fit(local[0], None), many.fit(data[0], None)
 
 
-def test_the_catalog_is_that_of_one_machine(data: tuple[Any, Any], local: tuple[tr.Log, tr.Log]) -> None:
+def test_the_catalog_is_that_of_one_machine(data: Pair, local: Pair) -> None:
     for remote, log in zip(data, local, strict=True):
         assert len(remote.pieces) > 1
         assert remote.catalog == log.catalog
@@ -92,7 +91,7 @@ def test_the_catalog_is_that_of_one_machine(data: tuple[Any, Any], local: tuple[
         assert remote.whole.treated_share == log.treated_share
 
 
-def test_dlce_has_the_same_bits_and_the_same_history(models: tuple[Any, Any]) -> None:
+def test_dlce_has_the_same_bits_and_the_same_history(models: Pair) -> None:
     one, many = models
     assert sha(many) == sha(one)
     pd.testing.assert_frame_equal(many.history_, one.history_)
@@ -100,14 +99,12 @@ def test_dlce_has_the_same_bits_and_the_same_history(models: tuple[Any, Any]) ->
 
 
 @pytest.mark.parametrize("learner", [tr.BPR, tr.BLCE, tr.DLTO])
-def test_other_passes_have_the_same_bits(learner: Any, data: tuple[Any, Any], local: tuple[tr.Log, tr.Log]) -> None:
+def test_other_passes_have_the_same_bits(learner: Any, data: Pair, local: Pair) -> None:
     assert sha(learner(**PLAIN).fit(data[0], None)) == sha(learner(**PLAIN).fit(local[0], None))
 
 
 @pytest.mark.parametrize("learner", [tr.CountingBayes, tr.Popular, tr.Random])
-def test_learners_without_factors_score_the_same(
-    learner: Any, data: tuple[Any, Any], local: tuple[tr.Log, tr.Log], tmp_path: Path
-) -> None:
+def test_learners_without_factors_score_the_same(learner: Any, data: Pair, local: Pair, tmp_path: Path) -> None:
     one, many = learner(random_state=5).fit(local[0], None), learner(random_state=5).fit(data[0], None)
     users = np.arange(local[0].n_users, dtype=np.int32)
     assert (one.score_block(users) == many.score_block(users)).all()
@@ -116,9 +113,7 @@ def test_learners_without_factors_score_the_same(
 
 
 @pytest.mark.filterwarnings("ignore::taurank.errors.UnfinishedWarning")
-def test_a_fit_holds_out_the_same_rows_and_ends_with_the_same_bits(
-    data: tuple[Any, Any], local: tuple[tr.Log, tr.Log], tmp_path: Path
-) -> None:
+def test_a_fit_holds_out_the_same_rows_and_ends_with_the_same_bits(data: Pair, local: Pair, tmp_path: Path) -> None:
     """By default the last times are held out, and the rate decays; this fit overfits and is cut short."""
     settings: dict[str, Any] = {"factors": 12, "epochs": 60, "random_state": 3}
     one, many, again = (tr.DLCE(**settings) for _ in range(3))
@@ -138,7 +133,7 @@ def test_a_fit_holds_out_the_same_rows_and_ends_with_the_same_bits(
 @pytest.mark.filterwarnings("ignore::taurank.errors.UnfinishedWarning")
 @pytest.mark.parametrize("learner", [tr.BPR, tr.DLCE])
 def test_a_log_with_one_time_and_no_propensities_holds_out_pairs(
-    cluster: Any, learner: Any, data: tuple[Any, Any], logs: tuple[Path, Path], tmp_path: Path
+    cluster: Any, learner: Any, data: Pair, logs: Pair, tmp_path: Path
 ) -> None:
     frame = pd.read_parquet(logs[0]).drop_duplicates(["user_id", "item_id"])
     columns = ["time"] if learner is tr.DLCE else ["time", "propensity"]
@@ -160,13 +155,13 @@ def test_a_log_with_one_time_and_no_propensities_holds_out_pairs(
         (tr.CUBN, "CUBN needs the whole log and cannot be fitted on a cluster"),
     ],
 )
-def test_other_learners_are_refused_in_one_sentence(learner: Any, why: str, data: tuple[Any, Any]) -> None:
+def test_other_learners_are_refused_in_one_sentence(learner: Any, why: str, data: Pair) -> None:
     with pytest.raises(tr.InputError, match=why):
         learner().fit(data[0], None)
 
 
 def test_what_a_cluster_cannot_take_into_account_is_refused(
-    cluster: Any, data: tuple[Any, Any], logs: tuple[Path, Path], tmp_path: Path
+    cluster: Any, data: Pair, logs: Pair, tmp_path: Path
 ) -> None:
     frame = pd.read_parquet(logs[0])[:200]
     frame.assign(value=2.0).to_parquet(tmp_path / "worth.parquet")
@@ -184,9 +179,7 @@ def test_what_a_cluster_cannot_take_into_account_is_refused(
         tr.evaluate(tr.Popular().fit(data[0], None), data[1])
 
 
-def test_an_object_store_is_refused_in_one_sentence(
-    cluster: Any, data: tuple[Any, Any], models: tuple[Any, Any]
-) -> None:
+def test_an_object_store_is_refused_in_one_sentence(cluster: Any, data: Pair, models: Pair) -> None:
     uses: list[Callable[[Any], Any]] = [
         tr.Log.read, cluster.read_log, tr.load, models[1].save, models[1].write_recommendations,
         lambda path: cluster.write_recommendations(models[1], path),
@@ -199,15 +192,13 @@ def test_an_object_store_is_refused_in_one_sentence(
                 use(path)
 
 
-def test_the_command_does_not_change_the_estimator(taurank: Command, logs: tuple[Path, Path], tmp_path: Path) -> None:
+def test_the_command_does_not_change_the_estimator(taurank: Command, logs: Pair, tmp_path: Path) -> None:
     """Without --cluster the default is doubly robust, which a cluster does not have; nothing is connected to."""
     done = taurank("evaluate", tmp_path, logs[1], "--cluster", "127.0.0.1:1")
     assert done.refused_with("on a cluster, name the estimator: --cap 0.1"), done
 
 
-def test_commands_take_a_model_folder_like_a_file(
-    taurank: Command, models: tuple[Any, Any], logs: tuple[Path, Path], tmp_path: Path
-) -> None:
+def test_commands_take_a_model_folder_like_a_file(taurank: Command, models: Pair, logs: Pair, tmp_path: Path) -> None:
     printed = []
     for name, model in zip(("file", "folder"), models, strict=True):
         path, updated = tmp_path / name, tmp_path / f"{name}-2"
@@ -227,23 +218,14 @@ def test_commands_take_a_model_folder_like_a_file(
         assert (tmp_path / f"file{end}").read_bytes() == (tmp_path / f"folder{end}").read_bytes()
 
 
-def test_a_model_folder_can_be_updated(
-    models: tuple[Any, Any], data: tuple[Any, Any], local: tuple[tr.Log, tr.Log], tmp_path: Path
-) -> None:
-    counts = [tr.CountingBayes().fit(log, None) for log in (local[0], data[0])]
-    for number, pair in enumerate((models, counts)):
-        updated: list[pd.DataFrame] = []
-        for learner in pair:
-            path = tmp_path / f"{number}-{len(updated)}"
-            learner.save(path)
-            updated.append(tr.load(path).update(local[1]).recommend(k=3))
-        pd.testing.assert_frame_equal(updated[0], updated[1])
+def test_counts_in_a_folder_can_be_updated(data: Pair, local: Pair, tmp_path: Path) -> None:
+    tr.CountingBayes().fit(data[0], None).save(tmp_path / "model")
+    want = tr.CountingBayes().fit(local[0], None).update(local[1]).recommend(k=3)
+    pd.testing.assert_frame_equal(tr.load(tmp_path / "model").update(local[1]).recommend(k=3), want)
 
 
 @pytest.mark.parametrize("estimator", ["capped_ips", "naive", "outcome"])
-def test_evaluation_has_the_same_numbers(
-    estimator: str, models: tuple[Any, Any], data: tuple[Any, Any], local: tuple[tr.Log, tr.Log]
-) -> None:
+def test_evaluation_has_the_same_numbers(estimator: str, models: Pair, data: Pair, local: Pair) -> None:
     function = getattr(tr.gains, estimator)
     options = {"cap": 0.1} if estimator == "capped_ips" else {}
     with warnings.catch_warnings():
@@ -282,7 +264,7 @@ def clear(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("estimator", ["ips", "capped_ips"])
 def test_verdicts_and_paired_intervals_are_those_of_one_machine(
-    cluster: Any, estimator: str, data: tuple[Any, Any], clear: Path
+    cluster: Any, estimator: str, data: Pair, clear: Path
 ) -> None:
     options = {"cap": 0.4} if estimator == "capped_ips" else {}
     rng = np.random.default_rng(5)
@@ -298,7 +280,7 @@ def test_verdicts_and_paired_intervals_are_those_of_one_machine(
     pd.testing.assert_frame_equal(got.to_frame(), want.to_frame(), rtol=1e-8)
 
 
-def test_early_stopping_is_the_same(data: tuple[Any, Any], local: tuple[tr.Log, tr.Log]) -> None:
+def test_early_stopping_is_the_same(data: Pair, local: Pair) -> None:
     settings = {**PLAIN, "epochs": 5, "learning_rate": 0.02}
     options: dict[str, Any] = {"metric": "CDCG", "patience": 2, "validate_every": 1}
     one = tr.DLCE(**settings).fit(local[0], tr.gains.capped_ips(local[1], 0.1), **options)
@@ -308,7 +290,7 @@ def test_early_stopping_is_the_same(data: tuple[Any, Any], local: tuple[tr.Log, 
 
 
 def test_a_model_folder_is_complete_checked_and_recommends_the_same(
-    cluster: Any, data: tuple[Any, Any], models: tuple[Any, Any], tmp_path: Path
+    cluster: Any, data: Pair, models: Pair, tmp_path: Path
 ) -> None:
     one, many = models
     many.save(tmp_path / "model")
@@ -339,23 +321,7 @@ def test_a_model_folder_is_complete_checked_and_recommends_the_same(
     assert not (tmp_path / "one.npz").exists()
 
 
-def test_a_scorer_needs_no_engine_and_recommends_the_same(models: tuple[Any, Any], tmp_path: Path) -> None:
-    """What Spark's mapInArrow and Ray Data's map_batches call, pickled on the way."""
-    one, _ = models
-    one.save(tmp_path / "model.tau")
-    score = pickle.loads(pickle.dumps(tr.learners.scorer(tmp_path / "model.tau", k=4)))
-    users = pa.table({"user_id": one.users.values})
-    batches = list(score(iter(users.to_batches(max_chunksize=50))))
-    want = one.recommend(k=4)
-    pd.testing.assert_frame_equal(pa.Table.from_batches(batches).to_pandas(), want)
-    pd.testing.assert_frame_equal(score.table(users).to_pandas(), want)
-    with pytest.raises(tr.InputError, match="needs the column 'user_id'; found: id"):
-        list(score([pa.record_batch({"id": [1]})]))
-
-
-def test_tuning_tries_the_same_and_finds_the_same(
-    data: tuple[Any, Any], local: tuple[tr.Log, tr.Log], tmp_path: Path
-) -> None:
+def test_tuning_tries_the_same_and_finds_the_same(data: Pair, local: Pair, tmp_path: Path) -> None:
     options: dict[str, Any] = {"space": {"regularization": [0.1, 0.001]}, "trials": 2, "sampler": "random"}
     options["fixed"] = {"factors": 8, "epochs": 2}
     one = tr.tune(tr.DLCE, local[0], tr.gains.capped_ips(local[1], 0.1), **options)
@@ -363,46 +329,19 @@ def test_tuning_tries_the_same_and_finds_the_same(
     pd.testing.assert_frame_equal(one.trials, many.trials)
 
 
-FIT = """
-import sys, time, warnings
-warnings.simplefilter("ignore")
-import hashlib, numpy as np, taurank as tr
-from taurank.cluster import pieces
-pieces.ROWS_PER_PIECE = 4_000
-address, counts, log, checkpoint, pause, *test = sys.argv[1:]
-for workers in map(int, counts.split(",")):
-    with tr.cluster.connect(address, workers=workers) as cluster:
-        model = tr.DLCE(factors=12, epochs=3, random_state=3, rate_decay=0.3).fit(
-            cluster.read_log(log), None, checkpoint=checkpoint or None, checkpoint_minutes=0,
-            callback=lambda learner, record: time.sleep(float(pause)))
-        factors = np.asarray(model.user_factors_).tobytes() + model.item_factors_.tobytes()
-        print(hashlib.sha256(factors).hexdigest(), flush=True)
-        for path in test:
-            metric = tr.evaluate(model, tr.gains.capped_ips(cluster.read_log(path), 0.1), "CDCG")["CDCG"]
-            print(*metric.interval(), metric.verdict, sep="|")
-"""
-
-
-def fit_elsewhere(*arguments: object) -> subprocess.Popen[str]:
-    """The same fit in a process of its own."""
-    command = [sys.executable, "-c", FIT, *map(str, arguments)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-
-
-def test_one_two_and_three_workers_agree_bit_for_bit(
-    nodes: Any, logs: tuple[Path, Path], models: tuple[Any, Any]
-) -> None:
+def test_one_two_and_three_workers_agree_bit_for_bit(nodes: Any, logs: Pair, models: Pair) -> None:
     """Factors and intervals; the three workers are on two nodes, with an uneven share of the blocks each."""
-    output, errors = fit_elsewhere(nodes.address, "1,2,3", logs[0], "", 0, logs[1]).communicate()
-    lines = output.splitlines()
-    assert lines[0::2] == [sha(models[0])] * 3, errors
-    assert len(lines) == 6
-    assert len(set(lines[1::2])) == 1
+    measured = set()
+    for workers in (1, 2, 3):
+        with tr.cluster.connect(nodes.address, workers=workers) as cluster:
+            model = tr.DLCE(**PLAIN, rate_decay=0.3).fit(cluster.read_log(logs[0]), None)
+            assert sha(model) == sha(models[0])
+            result = tr.evaluate(model, tr.gains.capped_ips(cluster.read_log(logs[1]), 0.1), "CDCG")["CDCG"]
+            measured.add((result.interval(), str(result.verdict)))
+    assert len(measured) == 1
 
 
-def test_the_command_prints_what_one_machine_prints(
-    nodes: Any, logs: tuple[Path, Path], models: tuple[Any, Any], tmp_path: Path
-) -> None:
+def test_the_command_prints_what_one_machine_prints(nodes: Any, logs: Pair, models: Pair, tmp_path: Path) -> None:
     models[1].save(tmp_path / "model")
     command = [sys.executable, "-m", "taurank", "evaluate", tmp_path / "model", logs[1], "--cap", "0.1"]
     alone, together = (
@@ -413,72 +352,50 @@ def test_the_command_prints_what_one_machine_prints(
     assert together.stdout == alone.stdout, together.stderr
 
 
-def test_a_killed_driver_goes_on_from_its_checkpoint(
-    nodes: Any, logs: tuple[Path, Path], models: tuple[Any, Any], tmp_path: Path
-) -> None:
-    """Also with another number of workers: two begin, one goes on."""
-    checkpoint = tmp_path / "checkpoint"
-    first = fit_elsewhere(nodes.address, "2", logs[0], checkpoint, 0.5)
-    deadline = time.monotonic() + 120
-    while not storage.is_stored(checkpoint) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    first.kill()
-    first.communicate()
-    reached = storage.read(checkpoint, "checkpoint")[0]["epoch"]
-    assert 1 <= reached < 3
-    output, errors = fit_elsewhere(nodes.address, "1", logs[0], checkpoint, 0).communicate()
-    assert output.split() == [sha(models[0])], errors
+@pytest.fixture
+def in_the_middle(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, Callable[[], None]], list[int]]:
+    """Do something in the middle of the epoch that is the n-th to run; returns a list of those that have begun."""
+
+    def of_epoch(n: int, interrupt: Callable[[], None]) -> list[int]:
+        epochs: list[int] = []
+
+        def interrupted(blocks: int, workers: int) -> Iterator[Any]:
+            epochs.append(len(epochs))
+            order = list(visits(blocks, workers))
+            for number, visit in enumerate(order):
+                if len(epochs) == n and number == len(order) // 2:
+                    interrupt()
+                yield visit
+
+        monkeypatch.setattr(cluster_fit, "visits", interrupted)
+        return epochs
+
+    return of_epoch
 
 
-def test_a_killed_node_costs_no_bit(
-    cluster: Any,
-    nodes: Any,
-    data: tuple[Any, Any],
-    models: tuple[Any, Any],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_killed_node_costs_no_bit(cluster: Any, nodes: Any, data: Pair, models: Pair, in_the_middle: Any) -> None:
     """The second node does not come back: its worker is started on the first, and later tests have one node."""
     head = nodes.head_node.node_id
     there = [pid for worker, pid in enumerate(cluster.pool.pids()) if node_of(cluster, worker) != head]
     assert there
-    epochs: list[int] = []
 
-    def interrupted(blocks: int, workers: int) -> Iterator[Any]:
-        epochs.append(len(epochs))
-        order = list(visits(blocks, workers))
-        for number, visit in enumerate(order):
-            if len(epochs) == 2 and number == len(order) // 2:
-                nodes.remove_node(nodes.list_all_nodes()[1], allow_graceful=False)
-                while any(psutil.pid_exists(pid) for pid in there):  # a worker ends some time after its raylet
-                    time.sleep(0.05)
-            yield visit
+    def kill() -> None:
+        nodes.remove_node(nodes.list_all_nodes()[1], allow_graceful=False)
+        while any(psutil.pid_exists(pid) for pid in there):  # a worker ends some time after its raylet
+            time.sleep(0.05)
 
-    monkeypatch.setattr(cluster_fit, "visits", interrupted)
-    settings = {**PLAIN, "rate_decay": 0.3}
-    model = tr.DLCE(**settings).fit(data[0], None, checkpoint=tmp_path / "kept", checkpoint_minutes=0)
-    assert sha(model) == sha(models[0])
+    epochs = in_the_middle(2, kill)
+    assert sha(tr.DLCE(**PLAIN, rate_decay=0.3).fit(data[0], None)) == sha(models[0])
     assert len(epochs) > 3
 
 
 def test_a_worker_killed_in_the_middle_of_an_epoch_costs_no_bit(
-    data: tuple[Any, Any], models: tuple[Any, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    data: Pair, models: Pair, tmp_path: Path, in_the_middle: Any
 ) -> None:
-    pool = data[0].pool
-    epochs: list[int] = []
-    victim = pool.pids()[1]
-
-    def interrupted(blocks: int, workers: int) -> Iterator[Any]:
-        epochs.append(len(epochs))
-        order = list(visits(blocks, workers))
-        for number, visit in enumerate(order):
-            if len(epochs) == 3 and number == len(order) // 2:
-                os.kill(victim, signal.SIGKILL)
-            yield visit
-
-    monkeypatch.setattr(cluster_fit, "visits", interrupted)
-    settings = {**PLAIN, "rate_decay": 0.3}
-    model = tr.DLCE(**settings).fit(data[0], None, checkpoint=tmp_path / "kept", checkpoint_minutes=0)
+    victim = data[0].pool.pids()[1]
+    epochs = in_the_middle(3, lambda: os.kill(victim, signal.SIGKILL))
+    model = tr.DLCE(**PLAIN, rate_decay=0.3)
+    model.fit(data[0], None, checkpoint=tmp_path / "kept", checkpoint_minutes=0)
     assert sha(model) == sha(models[0])
     assert len(epochs) == 4  # the third epoch ran twice, the first two once
     pd.testing.assert_frame_equal(model.history_, models[0].history_)
@@ -487,7 +404,7 @@ def test_a_worker_killed_in_the_middle_of_an_epoch_costs_no_bit(
 
 
 def test_a_lost_worker_costs_an_evaluation_only_its_groups(
-    cluster: Any, data: tuple[Any, Any], local: tuple[tr.Log, tr.Log], models: tuple[Any, Any], tmp_path: Path
+    cluster: Any, data: Pair, local: Pair, models: Pair, tmp_path: Path
 ) -> None:
     os.kill(data[0].pool.pids()[0], signal.SIGKILL)
     with warnings.catch_warnings():
@@ -501,13 +418,13 @@ def test_a_lost_worker_costs_an_evaluation_only_its_groups(
     assert [path.name for path in tmp_path.iterdir()] == ["lists"]
 
 
-def test_a_worker_without_memory_is_one_sentence(data: tuple[Any, Any]) -> None:
+def test_a_worker_without_memory_is_one_sentence(data: Pair) -> None:
     pool = data[0].pool
     with pytest.raises(tr.InputError, match="a worker ran out of memory; use more workers"):
         pool.get(pool.actors[0].__ray_call__.remote(lambda _: np.ones(1 << 50)))
 
 
-def test_cores_that_are_in_use_are_one_sentence(data: tuple[Any, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cores_that_are_in_use_are_one_sentence(data: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     import ray
 
     monkeypatch.setattr(connection, "FREE_SECONDS", 0.1)
@@ -520,7 +437,7 @@ def test_cores_that_are_in_use_are_one_sentence(data: tuple[Any, Any], monkeypat
         connection._free_cores(ray, 5)
 
 
-def test_a_busy_worker_is_kept_when_another_is_lost(data: tuple[Any, Any]) -> None:
+def test_a_busy_worker_is_kept_when_another_is_lost(data: Pair) -> None:
     """A call is repeated by the worker that Ray starts instead; what the lost one held is not there any more."""
     pool = data[0].pool
     pids = pool.pids()
@@ -563,30 +480,38 @@ def test_an_address_where_nothing_answers_is_one_sentence_at_once() -> None:
     connection._check_reachable("auto")
 
 
-def test_a_killed_command_resumes_from_its_folder(nodes: Any, logs: tuple[Path, Path], tmp_path: Path) -> None:
-    words = ["fit", "dlce", logs[0], "--set", "factors=8", "--set", "epochs=4", "--no-hold-out", "--cluster"]
-    words += [nodes.address, "--checkpoint", tmp_path / "c", "--checkpoint-minutes", "0", "--out", tmp_path / "m"]
+def test_a_killed_command_resumes_from_its_folder(
+    nodes: Any, logs: Pair, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the same command, or by a program with another number of workers."""
+    monkeypatch.setattr(pieces, "ROWS_PER_PIECE", 1 << 21)  # as in the command
+    kept = tmp_path / "c"
+    words = ["fit", "dlce", logs[0], "--set", "factors=8", "--set", "epochs=6", "--no-hold-out", "--cluster"]
+    words += [nodes.address, "--checkpoint", kept, "--checkpoint-minutes", "0", "--out", tmp_path / "m"]
     command = [sys.executable, "-m", "taurank", *map(str, words)]
     first = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    deadline = time.monotonic() + 120
-    while not storage.is_stored(tmp_path / "c") and first.poll() is None and time.monotonic() < deadline:
+    while not storage.is_stored(kept) and first.poll() is None:
         time.sleep(0.01)
     first.kill()
     first.communicate()
+    assert 1 <= storage.read(kept, "checkpoint")[0]["epoch"] < 6
+    shutil.copytree(kept, tmp_path / "copy")
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert sha(tr.load(tmp_path / "m")) == sha(
-        tr.DLCE(factors=8, epochs=4, random_state=0).fit(tr.Log.read(logs[0]), None)
-    )
+    assert not kept.exists()
+    learner = tr.DLCE(factors=8, epochs=6, random_state=0)
+    with tr.cluster.connect(nodes.address, workers=1) as cluster:
+        again = sha(learner.fit(cluster.read_log(logs[0]), None, checkpoint=tmp_path / "copy"))
+    assert sha(tr.load(tmp_path / "m")) == again == sha(learner.fit(tr.Log.read(logs[0]), None))
 
 
-def test_bad_rows_are_refused_in_one_sentence(cluster: Any, data: tuple[Any, Any], tmp_path: Path) -> None:
+def test_bad_rows_are_refused_in_one_sentence(cluster: Any, data: Pair, tmp_path: Path) -> None:
     frame = pd.DataFrame({"user_id": [1, 2], "item_id": [1, 2], "treated": [0, 2], "outcome": [1, 1]})
     frame.to_parquet(tmp_path / "bad.parquet")
     with pytest.raises(tr.InputError, match="column 'treated' must be 0 or 1; 1 row is not"):
         cluster.read_log(tmp_path / "bad.parquet")
 
 
-def test_what_kills_every_worker_is_one_sentence(data: tuple[Any, Any]) -> None:
+def test_what_kills_every_worker_is_one_sentence(data: Pair) -> None:
     with pytest.raises(tr.InputError, match="a worker was lost more than 10 times, perhaps for lack of memory"):
         data[0].pool.map(os.abort, [()])

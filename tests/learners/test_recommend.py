@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from taurank._threads import one_blas_thread
 from taurank.data.eligibility import Eligibility
 from taurank.data.ids import Ids
 from taurank.errors import InputError
-from taurank.learners import BPR, CUBN, LEARNERS, CountingBayes, Learner
+from taurank.learners import BPR, CUBN, LEARNERS, CountingBayes, Learner, scorer
 
 
 @pytest.fixture(scope="module")
@@ -256,3 +257,16 @@ class TestManyItems:
 
 TEXTS = st.lists(st.text(max_size=3), unique=True, max_size=30)
 INTEGERS = st.lists(st.integers(-20, 20) | st.integers(-(2**63), 2**63 - 1), unique=True, max_size=30)
+
+
+def test_a_scorer_recommends_the_same_batch_by_batch(model: Learner, tmp_path: Path) -> None:
+    """What Spark's mapInArrow and Ray Data's map_batches call, pickled on the way."""
+    model.save(tmp_path / "model.tau")
+    score = pickle.loads(pickle.dumps(scorer(tmp_path / "model.tau", k=4)))
+    users = pa.table({"user_id": model.users.values})
+    batches = list(score(iter(users.to_batches(max_chunksize=50))))
+    want = model.recommend(k=4)
+    pd.testing.assert_frame_equal(pa.Table.from_batches(batches).to_pandas(), want)
+    pd.testing.assert_frame_equal(score.table(users).to_pandas(), want)
+    with pytest.raises(InputError, match="needs the column 'user_id'; found: id"):
+        list(score([pa.record_batch({"id": [1]})]))

@@ -67,17 +67,22 @@ def _train(learner: GainsPass, log: ClusterRows, options: FitOptions) -> list[Re
     """Train to the end, however many workers are lost on the way: each takes it back to the last checkpoint."""
     pool, source = log.pool, learner.random_state
     before = source.bit_generator.state if isinstance(source, np.random.Generator) else None
+    own = pool.new_folder() if options.checkpoint is None else None
     if options.checkpoint is not None:
         _check_folder(Path(options.checkpoint))
-    elif before is None:
-        options = replace(options, checkpoint=log.pool.new_folder() / "checkpoint")
+    elif own is not None and before is None:  # a checkpoint needs a seed
+        options = replace(options, checkpoint=own / "checkpoint")
     while True:
         try:
-            return learner._train(log, options)  # type: ignore[arg-type]  # by ``log.prepare`` and ``log.hold_out``
+            history = learner._train(log, options)  # type: ignore[arg-type]  # see ``prepare`` and ``hold_out`` of logs
+            break
         except Lost:
             pool.pids()  # wait until all are there again, or one was lost too often
             if before is not None:
                 source.bit_generator.state = before  # type: ignore[union-attr]  # it is a Generator
+    if own is not None:
+        weakref.finalize(learner.user_factors_, shutil.rmtree, own, ignore_errors=True)
+    return history
 
 
 def _check_folder(folder: Path) -> None:

@@ -1,7 +1,6 @@
 """Logs that no single machine holds: what learners, estimators and metrics ask of them.
 
-The room that implements them (``taurank.cluster``) is above the rooms that use them, so these classes are where the
-two meet.
+``taurank.cluster`` implements it: that room is above the rooms that use these classes.
 """
 
 from __future__ import annotations
@@ -10,16 +9,14 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-
+from taurank._types import Codes, Longs
 from taurank.data.ids import WithCatalog
 
 
 class RemoteLog(WithCatalog, ABC):
     """A log whose rows are read where they are needed."""
 
-    popularity: npt.NDArray[np.int64]
+    popularity: Longs
     fingerprint: str
 
     @abstractmethod
@@ -28,11 +25,11 @@ class RemoteLog(WithCatalog, ABC):
 
     @abstractmethod
     def prepare(self, learner: Any) -> Any:
-        """The ``Epoch`` of a learner that trains factors, which stay where the rows are."""
+        """``FactorLearner.prepare``: the ``Epoch`` of factors that stay where the rows are."""
 
     @abstractmethod
     def hold_out(self, by_outcome: bool) -> Any:
-        """As ``taurank.learners.holdout.hold_out``."""
+        """``taurank.learners.holdout.hold_out``: the rest of the log and the gains of what is held out."""
 
     @abstractmethod
     def estimate(self, estimator: str, options: Mapping[str, Any]) -> RemoteGains:
@@ -48,8 +45,8 @@ class RemoteGains(ABC):
 
     @property
     @abstractmethod
-    def user(self) -> npt.NDArray[np.int32]:
-        """The users that have gains."""
+    def user(self) -> Codes:
+        """The users that have any."""
 
     @abstractmethod
     def measurement(self, metrics: Any, unlisted: Any, users: Any) -> Any:

@@ -59,13 +59,14 @@ def read(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Any], dict[
     name = os.fsdecode(path)
     check_local(name)
     try:
-        file = Path(name).resolve() / INDEX if is_folder(name) else Path(name)
+        folder = Path(name).resolve() if is_folder(name) else None
+        file = folder / INDEX if folder else Path(name)
         if not file.is_file():
-            raise InputError(
-                f"the folder '{name}' has no {INDEX}; it is not a {kind}, or was not written completely."
-                if is_folder(name)
-                else f"the file '{name}' does not exist."
-            )
+            if folder:
+                raise InputError(
+                    f"the folder '{name}' has no {INDEX}; it is not a {kind}, or not written completely."
+                )
+            raise InputError(f"the file '{name}' does not exist.")
         with safe_open(file, framework="numpy") as opened:
             header = opened.metadata() or {}
             arrays: dict[str, Any] = {field: opened.get_tensor(field) for field in opened.keys()}  # noqa: SIM118
@@ -74,8 +75,8 @@ def read(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Any], dict[
     except (SafetensorError, TypeError, KeyError, AttributeError) as error:
         raise InputError(f"'{name}' is not a complete taurank file ({first_line(error)}); save it again.") from error
     metadata = _checked(f"'{name}'", kind, header, arrays)
-    for field, files in metadata.pop("shards", {}).items():
-        arrays[field] = ShardedArray([file.parent / shard for shard in files])
+    for field, files in metadata.pop("shards").items() if folder else ():
+        arrays[field] = ShardedArray([folder / shard for shard in files])
         for shard in arrays[field].files:
             if _digest(shard) != shard.stem.rpartition("-")[2]:
                 raise InputError(f"'{shard}' is corrupt (checksum mismatch); save it again.")
@@ -264,22 +265,19 @@ def _shape_problem(array: Values, declared: Array, sizes: dict[str, Any]) -> str
         return f"has type {array.dtype}, expected {declared.dtype}"
     if array.ndim != len(declared.shape):
         return f"has shape {array.shape}, expected {' × '.join(map(str, declared.shape))}"
-    pairs = zip(declared.shape, array.shape, strict=True)
-    expected = tuple(_length(axis, length, sizes) for axis, length in pairs)
-    return "" if array.shape == expected else f"has shape {array.shape}, expected {expected}"
-
-
-def _length(axis: str | int, length: int, sizes: dict[str, Any]) -> int:
-    """The length that an axis must have; a free axis has the ``length`` it is first seen with."""
-    if isinstance(axis, int):
-        return axis
-    word, _, more = axis.partition(" + ")
-    return int(sizes.setdefault(word, length - int(more or 0))) + int(more or 0)
+    expected: list[int] = []
+    for axis, length in zip(declared.shape, array.shape, strict=True):
+        word, _, more = str(axis).partition(" + ")
+        free = length - int(more or 0)  # a free axis has the length it is first seen with
+        expected.append(axis if isinstance(axis, int) else sizes.setdefault(word, free) + int(more or 0))
+    return "" if array.shape == tuple(expected) else f"has shape {array.shape}, expected {tuple(expected)}"
 
 
 def _value_problem(array: Values, declared: Array, sizes: Mapping[str, int]) -> str:
-    if declared.offsets_of and not _divides(array, sizes[declared.offsets_of]):
-        return f"does not divide its {sizes[declared.offsets_of]:,} entries"
+    if declared.offsets_of:
+        length = sizes[declared.offsets_of]
+        if array[0] != 0 or array[-1] != length or (array[1:] < array[:-1]).any():
+            return f"does not divide its {length:,} entries"
     if not array.size:
         return ""
     low, high = array.min(), array.max()
@@ -290,7 +288,3 @@ def _value_problem(array: Values, declared: Array, sizes: Mapping[str, int]) -> 
     if (least is not None and low < least) or (most is not None and high > most):
         return f"has values out of range, from {low} to {high}"
     return ""
-
-
-def _divides(offsets: Values, length: int) -> bool:
-    return bool((offsets[1:] >= offsets[:-1]).all()) and offsets[0] == 0 and offsets[-1] == length
