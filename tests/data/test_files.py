@@ -13,7 +13,6 @@ import pytest
 
 import taurank as tr
 from support.builders import synthetic_log
-from taurank.data import files
 from taurank.data.files import atomic_folder, atomic_path, check_target, temporary_folder
 from taurank.errors import InputError
 from taurank.report.overlap import overlap_page
@@ -168,10 +167,3 @@ def test_files_that_cannot_be_opened_are_refused(tmp_path: Path, monkeypatch: py
     for act in (lambda: tr.Log.read(tmp_path / "log.csv"), lambda: tr.World.load(tmp_path / "a.world")):
         with pytest.raises(InputError, match="Permission denied"):
             act()
-
-
-def test_the_kind_of_a_file_is_asked_or_demanded() -> None:
-    assert files.known_kind(Path("a.PARQUET")) == files.kind_of(Path("b.pq")) == "Parquet"
-    assert files.known_kind(Path("a.txt")) is None
-    with pytest.raises(InputError, match=r"does not end in \.parquet or \.csv"):
-        files.kind_of(Path("a.txt"))

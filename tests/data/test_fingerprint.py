@@ -6,7 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
@@ -89,12 +88,3 @@ def test_the_borders_between_texts_count() -> None:
         return fingerprint(tr.Log.from_frame(frame))
 
     assert of("ab", "c") != of("a", "bc")
-
-
-def test_ids_that_are_dates() -> None:
-    users = list(np.array(["2024-01-01", "2024-01-02"], "M8[us]"))
-    frame = pd.DataFrame({"user_id": users, "item_id": 1, "treated": 1, "outcome": 1})
-    assert fingerprint(tr.Log.from_frame(frame)) == fingerprint(tr.Log.from_frame(frame.copy()))
-    assert fingerprint(tr.Log.from_frame(frame, users=users[::-1])) != fingerprint(
-        tr.Log.from_frame(frame, users=users)
-    )

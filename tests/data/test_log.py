@@ -41,15 +41,11 @@ class TestFrames:
         logs.append(Log.from_frame(pl.LazyFrame(table)))
         assert all(logs[0].equals(log) for log in logs[1:])
 
-    def test_sizes_and_codes(self) -> None:
+    def test_rows_become_codes_and_come_back(self) -> None:
         log = Log.from_frame(frame())
         assert (len(log), log.n_users, log.n_items, log.n_times) == (4, 3, 3, 2)
-        assert log.user.tolist() == [2, 0, 0, 1]
-        assert log.item.tolist() == [1, 0, 1, 2]
-        assert log.time.tolist() == [0, 0, 1, 1]
-
-    def test_frame_comes_back_as_it_went_in(self) -> None:
-        pd.testing.assert_frame_equal(Log.from_frame(frame()).to_frame(), frame(), check_dtype=False)
+        assert [log.user.tolist(), log.item.tolist(), log.time.tolist()] == [[2, 0, 0, 1], [1, 0, 1, 2], [0, 0, 1, 1]]
+        pd.testing.assert_frame_equal(log.to_frame(), frame(), check_dtype=False)
 
     def test_without_time_there_is_one_time_and_no_time_column(self) -> None:
         log = Log.from_frame(frame().drop(columns="time"))
@@ -67,9 +63,6 @@ class TestFrames:
     def test_catalog_of_any_kind(self, kind: Any) -> None:
         assert Log.from_frame(frame(), users=kind([3, 2, 1])).users.values.to_pylist() == [3, 2, 1]
 
-    def test_explicit_zero_rows_are_kept(self) -> None:
-        assert len(Log.from_frame(frame(treated=0, outcome=0))) == 4
-
     def test_categorical_ids_and_boolean_flags(self) -> None:
         table = frame()
         same = table.assign(
@@ -83,10 +76,6 @@ class TestFrames:
         names = {"user_id": "idx_user", "item_id": "idx_item", "time": "idx_time"}
         research = frame(causal_effect=[1, 0, -1, 0]).rename(columns=names)
         assert Log.from_frame(research).equals(Log.from_frame(frame()))
-
-    def test_arrays_are_frozen(self) -> None:
-        with pytest.raises(ValueError, match="read-only"):
-            Log.from_frame(frame()).user[0] = 1
 
 
 class TestFiles:
@@ -120,10 +109,6 @@ class TestFiles:
             Log.from_frame(frame()[rows]).write(tmp_path / f"{part}.{suffix}")
         for path in (tmp_path, tmp_path / f"*.{suffix}"):
             pd.testing.assert_frame_equal(Log.read(path).to_frame(), whole.to_frame())
-
-    def test_plain_parquet_of_another_tool(self, tmp_path: Path) -> None:
-        frame().to_parquet(tmp_path / "log.parquet")
-        assert Log.read(tmp_path / "log.parquet").equals(Log.from_frame(frame()))
 
     def test_many_batches(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("taurank.data.tables.BATCH_ROWS", 7)
@@ -317,6 +302,7 @@ ANY_ID = st.one_of(
     st.floats(),
     st.booleans(),
     st.binary(max_size=3),
+    st.dates(),
 )
 ANY_NUMBER = st.one_of(st.integers(-1, 2), st.floats(), st.none(), st.text(max_size=3), st.booleans())
 
@@ -426,11 +412,10 @@ class TestChecksums:
         assert duckdb.sql(f"SELECT count(*) FROM '{path}'").fetchall() == [(4,)]
 
 
-class TestFrozen:
-    @pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda log: pickle.loads(pickle.dumps(log))])
-    def test_copies_are_equal_and_frozen(self, copied: Any) -> None:
-        log = copied(Log.from_frame(frame()))
-        assert log.equals(Log.from_frame(frame()))
-        for array in (log.user, log.item, log.time, log.treated, log.outcome, log.propensity):
-            with pytest.raises(ValueError, match="read-only"):
-                array[0] = 1
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, lambda log: pickle.loads(pickle.dumps(log))])
+def test_copies_are_equal_and_frozen(copied: Any) -> None:
+    log = copied(Log.from_frame(frame()))
+    assert log.equals(Log.from_frame(frame()))
+    for array in (log.user, log.item, log.time, log.treated, log.outcome, log.propensity):
+        with pytest.raises(ValueError, match="read-only"):
+            array[0] = 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +14,6 @@ import pytest
 import taurank as tr
 from taurank.data import storage
 from taurank.errors import InputError
-from taurank.evaluation.rankers import TableRanker
 
 
 @pytest.fixture(scope="module")
@@ -46,17 +44,6 @@ class TestFailedFits:
         with pytest.raises(KeyboardInterrupt):
             model.fit(log, callback=stop)
         assert np.array_equal(model.score_block(np.arange(30, dtype=np.int32)), before)
-
-    def test_a_checkpoint_of_other_ids_is_refused(self, log: tr.Log, tmp_path: Path) -> None:
-        def stop(*_: object) -> None:
-            raise KeyboardInterrupt
-
-        state = tmp_path / "state"
-        with pytest.raises(KeyboardInterrupt):
-            quick().fit(log, checkpoint=state, checkpoint_minutes=0, callback=stop)
-        renamed = tr.Log.from_frame(log.to_frame().assign(item_id=lambda rows: "i" + rows["item_id"].astype(str)))
-        with pytest.raises(InputError, match="belongs to another fit"):
-            quick().fit(renamed, checkpoint=state)
 
     def test_a_checkpoint_in_no_folder_is_refused_at_once(self, log: tr.Log, tmp_path: Path) -> None:
         with pytest.raises(InputError, match="does not exist"):
@@ -99,12 +86,6 @@ class TestFiles:
         with pytest.raises(InputError, match="Separate columns by commas, semicolons or tabs"):
             tr.Log.read(tmp_path / "log.csv")
 
-    def test_unlisted_pairs_rank_below_listed_ones(self, tmp_path: Path) -> None:
-        (tmp_path / "scores.csv").write_text("user_id,item_id,score\n0,0,1e17\n1,1,1e17\n")
-        scores = TableRanker(tmp_path / "scores.csv").score_block(np.array([0, 1], np.int32))
-        assert scores[0, 0] > scores[0, 1]
-        assert scores[1, 1] > scores[1, 0]
-
     def test_models_of_another_version(self, tmp_path: Path) -> None:
         facts = {"learner": "newest", "taurank": "9.0", "hyper_parameters": {}}
         storage.write(tmp_path / "model", "model", facts, {"ids": np.zeros(1, np.uint8)})
@@ -135,10 +116,6 @@ def test_steep_personalization(log: tr.Log) -> None:
 def test_booleans_are_not_integers(log: tr.Log) -> None:
     with pytest.raises(InputError, match="has type bool; ids must be integers, strings or dates"):
         tr.Popular().fit(log).recommend([True])
-
-
-def test_a_copied_log_is_the_same(log: tr.Log) -> None:
-    assert copy.deepcopy(log).equals(log)
 
 
 MISTAKES: dict[str, Callable[[tr.Log], Any]] = {
