@@ -41,7 +41,7 @@ def channels(frame: pd.DataFrame) -> tr.Channels:
 
 def test_the_log_of_a_channel_has_the_others_as_background(frame: pd.DataFrame, channels: tr.Channels) -> None:
     """Twin: cell by cell."""
-    assert channels.names == ["display", "mailer"]
+    assert list(channels) == ["display", "mailer"]
     log, cells = channels["mailer"].to_frame(), frame.groupby(["user_id", "item_id", "time"])
     by_cell: Any = log.set_index(["user_id", "item_id", "time"])
     for number, (cell, rows) in enumerate(cells):

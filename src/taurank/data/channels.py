@@ -6,8 +6,6 @@ happened: they are treated as background.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,11 +18,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-@dataclass(frozen=True)
-class Channels:
+class Channels(dict[str, Log]):
     """A log for each channel, all with the same catalog; make one with ``from_frame``."""
-
-    logs: dict[str, Log]
 
     @classmethod
     def from_frame(cls, frame: Any, users: Any = None, items: Any = None, times: Any = None) -> Channels:
@@ -64,15 +59,5 @@ class Channels:
             logs[name] = Log.from_frame(pd.concat([mine, background[others]]), *ids)
         return cls(logs)
 
-    @property
-    def names(self) -> list[str]:
-        return list(self.logs)
-
-    def __getitem__(self, channel: str) -> Log:
-        try:
-            return self.logs[channel]
-        except KeyError:
-            raise InputError(f"there is no channel '{channel}'; known: {', '.join(self.logs)}.") from None
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.logs)
+    def __missing__(self, channel: str) -> Log:
+        raise InputError(f"there is no channel '{channel}'; known: {', '.join(self)}.")

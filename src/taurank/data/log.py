@@ -28,8 +28,8 @@ from taurank.data.reader import (
     OUTCOME_VALUE,
     PROPENSITY,
     TREATED,
-    eligible_rows,
     read_cells,
+    read_limits,
     recorded_eligibility,
 )
 from taurank.data.tables import open_table
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 _NEEDED_TABLES = ("impressions", "outcomes")
 RULES = (TREATED, OUTCOME, PROPENSITY, OUTCOME_VALUE)
+LIMITED_RULES = (TREATED, OUTCOME, ANY_PROPENSITY, OUTCOME_VALUE)  # with tables of visits or candidates
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,19 +109,34 @@ class Log(CellTable):
         replace those that a file brings along.
         """
         given, source = (users, items, times), open_table(path)
-        if visits is None and candidates is None:
-            rows = read_cells(source, given, RULES, id_types=id_types)
-            eligibility = recorded_eligibility(source, rows.catalog)
-        else:
-            every = read_cells(source, given, (TREATED, OUTCOME, ANY_PROPENSITY, OUTCOME_VALUE), id_types=id_types)
-            rows, eligibility = eligible_rows(every, visits, candidates, given)
+        limited = visits is not None or candidates is not None
+        rows = read_cells(source, given, LIMITED_RULES if limited else RULES, id_types=id_types)
         numbers, propensity = rows.numbers, rows.numbers.get("propensity")
         if propensity is not None and np.isnan(propensity).all():
             propensity = None
-        return cls(
+        log = cls(
             rows.catalog, rows.user, rows.item, rows.time, numbers["treated"], numbers["outcome"], propensity,
-            rows.timed, value=numbers.get("value"), eligibility=eligibility,
+            rows.timed, value=numbers.get("value"),
         )  # fmt: skip
+        if not limited:
+            return replace(log, eligibility=recorded_eligibility(source, log.catalog))
+        tables = {"visits": visits, "candidates": candidates}
+        catalog, eligibility = read_limits(log.catalog, log.timed, given, tables)
+        return log.reindex(*catalog.lists)._within(eligibility)
+
+    def _within(self, eligible: Eligibility) -> Log:
+        """The rows in eligible cells; the others are counted, and may have any propensity from 0 to 1."""
+        inside = eligible.contains(self.user, self.item, self.time)
+        if not inside.any():
+            raise InputError(
+                "no row of the log is in an eligible cell; do visits and candidates have its ids and times?"
+            )
+        kept, outside = self.take(inside), self.take(~inside)
+        if kept.propensity is not None:
+            rule = replace(PROPENSITY, must=f"{PROPENSITY.must} in eligible cells")
+            rule.check(kept.propensity[~np.isnan(kept.propensity)])
+        treated, outcomes = (int(np.count_nonzero(column)) for column in (outside.treated, outside.outcome))
+        return replace(kept, eligibility=replace(eligible, treated_outside=treated, outcomes_outside=outcomes))
 
     @classmethod
     def from_events(

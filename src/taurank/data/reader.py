@@ -304,46 +304,39 @@ def read_ids(source: Source, column: str) -> pa.Array:
     return ids.decode(rows)
 
 
-def eligible_rows(rows: Rows, visits: Any, candidates: Any, given: Given) -> tuple[Rows, Eligibility]:
-    """The rows in eligible cells, and the eligible cells, which tables of visits and candidates name.
+def read_limits(
+    catalog: Catalog, timed: bool, given: Given, tables: Mapping[str, Any]
+) -> tuple[Catalog, Eligibility]:
+    """The eligible cells that the tables ``visits`` and ``candidates`` name, and the catalog extended by their ids.
 
-    Where ``given`` has no list, ids that occur in a table only follow those of the log. Rows outside are counted,
-    and may have any propensity from 0 to 1.
+    Where ``given`` has no list, ids that occur in a table only follow those of the log.
     """
-    lists, tables = dict(zip(ID_COLUMNS, rows.catalog.lists, strict=True)), {}
-    for name, data, needed in (("visits", visits, "user_id"), ("candidates", candidates, "item_id")):
-        if data is None:
+    lists = dict(zip(ID_COLUMNS, catalog.lists, strict=True))
+    positions: dict[str, dict[str, Any]] = {}
+    for name, needed in (("visits", "user_id"), ("candidates", "item_id")):
+        if tables[name] is None:
             continue
-        source = open_table(data)
+        source = replace(open_table(tables[name]), name=f"the table of {name}")
         if needed not in source.columns:
             raise InputError(f"the {name} have no column '{needed}'; found: {', '.join(source.columns)}.")
-        if "time" in source.columns and not rows.timed:
+        if "time" in source.columns and not timed:
             raise InputError(f"the {name} have a column 'time', but the log has none.")
-        wanted = {own: own for own in ID_COLUMNS if own in source.columns and (name, own) != ("visits", "item_id")}
-        ids, tables[name] = _walk(replace(source, name=f"the table of {name}"), wanted)
+        wanted = [own for own in ID_COLUMNS if own in source.columns and (name, own) != ("visits", "item_id")]
+        ids, positions[name] = _walk(source, dict(zip(wanted, wanted, strict=True)))
         for column, own in zip(ID_COLUMNS, given, strict=True):
             if column in wanted:
                 known = lists[column].values
-                lists[column], tables[name][column] = ids[column].encode(
-                    tables[name][column], column, None if own is None else known, known, text=source.text,
+                lists[column], positions[name][column] = ids[column].encode(
+                    positions[name][column], column, None if own is None else known, known, text=source.text,
                     where=f"{name}: ",
                 )  # fmt: skip
-    visit, candidate = tables.get("visits"), tables.get("candidates")
+    visit, candidate = positions.get("visits"), positions.get("candidates")
     catalog = Catalog(*lists.values())
-    eligible = Eligibility.from_positions(
+    return catalog, Eligibility.from_positions(
         catalog,
         None if visit is None else (visit["user_id"], visit.get("time")),
         None if candidate is None else (candidate.get("user_id"), candidate["item_id"], candidate.get("time")),
     )
-    inside = eligible.contains(rows.user, rows.item, rows.time)
-    if not inside.any():
-        raise InputError("no row of the log is in an eligible cell; do visits and candidates have its ids and times?")
-    treated, outcome = (int(np.count_nonzero(rows.numbers[name][~inside])) for name in ("treated", "outcome"))
-    numbers = {name: values[inside] for name, values in rows.numbers.items()}
-    propensity = numbers.get("propensity", np.empty(0))
-    replace(PROPENSITY, must=f"{PROPENSITY.must} in eligible cells").check(propensity[~np.isnan(propensity)])
-    kept = Rows(catalog, rows.user[inside], rows.item[inside], rows.time[inside], rows.timed, numbers)
-    return kept, replace(eligible, treated_outside=treated, outcomes_outside=outcome)
 
 
 def _walk(

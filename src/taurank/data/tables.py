@@ -57,18 +57,13 @@ class Source:
 
     def batches(self, columns: Iterable[str]) -> Iterator[pa.RecordBatch]:
         """Batches with just these columns, each checked to be what it announces; errors become one sentence."""
-        batches = self.walk(list(columns))
-        while True:
-            try:
-                batch = next(batches, None)
-                if batch is not None:
-                    batch.validate(full=True)  # a damaged file can point outside its buffers
-            except Exception as error:  # a damaged file makes Arrow raise almost anything
-                raise InputError(f"{self.name} cannot be read: {reason(error)}.") from error
-            if batch is None:
-                return
-            if batch.num_rows:
-                yield batch
+        try:
+            for batch in self.walk(list(columns)):
+                batch.validate(full=True)  # a damaged file can point outside its buffers
+                if batch.num_rows:
+                    yield batch
+        except Exception as error:  # a damaged file makes Arrow raise almost anything
+            raise InputError(f"{self.name} cannot be read: {reason(error)}.") from error
 
 
 def open_table(data: Any) -> Source:
