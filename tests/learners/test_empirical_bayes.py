@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 from scipy.special import comb
 
+import taurank.learners.empirical_bayes.counted as counted_module
 from taurank import CountingBayes, EmpiricalBayes, InputError, Log, Popular, World, load
 from taurank.learners.empirical_bayes.choice import HeldOut, Setting, fit_prior, log_likelihood
 from taurank.learners.empirical_bayes.counted import CountPrior, Groups, item_rates, paired_rates
@@ -119,8 +120,9 @@ def test_absent_pairs_are_spread_over_propensities_without_bias() -> None:
     world = World(rates, rates, propensity, np.arange(n_users), np.arange(n_items))
     groups = Groups.of(count(world.sample(5, 1).log, propensity=True), "propensity")
     missed = {0.03: 2000 * 0.97**5, 0.3: 2000 * 0.7**5}
-    assert groups.absent[:, 1] == pytest.approx(missed[0.03], rel=0.1)
-    assert groups.absent[:, 3] == pytest.approx(missed[0.3], rel=0.1)
+    absent = groups.share * groups.absent[:, None]
+    assert absent[:, 1] == pytest.approx(missed[0.03], rel=0.1)
+    assert absent[:, 3] == pytest.approx(missed[0.3], rel=0.1)
 
 
 # grid
@@ -333,13 +335,22 @@ def test_rates_are_independent_where_everything_is_treated() -> None:
     )
     groups = Groups.of(pairs, "exposure")
     segments = CountPrior.fit(pairs, groups, item_rates(pairs), 3.0)
-    always = groups.absent.shape[1] - 1
+    always = groups.share.shape[1] - 1
     assert np.flatnonzero(segments.independent.reshape(40, -1)[0]).tolist() == [always]
     for priors, parent in segments.clusterings:
         for group in range(always + 1):
             phi = priors[parent.reshape(40, -1)[0, group]]
             apart = np.abs(phi - np.outer(phi.sum(1), phi.sum(0))).max()
             assert (apart < 1e-9) == (group == always)
+
+
+@pytest.mark.parametrize("prior", ["item", "exposure"])
+def test_items_that_are_all_alike_leave_clusters_empty(prior: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(counted_module, "PAIRS_PER_CLUSTER", 1)
+    cells = [(u, i, u % 2, u % 3 == 0) for u in range(30) for i in range(20) if u % 2 or u % 3 == 0]
+    log = Log.from_frame(pd.DataFrame(cells, columns=["user_id", "item_id", "treated", "outcome"]))
+    scores = all_scores(fixed(prior).fit(log), log.n_users)
+    assert scores == pytest.approx(scores[:, :1] * np.ones((1, 20)), abs=1e-5)
 
 
 @pytest.mark.parametrize(("prior", "rank"), FIXED[:3])

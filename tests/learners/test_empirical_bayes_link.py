@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from scipy.optimize import minimize
 
@@ -82,6 +82,7 @@ def test_without_purchases_the_link_is_straight() -> None:
 coefficient = st.floats(-3.0, 3.0)
 
 
+@example(0.0, 0.0, -9e-10)
 @given(coefficient, coefficient, coefficient)
 def test_a_level_never_falls_and_stays_in_its_range(a: float, b: float, c: float) -> None:
     levels = links.level(np.array([a, b, c]), np.linspace(-1.0, 100.0, 200))

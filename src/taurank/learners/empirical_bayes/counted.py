@@ -47,10 +47,11 @@ SAME_MEAN = 0.25  # of the logarithms of means: segments that differ by less sha
 
 @dataclass(frozen=True)
 class Groups:
-    """The group of every pair that has rows, and the number of absent pairs, items × groups."""
+    """The group of every pair that has rows; how many pairs of an item are absent, and their shares by group."""
 
     of_pair: Bits
     absent: Floats
+    share: Floats  # items × groups
 
     @classmethod
     def of(cls, pairs: Pairs, prior: str) -> Groups:
@@ -60,7 +61,7 @@ class Groups:
         happens to it, so each pair seen stands for q / (1 − q) that were not.
         """
         number = len(EDGES[prior]) + 1
-        of_pair, absent = np.empty(len(pairs.item), np.int8), np.zeros(pairs.n_items * number)
+        of_pair, share = np.empty(len(pairs.item), np.int8), np.zeros(pairs.n_items * number)
         for part in blocks(len(of_pair)):
             if prior == "propensity":
                 assert pairs.propensity is not None
@@ -71,10 +72,10 @@ class Groups:
             if prior == "propensity":
                 missed = (1.0 - known.astype(np.float64)) ** pairs.chances[part]
                 unseen = np.where(pairs.rows[part] > 0, missed / np.maximum(1 - missed, 1e-6), 0.0)
-                absent += np.bincount(pairs.item[part] * number + of_pair[part], unseen, len(absent))
-        shares = absent.reshape(-1, number)
-        shares[shares.sum(1) == 0, 0] = 1.0
-        return cls(of_pair, shares / shares.sum(1, keepdims=True) * pairs.absent()[:, None])
+                share += np.bincount(pairs.item[part] * number + of_pair[part], unseen, len(share))
+        by_item = share.reshape(-1, number)
+        by_item[by_item.sum(1) == 0, 0] = 1.0
+        return cls(of_pair, pairs.absent(), by_item / by_item.sum(1, keepdims=True))
 
 
 @dataclass(frozen=True)
@@ -88,11 +89,10 @@ class CountPrior:
     strength: float
     threads: int | None
     pairs: Pairs
-    of_pair: Bits
     patterns: Patterns
     pair_entry: Codes
     absent_entry: Codes  # items · groups
-    absent_share: Floats  # items × groups
+    absent_share: Floats
     means: Floats
     independent: Mask  # of each segment: whether the two rates of a pair are
     grid: Grid
@@ -104,26 +104,30 @@ class CountPrior:
         shapes: Shapes = SHAPES,
     ) -> CountPrior:  # fmt: skip
         """``item_rate`` are the mean rates of the items, as ``item_rates`` has them."""
-        number = groups.absent.shape[1]
+        number = groups.share.shape[1]
         patterns, pair_entry, absent_entry = _patterns(pairs, groups)
         item, of_group = np.divmod(np.arange(pairs.n_items * number), number)
         sums = np.add.reduceat(patterns.counts * patterns.weight, patterns.start[:-1], axis=1).T
         trials, positives = np.ascontiguousarray(sums[:, [0, 2]]), np.ascontiguousarray(sums[:, [1, 3]])
         means = _segment_rates(positives, trials, item_rate[item], number)
-        share = groups.absent / np.maximum(groups.absent.sum(1, keepdims=True), 1e-300)
-        share[groups.absent.sum(1) == 0, 0] = 1.0
-        independent = _always_treated(trials, number)
+        # in groups that show hardly anything of the control arm: how a pair's two rates go together there would come
+        # from other groups alone, and differences between groups would pass for it
+        by_group = trials.reshape(-1, number, 2).sum(0)
+        independent = (by_group[:, 1] < FEW_CONTROLS * by_group.sum(1)) & (number > 1)
         grid = GRID if number > 1 else SATURATING
 
-        def unit_means(unit: Longs) -> Floats:
+        def merged(unit: Longs, n: int) -> tuple[Patterns, Floats]:
+            """Segments as n units: their patterns and means."""
             weight = trials.sum(1) + 1e-9
-            total = np.bincount(unit, weight) + 1e-300
-            return np.stack([np.bincount(unit, weight * arm) / total for arm in means.T], 1)
+            total = np.bincount(unit, weight, n) + 1e-300
+            mean = np.stack([np.bincount(unit, weight * arm, n) / total for arm in means.T], 1)
+            return _merged(patterns, unit, n), mean
 
-        def fit_units(priors: Floats, unit: Longs, pull: float, separate: Mask) -> Floats:
-            """The priors of units of segments, which begin at one of all."""
-            base = Base(priors, np.zeros_like(unit), unit_means(unit), pull, separate)
-            return fit_priors(_merged(patterns, unit, len(separate)), base, CLUSTER_STEPS, grid, threads)
+        def fit_units(start: Floats, unit: Longs, pull: float, separate: Mask) -> Floats:
+            """The priors of units of segments, which begin at one prior."""
+            whole, mean = merged(unit, len(separate))
+            base = Base(start, np.zeros(len(mean), np.int64), mean, pull, separate)
+            return fit_priors(whole, base, CLUSTER_STEPS, grid, threads)
 
         size = len(grid.rates)
         one = fit_units(np.full((1, size, size), size**-2.0), np.zeros_like(item), 1.0, np.zeros(1, np.bool_))
@@ -135,11 +139,11 @@ class CountPrior:
             if number == 1:  # segments of one parent with about the same means are fitted as one
                 code = np.column_stack((parent, np.rint(np.log(means) / SAME_MEAN).astype(np.int64)))
                 values, unit = np.unique(code, axis=0, return_inverse=True)
-                alike = _merged(patterns, unit.ravel(), len(values))
-                priors = fit_shapes(alike, priors, values[:, 0], unit_means(unit.ravel()), pull, grid, threads)
+                alike = merged(unit.ravel(), len(values))
+                priors = fit_shapes(alike[0], priors, values[:, 0], alike[1], pull, grid, threads)
             clusterings.append((priors, parent))
         return cls(
-            strength, threads, pairs, groups.of_pair, patterns, pair_entry, absent_entry, share, means,
+            strength, threads, pairs, patterns, pair_entry, absent_entry, groups.share, means,
             np.tile(independent, pairs.n_items), grid, tuple(clusterings),
         )  # fmt: skip
 
@@ -180,7 +184,7 @@ def fold_counts(
     those of the model, so each group gets one more user who has every item and never a purchase.
     """
     of_known, of_new = Groups.of(known, prior), Groups.of(new, prior)
-    n_items, number = of_known.absent.shape
+    n_items, number = of_known.share.shape
     zeros: dict[str, Any] = dict.fromkeys(COUNTS, np.zeros(number * n_items, np.int32))
     silent = replace(
         new, start=np.arange(number + 1) * n_items, item=np.tile(np.arange(n_items, dtype=np.int32), number),
@@ -189,7 +193,7 @@ def fold_counts(
     )  # fmt: skip
     together = beside(beside(known, new), silent)
     of_silent = np.repeat(np.arange(number, dtype=np.int8), n_items)
-    groups = Groups(np.concatenate((of_known.of_pair, of_new.of_pair, of_silent)), of_known.absent)
+    groups = replace(of_known, of_pair=np.concatenate((of_known.of_pair, of_new.of_pair, of_silent)))
     fitted = CountPrior.fit(
         together, groups, item_rates(together) if item_rate is None else item_rate, strength, threads
     )
@@ -281,16 +285,6 @@ def _segment_rates(positives: Floats, trials: Floats, item_rate: Floats, groups:
     return prior * paired_rates(positives, trials * prior)
 
 
-def _always_treated(trials: Floats, groups: int) -> Mask:
-    """Which groups show hardly anything of the control arm.
-
-    How a pair's two rates go together there would come from other groups alone, and differences between groups
-    would pass for it. So they are independent, given the item and the group.
-    """
-    by_group = trials.reshape(-1, groups, 2).sum(0)
-    return np.asarray((by_group[:, 1] < FEW_CONTROLS * by_group.sum(1)) & (groups > 1))
-
-
 def _affordable(shapes: Shapes, pairs: float) -> list[tuple[int, int]]:
     """Coarser shapes, and fewer of them, where pairs are too few for so many distributions."""
     most = max(1.0, pairs / PAIRS_PER_CLUSTER)
@@ -310,32 +304,25 @@ def _clusters(pairs: Pairs, item_rate: Floats, shape: tuple[int, int]) -> Longs:
 
 def _patterns(pairs: Pairs, groups: Groups) -> tuple[Patterns, Codes, Codes]:
     """The distinct counts of every segment, and which of them those of each pair and of the absent pairs are."""
-    number, own = groups.absent.shape[1], len(pairs.item)
+    own, number, n_segments = len(pairs.item), groups.share.shape[1], groups.share.size
     base = np.int64(max(pairs.times, int(pairs.chances.max(initial=0))) + 1)
-    code = np.empty(own + groups.absent.size, np.int64)
+    code = np.empty(own + n_segments, np.int64)
     code[:own] = pairs.chances
     for column in (pairs.treated, pairs.treated_positives, pairs.control_positives):
         code[:own] *= base
         code[:own] += column
     code[own:] = np.repeat(pairs.absent_chances(), number) * base**3
-    values, code = _numbered(code)
+    code, values = pd.factorize(code, sort=True)  # np.unique, without sorting all
     code[:own] += (pairs.item * np.int64(number) + groups.of_pair) * len(values)
-    code[own:] += np.arange(groups.absent.size) * len(values)
-    found, entry = _numbered(code)
+    code[own:] += np.arange(n_segments) * len(values)
+    code, found = pd.factorize(code, sort=True)
+    of_pair, of_absent = np.split(code.astype(np.int32), [own])
     unit, code = np.divmod(found, len(values))
     chances, n, y, c = (values[code] // base**power % base for power in (3, 2, 1, 0))
-    weight = np.bincount(entry[:own][pairs.rows > 0], minlength=len(found)).astype(np.float64)
-    weight[entry[own:]] += groups.absent.ravel()
-    start = np.searchsorted(unit, np.arange(groups.absent.size + 1))
-    patterns = Patterns.of(start, np.stack((n, y, chances - n, c)).astype(np.int32), weight, GRID.rates)
-    of_pair, of_absent = np.split(entry.astype(np.int32), [own])
-    return patterns, of_pair, of_absent
-
-
-def _numbered(code: Longs) -> tuple[Longs, Longs]:
-    """The different codes in order, and which of them each is: ``np.unique`` without sorting all."""
-    number, values = pd.factorize(code, sort=True)
-    return values, number
+    weight = np.bincount(of_pair[pairs.rows > 0], minlength=len(found)).astype(np.float64)
+    weight[of_absent] += (groups.share * groups.absent[:, None]).ravel()
+    start, counts = np.searchsorted(unit, np.arange(n_segments + 1)), np.stack((n, y, chances - n, c))
+    return Patterns.of(start, counts.astype(np.int32), weight, GRID.rates), of_pair, of_absent
 
 
 def _merged(patterns: Patterns, unit: Longs, number: int) -> Patterns:

@@ -253,7 +253,7 @@ def level(coefficients: Floats, taste: Any) -> Floats:
     a, b, c = coefficients
     z = np.log(np.clip(taste, LEAST, HIGHEST))
     if abs(c) < 1e-9:
-        b = max(b, 0.0)
+        b, c = max(b, 0.0), 0.0
     else:
         turn = -b / (2.0 * c)
         z = np.maximum(z, turn) if c > 0.0 else np.minimum(z, turn)
