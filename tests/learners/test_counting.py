@@ -56,17 +56,6 @@ def test_agrees_with_the_formula(shape: tuple[int, int, int], share: float, weig
     np.testing.assert_allclose(scores_of(learner), oracle(treated, outcome, weight), rtol=1e-5, atol=1e-6)
 
 
-def test_a_row_that_says_nothing_is_the_same_as_no_row() -> None:
-    rng = np.random.default_rng(0)
-    treated, outcome = rng.integers(0, 2, (4, 3, 5)), rng.integers(0, 2, (4, 3, 5))
-    short = dense_log(treated, outcome)
-    user, item, time = (index.ravel() for index in np.indices(treated.shape))
-    columns = {"user_id": user, "item_id": item, "time": time}
-    whole = Log.from_frame(pd.DataFrame({**columns, "treated": treated.ravel(), "outcome": outcome.ravel()}))
-    assert len(whole) > len(short)
-    assert (scores_of(CountingBayes().fit(whole)) == scores_of(CountingBayes().fit(short))).all()
-
-
 def test_items_that_were_always_or_never_treated_take_the_mean_of_the_arm() -> None:
     treated, outcome = np.zeros((3, 3, 2), int), np.zeros((3, 3, 2), int)
     treated[:, 1], treated[0, 2] = 1, 1  # item 0 never, item 1 always

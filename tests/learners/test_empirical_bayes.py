@@ -12,7 +12,7 @@ import pytest
 from scipy.special import comb
 
 import taurank.learners.empirical_bayes.counted as counted_module
-from taurank import CountingBayes, EmpiricalBayes, InputError, Log, Popular, World, load
+from taurank import CountingBayes, EmpiricalBayes, InputError, Log, Popular, World
 from taurank.learners.empirical_bayes.choice import HeldOut, Setting, fit_prior, log_likelihood
 from taurank.learners.empirical_bayes.counted import CountPrior, Groups, item_rates, paired_rates
 from taurank.learners.empirical_bayes.grid import (
@@ -306,26 +306,6 @@ def test_leaving_a_pair_out_equals_a_fit_without_its_counts(low_rank_log: Log) -
 # the learner
 
 
-@pytest.mark.parametrize(("prior", "rank"), FIXED)
-def test_rows_in_which_nothing_happened_change_nothing(prior: str, rank: int | None) -> None:
-    """Absent pairs are computed in closed form: writing them down, untreated and negative, is the same."""
-    sample = World.synthetic(40, 12, 0, rank=2).sample(3, random_state=1).log
-    short = pd.DataFrame({"user_id": sample.user, "item_id": sample.item, "time": sample.time,
-                          "treated": sample.treated, "outcome": sample.outcome})  # fmt: skip
-    cells = pd.MultiIndex.from_product([range(40), range(12), range(3)], names=["user_id", "item_id", "time"])
-    whole = short.set_index(list(cells.names)).reindex(cells, fill_value=0).reset_index()
-    if prior == "propensity":
-        pytest.skip("a row brings its propensity, which an absent pair does not have")
-    logs = [Log.from_frame(frame, users=range(40), items=range(12), times=range(3)) for frame in (short, whole)]
-    first, second = (all_scores(fixed(prior, rank).fit(log), 40) for log in logs)
-    if prior == "taste":  # a pair with rows has its own zero taken out of its user's vector, an absent one has not
-        seen = np.zeros((40, 12), np.bool_)
-        seen[short["user_id"], short["item_id"]] = True
-        assert first[seen] == pytest.approx(second[seen], abs=1e-6)
-    else:
-        assert first == pytest.approx(second, abs=1e-6)
-
-
 def test_rates_are_independent_where_everything_is_treated() -> None:
     """Half the users are shown everything: their two rates go together only through the item and the group."""
     world = item_world()
@@ -430,19 +410,6 @@ def test_what_cannot_be_fitted_is_refused_in_one_sentence(log: Log) -> None:
     for wrong in ({"prior": "user"}, {"strength": 0.0}, {"strength": -1.0}, {"rank": 0}, {"threads": 0}):
         with pytest.raises(InputError, match=next(iter(wrong))):
             EmpiricalBayes(**wrong)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(("prior", "rank"), FIXED)
-def test_a_saved_model_has_the_same_scores_and_deviations(
-    low_rank_log: Log, tmp_path: Any, prior: str, rank: int | None
-) -> None:
-    learner = fixed(prior, rank).fit(low_rank_log)
-    learner.save(tmp_path / "model")
-    again = load(tmp_path / "model")
-    assert isinstance(again, EmpiricalBayes)
-    codes = np.arange(low_rank_log.n_users, dtype=np.int32)
-    assert (again.score_block(codes) == learner.score_block(codes)).all()
-    assert (again.deviation([3, 4], [1, 2]) == learner.deviation_block(codes)[[3, 4], [1, 2]]).all()
 
 
 # min_effect

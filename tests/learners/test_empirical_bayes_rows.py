@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,8 @@ import pandas as pd
 import pytest
 
 import taurank.learners.empirical_bayes.learner as learner_module
-from taurank import EmpiricalBayes, Features, InputError, Log, World, load
+from support.builders import eligible_log
+from taurank import EmpiricalBayes, Features, InputError, Log, World
 from taurank.data.eligibility import Eligibility
 from taurank.learners.empirical_bayes.choice import NOT_HELD_OUT, HeldOut, Setting, fit_prior, log_likelihood
 from taurank.learners.empirical_bayes.counted import CountPrior
@@ -42,22 +42,6 @@ def log(world: World) -> Log:
     return world.sample(5, random_state=1).log
 
 
-def eligible_log(log: Log, listed: bool, seed: int = 0) -> Log:
-    """A random third of visits and candidates is taken away, and so are their rows."""
-    rng = np.random.default_rng(seed)
-    visits = rng.random((log.n_users, log.n_times)) < 0.8
-    candidates = rng.random((log.n_items, log.n_times)) < 0.8
-    if listed:
-        cells = np.argwhere(visits[:, None, :] & candidates[None])
-        table = Eligibility.from_positions(log.catalog, None, (cells[:, 0], cells[:, 1], cells[:, 2]))
-    else:
-        (users, at), (items, when) = np.nonzero(visits), np.nonzero(candidates)
-        table = Eligibility.from_positions(log.catalog, (users, at), (None, items, when))
-    keep = table.contains(log.user, log.item, log.time)
-    rows = {name: getattr(log, name)[keep] for name in ("user", "item", "time", "treated", "outcome", "propensity")}
-    return replace(log, **rows, eligibility=table)
-
-
 def dense_chances(log: Log) -> npt.NDArray[np.bool_]:
     assert log.eligibility is not None
     return log.eligibility.contains(*np.indices((log.n_users, log.n_items, log.n_times)))
@@ -78,15 +62,6 @@ def test_chances_are_the_eligible_cells(log: Log, listed: bool) -> None:
     outside = ~chances[pairs.user, pairs.item, -1]
     assert outside.any()
     assert ((held_out.held == NOT_HELD_OUT) == outside).all()
-
-
-@pytest.mark.parametrize(("prior", "rank"), PRIORS)
-def test_tables_in_which_everything_is_eligible_change_nothing(log: Log, prior: str, rank: int | None) -> None:
-    everything = Eligibility.from_positions(
-        log.catalog, (np.repeat(np.arange(N_USERS), 5), np.tile(np.arange(5), N_USERS))
-    )
-    first, second = (scores(learner(prior, rank).fit(one)) for one in (log, replace(log, eligibility=everything)))
-    assert first == pytest.approx(second, abs=1e-6)
 
 
 def test_cells_that_are_not_eligible_are_not_chances(world: World) -> None:
@@ -132,16 +107,6 @@ def parts(world: World) -> tuple[Log, Log, Log]:
     return first, second, both
 
 
-@pytest.mark.parametrize(("prior", "rank"), PRIORS)
-def test_an_update_without_the_past_equals_a_fit_to_all_rows(world: World, prior: str, rank: int | None) -> None:
-    past, news, both = parts(world)
-    updated, refitted = learner(prior, rank).fit(past).update(news), learner(prior, rank).fit(both)
-    assert updated.users == refitted.users
-    assert updated.items == refitted.items
-    assert scores(updated) == pytest.approx(scores(refitted), abs=0 if prior in ("item", "exposure") else 1e-6)
-    assert updated.counts_.times == 6
-
-
 def test_an_update_leaves_the_choice_as_it_was(world: World) -> None:
     past, news, _ = parts(world)
     model = EmpiricalBayes(threads=1, rank=3).fit(past)
@@ -157,33 +122,6 @@ def test_new_rows_with_tables_add_their_chances(log: Log) -> None:
     chances = dense_chances(some).sum(2)
     assert pairs.chances.tolist() == (5 + chances)[pairs.user, pairs.item].tolist()
     assert pairs.item_cells == pytest.approx(N_USERS * 5 + chances.sum(0))
-
-
-@pytest.mark.parametrize(("prior", "rank"), PRIORS)
-def test_a_saved_model_can_be_updated_and_takes_new_users(
-    world: World, tmp_path: Path, prior: str, rank: int | None
-) -> None:
-    past, news, _ = parts(world)
-    model = learner(prior, rank).fit(past)
-    model.save(tmp_path / "model.npz")
-    again = load(tmp_path / "model.npz")
-    assert (scores(again.fold_in(news)) == scores(model.fold_in(news))).all()  # type: ignore[arg-type]
-    assert (scores(again.update(news)) == scores(model.update(news))).all()  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(("prior", "rank"), PRIORS)
-def test_a_user_folded_in_scores_as_one_with_the_same_counts(log: Log, prior: str, rank: int | None) -> None:
-    """The prior was learned with the twin, so the posteriors are the same."""
-    model = learner(prior, rank).fit(log)
-    frame = log.to_frame()
-    frame = frame[frame["user_id"].isin([3, 7])].assign(user_id=lambda rows: rows["user_id"] + 1000)
-    twins = Log.from_frame(frame, times=range(5), items=range(N_ITEMS))
-    folded = model.fold_in(twins)
-    assert scores(folded) == pytest.approx(scores(model)[[3, 7]], abs=2e-5 if prior == "taste" else 1e-6)
-    codes = np.arange(2, dtype=np.int32)
-    own = model.deviation_block(np.array([3, 7], np.int32))
-    assert folded.deviation_block(codes) == pytest.approx(own, abs=1e-4)
-    assert len(model.recommend(history=twins, k=3)) == 6
 
 
 def test_what_new_rows_must_have_is_said_in_one_sentence(world: World, log: Log) -> None:

@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 
-from taurank import CUBN, CountingBayes, Log, World, load
+from taurank import Log, World
 from taurank.learners.pairs import Pairs, added, beside, count
-
-LEARNERS: list[Any] = [CountingBayes(), CUBN(neighbors=10), CUBN(neighbors=10, similarity="treatment")]
-IDS = ["countingbayes", "cubn", "cubn-treatment"]
 
 
 @pytest.fixture(scope="module")
@@ -25,10 +20,6 @@ def log() -> Log:
 @pytest.fixture(scope="module")
 def valued(log: Log) -> Log:
     return replace(log, value=np.random.default_rng(0).gamma(1.0, 9.0, len(log)))
-
-
-def scores(learner: Any) -> npt.NDArray[np.float32]:
-    return np.asarray(learner.score_block(np.arange(len(learner.users), dtype=np.int32)))
 
 
 def parts(log: Log) -> tuple[Log, Log]:
@@ -93,52 +84,3 @@ def test_pairs_beside_others_are_limited_only_by_tables(log: Log) -> None:
     copied = replace(pairs, chances=np.array(pairs.chances))
     assert not copied.limited
     assert Pairs.from_arrays(copied.arrays()).chances.tolist() == pairs.chances.tolist()
-
-
-# learners of counts on a log with values
-
-
-def test_scores_of_values_are_those_of_the_formula(valued: Log) -> None:
-    shape, w = (valued.n_users, valued.n_items), 2.0
-    shown, bought, otherwise = np.zeros((3, *shape))
-    for (u, i), (_, z, treated, control) in slow_counts(valued).items():
-        shown[u, i], bought[u, i], otherwise[u, i] = z, treated, control
-    left = valued.n_times - shown
-    means = bought.sum(0) / shown.sum(0), otherwise.sum(0) / left.sum(0)
-    expected = (bought + w * means[0]) / (shown + w) - (otherwise + w * means[1]) / (left + w)
-    assert scores(CountingBayes(weight=w).fit(valued)) == pytest.approx(expected, rel=1e-5, abs=1e-6)
-    learner = CUBN(neighbors=30, weight=w).fit(valued)
-    near = np.zeros((valued.n_users, valued.n_users))
-    for user in range(valued.n_users):
-        np.add.at(near[user], learner.neighbor_[user], learner.closeness_[user])
-    treated = (near @ bought + w * means[0]) / (near @ shown + w)
-    control = (near @ otherwise + w * means[1]) / (near @ left + w)
-    assert scores(learner) == pytest.approx(treated - control, rel=1e-4, abs=1e-5)
-
-
-@pytest.mark.parametrize("learner", LEARNERS, ids=IDS)
-def test_a_model_of_values_can_be_loaded(valued: Log, learner: Any, tmp_path: Path) -> None:
-    learner.fit(valued).save(tmp_path / "model")
-    assert np.array_equal(scores(load(tmp_path / "model")), scores(learner))
-
-
-@pytest.mark.parametrize("learner", LEARNERS, ids=IDS)
-@pytest.mark.parametrize("kind", ["log", "valued"])
-def test_an_update_equals_a_fit_to_all_rows(learner: Any, kind: str, request: Any, tmp_path: Path) -> None:
-    past, news = parts(request.getfixturevalue(kind))
-    learner.fit(past).save(tmp_path / "model")
-    updated = load(tmp_path / "model").update(news)
-    users, items = past.users.extended(news.users), past.items.extended(news.items)
-    fitted = scores(learner.fit(past.reindex(users, items).concat(news.reindex(users, items))))
-    assert scores(updated) == pytest.approx(fitted, abs=0 if kind == "log" else 1e-5)
-
-
-@pytest.mark.parametrize("learner", LEARNERS, ids=IDS)
-def test_new_users_with_values_are_folded_in(valued: Log, learner: Any) -> None:
-    frame = valued.to_frame()
-    twins = Log.from_frame(frame[frame["user_id"] < 3].assign(user_id=lambda rows: rows["user_id"] + 100))
-    folded = learner.fit(valued).fold_in(twins)
-    order = folded.users.encode_known([100, 101, 102])
-    assert np.isfinite(scores(folded)).all()
-    if isinstance(learner, CountingBayes):  # CUBN's have themselves and their twins as neighbors
-        assert scores(folded)[order] == pytest.approx(scores(learner)[:3], rel=1e-5, abs=1e-6)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy.typing as npt
 import pandas as pd
 
 import taurank as tr
+from taurank.data.eligibility import Eligibility
 from taurank.data.ids import Catalog, Ids
 
 
@@ -57,3 +59,18 @@ def purchases_log(propensities: list[float], treated: list[int]) -> tr.Log:
 def synthetic_log(users: int = 30, items: int = 20, times: int = 3, seed: int = 0) -> tr.Log:
     """A log drawn from a synthetic world."""
     return tr.World.synthetic(users, items, random_state=seed).sample(times, random_state=seed + 1).log
+
+
+def eligible_log(log: tr.Log, listed: bool = False) -> tr.Log:
+    """A fifth of visits and of candidates is taken away, and so are their rows."""
+    rng = np.random.default_rng(0)
+    visits = rng.random((log.n_users, log.n_times)) < 0.8
+    candidates = rng.random((log.n_items, log.n_times)) < 0.8
+    if listed:
+        cells = np.argwhere(visits[:, None, :] & candidates[None])
+        table = Eligibility.from_positions(log.catalog, None, (cells[:, 0], cells[:, 1], cells[:, 2]))
+    else:
+        (users, at), (items, when) = np.nonzero(visits), np.nonzero(candidates)
+        table = Eligibility.from_positions(log.catalog, (users, at), (None, items, when))
+    keep = table.contains(log.user, log.item, log.time)
+    return replace(log.take(keep), eligibility=table)
