@@ -166,12 +166,6 @@ def test_a_missing_dataset_leaves_a_claim_inconclusive_but_a_contradiction_decid
     assert outcome(frames, "dlce-over-ulbpr") == "not reproduced"
 
 
-def test_an_explanation_goes_only_with_a_claim_that_is_not_reproduced(frames: Frames) -> None:
-    FAILS["dlce-best-in-car"](frames)
-    explanations = dict.fromkeys(["dlce-over-blce", "dlce-best-in-car"], "because")
-    assert {one.id for one in claims.check(frames, explanations) if one.explanation} == {"dlce-best-in-car"}
-
-
 def test_the_papers_own_figures_by_the_same_criteria() -> None:
     verdicts = {one.id: one.paper for one in claims.check(printed())}
     assert verdicts["dlce-over-blce"] == "reproduced"
@@ -250,24 +244,11 @@ def test_the_rank_correlation_leaves_the_limits_out() -> None:
     assert claims.rank_correlation(rows_of(frame, ("product", "original")), "P@10", "CP@10") == (None, 0)
 
 
-def test_rows_of_the_file_are_lines() -> None:
-    frame = claims.to_frame(claims.check(printed()))
-    assert list(frame["id"]) == [claim.id for claim in claims.CLAIMS]
-    assert not frame.map(lambda value: "\n" in str(value)).any(axis=None)
-
-
 def test_the_papers_tables() -> None:
     table = printed()["comparison"].set_index(["items", "setting", "method", "metric"])
     assert len(table) == 2 * 3 + 2 * 8 * 6  # Random stands once
     assert tuple(table.loc[("category", "original", "dlce", "CP@10"), ["mean", "std"]]) == (0.0826, 0.0026)
-    assert tuple(table.loc[("category", "personalized", "cause", "CDCG"), ["mean", "std"]]) == (1.681, 0.017)
-    assert tuple(table.loc[("product", "original", "ulrmf", "CP@100"), ["mean", "std"]]) == (0.0285, 0.0003)
     assert tuple(table.loc[("product", "personalized", "dlto", "CP@10"), ["mean", "std"]]) == (0.2708, 0.0041)
     errors = printed()["estimators"].set_index(["setting", "method", "metric", "cap"])
     assert len(errors) == 12 * 10 + 2 * 5
-    assert errors.loc[("original", "dlce", "CDCG", 0.1), "mae"] == 0.398
-    assert errors.loc[("personalized", "ulbpr", "CP@100", 0.3), "mae"] == 0.0549
     assert tuple(errors.loc[("personalized", "dlce", "CAR", 0.1), ["mae", "truth"]]) == (0.072, 0.649)
-    facts = printed()["statistics"].set_index(["items", "quantity"])["value"]
-    assert facts["product", "items"] == 11331
-    assert facts["category", "prior_weight"] == 0.4

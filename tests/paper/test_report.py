@@ -10,11 +10,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-import taurank_paper
 from support import paper_frames as made_up
 from support.html_reader import Reader, assert_links_resolve, assert_self_contained
 from taurank.errors import InputError
-from taurank_paper import charts, claims, folder, report, scores, tables
+from taurank_paper import charts, claims, folder, report, tables
 from taurank_paper.folder import printed
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
@@ -152,9 +151,10 @@ def test_what_is_missing_is_said(tmp_path: Path, kept: tuple[str, ...]) -> None:
     assert all(f'id="{name}"' in html for name in kept)
 
 
-def test_missing_datasets_are_named(tmp_path: Path) -> None:
+def test_what_a_run_lacks_and_how_it_differs_is_named(tmp_path: Path) -> None:
     frame = made_up.frames()["comparison"]
-    made_up.save({"comparison": frame[frame["items"] == "category"]}, tmp_path)
+    made_up.save({"comparison": frame[frame["items"] == "category"]}, tmp_path, weeks=93)
+    assert "were searched on the packaged weeks" in text_of(tmp_path)
     (tmp_path / "run.json").unlink()
     text = text_of(tmp_path)
     assert "Not run, though the paper shows them: product, original; product, personalized." in text
@@ -230,16 +230,6 @@ def test_the_published_verdicts_and_tables_are_those_of_the_published_figures(tm
         assert (tmp_path / "results" / name).read_bytes() == (RESULTS / name).read_bytes()
 
 
-def test_the_package_ships_no_findings() -> None:
-    assert not list(Path(taurank_paper.__file__).parent.rglob("findings.toml"))
-
-
-def test_weeks_that_were_not_searched_make_verdicts_provisional(tmp_path: Path) -> None:
-    assert "were searched on the packaged weeks" in text_of(
-        made_up.save({"car": printed()["car"]}, tmp_path, weeks=93)
-    )
-
-
 def test_foreign_text_is_escaped_everywhere(tmp_path: Path) -> None:
     """A researcher's own method with a name that HTML and Markdown would take for markup."""
     frames = made_up.frames()
@@ -284,16 +274,6 @@ def test_a_bad_record_or_folder_is_refused(tmp_path: Path) -> None:
 # ---- the charts ----------------------------------------------------------------------------------
 
 
-def test_each_method_has_its_own_style_that_is_legible_on_white_and_on_black() -> None:
-    assert set(scores.NAMES) <= set(charts.STYLES)
-    colors = [style.color for style in charts.STYLES.values() if style.color != "currentColor"]
-    assert len(colors) == len(set(colors))
-    assert not set(colors) & set(charts.OTHER_COLORS)
-    for color in (*colors, *charts.OTHER_COLORS):
-        assert contrast(color, "#ffffff") > 2.7
-        assert contrast(color, "#14181d") > 2.7
-
-
 def test_any_label_gets_a_style_of_its_own() -> None:
     own = ["my_module:X", "my_module:DLCE", "Größe 7", NASTY, *(f"method {number}" for number in range(20))]
     chosen = charts.styles([*charts.STYLES, *own])
@@ -301,24 +281,6 @@ def test_any_label_gets_a_style_of_its_own() -> None:
     assert len(set(chosen.values())) == len(chosen) - 1  # the two limits look alike
     assert charts.styles(own[::-1])["my_module:X"] == chosen["my_module:X"]  # the same in every chart
     assert len(charts.styles([f"method {number}" for number in range(500)])) == 500
-
-
-def test_methods_of_ones_own_are_in_charts_and_tables() -> None:
-    frame = made_up.frames()["comparison"]
-    frame = pd.concat([frame, frame[frame["method"] == "dlce"].assign(method="my_module:X")])
-    assert "my\\_module:X" in tables.markdown(*tables.main(frame, "CP@10"))
-    for block in [*charts.scores(frame, "CDCG"), *charts.outcome_against_effect(frame)]:
-        assert "my_module:X" in block
-    assert "my_module:X" in charts.comparison_file(frame)
-
-
-def test_the_curve_of_convergence_leaves_out_what_is_not_trained() -> None:
-    """The axis of updates is logarithmic: a method without updates would be at minus infinity."""
-    rows = [("dlce", 10**6, 1.0), ("dlce", 10**7, 1.2), ("countingbayes", 0, 1.1)]
-    frame = pd.DataFrame(rows, columns=["method", "updates", "value"])
-    (block,) = charts.convergence(frame.assign(items="category", setting="original", metric="CDCG"), "CDCG")
-    assert "DLCE" in block
-    assert "CountingBayes" not in block
 
 
 def test_lines_that_share_a_method_differ_by_mark_and_dash() -> None:
@@ -329,15 +291,3 @@ def test_lines_that_share_a_method_differ_by_mark_and_dash() -> None:
     assert set(ranges["color"]) == {charts.STYLES["dlce"].color}
     for name in ("shape", "strokeDash"):
         assert len({str(value) for value in ranges[name]}) == 3
-
-
-def contrast(one: str, two: str) -> float:
-    """The contrast ratio of two colors (WCAG 2)."""
-    light, dark = sorted((luminance(one), luminance(two)), reverse=True)
-    return (light + 0.05) / (dark + 0.05)
-
-
-def luminance(color: str) -> float:
-    parts = [int(color[place : place + 2], 16) / 255 for place in (1, 3, 5)]
-    red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts)
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
