@@ -64,8 +64,7 @@ def read(files: SourceFiles, items: Items) -> Panel:
         try:
             database.execute("SET enable_progress_bar = false")  # it would write into a pipe
             _load(database, files, items)
-            for step in (_PURCHASES, _ENOUGH_WEEKS, _NUMBERS):
-                database.execute(step)
+            database.execute(_PURCHASES + _ENOUGH_WEEKS)
             panel = _fetch(database)
         except (duckdb.Error, OSError) as error:
             raise InputError(f"the data in '{files.folder}' cannot be read: {first_line(error)}.") from error
@@ -90,59 +89,39 @@ CREATE TABLE purchase AS SELECT DISTINCT user, item, store, week
 
 # One pass: both conditions look at the same purchases, before the other has taken any away.
 _ENOUGH_WEEKS = f"""
-CREATE TABLE regular AS SELECT user FROM purchase
-    GROUP BY user HAVING count(DISTINCT week) >= {MIN_WEEKS};
-CREATE TABLE lasting AS SELECT item FROM purchase
-    GROUP BY item HAVING count(DISTINCT week) >= {MIN_WEEKS};
-CREATE TABLE kept AS FROM purchase SEMI JOIN regular USING (user) SEMI JOIN lasting USING (item);
+CREATE TABLE kept AS FROM purchase
+    SEMI JOIN (SELECT user FROM purchase GROUP BY user HAVING count(DISTINCT week) >= {MIN_WEEKS}) USING (user)
+    SEMI JOIN (SELECT item FROM purchase GROUP BY item HAVING count(DISTINCT week) >= {MIN_WEEKS}) USING (item);
 """
 
-_NUMBERS = """
-CREATE TABLE users AS SELECT user, row_number() OVER (ORDER BY user) - 1 AS u
-    FROM (SELECT DISTINCT user FROM kept);
-CREATE TABLE weeks AS SELECT week, row_number() OVER (ORDER BY week) - 1 AS t
-    FROM (SELECT DISTINCT week FROM kept);
-CREATE TABLE stores AS SELECT store, row_number() OVER (ORDER BY store) - 1 AS s
-    FROM (SELECT DISTINCT store FROM kept);
-CREATE TABLE items AS SELECT item, row_number() OVER (ORDER BY item) - 1 AS i
-    FROM (SELECT DISTINCT item FROM kept);
-CREATE TABLE numbered AS SELECT u, t, s, i FROM kept
-    JOIN users USING (user) JOIN weeks USING (week) JOIN stores USING (store) JOIN items USING (item);
-CREATE TABLE stop AS SELECT DISTINCT u, t, s FROM numbered;
-CREATE TABLE numbered_product AS SELECT product, i FROM catalog JOIN items USING (item);
+_MAILERS = """
+SELECT DISTINCT week, store, item FROM mailed JOIN catalog USING (product)
+    SEMI JOIN kept USING (week) SEMI JOIN kept USING (store) SEMI JOIN kept USING (item)
 """
 
 
 def _fetch(database: Any) -> Panel:
-    def fetch(query: str) -> pd.DataFrame:
-        return pd.DataFrame(database.execute(query).fetchnumpy())
-
-    users = fetch("SELECT user FROM users ORDER BY u")["user"].to_numpy()
-    items = fetch("SELECT label FROM items JOIN label USING (item) ORDER BY i")["label"].to_numpy()
-    ((n_weeks, n_stores),) = database.execute(
-        "SELECT (SELECT count(*) FROM weeks), (SELECT count(*) FROM stores)"
-    ).fetchall()
-    mailer = np.zeros((n_weeks, n_stores, len(items)), dtype=bool)
-    cells = fetch(
-        f"SELECT (t * {n_stores} + s) * {len(items)} + i AS cell FROM mailed "
-        "JOIN numbered_product USING (product) JOIN weeks USING (week) JOIN stores USING (store)"
-    )
-    mailer.reshape(-1)[cells["cell"]] = True
-    stops = fetch("SELECT u AS user, t AS week, s AS store FROM stop ORDER BY u, t, s")
-    bought = fetch(
-        "SELECT u AS user, t AS week, i AS item, s AS store FROM (SELECT DISTINCT u, t, i FROM numbered) "
-        "JOIN stop USING (u, t) ORDER BY u, t, i"
-    )
+    kept, cells = (pd.DataFrame(database.execute(query).fetchnumpy()) for query in ("FROM kept", _MAILERS))
+    label = database.execute("SELECT label FROM label ORDER BY item").fetchnumpy()["label"]
+    ids: dict[str, Any] = {}
+    for name in ("user", "week", "store", "item"):
+        kept[name], ids[name] = pd.factorize(kept[name].to_numpy(), sort=True)
+    for name in ("week", "store", "item"):
+        cells[name] = np.searchsorted(ids[name], cells[name].to_numpy())
+    mailer = np.zeros([len(ids[name]) for name in ("week", "store", "item")], dtype=bool)
+    mailer[cells["week"], cells["store"], cells["item"]] = True
+    stops = kept[["user", "week", "store"]].drop_duplicates().sort_values(["user", "week", "store"])
+    bought = kept[["user", "week", "item"]].drop_duplicates().merge(stops, on=["user", "week"])
     # Z_uit: a store at which u shopped in week t had item i in its mailer.
     bought["treated"] = mailer[bought["week"], bought.pop("store"), bought["item"]]
     purchases = bought.groupby(["user", "week", "item"], as_index=False).agg(treated=("treated", "any"))
     # Items need a purchase in both arms; this is the last filter, and takes no user or week away.
     item, treated = purchases["item"].to_numpy(), purchases["treated"].to_numpy()
-    arms = np.array([np.bincount(item[rows], minlength=len(items)) for rows in (treated, ~treated)])
+    arms = np.array([np.bincount(item[rows], minlength=len(ids["item"])) for rows in (treated, ~treated)])
     both = np.asarray(arms.min(axis=0) > 0)
     purchases = purchases.assign(item=np.cumsum(both)[item] - 1)[both[item]]
     packed = np.packbits(np.compress(both, mailer, axis=2), axis=2)
-    return Panel(users, items[both], n_weeks, stops, purchases, packed)
+    return Panel(ids["user"], label[ids["item"][both] - 1], len(ids["week"]), stops, purchases, packed)
 
 
 # ---- loading -------------------------------------------------------------------------------------
