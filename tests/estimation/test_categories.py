@@ -116,4 +116,6 @@ def test_users_and_items_without_a_category_are_allowed(shop: CategoryShop) -> N
     model = propensity.fit(shop.log, 0, folds=2, features=tr.Features(items=items, categories=categories), threads=1)
     p = model.at(CELLS[0], CELLS[1], np.zeros((USERS, ITEMS), int))
     assert ((p > 0) & (p < 1)).all()
-    assert "7 categories" in repr(model)  # and one of the items without
+    assert isinstance(model, propensity.ExposureModel)
+    assert model.first.shares[0].categories.count == 7  # and one of the items without
+    assert repr(model) == "ExposureModel(500 users, 60 items, 5 times, 2 folds)"

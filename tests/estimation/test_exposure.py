@@ -47,11 +47,6 @@ def treated_grid(log: tr.Log) -> Any:
     return grid
 
 
-def visits_of(shop: ExposureShop) -> tuple[Any, Any]:
-    users, times = np.nonzero(shop.visits)
-    return users, times
-
-
 def test_the_past_of_pairs_agrees_with_a_count_over_all_cells(shop: ExposureShop) -> None:
     grid = treated_grid(shop.log)
     history = PairHistory.from_rows(shop.log, shop.log.treated == 1)
@@ -75,7 +70,7 @@ def test_weighted_draws_stand_for_all_cells(
     """Any sum over cells is estimated without bias, also over eligible cells alone."""
     for name, n in (("MAX_CELLS", 0), ("EVEN", 3000), ("BY_PROPOSAL", 5000), ("BY_PAST", 2000)):
         monkeypatch.setattr(draws, name, n)
-    visits = Eligibility.from_positions(shop.log.catalog, visits_of(shop))
+    visits = Eligibility.from_positions(shop.log.catalog, np.nonzero(shop.visits))
     for eligibility in (Eligibility.everything(shop.log.catalog), visits):
         log = replace(shop.log, eligibility=eligibility)
         inside = np.ones((log.n_users, log.n_items, log.n_times), bool)
@@ -165,7 +160,7 @@ def test_strata_agree_with_the_grid(shop: ExposureShop) -> None:
     past = np.minimum(np.cumsum(grid, axis=2) - grid, 2)
     for eligible in (None, shop.visits):
         part = log if eligible is None else replace(
-            log, eligibility=Eligibility.from_positions(log.catalog, visits_of(shop))
+            log, eligibility=Eligibility.from_positions(log.catalog, np.nonzero(shop.visits))
         )  # fmt: skip
         inside = (
             np.arange(log.n_times) > 0 if eligible is None else (np.arange(log.n_times) > 0) & eligible[:, None, :]
@@ -201,13 +196,12 @@ def test_capped_ips_orders_rankings_right_with_pairs_and_wrong_without(
     truth = {name: np.take_along_axis(shop.effect, items, 1).sum(axis=1).mean() for name, items in top.items()}
     assert truth["effect"] > 1.5 * truth["taste"]
 
-    def gap(values: Any) -> float:
+    def gap(values: Any) -> Any:
         gains = tr.gains.capped_ips(log.with_propensity(values), cap=0.005)
         grid = np.zeros((log.n_users, log.n_items))
         np.add.at(grid, (gains.user, gains.item), gains.value / log.n_times)
-        return float(
-            np.diff([np.take_along_axis(grid, top[name], 1).sum(axis=1).mean() for name in ("taste", "effect")])[0]
-        )
+        taste, effect = (np.take_along_axis(grid, items, 1).sum(axis=1).mean() for items in top.values())
+        return effect - taste
 
     assert gap(model.at(log.user, log.item, log.time)) > 0.4 * (truth["effect"] - truth["taste"])
     assert gap(additive.at(log.user, log.item, log.time)) < 0.0

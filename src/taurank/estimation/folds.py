@@ -30,23 +30,21 @@ class Folds:
     @classmethod
     def from_times(cls, shape: tuple[int, int, int], count: int) -> Folds:
         """Blocks of times; ``shape`` is that of a log's eligibility."""
-        count = min(count, shape[2])
-        return cls._of(count, np.zeros(shape[0]), np.zeros(shape[1]), np.arange(shape[2]) * count // shape[2])
+        count, (n_users, n_items, n_times) = min(count, shape[2]), shape
+        times = (np.arange(n_times) * count // n_times).astype(np.int8)
+        return cls(count, np.zeros(n_users, np.int8), np.zeros(n_items, np.int8), times)
 
     @classmethod
     def from_users(cls, shape: tuple[int, int, int], count: int) -> Folds:
         """Every ``count``-th user, with all items and times."""
         count = min(count, max(shape[0], 2))
-        return cls._of(count, np.arange(shape[0]) % count, np.zeros(shape[1]), np.zeros(shape[2]))
+        users = (np.arange(shape[0]) % count).astype(np.int8)
+        return cls(count, users, np.zeros(shape[1], np.int8), np.zeros(shape[2], np.int8))
 
     @classmethod
     def from_random(cls, shape: tuple[int, int, int], count: int, generator: np.random.Generator) -> Folds:
         """Random classes of users, items and times, which differ in size by one at most."""
-        return cls._of(count, *(generator.permutation(n) % count for n in shape))
-
-    @classmethod
-    def _of(cls, count: int, *classes: Any) -> Folds:
-        return cls(count, *(np.asarray(values, np.int8) for values in classes))
+        return cls(count, *((generator.permutation(n) % count).astype(np.int8) for n in shape))
 
     def at(self, user: Any, item: Any, time: Any) -> Bits:
         """The fold of cells."""

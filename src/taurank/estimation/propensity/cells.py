@@ -64,12 +64,14 @@ class Model(ABC):
         return result.reshape(codes[0].shape)
 
     def sample_cells(self, n_cells: int, random_state: RandomState = None) -> pd.DataFrame:
-        """Distinct random eligible cells with ids and propensities, for the ``cells=`` of ``diagnose``."""
+        """Distinct eligible cells, a random one of each stretch, as the ``cells`` of ``diagnose``."""
         import pandas as pd
 
         eligible = self.log.eligibility
         wanted = min(check_integer("n_cells", n_cells), eligible.cells)
-        codes = eligible.cell(np.sort(generator(random_state).choice(eligible.cells, wanted, False, shuffle=False)))
+        (length, rest), number = divmod(eligible.cells, wanted), np.arange(wanted + 1)
+        edges = number * length + np.minimum(number, rest)
+        codes = eligible.cell(generator(random_state).integers(edges[:-1], edges[1:]))
         ids = zip(("user_id", "item_id", "time"), self.log.catalog.lists, codes, strict=True)
         frame = pd.DataFrame({name: own.decode(code).to_pandas() for name, own, code in ids})
         return frame.assign(propensity=self.at(*codes))

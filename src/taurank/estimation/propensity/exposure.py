@@ -77,11 +77,12 @@ def fit_exposure(
                 observed, table.offset[out], table.values[out], cells.weight[out], ridge
             )  # fmt: skip
     exposures = np.asarray(np.bincount(log.time[treated], minlength=log.n_times) + BOUND, np.float64)
-    by_time = fit_intercepts(table.log_odds(coefficients[fold]), cells.weight, cells.time, exposures)
+    log_odds = table.offset + np.einsum("nk,nk->n", table.values, coefficients[fold])
+    by_time = fit_intercepts(log_odds, cells.weight, cells.time, exposures)
     return ExposureModel(log, first.folds, first, table.names, coefficients, by_time)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class ExposureModel(Model):
     """A fitted model: the first stage, named coefficients for every fold, and the intercept of every time."""
 
@@ -90,12 +91,10 @@ class ExposureModel(Model):
     coefficients: Floats  # folds × names
     time_effect: Floats
 
-    def __repr__(self) -> str:
-        return f"{super().__repr__()[:-1]}, {self.first.shares[0].size})"
-
     def _log_odds(self, user: Longs, item: Longs, time: Longs) -> Floats:
+        _, offset, values = self.first.columns(user, item, time)
         beta = self.coefficients[self.folds.at(user, item, time)]
-        return np.asarray(self.first.columns(user, item, time).log_odds(beta) + self.time_effect[time])
+        return np.asarray(offset + np.einsum("nk,nk->n", values, beta) + self.time_effect[time])
 
 
 class Columns(NamedTuple):
@@ -104,10 +103,6 @@ class Columns(NamedTuple):
     names: tuple[str, ...]
     offset: Floats32
     values: Floats32  # cells × names
-
-    def log_odds(self, beta: Floats) -> Floats:
-        """With a row of coefficients for every cell."""
-        return np.asarray(self.offset + np.einsum("nk,nk->n", self.values, beta))
 
 
 @dataclass(frozen=True, eq=False)

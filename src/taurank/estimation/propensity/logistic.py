@@ -89,7 +89,7 @@ def fit_additive(log: Log, generator: np.random.Generator, folds: int, regulariz
     return AdditiveModel(log, parts, intercept, *effects)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class AdditiveModel(Model):
     """A fitted model: one intercept and one set of effects for every fold that was left out."""
 

@@ -70,10 +70,6 @@ class Mixture:
         """The same shares of items for all users."""
         return cls(np.ones((n_users, 1)), np.ones((n_users, 1)), popularity[:, None], popularity)
 
-    @property
-    def size(self) -> str:
-        return f"{self.user.shape[1]} components"
-
     def chance(self, user: Any, item: Any, bought: bool = False) -> Floats:
         """P(this item | something is shown to this user), or with ``bought`` that of what the user bought."""
         theta, result = self.buyer if bought else self.user, np.empty(len(user))
@@ -238,10 +234,6 @@ class CategoryShares:
     inside: Floats  # φ: of its category, for each item
     outside: Floats  # of what is shown outside the categories, for each item
     popularity: Floats
-
-    @property
-    def size(self) -> str:
-        return f"{self.categories.count} categories"
 
     def chance(self, user: Any, item: Any, bought: bool = False) -> Floats:
         """As for ``Mixture``."""
