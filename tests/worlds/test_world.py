@@ -74,13 +74,8 @@ class TestSampling:
     def test_a_block_of_users_gives_the_same_rows_as_the_whole_world(self) -> None:
         """Draws depend on the cell alone: the first users of a one-time world do not notice the others."""
         world = World.synthetic(30, 11, random_state=0)
-        part = World(
-            world.treated_rate[:10],
-            world.control_rate[:10],
-            world.propensity[:10],
-            np.arange(10),
-            world.items,
-        )
+        treated, control, shown = (rates[:10] for rates in (world.treated_rate, world.control_rate, world.propensity))
+        part = World(treated, control, shown, np.arange(10), world.items)
         whole, block = (w.sample(1, random_state=5).log.to_frame() for w in (world, part))
         first = whole[whole["user_id"] < 10].reset_index(drop=True)
         assert first.equals(block)
@@ -167,55 +162,27 @@ class TestFiles:
             assert np.array_equal(getattr(world, name), getattr(again, name))
         assert (again.users, again.items, again.origin) == (world.users, world.items, world.origin)
 
-    def test_broken_files(self, tmp_path: Path) -> None:
-        path = tmp_path / "a.world"
-        small_world().save(path)
-        whole = path.read_bytes()
-        for content in (b"", b"something else", b"taurank"):
-            path.write_bytes(content)
-            with pytest.raises(InputError, match="is not a complete taurank file"):
-                World.load(path)
-        flipped = bytearray(whole)
-        flipped[len(whole) // 2] ^= 1
-        for content in (whole[: len(whole) // 2], whole[:20], whole[:-1], whole + b"x", bytes(flipped)):
-            path.write_bytes(content)
-            with pytest.raises(InputError, match=r"is corrupt \(checksum mismatch\)|is not a complete taurank file"):
-                World.load(path)
-        storage.write(path, "model", {}, {})
-        with pytest.raises(InputError, match="contains a model, expected a world"):
-            World.load(path)
-        with pytest.raises(InputError, match=r"the file .* does not exist"):
-            World.load(tmp_path / "none")
-
     @pytest.mark.parametrize(
         ("change", "sentence"),
         [
             ({"propensity": None}, "array 'propensity' is missing"),
-            ({"users": np.zeros(2, np.float32)}, "array 'users' is unknown"),
-            ({"propensity": np.full((2, 3), 0.5)}, "array 'propensity' has type float64, expected float32"),
             ({"treated_rate": np.zeros((2, 2), np.float32)}, r"shape \(2, 2\), expected \(2, 3\)"),
-            ({"treated_rate": np.zeros((3, 2), np.float32)}, r"shape \(3, 2\), expected \(2, 3\)"),
-            ({"control_rate": np.full((2, 3), np.nan, np.float32)}, "not finite"),
             ({"control_rate": np.full((2, 3), 2, np.float32)}, "out of range, from 2.0 to 2.0"),
             ({"user_id.0": None}, "lists of ids are corrupt"),
-            ({"user_id.0": np.arange(10, dtype=np.uint8)}, "lists of ids are corrupt"),
+            ({"origin": [1]}, "no origin"),
         ],
     )
     def test_an_inconsistent_world_is_refused(self, tmp_path: Path, change: dict[str, Any], sentence: str) -> None:
         path = tmp_path / "a.world"
         small_world().save(path)
         metadata, arrays = storage.read(path, "world")
+        metadata |= {"origin": change.pop("origin", metadata["origin"])}
         changed = {name: array for name, array in {**arrays, **change}.items() if array is not None}
         storage.write(path, "world", metadata, changed)
         with pytest.raises(InputError, match=sentence):
             World.load(path)
-
-    @pytest.mark.parametrize("metadata", [{}, {"origin": None}, {"origin": [1]}])
-    def test_a_world_without_an_origin_is_refused(self, tmp_path: Path, metadata: dict[str, Any]) -> None:
-        path = tmp_path / "a.world"
-        small_world().save(path)
-        storage.write(path, "world", metadata, storage.read(path, "world")[1])
-        with pytest.raises(InputError, match="no origin"):
+        storage.write(path, "model", {}, {})
+        with pytest.raises(InputError, match="contains a model, expected a world"):
             World.load(path)
 
     def test_an_origin_that_is_not_json_is_refused_and_nothing_is_written(self, tmp_path: Path) -> None:

@@ -132,15 +132,11 @@ def test_agrees_with_the_slow_twin(period: Any, window: timedelta | None, combin
     np.testing.assert_allclose([row[5] for row in rows_of(log)], [row[5] for row in rows], rtol=1e-13)
     summary = log.summary
     assert summary is not None
+    if (period, window) == (EDGES, timedelta(hours=6)):  # else the comparison would be silent about some fates
+        assert min(fates[fate] for fate in FATES) > 0
     assert {fate: n for fate, n in summary.outcomes.items() if fate not in ("duplicate", "null", "not eligible")} == {
         fate: fates[fate] for fate in FATES
     }
-
-
-def test_the_random_tables_cover_every_status() -> None:
-    """Else the comparison above would be silent about some of them."""
-    _, fates = slow_log(random_events(1, 60), random_events(2, 60), EDGES, timedelta(hours=6), "max")
-    assert min(fates[fate] for fate in FATES) > 0
 
 
 events_strategy = st.lists(
@@ -350,11 +346,6 @@ def test_a_null_propensity_among_the_events_of_a_cell(combine: str, expected: fl
     np.testing.assert_array_equal(log.propensity, [expected, 0.5])
 
 
-def test_no_control_rows_need_no_propensity_of_outcomes() -> None:
-    log = Log.from_events(frame([("a", 1, START, 0.25)]), frame([("a", 1, START, 0.5)], propensity=False))
-    assert log.propensity is not None
-
-
 def test_summary_reads() -> None:
     text = str(Log.from_events(*small_tables(), window=timedelta(days=1, hours=6)).summary)
     for words in (
@@ -374,13 +365,6 @@ def test_the_temporary_folder_is_left_clean(tmp_path: Path) -> None:
     with pytest.raises(InputError):
         Log.from_events(impressions, outcomes.drop(columns="timestamp"), temp_folder=tmp_path)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_log_from_events_survives_a_round_trip(tmp_path: Path) -> None:
-    impressions, outcomes = small_tables()
-    log = Log.from_events(impressions, outcomes, period="week", combine="max")
-    log.write(tmp_path / "log.parquet")
-    assert Log.read(tmp_path / "log.parquet").equals(log)
 
 
 def changed(column: str, values: Any) -> pd.DataFrame:
@@ -448,11 +432,6 @@ def test_bad_options_are_refused(options: dict[str, Any], sentence: str) -> None
         Log.from_events(GOOD, GOOD, **options)
 
 
-def test_outcomes_without_rows_are_refused() -> None:
-    with pytest.raises(InputError, match="outcomes has no rows"):
-        Log.from_events(GOOD, GOOD[:0])
-
-
 def test_differing_propensities_are_refused_in_both_arms() -> None:
     twice = frame([("a", 1, START, 0.2), ("a", 1, START + timedelta(hours=1), 0.4)])
     example = "differs within 1 cell, for example 0.2 and 0.4 at user 'a', item 1, period 2024-02-26; set combine"
@@ -480,13 +459,10 @@ def test_bad_text_in_a_csv_is_refused(tmp_path: Path, stamps: list[str], sentenc
 def test_files_that_disagree_are_refused(tmp_path: Path) -> None:
     whole = pa.Table.from_pandas(GOOD)
     pq.write_table(whole, tmp_path / "a.parquet")
+    zoned = whole["timestamp"].cast(pa.timestamp("us", "UTC"))
     for column, values, sentence in (
         ("user_id", pa.array([1, 2, 3]), "'impressions.user_id' has type string in one file and int64 in another"),
-        (
-            "timestamp",
-            whole["timestamp"].cast(pa.timestamp("us", "UTC")),
-            "no time zone in one row and the time zone",
-        ),
+        ("timestamp", zoned, "no time zone in one row and the time zone"),
     ):
         position = whole.schema.get_field_index(column)
         pq.write_table(whole.set_column(position, column, values), tmp_path / "b.parquet")
