@@ -336,9 +336,14 @@ def test_one_two_and_three_workers_agree_bit_for_bit(nodes: Any, logs: Pair, mod
         with tr.cluster.connect(nodes.address, workers=workers) as cluster:
             model = tr.DLCE(**PLAIN, rate_decay=0.3).fit(cluster.read_log(logs[0]), None)
             assert sha(model) == sha(models[0])
-            result = tr.evaluate(model, tr.gains.capped_ips(cluster.read_log(logs[1]), 0.1), "CDCG")["CDCG"]
+            gains = tr.gains.capped_ips(cluster.read_log(logs[1]), 0.1)
+            result = tr.evaluate(model, gains, "CDCG")["CDCG"]
             measured.add((result.interval(), str(result.verdict)))
+            assert len(list(cluster.pool.storage.iterdir())) <= 2  # the model, and where the fit would resume
     assert len(measured) == 1
+    assert not cluster.pool.storage.exists()
+    with pytest.raises(tr.InputError, match="the connection of this log is closed"):
+        tr.evaluate(model, gains, "CDCG")
 
 
 def test_the_command_prints_what_one_machine_prints(nodes: Any, logs: Pair, models: Pair, tmp_path: Path) -> None:

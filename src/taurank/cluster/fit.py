@@ -44,8 +44,7 @@ def fit(learner: Learner, log: ClusterRows, options: FitOptions) -> list[Record]
 
     The factors of users are in files afterwards, opened memory-mapped.
     """
-    if not len(log.pool):
-        raise InputError("the connection this log was read with is closed; read it again inside `with connect(…)`.")
+    log.pool.check_open()
     if options.features is not None:
         raise InputError("features are not used on a cluster; leave them out, or fit on one machine (Log.read).")
     if isinstance(learner, GainsPass):

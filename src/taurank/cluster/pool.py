@@ -97,6 +97,7 @@ class WorkerPool:
         """One result per task, in order; workers take tasks as they finish."""
         from ray.util import ActorPool
 
+        self.check_open()
         numbered = [(number, function, *task) for number, task in enumerate(tasks)]
         with self._errors():
             results = dict(
@@ -108,6 +109,7 @@ class WorkerPool:
 
     def put(self, value: Any) -> Any:
         """Store a value once for all workers."""
+        self.check_open()
         return self.ray.put(value)
 
     def get(self, references: Any) -> Any:
@@ -118,6 +120,10 @@ class WorkerPool:
     def new_folder(self) -> Path:
         """An empty folder in the storage, for as long as the connection is open."""
         return Path(tempfile.mkdtemp(dir=self.storage))
+
+    def check_open(self) -> None:
+        if not self.actors:
+            raise InputError("the connection of this log is closed; read it again inside `with connect(…)`.")
 
     def pids(self) -> list[int]:
         """The process of every worker, once all are there."""
