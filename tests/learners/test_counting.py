@@ -13,9 +13,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from support.builders import dense_log
-from taurank import CountingBayes, Log, World, evaluate, load, tune
+from taurank import CountingBayes, Log, World, load
 from taurank.errors import InputError
-from taurank.learners import Popular
 
 Dense = npt.NDArray[np.float64]
 
@@ -103,25 +102,3 @@ def test_both_arms_are_needed(arm: int, missing: str) -> None:
     rows = pd.DataFrame({"user_id": [0, 0, 1, 1], "item_id": [0, 1, 0, 1], "treated": arm, "outcome": 1})
     with pytest.raises(InputError, match=f"nothing in this log is {missing}"):
         CountingBayes().fit(Log.from_frame(rows))
-
-
-class TestTune:
-    def test_finds_the_best_weight(self) -> None:
-        world = World.synthetic(80, 30, random_state=0)
-        log, truth = world.sample(5, random_state=1).log, world.sample(2, random_state=2).truth
-        tuning = tune("countingbayes", log, truth, metric="CP@10", trials=12, space={"weight": [0.1, 3.0, 50.0]})
-        by_hand = {w: evaluate(CountingBayes(weight=w).fit(log), truth, "CP@10")["CP@10"].mean for w in (0.1, 3, 50)}
-        assert tuning.value == max(by_hand.values())
-        assert by_hand[tuning.best["weight"]] == tuning.value
-        assert isinstance(tuning.learner(), CountingBayes)
-
-    def test_its_own_space_and_several_processes(self) -> None:
-        world = World.synthetic(20, 10, random_state=0)
-        log, truth = world.sample(5, random_state=1).log, world.sample(2, random_state=2).truth
-        tuning = tune(CountingBayes, log, truth, trials=2, jobs=2)
-        assert tuning.best["weight"] in CountingBayes.space["weight"]
-
-    def test_a_learner_without_hyper_parameters_is_refused(self) -> None:
-        sample = World.synthetic(5, 5, random_state=0).sample(1, random_state=1)
-        with pytest.raises(InputError, match="popular has no hyper-parameters"):
-            tune(Popular, sample.log, sample.truth, space={"weight": [1.0]})

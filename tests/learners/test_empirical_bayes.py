@@ -12,8 +12,9 @@ import pytest
 from scipy.special import comb
 
 import taurank.learners.empirical_bayes.counted as counted_module
-from taurank import CountingBayes, EmpiricalBayes, InputError, Log, Popular, World
-from taurank.learners.empirical_bayes.choice import HeldOut, Setting, fit_prior, log_likelihood
+from support.builders import eligible_log
+from taurank import CountingBayes, EmpiricalBayes, InputError, Log, World
+from taurank.learners.empirical_bayes.choice import NOT_HELD_OUT, HeldOut, Setting, fit_prior, log_likelihood
 from taurank.learners.empirical_bayes.counted import CountPrior, Groups, item_rates, paired_rates
 from taurank.learners.empirical_bayes.grid import (
     Base,
@@ -76,26 +77,25 @@ def all_scores(learner: EmpiricalBayes, n_users: int) -> npt.NDArray[np.float32]
 # counts
 
 
-@pytest.mark.parametrize("without_last", [False, True])
-def test_counts_of_every_pair_row_by_row(low_rank_log: Log, without_last: bool) -> None:
-    pairs = HeldOut.of(low_rank_log).pairs if without_last else count(low_rank_log, propensity=True)
-    expected: dict[tuple[int, int], list[Any]] = {}
-    log, held, only = low_rank_log, {}, {}
+def test_counts_without_the_last_time_row_by_row(low_rank_log: Log) -> None:
+    """A pair that has rows at the last time alone has their propensity, and no counts."""
+    log, held_out = low_rank_log, HeldOut.of(low_rank_log)
+    pairs, seen, held = held_out.pairs, dict[Any, Any](), dict[Any, Any]()
     assert log.propensity is not None
     for u, i, t, z, y, p in zip(log.user, log.item, log.time, log.treated, log.outcome, log.propensity, strict=True):
-        entry = expected.setdefault((u, i), [0, 0, 0, 0, 0.0])
-        if without_last and t == log.n_times - 1:
-            held[u, i], only[u, i] = {(1, 0): 1, (1, 1): 2, (0, 1): 3}[z, y], p
-            continue
-        for k, value in enumerate((1, z, z * y, (1 - z) * y, p)):
-            entry[k] += value
+        if t == log.n_times - 1:
+            held[u, i] = {(1, 0): 1, (1, 1): 2, (0, 1): 3}[z, y], p
+        else:
+            seen.setdefault((u, i), []).append((1, z, z * y, (1 - z) * y, p))
     keys = list(zip(pairs.user, pairs.item, strict=True))
-    assert keys == sorted(expected)
+    assert keys == sorted(seen.keys() | held.keys())
+    sums = np.array([np.sum(seen.get(key, [[0] * 5]), axis=0) for key in keys])
     for k, column in enumerate((pairs.rows, pairs.treated, pairs.treated_positives, pairs.control_positives)):
-        assert column.tolist() == [expected[key][k] for key in keys]
-    if without_last:
-        assert HeldOut.of(low_rank_log).held.tolist() == [held.get(key, 0) for key in keys]
-    means = [expected[key][4] / expected[key][0] if expected[key][0] else only[key] for key in keys]
+        assert column.tolist() == sums[:, k].tolist()
+    assert held_out.held.tolist() == [held.get(key, (0,))[0] for key in keys]
+    means = [
+        total / rows if rows else held[key][1] for key, rows, total in zip(keys, sums[:, 0], sums[:, 4], strict=True)
+    ]
     assert pairs.propensity == pytest.approx(means, rel=1e-5)
 
 
@@ -347,30 +347,33 @@ def test_scores_and_deviations_are_calibrated(world: World, log: Log, prior: str
     assert np.mean((truth - score) ** 2) < 0.8 * np.mean((truth - counting) ** 2)
 
 
-def test_the_held_out_likelihood_is_a_sum_over_all_cells(low_rank_log: Log) -> None:
+@pytest.mark.parametrize("setting", [Setting("exposure", 10.0), Setting("taste", 3.0, rank=3)])
+@pytest.mark.parametrize("tables", ["none", "visits and candidates", "cells"])
+def test_the_held_out_likelihood_is_a_sum_over_eligible_cells(
+    low_rank_log: Log, tables: str, setting: Setting
+) -> None:
     """Cell by cell, for a prior of counts and for taste."""
-    held_out = HeldOut.of(low_rank_log)
+    log = low_rank_log if tables == "none" else eligible_log(low_rank_log, tables == "cells")
+    held_out = HeldOut.of(log)
     pairs = held_out.pairs
-    shape = (pairs.n_users, pairs.n_items)
-    held = np.zeros(shape, np.int8)
+    eligible = log.eligibility.contains(*np.indices((log.n_users, log.n_items)), log.n_times - 1)
+    held, treated, control = np.zeros(eligible.shape, np.int8), np.empty(eligible.shape), np.empty(eligible.shape)
     held[pairs.user, pairs.item] = held_out.held
-    for setting in (Setting("exposure", 10.0), Setting("taste", 3.0, rank=3)):
-        prior = fit_prior(setting, pairs, NOTHING_KNOWN)
-        treated, control = np.empty(shape), np.empty(shape)
-        if isinstance(prior, TastePrior):
-            taste = prior.taste
-            for arm, (rate, trials) in enumerate(((treated, 0), (control, pairs.times))):
-                mean = taste.means[:, arm] * level(taste.link[arm], taste.users @ taste.items[:, arm].T)
-                rate[:] = gamma_posterior(0.0, trials, mean, 3.0)[0]
-            moments = prior.moments(slice(None))
-        else:
-            assert isinstance(prior, CountPrior)
-            treated[:], control[:] = prior.absent[:, 0], prior.absent[:, 1]
-            own = prior.moments[prior.pair_entry]
-            moments = np.where(pairs.seen[:, None], own, prior.absent[pairs.item])
-        treated[pairs.user, pairs.item], control[pairs.user, pairs.item] = moments[:, 0], moments[:, 1]
-        cells = np.choose(held, [1 - control, 1 - treated, treated, control])
-        assert log_likelihood(prior, held_out) == pytest.approx(np.log(cells).mean(), rel=1e-9)
+    assert np.array_equal(held_out.held == NOT_HELD_OUT, ~eligible[pairs.user, pairs.item])
+    prior = fit_prior(setting, pairs, NOTHING_KNOWN)
+    if isinstance(prior, TastePrior):
+        taste = prior.taste
+        for arm, (rate, trials) in enumerate(((treated, 0), (control, pairs.absent_chances()))):
+            mean = taste.means[:, arm] * level(taste.link[arm], taste.users @ taste.items[:, arm].T)
+            rate[:] = gamma_posterior(0.0, trials, mean, 3.0)[0]
+        moments = prior.moments(slice(None))
+    else:
+        treated[:], control[:] = prior.absent[:, 0], prior.absent[:, 1]
+        own = prior.moments[prior.pair_entry]
+        moments = np.where((pairs.rows > 0)[:, None], own, prior.absent[pairs.item])
+    treated[pairs.user, pairs.item], control[pairs.user, pairs.item] = moments[:, 0], moments[:, 1]
+    cells = np.choose(held % NOT_HELD_OUT, [1 - control, 1 - treated, treated, control])
+    assert log_likelihood(prior, held_out) == pytest.approx(np.log(cells[eligible]).mean(), rel=1e-9)
 
 
 def test_taste_is_chosen_where_there_is_some_and_only_there(log: Log) -> None:
@@ -413,22 +416,3 @@ def test_what_cannot_be_fitted_is_refused_in_one_sentence(log: Log) -> None:
 
 
 # min_effect
-
-
-def test_nothing_is_recommended_where_nothing_helps(log: Log) -> None:
-    learner = fixed("item").fit(log)
-    scores = all_scores(learner, log.n_users)
-    least = float(np.quantile(scores.max(1), 0.5))
-    table = learner.recommend(k=5, min_effect=least)
-    assert (table["score"] >= np.float32(least)).all()
-    assert len(table) == np.minimum((scores >= least).sum(1), 5).sum()
-    assert set(table["user_id"]) == set(np.flatnonzero((scores >= least).any(1)))
-    assert learner.recommend(k=5, min_effect=1.0).empty
-    assert CountingBayes().fit(log).recommend(k=5, min_effect=1.0).empty
-
-
-def test_min_effect_needs_effects(log: Log) -> None:
-    with pytest.raises(InputError, match="those of Popular only order the items"):
-        Popular().fit(log).recommend(min_effect=0.01)
-    with pytest.raises(InputError, match="popularity is not an effect"):
-        fixed("item").fit(log).recommend(["nobody"], unknown_users="popular", min_effect=0.01)

@@ -14,11 +14,9 @@ import taurank.learners.empirical_bayes.learner as learner_module
 from support.builders import eligible_log
 from taurank import EmpiricalBayes, Features, InputError, Log, World
 from taurank.data.eligibility import Eligibility
-from taurank.learners.empirical_bayes.choice import NOT_HELD_OUT, HeldOut, Setting, fit_prior, log_likelihood
-from taurank.learners.empirical_bayes.counted import CountPrior
+from taurank.learners.empirical_bayes.choice import NOT_HELD_OUT, HeldOut
 from taurank.learners.empirical_bayes.grid import Base, Patterns, make_grid, posteriors
-from taurank.learners.empirical_bayes.taste import NOTHING_KNOWN
-from taurank.learners.pairs import added, count
+from taurank.learners.pairs import count
 
 PRIORS: list[tuple[str, int | None]] = [("item", None), ("exposure", None), ("propensity", None), ("taste", 3)]
 N_USERS, N_ITEMS = 60, 15
@@ -76,28 +74,6 @@ def test_cells_that_are_not_eligible_are_not_chances(world: World) -> None:
     assert not np.allclose(scores(learner("item", None).fit(padded)), scores(learner("item", None).fit(short)))
 
 
-@pytest.mark.parametrize("setting", [Setting("exposure", 10.0), Setting("taste", 3.0, rank=3)])
-def test_only_eligible_cells_of_the_last_time_decide(log: Log, setting: Setting) -> None:
-    some = eligible_log(log, listed=False)
-    held_out = HeldOut.of(some)
-    pairs = held_out.pairs
-    prior = fit_prior(setting, pairs, NOTHING_KNOWN)
-    listed = log_likelihood(prior, HeldOut.of(eligible_log(log, listed=True)))
-    assert log_likelihood(prior, held_out) == pytest.approx(listed, rel=1e-9)
-    if not isinstance(prior, CountPrior):
-        return
-    of_pair = prior.moments[prior.pair_entry]
-    total, cells = 0.0, 0
-    own = {(u, i): n for n, (u, i) in enumerate(zip(pairs.user, pairs.item, strict=True))}
-    for u, i in np.argwhere(dense_chances(some)[:, :, -1]):
-        at = own.get((u, i))
-        treated, control, _ = prior.absent[i] if at is None or not pairs.seen[at] else of_pair[at]
-        kind = 0 if at is None else held_out.held[at]
-        total += np.log([1 - control, 1 - treated, treated, control][kind])
-        cells += 1
-    assert listed == pytest.approx(total / cells, rel=1e-9)
-
-
 def parts(world: World) -> tuple[Log, Log, Log]:
     """Rows of four times, of two later ones that bring new users and items, and of all six."""
     frame = world.sample(6, random_state=5).log.to_frame()
@@ -112,16 +88,6 @@ def test_an_update_leaves_the_choice_as_it_was(world: World) -> None:
     model = EmpiricalBayes(threads=1, rank=3).fit(past)
     chosen = model.setting_
     assert model.update(news).setting_ == chosen
-
-
-def test_new_rows_with_tables_add_their_chances(log: Log) -> None:
-    some = eligible_log(log, listed=False)
-    known = count(log)
-    pairs = added(known, some)
-    assert pairs.times == 10
-    chances = dense_chances(some).sum(2)
-    assert pairs.chances.tolist() == (5 + chances)[pairs.user, pairs.item].tolist()
-    assert pairs.item_cells == pytest.approx(N_USERS * 5 + chances.sum(0))
 
 
 def test_what_new_rows_must_have_is_said_in_one_sentence(world: World, log: Log) -> None:

@@ -196,6 +196,8 @@ class TestMinEffect:
         }  # fmt: skip
         with pytest.raises(InputError, match="those of BPR only order the items"):
             model.recommend([1], min_effect=0.1)
+        with pytest.raises(InputError, match="popularity is not an effect"):
+            CUBN().fit(log).recommend(["nobody"], unknown_users="popular", min_effect=0.01)
         with pytest.raises(InputError, match="min_effect must be a number between"):
             CUBN().fit(log).recommend([1], min_effect=float("nan"))
 

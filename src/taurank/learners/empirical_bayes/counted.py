@@ -109,11 +109,15 @@ class CountPrior:
         item, of_group = np.divmod(np.arange(pairs.n_items * number), number)
         sums = np.add.reduceat(patterns.counts * patterns.weight, patterns.start[:-1], axis=1).T
         trials, positives = np.ascontiguousarray(sums[:, [0, 2]]), np.ascontiguousarray(sums[:, [1, 3]])
-        means = _segment_rates(positives, trials, item_rate[item], number)
+        means = item_rate[item]
+        if number > 1:  # the item's rates, times the group's, times the segment's own deviation
+            by_group = (each.reshape(-1, number, 2).sum(0) for each in (positives, trials * means))
+            means = means * np.tile(paired_rates(*by_group), (pairs.n_items, 1))
+            means = means * paired_rates(positives, trials * means)
         # in groups that show hardly anything of the control arm: how a pair's two rates go together there would come
         # from other groups alone, and differences between groups would pass for it
-        by_group = trials.reshape(-1, number, 2).sum(0)
-        independent = (by_group[:, 1] < FEW_CONTROLS * by_group.sum(1)) & (number > 1)
+        shown, other = trials.reshape(-1, number, 2).sum(0).T
+        independent = (other < FEW_CONTROLS * (shown + other)) & (number > 1)
         grid = GRID if number > 1 else SATURATING
 
         def merged(unit: Longs, n: int) -> tuple[Patterns, Floats]:
@@ -222,28 +226,24 @@ def item_rates(pairs: Pairs, features: Any = None) -> Floats:
 def paired_rates(positives: Floats, expected: Floats, steps: int = RATE_STEPS, features: Any = None) -> Floats:
     """The mean rates of units in both arms, shrunk toward what the units have in common; all arrays are units × 2.
 
-    A unit (an item, a group of pairs, the pairs of an item in one group) has y^T positives of e^T expected ones, and
-    the same in the control arm. Its two log-rates are bivariate normal and its positives Poisson,
-
-        (z^T, z^C) ~ N(m, Σ),    y^a ~ Poisson(e^a exp(z^a)),
-
-    so a unit that has little in one arm follows what its other arm says. m and Σ are estimated by EM with Laplace's
-    approximation of each unit's posterior. With features f of the units, m + B f takes the place of m, a ridge
-    regression of z, and Σ is what it leaves unexplained.
-
-    z is the mode of the posterior. A unit of which nothing is known but its features gets E[exp(z)], since
-    its z is far from certain.
+    A unit has y^a positives of e^a expected ones in arm a; (z^T, z^C) ~ N(m, Σ) and y^a ~ Poisson(e^a exp(z^a)), so
+    a unit that has little in one arm follows what its other arm says. m and Σ are estimated by EM with Laplace's
+    approximation of each unit's posterior, whose mode z is. With features f, m + B f takes the place of m, a ridge
+    regression of z; a unit of which nothing else is known gets E[exp(z)], since its z is far from certain.
     """
     total = (positives.sum(0) + 0.5) / (expected.sum(0) + 0.5)
     mean, covariance = np.log(total), np.eye(2)
     z = np.log((positives + 0.5 * total) / (expected + 0.5))
-    spread = np.zeros((len(z), 2, 2))
     used = expected.sum(1) > 0
     ridge = None if features is None else Ridge(features, used.astype(np.float64))
     for _ in range(steps):
         z, spread = _newton(z, positives, expected, mean, covariance)
         if used.any():
-            mean, covariance = _mean_and_covariance(z, spread, used, ridge)
+            mean = z[used].mean(0)
+            if ridge is not None:
+                mean = mean + ridge.predict(z - mean)
+            rest = (z - mean)[used]
+            covariance = rest.T @ rest / len(rest) + spread[used].mean(0) + 1e-6 * np.eye(2)
     if ridge is not None:
         z = np.where(used[:, None], z, mean + 0.5 * np.diag(covariance))
     return np.asarray(np.exp(z))
@@ -256,33 +256,10 @@ def _newton(
     precision = np.linalg.inv(covariance)
     fitted = expected * np.exp(np.minimum(z, 50.0))
     a, b, d = precision[0, 0] + fitted[:, 0], precision[0, 1], precision[1, 1] + fitted[:, 1]
-    determinant = a * d - b * b
-    spread = np.empty((len(z), 2, 2))
-    spread[:, 0, 0], spread[:, 1, 1] = d / determinant, a / determinant
-    spread[:, 0, 1] = spread[:, 1, 0] = -b / determinant
+    off = np.full(len(z), -b)
+    spread = (np.stack((d, off, off, a), 1) / (a * d - b * b)[:, None]).reshape(-1, 2, 2)
     slope = positives - fitted - (z - mean) @ precision
-    step = np.einsum("sij,sj->si", spread, slope)
-    return z + np.clip(step, -1.0, 1.0), spread
-
-
-def _mean_and_covariance(z: Floats, spread: Floats, used: Mask, ridge: Ridge | None) -> tuple[Floats, Floats]:
-    """The mean (of each unit, where there are features), and the covariance around it."""
-    mean = z[used].mean(0)
-    if ridge is not None:
-        mean = mean + ridge.predict(z - mean)
-    rest = (z - mean)[used]
-    covariance = rest.T @ rest / len(rest) + spread[used].mean(0)
-    return mean, covariance + 1e-6 * np.eye(2)
-
-
-def _segment_rates(positives: Floats, trials: Floats, item_rate: Floats, groups: int) -> Floats:
-    """The item's rates, times the group's, times the segment's own deviation."""
-    if groups == 1:
-        return item_rate
-    expected = trials * item_rate
-    of_group = paired_rates(positives.reshape(-1, groups, 2).sum(0), expected.reshape(-1, groups, 2).sum(0))
-    prior = item_rate * np.tile(of_group, (len(positives) // groups, 1))
-    return prior * paired_rates(positives, trials * prior)
+    return z + np.clip(np.einsum("sij,sj->si", spread, slope), -1.0, 1.0), spread
 
 
 def _affordable(shapes: Shapes, pairs: float) -> list[tuple[int, int]]:
