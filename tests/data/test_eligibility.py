@@ -100,6 +100,8 @@ def test_a_log_writes_and_reads_its_eligible_cells(tmp_path: Path) -> None:
     assert not again.equals(log)
     assert fingerprint(again) == fingerprint(limited) != fingerprint(log)
     assert copy.deepcopy(again).equals(again)
+    tr.gains.outcome(limited).write(tmp_path / "gains.parquet")
+    assert fingerprint(tr.Gains.read(tmp_path / "gains.parquet")) == fingerprint(tr.gains.outcome(limited))
     assert pickle.loads(pickle.dumps(again)).equals(again)
 
 

@@ -24,7 +24,7 @@ from taurank.data.cell_table import CellTable, Numbers, fingerprint
 from taurank.data.eligibility import Eligibility
 from taurank.data.ids import Catalog
 from taurank.data.log import Log
-from taurank.data.reader import VALUE, read_cells
+from taurank.data.reader import VALUE, read_cells, recorded_eligibility
 from taurank.data.remote import RemoteLog
 from taurank.errors import InputError, first_line, plural
 from taurank.estimation.estimators import Caps, Estimator, fit_variate, lacks_overlap, outcomes_of
@@ -166,8 +166,12 @@ class Gains(CellTable):
         (``idx_user, idx_item, idx_time, causal_effect``) is read too. ``name`` labels the values, ``kind``
         declares them "effect" or "outcome".
         """
-        rows = read_cells(tables.open_table(frame), (users, items, times), [VALUE], {"value": "causal_effect"})
-        return cls(rows.catalog, rows.user, rows.item, rows.time, rows.numbers["value"], name, rows.timed, kind)
+        source = tables.open_table(frame)
+        rows = read_cells(source, (users, items, times), [VALUE], {"value": "causal_effect"})
+        return cls(
+            rows.catalog, rows.user, rows.item, rows.time, rows.numbers["value"], name, rows.timed, kind,
+            eligibility=recorded_eligibility(source, rows.catalog),
+        )  # fmt: skip
 
     @classmethod
     def read(
