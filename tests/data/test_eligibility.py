@@ -169,11 +169,6 @@ def test_rows_outside_are_counted_and_may_have_any_propensity() -> None:
     assert log.cells == len(VISITS) * log.n_items
 
 
-def test_without_the_tables_a_propensity_of_zero_is_refused() -> None:
-    with pytest.raises(InputError, match="strictly between 0 and 1"):
-        tr.Log.from_frame(LOG)
-
-
 @pytest.mark.parametrize(
     ("columns", "cells"), [(["item_id"], 4 * 1), (["item_id", "time"], 2), (["user_id", "item_id", "time"], 2)]
 )

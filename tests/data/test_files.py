@@ -26,19 +26,6 @@ class TestAtomicPath:
         assert (tmp_path / "a.txt").read_text() == "new"
         assert len(list(tmp_path.iterdir())) == 1
 
-    def test_a_failed_block_leaves_the_old_file(self, tmp_path: Path) -> None:
-        (tmp_path / "a.txt").write_text("old")
-
-        def fail() -> None:
-            with atomic_path(tmp_path / "a.txt") as path:
-                path.write_text("half")
-                raise RuntimeError("in the middle")
-
-        with pytest.raises(RuntimeError, match="in the middle"):
-            fail()
-        assert [p.name for p in tmp_path.iterdir()] == ["a.txt"]
-        assert (tmp_path / "a.txt").read_text() == "old"
-
     @pytest.mark.parametrize("mode", [0o600, 0o640, 0o604])
     def test_a_replaced_file_keeps_its_permissions(self, tmp_path: Path, mode: int) -> None:
         target = tmp_path / "log.parquet"

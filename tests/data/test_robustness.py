@@ -131,7 +131,7 @@ MISTAKES: dict[str, Callable[[tr.Log], Any]] = {
     "gains": lambda log: tr.evaluate(np.zeros((30, 20)), log.to_frame()),  # type: ignore[call-overload]
     "metrics": lambda log: tr.evaluate(np.zeros((30, 20)), tr.gains.ips(log), 5),  # type: ignore[call-overload]
     "pairs": lambda log: tr.Popular().fit(log).score([0, 1, 2], [0, 1]),
-    "path": lambda log: tr.Log.read(None),  # type: ignore[arg-type]
+    "path": lambda log: tr.Log.read(None),
     "load": lambda log: tr.load(5),  # type: ignore[arg-type]
     "write": lambda log: log.write(None),  # type: ignore[arg-type]
     "id_types": lambda log: tr.Log.read("x.csv", id_types={"user": "string"}),

@@ -140,26 +140,12 @@ class Log(CellTable):
 
     @classmethod
     def from_events(
-        cls,
-        impressions: Any,
-        outcomes: Any,
-        *,
-        period: Any = "day",
-        window: timedelta | str | None = None,
-        users: Any = None,
-        items: Any = None,
-        combine: str = "same",
-        columns: Mapping[str, str] | None = None,
-        nulls: str = "refuse",
-        timezone: str | None = None,
-        incomplete: str = "drop",
-        visits: Any = None,
-        candidates: Any = None,
-        id_types: Mapping[str, Any] | None = None,
-        memory_limit: str | None = None,
-        threads: int | None = None,
-        temp_folder: str | os.PathLike[str] | None = None,
-    ) -> Log:
+        cls, impressions: Any, outcomes: Any, *, period: Any = "day", window: timedelta | str | None = None,
+        users: Any = None, items: Any = None, combine: str = "same", columns: Mapping[str, str] | None = None,
+        nulls: str = "refuse", timezone: str | None = None, incomplete: str = "drop", visits: Any = None,
+        candidates: Any = None, id_types: Mapping[str, Any] | None = None, memory_limit: str | None = None,
+        threads: int | None = None, temp_folder: str | os.PathLike[str] | None = None,
+    ) -> Log:  # fmt: skip
         """One log from impressions and outcomes, with ``log.summary`` for what became of every event.
 
         Both tables are a frame or a path (Parquet or CSV; a file, a glob, a folder) with ``user_id, item_id,
