@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,37 @@ def check_number(name: str, value: Any, minimum: float, maximum: float = math.in
         kind = "an integer" if integer else "a number"
         bounds = f"≥ {minimum:g}" if math.isinf(maximum) else f"between {minimum:g} and {maximum:g}"
         raise InputError(f"{name} must be {kind} {bounds}, got {_shown(value)}.")
+
+
+@dataclass(frozen=True)
+class Range:
+    """The numbers that a parameter may be."""
+
+    minimum: float
+    maximum: float = math.inf
+    integer: bool = False
+    above: bool = False  # the minimum itself is refused
+    optional: bool = False  # None is allowed
+
+    def check(self, name: str, value: Any) -> None:
+        if value is None and self.optional:
+            return
+        check_number(name, value, self.minimum, self.maximum, integer=self.integer)
+        if self.above and value == self.minimum:
+            raise InputError(f"{name} must be larger than {self.minimum:g}.")
+
+
+Allowed = Mapping[str, Range | tuple[str, ...]]
+"""What each parameter may be: a number of a range, or one of a few words."""
+
+
+def check_parameters(owner: Any, allowed: Allowed) -> None:
+    """Refuse attributes of ``owner`` that are not allowed."""
+    for name, values in allowed.items():
+        if isinstance(values, Range):
+            values.check(name, getattr(owner, name))
+        else:
+            check_choice(name, getattr(owner, name), values)
 
 
 def check_integer(name: str, value: Any, minimum: int = 1, maximum: float = math.inf) -> int:

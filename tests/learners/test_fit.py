@@ -373,7 +373,7 @@ def test_too_many_threads(threads: Any, log: Log) -> None:
         ({"validate_every": 0}, "validate_every must be"),
         ({"validate_every": 10**400}, "validate_every must be"),
         ({"checkpoint_minutes": -1}, "checkpoint_minutes must be"),
-        ({"checkpoint": 3}, "not the name of a file"),
+        ({"checkpoint": 3}, "3 cannot be written"),
         ({"callback": "print"}, "callback must be a function"),
     ],
 )

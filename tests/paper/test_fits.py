@@ -13,7 +13,7 @@ import pytest
 import taurank as tr
 from support.experiments import result_cache, small, write
 from taurank.learners import Learner
-from taurank.learners.training import Training
+from taurank.learners.training import Schedule
 from taurank_paper import plan as plans
 from taurank_paper import rows
 from taurank_paper.fits import FitSpec, Rhythm, weeks_of
@@ -83,15 +83,15 @@ def test_a_killed_fit_ends_with_the_same_figures(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(Learner, "fit", eager)
     epochs = iter(range(5))
     cache = result_cache(tmp_path / "killed")
-    plain_step = Training._step
+    plain_rate = Schedule.rate
 
-    def dying(self: Training, *args: Any) -> bool:
+    def dying(self: Schedule, epoch: int) -> float:
         if next(epochs, None) is None:
             raise KeyboardInterrupt
-        return plain_step(self, *args)
+        return plain_rate(self, epoch)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Training, "_step", dying)
+        patch.setattr(Schedule, "rate", dying)
         with pytest.raises(KeyboardInterrupt):
             cache.result(fit)
     resumed = cache.result(fit)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
-from taurank._checks import check_instance
+from taurank._checks import Allowed, check_instance, check_parameters
 from taurank._choices import UnknownItems, UnknownUsers
 from taurank._threads import one_blas_thread
 from taurank._types import Codes, Floats32
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
 RandomState = int | np.random.Generator | None
 
 _SCORED_AT_ONCE = 256  # users
-_OF_THIS_PROCESS = ("_checkpoint",)  # attributes that no copy shares
 
 
 @dataclass(kw_only=True, eq=False)
@@ -57,11 +56,16 @@ class Learner(ABC):
     needs_propensity: ClassVar[bool] = False
     uses_features: ClassVar[bool] = False
     scores_are_effects: ClassVar[bool] = False  # per recommendation: in purchases, or in value
+    allowed: ClassVar[Allowed] = {}  # the values of the hyper-parameters that a class adds
     registered: ClassVar[dict[str, type[Learner]]] = {}  # every class by "module:qualified name"
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         Learner.registered[class_path(cls)] = cls
+
+    def __post_init__(self) -> None:
+        for kind in type(self).__mro__:
+            check_parameters(self, vars(kind).get("allowed", {}))
 
     def learn(self, log: Log) -> None:
         """Learn from a log in one pass, into the attributes that ``stored`` declares."""
@@ -136,8 +140,7 @@ class Learner(ABC):
         self._fitted("users_")
         check_instance("history", history, Log, "Log.read or Log.from_frame")
         rows = rows_of_new_users(self.users, self.items, history)
-        folded = copy.copy(self)
-        folded._forget_this_process()
+        folded = copy.copy(self)  # without the checkpoint, see __getstate__
         folded.users_ = rows.users
         if features is None:
             folded.fold(rows)
@@ -205,19 +208,15 @@ class Learner(ABC):
             raise
 
     def _set_log(self, log: Log | RemoteLog) -> None:
+        """What every fitted learner stores: the catalog, how much of each item was bought, and which log it was."""
         if isinstance(log, RemoteLog):
             self._set_catalog(log.users, log.items, log.popularity, log.fingerprint)
         else:
             self._set_catalog(log.users, log.items, bought_by_item(log), fingerprint(log))
 
     def _set_catalog(self, users: Ids, items: Ids, popularity: Any, mark: str | None) -> None:
-        """What every fitted learner stores: the catalog, how much of each item was bought, and which log it was."""
         self.users_, self.items_, self.popularity_, self.log_fingerprint_ = users, items, popularity, mark
-        self._forget_this_process()
-
-    def _forget_this_process(self) -> None:
-        for name in _OF_THIS_PROCESS:
-            self.__dict__.pop(name, None)
+        self.__dict__.pop("_checkpoint", None)
 
     def get_params(self, deep: bool = True) -> dict[str, Any]:
         """The constructor's arguments, as scikit-learn's ``clone`` expects them."""
@@ -309,33 +308,28 @@ class Learner(ABC):
         With ``min_effect`` an item is recommended only where its score is at least that, so a user for whom
         nothing helps gets nothing; the learner's scores must be effects (EmpiricalBayes, CountingBayes, CUBN).
         """
-        request = Request(
-            self._serving(history, features), k, candidates, exclude, unknown_users, unknown_items, threads,
-            min_effect,
+        request, wanted = self._request(
+            users, k, history, features, candidates=candidates, exclude=exclude, unknown_users=unknown_users,
+            unknown_items=unknown_items, threads=threads, min_effect=min_effect,
         )  # fmt: skip
-        return request.frame(users if history is None or users is not None else history.users.values)
+        return request.frame(wanted)
 
     def write_recommendations(
-        self,
-        path: str | os.PathLike[str],
-        users: Any = None,
-        k: int = 10,
-        candidates: Any = None,
-        exclude: Any = None,
-        unknown_users: UnknownUsers = "raise",
-        threads: int | None = None,
-        *,
-        unknown_items: UnknownItems = "raise",
-        history: Log | None = None,
-        features: Features | None = None,
-        min_effect: float | None = None,
+        self, path: str | os.PathLike[str], users: Any = None, k: int = 10, **options: Any
     ) -> int:
-        """``recommend`` straight into a Parquet or CSV file, in bounded memory; returns the number of rows."""
-        request = Request(
-            self._serving(history, features), k, candidates, exclude, unknown_users, unknown_items, threads,
-            min_effect,
-        )  # fmt: skip
-        return request.write(path, users if history is None or users is not None else history.users.values)
+        """``recommend`` straight into a Parquet or CSV file, in bounded memory; returns the number of rows.
+
+        ``options`` are the other arguments of ``recommend``.
+        """
+        request, wanted = self._request(users, k, **options)
+        return request.write(path, wanted)
+
+    def _request(
+        self, users: Any, k: int, history: Log | None = None, features: Features | None = None, **options: Any
+    ) -> tuple[Request, Any]:
+        """What is asked for, and for which users."""
+        wanted = users if history is None or users is not None else history.users.values
+        return Request(self._serving(history, features), k, **options), wanted
 
     def _serving(self, history: Log | None, features: Features | None) -> Fitted:
         """The learner, with the users of this log."""
@@ -391,8 +385,8 @@ class Learner(ABC):
             raise InputError(f"this {type(self).__name__} is not fitted yet; call fit(log) first.") from None
 
     def __getstate__(self) -> dict[str, Any]:
-        """What is pickled: not the index of users, which is built again, nor the checkpoint of this process."""
-        return {name: value for name, value in self.__dict__.items() if name not in _OF_THIS_PROCESS}
+        """What is copied and pickled: not the checkpoint, which ``save`` removes."""
+        return {name: value for name, value in self.__dict__.items() if name != "_checkpoint"}
 
 
 def class_path(kind: type) -> str:

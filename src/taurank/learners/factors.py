@@ -15,14 +15,14 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from taurank._checks import check_number, generator
+from taurank._checks import Allowed, Range, generator
 from taurank._random import Stream, stream
 from taurank._threads import worker_count
 from taurank._types import Codes, Floats32
 from taurank.data.ids import Ids
 from taurank.data.log import Log
 from taurank.data.remote import RemoteLog
-from taurank.data.storage import Array, ShardedArray
+from taurank.data.storage import Array
 from taurank.errors import InputError, TooLittleData
 from taurank.learners import holdout
 from taurank.learners.base import Learner
@@ -30,7 +30,7 @@ from taurank.learners.features import pulled
 from taurank.learners.options import Record, TrainingOptions, UpdateOptions, history_frame
 from taurank.learners.recommend import MAX_THREADS
 from taurank.learners.scores import dot_products
-from taurank.learners.training import Checkpoint, Epoch, Schedule, State, Training, aligned, identity_of
+from taurank.learners.training import Checkpoint, Epoch, Schedule, State, aligned, copied, identity_of, train
 from taurank.learners.update import NewRows, rows_of_new_users
 from taurank.sgd.kernels import StepParams
 from taurank.sgd.planning import SAMPLE, Samples
@@ -69,19 +69,15 @@ class FactorLearner(Learner):
     uses_features: ClassVar[bool] = True
     estimates_effects: ClassVar[bool] = True  # else held-out outcomes measure it where there are no propensities
     space: ClassVar[Mapping[str, Sequence[Any]]] = {"regularization": REGULARIZATION_GRID}
+    allowed: ClassVar[Allowed] = {
+        "factors": Range(1, MAX_FACTORS, integer=True),
+        "learning_rate": Range(0, above=True),
+        "regularization": Range(0),
+        "epochs": Range(1, integer=True),
+        "rate_decay": Range(0, 1, above=True),
+        "threads": Range(1, MAX_THREADS, integer=True, optional=True),
+    }
     _item_tables: ClassVar[int] = 1
-
-    def __post_init__(self) -> None:
-        check_number("factors", self.factors, 1, MAX_FACTORS, integer=True)
-        check_number("epochs", self.epochs, 1, integer=True)
-        if self.threads is not None:
-            check_number("threads", self.threads, 1, MAX_THREADS, integer=True)
-        check_number("regularization", self.regularization, 0)
-        check_number("learning_rate", self.learning_rate, 0)
-        check_number("rate_decay", self.rate_decay, 0, maximum=1)
-        for name in ("learning_rate", "rate_decay"):
-            if getattr(self, name) == 0:
-                raise InputError(f"{name} must be larger than 0.")
 
     @abstractmethod
     def prepare(self, log: Log) -> Epoch:
@@ -108,8 +104,7 @@ class FactorLearner(Learner):
         if known[0] < rows.log.n_users:
             users = Ids(rows.log.users.values[: known[0]], rows.log.users.column)
             items = Ids(rows.log.items.values[: known[1]], rows.log.items.column)
-            new = rows_of_new_users(users, items, rows.log)
-            start.users[known[0] :, : self.factors] = self._folded(new, self._epoch_of_new_users(new))
+            start.users[known[0] :, : self.factors] = self._folded(rows_of_new_users(users, items, rows.log))
         schedule = replace(self._schedule, epochs=options.epochs or -(-trained // UPDATE_SHARE))
         seed = rows.seed(self.random_state, *start)  # tells this update from any other, also in the checkpoint
         history = self._run(rows.all_rows(), options, schedule, seed, start, known).history
@@ -130,14 +125,13 @@ class FactorLearner(Learner):
             checkpoint = Checkpoint(Path(options.checkpoint).resolve(), identity)
             state = checkpoint.read()
         held_out = state.held_out if state else self._hold_out_run(log, options, schedule, random_state)
-        epoch = self._epoch(log, options, known)
-        full = schedule
+        epoch, full = self._epoch(log, options, known), schedule
         if held_out:
             schedule = holdout.refit_schedule(full, held_out, options.best_epoch(held_out), epoch.updates)
         if state is None:
             state = State(int(generator(random_state).integers(2**63)), start, held_out)
         state.tables = self._begin(log, epoch, state.seed, state.tables)
-        Training(self, epoch, schedule, options).run(state, checkpoint)
+        train(self, epoch, schedule, options, state, checkpoint)
         self._set_factors(state.result)
         self.trained_ = np.array([state.best_epoch or state.epoch], np.int64)
         if checkpoint:
@@ -165,10 +159,11 @@ class FactorLearner(Learner):
             options, validation=held.gains, validation_users=options.validation_users or users,
             checkpoint=None, callback=None,
         )  # fmt: skip
-        training = Training(self, epoch, run, watched, checks, f"{type(self).__name__}, held-out part")
         seed = int(generator(random_state).integers(2**63))
-        history: list[Record] = training.run(State(seed, self._begin(held.rest, epoch, seed))).history
-        return history
+        state = State(seed, self._begin(held.rest, epoch, seed))
+        return train(
+            self, epoch, run, watched, state, checks=checks, title=f"{type(self).__name__}, held-out part"
+        ).history
 
     def _epoch(self, log: Log, options: TrainingOptions, known: tuple[int, int] = (0, 0)) -> Epoch:
         """An epoch of the method, followed by the pull of the features if there are any."""
@@ -182,12 +177,13 @@ class FactorLearner(Learner):
     def _initial(self, log: Log, seed: int) -> Factors:
         """Factors before the first epoch: normal, standard deviation 0.1/√d."""
         rng = np.random.default_rng(np.random.SeedSequence(seed))
-        users = factor_table(log.n_users, self.factors)
-        items = factor_table(log.n_items * self._item_tables, self.factors)
-        for table in (users, items):
+        tables = Factors(
+            factor_table(log.n_users, self.factors), factor_table(log.n_items * self._item_tables, self.factors)
+        )
+        for table in tables:
             for first, rows in normal_rows(rng, len(table), self.factors):
                 table[first : first + len(rows), : self.factors] = rows
-        return Factors(users, items)
+        return tables
 
     @property
     def _trained_epochs(self) -> int:
@@ -200,41 +196,34 @@ class FactorLearner(Learner):
 
     def _set_factors(self, tables: Any) -> None:
         """Take over factors, which training goes on to change."""
-        self.user_factors_ = (
-            tables.users if isinstance(tables.users, ShardedArray) else tables.users[:, : self.factors].copy()
-        )
-        self.item_factors_ = tables.items[:, : self.factors].copy()
+        self.user_factors_ = copied(tables.users, self.factors)
+        self.item_factors_ = np.array(tables.items[:, : self.factors])
 
     # new users
 
     def fold(self, log: Log) -> None:
         """Train the rows of these users as a fit would, with the items as they are."""
-        epoch = self._epoch_of_new_users(log)
-        if epoch and not epoch.fold:
-            raise InputError(
-                f"{type(self).__name__} cannot fold in new users: its epoch has no fold; give update the log of the "
-                "fit (past=log), or recommend with unknown_users='popular'."
-            )
-        self.user_factors_ = self._folded(log, epoch)
+        self.user_factors_ = self._folded(log, required=True)
 
-    def _epoch_of_new_users(self, log: Log) -> Epoch | None:
-        """None if these rows say nothing that the method uses."""
-        try:
-            return self.prepare(log)
-        except TooLittleData:
-            return None
-
-    def _folded(self, log: Log, epoch: Epoch | None) -> Floats32:
+    def _folded(self, log: Log, required: bool = False) -> Floats32:
         """The factors of these users, each the mean of all known users before the first epoch."""
         start = self._tables(len(self._fitted("user_factors_")) + 1, len(self.item_factors_))
         users = factor_table(log.n_users, self.factors)
         users[:] = start.users[-1]
-        schedule = replace(self._schedule, epochs=self._trained_epochs)
+        try:
+            fold = self.prepare(log).fold
+        except TooLittleData:  # these rows say nothing that the method uses
+            return users[:, : self.factors].copy()
+        if fold is None and required:
+            raise InputError(
+                f"{type(self).__name__} cannot fold in new users: its epoch has no fold; give update the log of the "
+                "fit (past=log), or recommend with unknown_users='popular'."
+            )
+        schedule, threads = replace(self._schedule, epochs=self._trained_epochs), worker_count(self.threads)
         seed = int(generator(self.random_state if isinstance(self.random_state, int) else 0).integers(2**63))
-        if epoch and epoch.fold:
-            for number in range(schedule.epochs):
-                rate, threads = schedule.rate(number), worker_count(self.threads)
-                epoch.fold(Factors(users, start.items), seed, number, rate, threads)
+        for number in range(schedule.epochs):
+            if fold:
+                fold(Factors(users, start.items), seed, number, schedule.rate(number), threads)
         return users[:, : self.factors].copy()
 
     # scores

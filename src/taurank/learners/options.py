@@ -6,13 +6,13 @@ import inspect
 import os
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import cached_property, wraps
-from typing import TYPE_CHECKING, Any, Concatenate, Literal, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Literal, ParamSpec, TypeVar
 
 import numpy as np
 
-from taurank._checks import check_instance, check_integer, check_number
+from taurank._checks import Allowed, Range, check_instance, check_parameters
 from taurank._types import Codes
 from taurank.data.features import Features
 from taurank.data.files import check_target, is_folder
@@ -61,17 +61,19 @@ class TrainingOptions:
     validation_users: int | None = None
     features: Features | None = None
 
+    allowed: ClassVar[Allowed] = {
+        **dict.fromkeys(("patience", "validate_every", "validation_users"), Range(1, integer=True, optional=True)),
+        "checkpoint_minutes": Range(0),
+    }
+
     def __post_init__(self) -> None:
         if self.validation is not None and not (self.holds_out or isinstance(self.validation, RemoteGains)):
             check_instance("validation", self.validation, Gains, "taurank.gains, such as gains.capped_ips(log, cap)")
-        for name in ("patience", "validate_every", "validation_users"):
-            if getattr(self, name) is not None:
-                check_integer(name, getattr(self, name))
+        check_parameters(self, self.allowed)
         if self.callback is not None and not callable(self.callback):
             raise InputError(f"callback must be a function of a learner and a record, got {self.callback!r}.")
         if self.features is not None:
             check_instance("features", self.features, Features, "taurank.Features(users=frame, items=frame)")
-        check_number("checkpoint_minutes", self.checkpoint_minutes, 0)
         if self.checkpoint is not None and not is_folder(self.checkpoint):  # a folder for a remote log
             check_target(self.checkpoint)
         _ = self.metrics  # parsed now, so that a wrong name is refused before the fit
@@ -102,7 +104,9 @@ class TrainingOptions:
         if self.gains is None or self.validation_users is None:
             return None
         users = np.unique(self.gains.user)
-        return choose_users(users, self.validation_users, seed=0) if len(users) > self.validation_users else None
+        if len(users) <= self.validation_users:
+            return None
+        return np.random.default_rng(np.random.SeedSequence(0)).choice(users, self.validation_users, replace=False)
 
     @cached_property
     def _measurement(self) -> Measurement | None:
@@ -161,14 +165,14 @@ class UpdateOptions(TrainingOptions):
     past: Log | None = None
     epochs: int | None = field(default=None, kw_only=True)
 
+    allowed: ClassVar[Allowed] = {**TrainingOptions.allowed, "epochs": Range(1, integer=True, optional=True)}
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.holds_out:
             raise InputError("an update holds nothing out; give it the gains of another log as validation, or None.")
         if self.past is not None:
             check_instance("past", self.past, Log, "Log.read or Log.from_frame")
-        if self.epochs is not None:
-            check_integer("epochs", self.epochs)
 
 
 def takes(
@@ -189,20 +193,12 @@ def takes(
     return decorate
 
 
-def choose_users(users: Codes, count: int, seed: int) -> Codes:
-    """``count`` of these users, at random."""
-    return np.random.default_rng(np.random.SeedSequence(seed)).choice(users, count, replace=False)
-
-
 def history_frame(records: Sequence[Record], metrics: Sequence[Metric]) -> pd.DataFrame:
     """``epoch, loss, updates`` and a column per metric that was measured, NaN in epochs without a check."""
     import pandas as pd
 
-    columns: dict[str, Any] = {
-        "epoch": np.array([record.epoch for record in records], np.int64),
-        "loss": np.array([record.loss for record in records], np.float64),
-        "updates": np.array([record.updates for record in records], np.int64),
-    }
+    frame = pd.DataFrame([asdict(record) for record in records], columns=["epoch", "loss", "updates"])
+    frame = frame.astype({"epoch": np.int64, "loss": np.float64, "updates": np.int64})
     for name in (metric.name for metric in metrics if any(metric.name in record.metrics for record in records)):
-        columns[name] = np.array([record.metrics.get(name, np.nan) for record in records], np.float64)
-    return pd.DataFrame(columns)
+        frame[name] = np.array([record.metrics.get(name, np.nan) for record in records], np.float64)
+    return frame

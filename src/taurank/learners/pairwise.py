@@ -14,10 +14,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from taurank._checks import check_number
+from taurank._checks import Allowed, Range
 from taurank._random import Stream, stream
 from taurank.data.log import Log
-from taurank.errors import InputError, TooLittleData
+from taurank.errors import TooLittleData
 from taurank.estimation import gains
 from taurank.estimation.estimators import Caps
 from taurank.estimation.gains import Gains
@@ -44,13 +44,8 @@ class GainsPass(FactorLearner):
     loss: str = "logistic"
     steepness: float = 1.0
 
+    allowed: ClassVar[Allowed] = {"loss": tuple(SURROGATES), "steepness": Range(0)}
     avoid_bought: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_number("steepness", self.steepness, 0)
-        if self.loss not in SURROGATES:
-            raise InputError(f"loss must be one of {', '.join(SURROGATES)}, got {self.loss!r}.")
 
     def gains(self, log: Log) -> Gains:
         """The cells to pass over, and their signed weights."""
@@ -106,6 +101,7 @@ class DLCE(GainsPass):
     cap_control: float | None = None
     control_weight: float = 1.0
 
+    allowed: ClassVar[Allowed] = {"control_weight": Range(0, 1)}
     needs_propensity: ClassVar[bool] = True
     space: ClassVar[Mapping[str, Sequence[float]]] = {
         "regularization": REGULARIZATION_GRID,
@@ -116,7 +112,6 @@ class DLCE(GainsPass):
     def __post_init__(self) -> None:
         super().__post_init__()
         Caps.of(self.cap, self.cap_treated, self.cap_control)  # refuses what is not between 0 and 1
-        check_number("control_weight", self.control_weight, 0, maximum=1)
 
     def gains(self, log: Log) -> Gains:
         log.recorded_propensity(type(self).__name__)
@@ -156,14 +151,11 @@ class ULBPR(DrawnLearner):
     regularization: float = 0.001
     positive_share: float = 0.0
 
+    allowed: ClassVar[Allowed] = {"positive_share": Range(0, 1)}
     space: ClassVar[Mapping[str, Sequence[float]]] = {
         "regularization": REGULARIZATION_GRID,
         "positive_share": (0.0, 0.2, 0.4, 0.6),
     }
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_number("positive_share", self.positive_share, 0, maximum=1)
 
     def step_params(self, rate: float) -> StepParams:
         return pair_params(rate, self.regularization)

@@ -13,7 +13,7 @@ from typing import ClassVar
 import numpy as np
 from scipy.special import expit
 
-from taurank._checks import check_number
+from taurank._checks import Allowed, Range
 from taurank._types import Codes, Floats32
 from taurank.data.log import Log
 from taurank.data.storage import Array
@@ -39,15 +39,11 @@ class ULRMF(DrawnLearner):
     positive_share: float = 0.0
     positives: float = 0.2
 
+    allowed: ClassVar[Allowed] = {"positive_share": Range(0, 1), "positives": Range(0, 1)}
     space: ClassVar[Mapping[str, Sequence[float]]] = {
         "regularization": REGULARIZATION_GRID,
         "positive_share": (0.0, 0.2, 0.4, 0.6),
     }
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_number("positive_share", self.positive_share, 0, maximum=1)
-        check_number("positives", self.positives, 0, maximum=1)
 
     def step_params(self, rate: float) -> StepParams:
         return point_params(rate, self.regularization)
@@ -76,6 +72,7 @@ class CausE(DrawnLearner):
     regularization: float = 0.001
     tie: float = 0.001
 
+    allowed: ClassVar[Allowed] = {"tie": Range(0)}
     stored: ClassVar[Mapping[str, Array]] = {
         **FactorLearner.stored,
         "control_item_factors": FactorLearner.stored["item_factors"],
@@ -85,10 +82,6 @@ class CausE(DrawnLearner):
         "regularization": REGULARIZATION_GRID,
         "tie": (0.1, 0.01, 0.001, 0.0001),
     }
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_number("tie", self.tie, 0)
 
     def step_params(self, rate: float) -> StepParams:
         return point_params(rate, self.regularization, self.tie)

@@ -73,9 +73,9 @@ class State:
     tables: Any  # Factors, or what ``Epoch.begin`` returned: it has ``users`` and ``items`` as well
     held_out: list[Record] = field(default_factory=list)  # the epochs of the hold-out run before
     epoch: int = 0
-    best: float = -math.inf
+    best: float | None = None
     best_epoch: int = 0
-    best_tables: Factors | None = None
+    best_tables: Any = None
     worse: int = 0
     history: list[Record] = field(default_factory=list)
 
@@ -84,82 +84,62 @@ class State:
         """The factors of the best epoch; of the last one without validation."""
         return self.best_tables or self.tables
 
-    def put_into(self, learner: Any) -> None:
-        """Give the learner the factors of this epoch, to be evaluated."""
-        learner._set_factors(self.tables)
 
-    def keep_best(self) -> None:
-        """Copy the factors that were just measured: they are the best so far."""
-        self.best_tables = Factors(copied(self.tables.users), copied(self.tables.items))
+def train(
+    learner: Any, epoch: Epoch, schedule: Schedule, options: TrainingOptions, state: State,
+    checkpoint: Checkpoint | None = None, checks: Container[int] | None = None, title: str = "",
+) -> State:  # fmt: skip
+    """Train to the last epoch, or until ``patience`` checks brought no improvement.
+
+    ``checks`` are the epochs that are followed by a check, unless ``options`` say it."""
+    every = options.validate_every or max(1, schedule.epochs // 50)
+    if checks is None or options.validate_every:
+        checks = range(every, schedule.epochs + 1, every)
+    threads, written, before = worker_count(learner.threads), time.monotonic(), state.epoch
+    with Progress(options.show_progress) as bar:
+        bar.begin(title or type(learner).__name__, schedule.epochs, state.epoch)
+        while state.epoch < schedule.epochs and (options.patience is None or state.worse < options.patience):
+            began = time.perf_counter()
+            stats = epoch.run(state.tables, state.seed, state.epoch, schedule.rate(state.epoch), threads)
+            speed = stats.updates / max(time.perf_counter() - began, 1e-9) / 1e6
+            state.epoch += 1
+            if stats.diverged:
+                raise _diverged(learner, state.epoch)
+            is_due = state.epoch in checks
+            metrics = _check(learner, state, options, threads) if is_due and options.gains is not None else {}
+            state.history.append(Record(state.epoch, float(stats.loss), int(stats.updates), metrics))
+            bar.step(f"loss {stats.loss:.4g}, {speed:.1f} M updates/s{_best(state, options)}")
+            if checkpoint and time.monotonic() - written >= 60 * options.checkpoint_minutes:
+                checkpoint.write(state)
+                written = time.monotonic()
+            if is_due and options.callback:
+                learner._set_factors(state.tables)
+                options.callback(learner, state.history[-1])
+        end = "stopped early" if state.epoch < schedule.epochs else f"loss {state.history[-1].loss:.4g}"
+        bar.end(f"{end}{_best(state, options)}")
+    if checkpoint and state.epoch > before:
+        checkpoint.write(state)  # the finished training, until its model is saved
+    return state
 
 
-class Training:
-    """One run of the epochs of a schedule. ``checks`` are the epochs that are followed by a check."""
+def _check(learner: Any, state: State, options: TrainingOptions, threads: int) -> dict[str, float]:
+    """Measure the factors of this epoch, and copy them if they are the best so far."""
+    learner._set_factors(state.tables)
+    metrics = options.measure(learner, threads)
+    merit = options.merit(metrics)
+    if state.best is None or merit > state.best:
+        state.best, state.best_epoch, state.worse = merit, state.epoch, 0
+        state.best_tables = Factors(*(copied(table) for table in (state.tables.users, state.tables.items)))
+    else:
+        state.worse += 1
+    return metrics
 
-    def __init__(
-        self, learner: Any, epoch: Epoch, schedule: Schedule, options: TrainingOptions,
-        checks: Container[int] | None = None, title: str = "",
-    ) -> None:  # fmt: skip
-        self.learner, self.epoch, self.schedule, self.options = learner, epoch, schedule, options
-        every = options.validate_every or max(1, schedule.epochs // 50)
-        self.checks = range(every, schedule.epochs + 1, every) if checks is None or options.validate_every else checks
-        self.title, self.threads = title or type(learner).__name__, worker_count(learner.threads)
 
-    def run(self, state: State, checkpoint: Any = None) -> Any:
-        """Train to the last epoch, or until ``patience`` checks brought no improvement."""
-        options, written, before = self.options, time.monotonic(), state.epoch
-        with Progress(options.show_progress) as bar:
-            bar.begin(self.title, self.schedule.epochs, state.epoch)
-            while state.epoch < self.schedule.epochs and not self._is_stopped(state):
-                is_checked = self._step(state, bar)
-                if checkpoint and time.monotonic() - written >= 60 * options.checkpoint_minutes:
-                    checkpoint.write(state)
-                    written = time.monotonic()
-                if is_checked and options.callback:
-                    state.put_into(self.learner)
-                    options.callback(self.learner, state.history[-1])
-            is_short = state.epoch < self.schedule.epochs
-            end = "stopped early" if is_short else f"loss {state.history[-1].loss:.4g}"
-            bar.end(f"{end}{self._best(state)}")
-        if checkpoint and state.epoch > before:
-            checkpoint.write(state)  # the finished training, until its model is saved
-        return state
-
-    def _is_stopped(self, state: State) -> bool:
-        return self.options.patience is not None and state.worse >= self.options.patience
-
-    def _step(self, state: State, bar: Progress) -> bool:
-        """One epoch, and the check that follows it if one is due."""
-        began = time.perf_counter()
-        rate = self.schedule.rate(state.epoch)
-        stats = self.epoch.run(state.tables, state.seed, state.epoch, rate, self.threads)
-        seconds = time.perf_counter() - began
-        state.epoch += 1
-        if stats.diverged:
-            raise _diverged(self.learner, state.epoch)
-        is_due = state.epoch in self.checks
-        metrics = self._check(state) if is_due and self.options.gains is not None else {}
-        state.history.append(Record(state.epoch, float(stats.loss), int(stats.updates), metrics))
-        speed = stats.updates / max(seconds, 1e-9) / 1e6
-        bar.step(f"loss {stats.loss:.4g}, {speed:.1f} M updates/s{self._best(state)}")
-        return is_due
-
-    def _check(self, state: State) -> dict[str, float]:
-        state.put_into(self.learner)
-        metrics = self.options.measure(self.learner, self.threads)
-        merit = self.options.merit(metrics)
-        if merit > state.best:
-            state.best, state.best_epoch, state.worse = merit, state.epoch, 0
-            state.keep_best()
-        else:
-            state.worse += 1
-        return metrics
-
-    def _best(self, state: State) -> str:
-        if not state.best_epoch:
-            return ""
-        name, best = self.options.metrics[0].name, state.history[state.best_epoch - 1]
-        return f", best {name} {best.metrics[name]:.4g} (epoch {state.best_epoch})"
+def _best(state: State, options: TrainingOptions) -> str:
+    if not state.best_epoch:
+        return ""
+    name, best = options.metrics[0].name, state.history[state.best_epoch - 1]
+    return f", best {name} {best.metrics[name]:.4g} (epoch {state.best_epoch})"
 
 
 def _diverged(learner: Any, epoch: int) -> DivergedError:
@@ -170,6 +150,9 @@ def _diverged(learner: Any, epoch: int) -> DivergedError:
         cap = ", or a larger cap" if hasattr(learner, "cap") else ""
         advice = f"learning_rate={rate:g} is too large for this log; try {rate / 10:.2g}{cap}."
     return DivergedError(f"{type(learner).__name__} diverged in epoch {epoch}: {advice}")
+
+
+_NUMBERS, _RECORDS = ("seed", "epoch", "best", "best_epoch", "worse"), ("history", "held_out")  # of a state
 
 
 @dataclass(frozen=True)
@@ -183,21 +166,30 @@ class Checkpoint:
         arrays = {"users": state.tables.users, "items": state.tables.items}
         if state.best_tables:
             arrays |= {"best_users": state.best_tables.users, "best_items": state.best_tables.items}
-        storage.write(self.path, "checkpoint", {"identity": self.identity, **progress_of(state)}, arrays)
+        progress: dict[str, Any] = {name: getattr(state, name) for name in _NUMBERS}
+        progress |= {name: [asdict(record) for record in getattr(state, name)] for name in _RECORDS}
+        storage.write(self.path, "checkpoint", {"identity": self.identity, **progress}, arrays)
 
     def read(self) -> State | None:
         """The state to resume from; None if there is none yet."""
         if not self.path.exists():
             return None
         progress, arrays = storage.read(self.path, "checkpoint")
-        check_identity(self.path, progress, self.identity)
-        arrays = {
+        if progress.get("identity") != self.identity:
+            raise InputError(
+                f"the checkpoint '{self.path}' belongs to another fit (other data, hyper-parameters or validation); "
+                "remove it or name another one."
+            )
+        tables: dict[str, Any] = {
             name: array if isinstance(array, ShardedArray) else aligned(array) for name, array in arrays.items()
         }
-        tables = Factors(arrays["users"], arrays["items"])
-        best = Factors(arrays["best_users"], arrays["best_items"]) if progress["best_epoch"] else None
-        state: State = state_of(progress, State, tables=tables, best_tables=best)
-        return state
+        stored: dict[str, Any] = {name: progress[name] for name in _NUMBERS}
+        stored |= {name: [Record(**record) for record in progress[name]] for name in _RECORDS}
+        return State(
+            **stored,
+            tables=Factors(tables["users"], tables["items"]),
+            best_tables=Factors(tables["best_users"], tables["best_items"]) if progress["best_epoch"] else None,
+        )
 
     def remove(self) -> None:
         """Remove that of a finished fit, unless another fit has replaced it meanwhile."""
@@ -220,34 +212,9 @@ def identity_of(learner: Any, options: TrainingOptions, schedule: Schedule, rand
     return hashlib.blake2b(repr(what).encode(), digest_size=16).hexdigest()
 
 
-def check_identity(path: Path, progress: Any, identity: str) -> None:
-    """Refuse to resume other training than that of the checkpoint."""
-    if progress.get("identity") != identity:
-        raise InputError(
-            f"the checkpoint '{path}' belongs to another fit (other data, hyper-parameters or validation); remove it "
-            "or name another one."
-        )
-
-
-def progress_of(state: State) -> dict[str, Any]:
-    """A state without its factors, for JSON."""
-    names = ("seed", "epoch", "best_epoch", "worse")
-    records = {name: [asdict(record) for record in getattr(state, name)] for name in ("history", "held_out")}
-    best = state.best if state.best_epoch else None
-    return {name: getattr(state, name) for name in names} | records | {"best": best}
-
-
-def state_of(progress: dict[str, Any], kind: Any, **factors: Any) -> Any:
-    """The state of ``progress_of``, with its factors."""
-    names = ("seed", "epoch", "best_epoch", "worse")
-    records = {name: [Record(**record) for record in progress[name]] for name in ("history", "held_out")}
-    best = -math.inf if progress["best"] is None else progress["best"]
-    return kind(**{name: progress[name] for name in names}, **records, best=best, **factors)
-
-
-def copied(table: Floats32) -> Floats32:
-    """A copy; rows in files stay there, which nobody changes."""
-    return table if isinstance(table, ShardedArray) else table.copy()
+def copied(table: Any, columns: int | None = None) -> Any:
+    """A copy of its first columns; rows in files stay there, which nobody changes."""
+    return table if isinstance(table, ShardedArray) else np.array(table[:, :columns])
 
 
 def aligned(table: Floats32, rows: int | None = None) -> Floats32:
