@@ -16,7 +16,6 @@ if TYPE_CHECKING:  # isort: off
     from taurank.data.channels import Channels as Channels
     from taurank.data.features import Features as Features
     from taurank.data.log import Log as Log
-    from taurank.diagnosis import diagnose as diagnose
     from taurank.errors import InputError as InputError
     from taurank.estimation import gains as gains, propensity as propensity
     from taurank.estimation.gains import Gains as Gains
@@ -28,6 +27,7 @@ if TYPE_CHECKING:  # isort: off
     from taurank.learners import EmpiricalBayes as EmpiricalBayes, Popular as Popular, Random as Random
     from taurank.learners import Learner as Learner, load as load
     from taurank.learners.channels import BestChannel as BestChannel
+    from taurank.report.diagnosis import diagnose as diagnose
     from taurank.tuning import tune as tune
     from taurank.worlds import dunnhumby as dunnhumby
     from taurank.worlds.world import World as World

@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 
 from taurank import Gains, Log, World, gains
-from taurank.diagnosis import diagnose
 from taurank.errors import InputError
+from taurank.report.diagnosis import diagnose
 
 ROWS = pd.DataFrame(
     {

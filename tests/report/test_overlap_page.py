@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from support.builders import cells_frame, sparse_log
-from taurank.diagnosis import diagnose
+from taurank.report.diagnosis import diagnose
 from taurank.report.overlap import overlap_page
 
 

@@ -12,7 +12,6 @@ import altair as alt
 import pandas as pd
 import pytest
 
-import taurank.report
 from support.html_reader import Reader, assert_links_resolve, assert_self_contained
 from taurank.errors import InputError, MissingExtra
 from taurank.report import page
@@ -157,4 +156,4 @@ def test_an_unknown_verdict_is_refused() -> None:
 def test_a_missing_extra_names_the_command(monkeypatch: pytest.MonkeyPatch, module: str) -> None:
     monkeypatch.setitem(sys.modules, module, None)  # as if it were not installed
     with pytest.raises(MissingExtra, match=rf"{module}.* is not installed.*taurank\[report\]"):
-        importlib.reload(taurank.report)
+        importlib.reload(page)

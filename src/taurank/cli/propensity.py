@@ -85,7 +85,7 @@ def diagnose(
 ) -> None:
     """Report which effects can be estimated from a log."""
     from taurank.data.log import Log
-    from taurank.diagnosis import diagnose
+    from taurank.report.diagnosis import diagnose
 
     diagnosis = diagnose(Log.read(path), cells=cells)
     if html is not None:

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from taurank.data.log import Log
-from taurank.diagnosis import diagnose
 from taurank.pilot.categories import Categories
+from taurank.report.diagnosis import diagnose
 
 TOLERANCE = 0.1  # a sum may be off by this share
 ERRORS = 4.0  # and by this many standard errors

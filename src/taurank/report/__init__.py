@@ -1,6 +1,6 @@
-"""Pages: one self-contained HTML file with charts as SVG.
+"""Words and pages: what a diagnosis says, and one self-contained HTML file with charts as SVG.
 
-Importing this package raises `MissingExtra` unless the extra ``report`` is installed.
+Importing a module that makes pages raises `MissingExtra` unless the extra ``report`` is installed.
 """
 
 from importlib.util import find_spec
@@ -13,6 +13,3 @@ def require() -> None:
     for module in ("jinja2", "altair", "vl_convert"):
         if find_spec(module) is None:
             raise missing_extra(module, "report")
-
-
-require()

@@ -5,14 +5,16 @@ from __future__ import annotations
 import os
 from typing import Any
 
+from taurank.report import page  # first: it says which extra is missing
+
+# isort: split
 import altair as alt
 import numpy as np
 import pandas as pd
 
-from taurank.diagnosis import COLUMNS, HISTOGRAM_EDGES, Diagnosis
 from taurank.estimation.estimators import NEAR
 from taurank.estimation.propensity.calibration import Bin
-from taurank.report import page
+from taurank.report.diagnosis import COLUMNS, HISTOGRAM_EDGES, Diagnosis
 from taurank.report.svg import CHART_WIDTH, SERIES_COLORS
 
 TICKS = (1e-5, 1e-3, 1e-2, 0.1, 0.5, 0.9, 0.99, 0.999, 1 - 1e-5)  # propensities named on the axis

@@ -12,11 +12,15 @@ from collections.abc import Collection, Iterable, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import jinja2
-from markupsafe import Markup
+from taurank.report import require
 
-from taurank.data.files import atomic_path
-from taurank.report import svg
+require()
+
+import jinja2  # noqa: E402
+from markupsafe import Markup  # noqa: E402
+
+from taurank.data.files import atomic_path  # noqa: E402
+from taurank.report import svg  # noqa: E402
 
 if TYPE_CHECKING:
     import altair as alt

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 
+from taurank.report import page  # first: it says which extra is missing
+
+# isort: split
 import altair as alt
 import pandas as pd
 
-from taurank.report import page
 from taurank.tuning import Tuning, settings_text
 
 _POINTS = "Each point is a trial; a pruned trial fell behind the others and was stopped."

@@ -18,9 +18,9 @@ import pyarrow as pa
 from sqlalchemy import select
 
 from taurank.data.log import Log
-from taurank.diagnosis import diagnose
 from taurank.errors import InputError
 from taurank.learners import LEARNERS, Learner
+from taurank.report.diagnosis import diagnose
 from taurank.serve import tables
 from taurank.serve.decisions import Decider
 from taurank.serve.export import drawn_decisions, export, settled_periods

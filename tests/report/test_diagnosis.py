@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 import taurank as tr
 from support.builders import cells_frame, purchases_log, sparse_log
-from taurank.diagnosis import CHANCE_FAR, diagnose
 from taurank.errors import InputError
 from taurank.estimation.propensity.calibration import N_BINS
+from taurank.report.diagnosis import CHANCE_FAR, diagnose
 
 N_USERS, N_ITEMS, N_TIMES = 60, 40, 3
 
