@@ -44,19 +44,39 @@ class CellRows(NamedTuple):
 
 @compiled
 def weigh_by_counting(scores: Any, users: Any, rows: Any, offset: Any, tables: Any, out: Any) -> None:
-    """``out[m, offset[b] + n]``: the weight of metric m at the n-th cell of user ``users[b]``, who has scores[b]."""
-    above, tied = np.empty(scores.shape[1], np.int64), np.zeros(scores.shape[1], np.int64)
+    """``out[m, offset[b] + n]``: the weight of metric m at the n-th cell of user ``users[b]``, who has scores[b].
+
+    Scores are compared in float32, whose rounding preserves the order, and again as they are where it made ties.
+    """
+    n_items = scores.shape[1]
+    above, tied, single = np.empty(n_items, np.int64), np.zeros(n_items, np.int64), np.empty(n_items, np.float32)
     for b in range(len(users)):
         first, last = rows.start[users[b]], rows.start[users[b] + 1]
+        for j in range(n_items if last > first else 0):
+            single[j] = scores[b, j]
         for row in range(first, last):
             i = rows.item[row]
             if tied[i] == 0:  # not counted at another time
-                above[i], at_least = _compare(scores[b], scores[b, i])
-                tied[i] = at_least - above[i]
+                above[i], tied[i] = _compare(single, single[i])
+                if scores.itemsize > 4 and tied[i] > 1:
+                    above[i], tied[i] = _compare(scores[b], scores[b, i])
             for m in range(len(out)):
                 out[m, offset[b] + row - first] = _mean_weight(tables, 0, m, above[i], tied[i])
         for row in range(first, last):
             tied[rows.item[row]] = 0
+
+
+@compiled
+def _compare(scores: Any, score: Any) -> Any:
+    """How many scores are higher than ``score``, and how many the same.
+
+    Counters as wide as most scores let the compiler compare many at once.
+    """
+    higher, same = np.int32(0), np.int32(0)
+    for j in range(len(scores)):
+        higher = np.int32(higher + (scores[j] > score))
+        same = np.int32(same + (scores[j] == score))
+    return np.int64(higher), np.int64(same)
 
 
 @compiled
@@ -221,29 +241,3 @@ def _dot(first: Any, second: Any) -> Any:
     for j in range(len(first)):
         total += first[j] * second[j]
     return total
-
-
-@compiled
-def _compare(scores: Any, score: Any) -> Any:
-    """The number of scores higher than ``score``, and at least as high."""
-    return _count_narrow(scores, score) if scores.itemsize == 4 else _count_wide(scores, score)
-
-
-@compiled
-def _count_narrow(chunk: Any, score: Any) -> Any:
-    """Counters as wide as the scores let the compiler compare many at once: 32 bits here."""
-    higher, at_least = np.int32(0), np.int32(0)
-    for j in range(len(chunk)):
-        higher = np.int32(higher + (chunk[j] > score))
-        at_least = np.int32(at_least + (chunk[j] >= score))
-    return np.int64(higher), np.int64(at_least)
-
-
-@compiled
-def _count_wide(chunk: Any, score: Any) -> Any:
-    """The same with 64 bits."""
-    higher, at_least = np.int64(0), np.int64(0)
-    for j in range(len(chunk)):
-        higher += chunk[j] > score
-        at_least += chunk[j] >= score
-    return higher, at_least
