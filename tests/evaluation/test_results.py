@@ -306,13 +306,6 @@ def test_a_ranker_of_ones_own_needs_ids(users: Any) -> None:
         evaluate(ranker, gains.ips(logged([0.5])))
 
 
-def test_a_learners_scores_must_be_numbers() -> None:
-    ranker = Trained(logged([0.5]), None)
-    ranker.score_block = lambda user_codes: np.array([["a", "b"]])  # type: ignore[method-assign]
-    with pytest.raises(InputError, match="expected numbers of shape"):
-        evaluate(ranker, gains.ips(logged([0.5])))
-
-
 def test_tiny_propensities_have_finite_figures() -> None:
     """Gains of 1e300: means, spreads and intervals are finite, and nothing overflows on the way."""
     frame = logged([1e-300, 0.5]).to_frame()
@@ -330,9 +323,3 @@ def test_tiny_propensities_have_finite_figures() -> None:
 def test_gains_too_large_to_add_up_are_refused() -> None:
     with pytest.raises(InputError, match=r"too large to add up \(up to 1.0e\+308\); cap them"):
         evaluate(np.eye(3), dense(np.full((3, 3), 1e308)), "CAR")
-
-
-def test_the_spread_is_numpys() -> None:
-    rng = np.random.default_rng(0)
-    metric = evaluate(rng.random((5, 4)), dense(rng.standard_normal((7, 5, 4))), "CDCG")["CDCG"]
-    assert metric.std == metric.per_time.std()

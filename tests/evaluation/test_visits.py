@@ -145,17 +145,6 @@ def test_right_on_average_and_intervals_cover(shops: list[Shop], make: Any) -> N
     assert np.mean(covered) > 0.88  # 95 % ± 3.5 standard errors of 120 logs
 
 
-def test_per_user_and_time_the_estimate_would_be_too_small(shops: list[Shop]) -> None:
-    """What was wrong before: a mean over users × times is half the truth here."""
-    blind = [
-        evaluate(
-            shop.scores, gains.ips(replace(shop.log, eligibility=Eligibility.everything(shop.log.catalog))), "CP@4"
-        )["CP@4"]
-        for shop in shops
-    ]
-    assert np.mean([one.mean for one in blind]) < 0.6 * np.mean([shop.truth for shop in shops])
-
-
 def test_estimate_segments_and_differences_agree(shops: list[Shop]) -> None:
     """A segment is the log of its users; the parts add up to the whole by their visits."""
     shop = shops[0]

@@ -28,7 +28,6 @@ from taurank.evaluation.results import (
     MetricResult,
     OtherEstimate,
     Result,
-    Wording,
     overlap_sentence,
     training_sentence,
 )
@@ -171,16 +170,19 @@ def _table(
 ) -> Comparison:
     """The results of each ranker, all differences from the baseline, and the choice."""
     gains, metrics, results, differences = measurement.gains, measurement.metrics, {}, {}
+    per = "per visiting user" if gains.eligibility.has_visits else "per user"
+    per += f" and {unit}" if gains.timed else ""
     for name, own in measured.items():
         rows = {}
         for metric, value in zip(metrics, own.values, strict=True):
-            wording = Wording.of(metric, gains, unit)
-            rows[metric.name] = MetricResult(value, level, metric, wording)
+            extra = gains.kind == "effect" or (gains.kind is None and metric.name.startswith("C"))
+            purchases = f"{'extra ' if extra else ''}purchases {per}"
+            rows[metric.name] = MetricResult(value, level, metric, purchases)
             if isinstance(value, Evidence):
                 estimators = tuple(_estimators(value, level)) if detail else ()
                 verdict = judge(value, level, own.trained_here)
                 figures = value.overlap_share, verdict, value.purchases, value.exposure[0], estimators
-                rows[metric.name] = MetricResult(value.own, level, metric, wording, *figures)
+                rows[metric.name] = MetricResult(value.own, level, metric, purchases, *figures)
         results[name] = Result(rows, gains.users, gains.times, gains.name, level, *own[1:])
     for name, own in measured.items():
         trained = tuple(each for each in (name, baseline) if measured[each].trained_here)

@@ -31,7 +31,7 @@ from taurank._threads import map_blocks
 from taurank._types import Floats, Longs, Mask
 from taurank.data.eligibility import Eligibility
 from taurank.errors import InputError, show
-from taurank.evaluation.events import EventSums, power_of_two
+from taurank.evaluation.events import EventSums
 
 _PRIOR = 10.0  # events' worth of trust in the expected variance, beside the one seen between users
 # Times are clusters of their own where chance alone would make them differ as much in fewer logs than this share. At
@@ -130,24 +130,20 @@ class Estimate(Mean):
         check_fraction("level", level)
         if len(self.contributions) < 2:
             return self.limits
-        size = max(self.events.size, power_of_two(self.contributions))  # so that no power overflows
-        events, (variance, freedom) = self.events.at(size), self.clustered(size)
+        size, (variance, freedom) = self.events.size, self.clustered()  # in units of size no power overflows
         low, high = (
-            size * _limit(self.mean / size, events.expected(side, self.unit / size), variance, freedom, level, side)
+            size
+            * _limit(self.mean / size, self.events.expected(side, self.unit / size), variance, freedom, level, side)
             for side in (-1.0, 1.0)
         )
         if not self.events.treated:  # nothing on the list was ever shown
             low, high = -np.inf if self.events.positive else low, np.inf
         return max(low, self.limits[0]), min(high, self.limits[1])
 
-    def clustered(self, size: float = 1.0) -> tuple[float, float]:
-        """The variance of the mean with users and times as clusters, in units of ``size``, and its freedom."""
-        by_time = contributions(self.per_time, self.visits.by_time, self.mean)
-        n, times, rows = (
-            len(self.contributions),
-            len(by_time),
-            float(self.events.squares[0]) * (self.events.size / size) ** 2,
-        )
+    def clustered(self) -> tuple[float, float]:
+        """The variance of the mean, users and times as clusters, in units of the events' size, and its freedom."""
+        size, by_time = self.events.size, contributions(self.per_time, self.visits.by_time, self.mean)
+        n, times, rows = len(self.contributions), len(by_time), float(self.events.squares[0])
         users = float((self.contributions / size).var(ddof=1)) / n
         if times < 2 or rows <= 0.0:
             return users, n - 1.0

@@ -16,7 +16,6 @@ import numpy as np
 from taurank._types import Floats
 from taurank.data.ids import Ids
 from taurank.errors import plural
-from taurank.estimation.gains import Gains
 from taurank.evaluation.evidence import OVERLAP_LIMIT, Verdict, number, span
 from taurank.evaluation.intervals import Bootstrap, Estimate
 from taurank.evaluation.metrics import Metric
@@ -37,30 +36,6 @@ class OtherEstimate(NamedTuple):
     estimate: float
     low: float
     high: float
-
-
-@dataclass(frozen=True)
-class Wording:
-    """What a unit of gain is called: "extra purchases per user and week"."""
-
-    extra: bool  # gains are effects: *extra* purchases
-    per: str
-
-    @classmethod
-    def of(cls, metric: Metric, gains: Gains, unit: str) -> Wording:
-        """By the declared kind of the gains; where none is declared, by the spelling of the metric."""
-        extra = gains.kind == "effect" or (gains.kind is None and metric.name.startswith("C"))
-        user = "per visiting user" if gains.eligibility.has_visits else "per user"
-        return cls(extra, f"{user} and {unit}" if gains.timed else user)
-
-    def sentence(self, metric: Metric, value: float) -> str:
-        """ "top 10: 1.03 extra purchases per user and week"; "" for a metric that has no such reading."""
-        purchases = ("extra purchases " if self.extra else "purchases ") + self.per
-        if metric.form == "P@k" and metric.depth is not None:
-            return f"top {metric.depth}: {number(value * metric.depth)} {purchases}"
-        if metric.form == "DCG":
-            return f"whole list, discounted by position: {number(value)} {purchases}"
-        return "" if metric.larger_is_better else "smaller is better"
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -113,7 +88,7 @@ class MetricResult(_Measured):
     """
 
     metric: Metric
-    wording: Wording
+    unit: str  # "extra purchases per user and week"
     overlap_share: float | None = None
     verdict: Verdict | None = None
     purchases: float = np.nan
@@ -139,9 +114,15 @@ class MetricResult(_Measured):
         _, exponent = np.frexp(np.abs(seen).max(initial=0.0))  # scaled by a power of 2, so that no square overflows
         return float(np.ldexp(np.ldexp(seen, -exponent).std(), exponent)) if len(seen) else float("nan")
 
-    def sentence(self) -> str:
-        """The mean in the shop's words."""
-        return self.wording.sentence(self.metric, self.mean)
+    def sentence(self, difference: float | None = None) -> str:
+        """The mean, or a difference, in the shop's words: "top 10: 1.03 extra purchases per user and week"."""
+        value, form = self.mean if difference is None else difference, self.metric.form
+        prefix = "" if difference is None else "difference, "
+        if form == "P@k" and self.metric.depth is not None:
+            return f"{prefix}top {self.metric.depth}: {number(value * self.metric.depth)} {self.unit}"
+        if form == "DCG":
+            return f"{prefix}whole list, discounted by position: {number(value)} {self.unit}"
+        return "smaller is better" if self.smaller_is_better else ""
 
     def row(self) -> Row:
         """As a row of a frame."""
@@ -325,16 +306,13 @@ class Difference(_Measured):
     def __str__(self) -> str:
         first, second = self.first, self.second
         answer = f"the {self.winner} ranker is better" if self.winner else "no clear difference"
-        sentence = first.wording.sentence(first.metric, self.difference)
-        if sentence and not first.smaller_is_better:
-            sentence = f"difference, {sentence}"
         head = (
             f"{first.name}: {number(first.mean)} against {number(second.mean)}, a difference of "
             f"{number(self.difference)} ({first.level:.0%} interval {span(self._ends)}): {answer}"
         )
         overlap = overlap_sentence([{one.name: one} for one in (first, second)])
         training = training_sentence(self.trained_here) if self.trained_here else ""
-        return "\n".join(wrapped([str(self.verdict or ""), head, sentence, overlap, training]))
+        return "\n".join(wrapped([str(self.verdict or ""), head, first.sentence(self.difference), overlap, training]))
 
 
 @dataclass(frozen=True, eq=False, repr=False)
