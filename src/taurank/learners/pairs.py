@@ -64,10 +64,6 @@ class Pairs:
         return np.repeat(np.arange(self.n_users, dtype=np.int32), np.diff(self.start))
 
     @property
-    def seen(self) -> Mask:
-        return np.asarray(self.rows > 0)
-
-    @property
     def positives(self) -> Any:
         return self.treated_positives + self.control_positives
 
@@ -117,7 +113,7 @@ class Pairs:
         values = {name.removeprefix("pair_"): array for name, array in arrays.items() if name in STORED}
         values["times"] = times = int(arrays["times"][0])
         limited = "chances" in values
-        return cls(**{"chances": _everywhere(times, len(values["item"]))} | values, limited=limited)
+        return cls(**{"chances": np.broadcast_to(np.int32(times), len(values["item"]))} | values, limited=limited)
 
 
 def stored_pairs(positives: str, users: str = "users") -> dict[str, Array]:
@@ -215,38 +211,26 @@ def count(log: Log, times: int | None = None, kept: Mask | None = None, propensi
     if propensity and log.propensity is not None and not log.n_without_propensity:
         mean = np.zeros(len(item), np.float32)
         _average(entry, order, log.propensity, kept, mean)
-    item_cells, user_cells = cells(log, times)
     return Pairs(
-        start, item, counts[0], counts[1], positives[0], positives[1], chances(log, times, start, item),
-        item_cells, user_cells, times, not log.eligibility.is_everything, mean,
+        start, item, counts[0], counts[1], positives[0], positives[1], *_eligible(log, times, start, item), times,
+        not log.eligibility.is_everything, mean,
     )  # fmt: skip
 
 
-def _everywhere(times: int, n: int) -> Codes:
-    """All times for each of n pairs, in the memory of one number."""
-    return np.broadcast_to(np.int32(times), n)
-
-
-def chances(log: Log, times: int, start: Longs, item: Codes) -> Codes:
-    """At how many of the first ``times`` times each pair could have been treated."""
-    if log.eligibility.is_everything:
-        return _everywhere(times, len(item))
-    user, sums = np.repeat(np.arange(len(start) - 1), np.diff(start)), np.zeros(len(item), np.int32)
-    for time in range(times):
-        sums += log.eligibility.contains(user, item, time)
-    return sums
-
-
-def cells(log: Log, times: int) -> tuple[Floats, Floats]:
-    """The eligible cells of every item and of every user at the first ``times`` times."""
-    eligibility = log.eligibility
+def _eligible(log: Log, times: int, start: Longs, item: Codes) -> tuple[Codes, Floats, Floats]:
+    """The eligible cells of the first ``times`` times, of these pairs, of every item and of every user."""
+    eligibility, n_users, n_items = log.eligibility, log.n_users, log.n_items
     if eligibility.is_everything:
-        return np.full(log.n_items, float(log.n_users * times)), np.full(log.n_users, float(log.n_items * times))
+        cells = np.full(n_items, float(n_users * times)), np.full(n_users, float(n_items * times))
+        return np.broadcast_to(np.int32(times), len(item)), *cells  # in the memory of one number
     if times < log.n_times:
         at = np.arange(log.n_times)
-        users, items = np.arange(log.n_users), np.arange(log.n_items)
-        eligibility = eligibility.reindex(log.catalog, users, items, np.where(at < times, at, -1))
-    return eligibility.cells_by_item.astype(np.float64), eligibility.cells_by_user.astype(np.float64)
+        at[times:] = -1
+        eligibility = eligibility.reindex(log.catalog, np.arange(n_users), np.arange(n_items), at)
+    user, chances = np.repeat(np.arange(n_users), np.diff(start)), np.zeros(len(item), np.int32)
+    for time in range(times):
+        chances += eligibility.contains(user, item, time)
+    return chances, eligibility.cells_by_item.astype(np.float64), eligibility.cells_by_user.astype(np.float64)
 
 
 def added(known: Pairs, log: Log) -> Pairs:
@@ -274,13 +258,13 @@ def added(known: Pairs, log: Log) -> Pairs:
     if known.propensity is not None and new.propensity is not None:
         weighted = total(*(pairs.rows * pairs.propensity.astype(np.float64) for pairs in both))  # type: ignore[union-attr]
         propensity = (weighted / np.maximum(sums["rows"], 1)).astype(np.float32)
-    pair_chances = _everywhere(times, len(key))
+    pair_chances = np.broadcast_to(np.int32(times), len(key))
     item_cells = np.full(new.n_items, float(new.n_users * times))
     user_cells = np.full(new.n_users, float(new.n_items * times))
     if limited:
         past = _padded(known.absent_chances(), new.n_items)[item].astype(np.int32)
         past[at[0]] = known.chances
-        pair_chances = past + chances(log, new.times, start, item)
+        pair_chances = past + _eligible(log, new.times, start, item)[0]
         item_cells = _padded(known.item_cells, new.n_items) + new.item_cells
         user_cells = _padded(known.user_cells, new.n_users) + new.user_cells
     return Pairs(

@@ -62,16 +62,24 @@ def choose(
     held_out: HeldOut, priors: Sequence[str], strength: float | None, rank: int | None, covariates: Covariates,
     threads: int | None = 1,
 ) -> dict[Setting, float]:  # fmt: skip
-    """The log-likelihood of the held-out cells under every prior and strength; None: all."""
+    """The log-likelihood of the held-out cells under every setting that was tried.
+
+    Groups are compared at their usual strength, then the best of them is tried at others; taste alike.
+    """
     scores: dict[Setting, float] = {}
-    for name in priors:
-        # one clustering is enough; a fine one, because items whose cluster fits them badly rely on their own
-        # pairs, and the choice would overrate these
-        setting = usual(name, strength, rank)
-        prior = fit_prior(setting, held_out.pairs, covariates, threads, SHAPES[-1:])
-        several = TASTE_STRENGTHS if name == "taste" else STRENGTHS
-        for each in several if strength is None else [strength]:
-            scores[replace(setting, strength=each)] = log_likelihood(replace(prior, strength=each), held_out)
+    for names, strengths in ((EDGES, STRENGTHS), (("taste",), TASTE_STRENGTHS)):
+        best: tuple[Setting, Prior] | None = None
+        for name in (each for each in names if each in priors):
+            # one clustering is enough; a fine one, because items whose cluster fits them badly rely on their own
+            # pairs, and the choice would overrate these
+            setting = usual(name, strength, rank)
+            prior = fit_prior(setting, held_out.pairs, covariates, threads, SHAPES[-1:])
+            scores[setting] = log_likelihood(prior, held_out)
+            if best is None or scores[setting] > scores[best[0]]:
+                best = setting, prior
+        if best is not None and strength is None:
+            others = (replace(best[0], strength=each) for each in strengths if each != best[0].strength)
+            scores |= {each: log_likelihood(replace(best[1], strength=each.strength), held_out) for each in others}
     return scores
 
 
