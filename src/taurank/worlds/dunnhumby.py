@@ -19,9 +19,8 @@ import os
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -138,8 +137,7 @@ class _Trials:
         return rates
 
 
-@dataclass(frozen=True)
-class _Counts:
+class _Counts(NamedTuple):
     treated: _Trials  # a^T, b^T
     control: _Trials  # a^C, b^C
     exposure: _Trials  # a^Z, b^Z

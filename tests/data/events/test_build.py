@@ -462,7 +462,7 @@ def test_files_that_disagree_are_refused(tmp_path: Path) -> None:
     zoned = whole["timestamp"].cast(pa.timestamp("us", "UTC"))
     for column, values, sentence in (
         ("user_id", pa.array([1, 2, 3]), "'impressions.user_id' has type string in one file and int64 in another"),
-        ("timestamp", zoned, "no time zone in one row and the time zone"),
+        ("timestamp", zoned, "no time zone in impressions and the time zone UTC in impressions"),
     ):
         position = whole.schema.get_field_index(column)
         pq.write_table(whole.set_column(position, column, values), tmp_path / "b.parquet")

@@ -83,7 +83,7 @@ def build_rows(
         merge_ids(database, list(tables.values()), column, own, options.id_types.get(column))
         for column, own in lists.items()
     )
-    zone = tables["impressions"].zone
+    zone = tables["impressions"].zones[0]
     first, last, dropped = _span(database, options, zone)
     catalog = Catalog(users, items, Ids(options.periods.names(first, last), "time"))
     for table in tables.values():

@@ -114,7 +114,7 @@ class EventTable:
             for column in ("user_id", "item_id")
             if column in self.columns
         }
-        self.zone: str | None = None
+        self.zones: list[str | None] = []  # of each batch
         self.n_rows = 0
         self.nulls: dict[str, int] = {}  # by column; a row may lack several
         self.n_null = 0
@@ -127,10 +127,11 @@ class EventTable:
         """Read and check every row; the valid ones go into the table raw_<name>."""
         database.execute(f"CREATE TABLE raw_{self.name} ({_RAW})")
         for batch in self.source.batches(dict.fromkeys(self.columns.values())):
-            rows = self._read(self._whole_rows(batch))
-            database.register("batch", rows)
-            database.execute(f"INSERT INTO raw_{self.name} BY NAME SELECT * FROM batch")
-            database.unregister("batch")
+            columns = self._whole_rows(batch)
+            if len(next(iter(columns.values()))):
+                database.register("batch", self._read(columns))
+                database.execute(f"INSERT INTO raw_{self.name} BY NAME SELECT * FROM batch")
+                database.unregister("batch")
         self.wrong_rows.check()
         if self.n_rows == self.n_null:
             what = "no rows" if not self.n_rows else "a null in every row"
@@ -154,8 +155,8 @@ class EventTable:
         rows: dict[str, Any] = {}
         for column, array in columns.items():
             if column == "timestamp":
-                rows["instant"] = instants = self._instants(array)
-                rows["period"] = self.options.periods.number(instants, self.zone)
+                rows["instant"] = self._instants(array)
+                rows["period"] = self.options.periods.number(rows["instant"], self.zones[-1])
             elif column in self.ids:
                 rows[column] = self.ids[column].add(array)
             else:
@@ -166,19 +167,12 @@ class EventTable:
 
     def _instants(self, array: pa.Array) -> Longs:
         label = self.label("timestamp")
-        if not len(array):
-            return np.empty(0, np.int64)
         times = parse(array, label) if self.source.text else array
         if isinstance(times, np.ndarray):
             self.wrong_rows.add(label, "a timestamp such as 2024-01-31 18:30:00", array, times)
-            return np.zeros(len(array), np.int64)
+            times = pa.nulls(len(array), pa.timestamp("us")).fill_null(0)
         instants, own = read_instants(times, label, self.options.zone)
-        zone = self.options.zone or own
-        if zone != self.zone and self.n_rows - self.n_null > len(array) and not self.wrong_rows:
-            raise InputError(
-                f"column '{label}' has {_show_zone(self.zone)} in one row and {_show_zone(zone)} in another."
-            )
-        self.zone = zone
+        self.zones.append(self.options.zone or own)
         return instants
 
 
@@ -202,13 +196,16 @@ def load_tables(database: Any, given: Mapping[str, Any], options: EventOptions) 
             problems += table.wrong_rows.sentences() or [str(error)]
     if problems:
         raise together(problems)
-    first, *others = (table for table in tables.values() if "timestamp" in table.columns)
-    for table in others:
-        if first.zone != table.zone:
-            raise InputError(
-                f"column 'timestamp' has {_show_zone(first.zone)} in {first.name} and {_show_zone(table.zone)} in "
-                f"{table.name}; name one for both with timezone= (--timezone Europe/Berlin)."
-            )
+    zones: dict[str | None, str] = {}
+    for table in tables.values():
+        for zone in table.zones:
+            zones.setdefault(zone, table.name)
+    if len(zones) > 1:
+        (zone, name), (other_zone, other), *_ = zones.items()
+        raise InputError(
+            f"column 'timestamp' has {_show_zone(zone)} in {name} and {_show_zone(other_zone)} in {other}; "
+            "name one for all with timezone= (--timezone Europe/Berlin)."
+        )
     return tables
 
 
