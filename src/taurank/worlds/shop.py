@@ -23,11 +23,11 @@ import numpy.typing as npt
 import pandas as pd
 
 from taurank._checks import check_integer
-from taurank._threads import map_blocks
 from taurank._types import Codes, Floats, Mask
 from taurank.data.files import atomic_path
 from taurank.data.ids import Ids
 from taurank.errors import InputError, first_line
+from taurank.estimation.propensity.slates import slates_of
 from taurank.worlds import shop_draws
 from taurank.worlds.shop_draws import Parameters
 
@@ -131,17 +131,15 @@ class Shop:
             raise InputError(f"'{os.fsdecode(path)}' is not a made-up shop: {first_line(error)}.") from error
 
     def inclusion(self, user: Codes, item: Codes, threads: int | None = None) -> Floats:
-        """``propensity`` of positions: each pair is computed once, users are spread over threads."""
-        distinct, back = np.unique(user.astype(np.int64) * self.n_items + item, return_inverse=True)
-        chance, of_user, of_item = np.empty(len(distinct)), distinct // self.n_items, distinct % self.n_items
-        edges = np.r_[np.flatnonzero(np.diff(of_user, prepend=-1)), len(distinct)]
-
-        def work(begin: int, end: int) -> None:
-            shop_draws.inclusion_of_pairs(self.parameters, of_user, of_item, chance, edges[begin], edges[end])
-
-        if len(distinct):
-            map_blocks(work, len(edges) - 1, threads)
-        return chance[back]
+        """``propensity`` of positions; each user's slate is looked at once."""
+        users, row = np.unique(user, return_inverse=True)
+        slates = [shop_draws.rows_of_candidates(self.parameters, one)[:2] for one in users]
+        items, weights = (np.concatenate(parts) for parts in zip(*slates, strict=True))
+        sizes = [len(own) for own, _ in slates]
+        chance = slates_of(np.log(weights), np.cumsum([0, *sizes]), SLOTS, threads)
+        cells = np.repeat(np.arange(len(users)) * self.n_items, sizes) + items
+        found = pd.Series(chance, cells).reindex(row * self.n_items + item, fill_value=0.0)
+        return np.asarray(found, np.float64)
 
     def _codes(self, users: Any, items: Any) -> tuple[Codes, Codes]:
         user, item = self.users.encode_known(users), self.items.encode(items)

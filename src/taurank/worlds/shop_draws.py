@@ -13,7 +13,6 @@ import numpy as np
 from taurank._jit import compiled, inlined
 from taurank._random import stream_key, uniform
 from taurank._types import Codes, Floats, Longs
-from taurank.estimation.propensity.slates import NODES, WEIGHTS, inclusion
 
 VISIT, RACE, OUTCOME = range(3)  # what a week's random numbers are for
 OUTSIDE = -1.5  # how much a bestseller of a foreign category is liked
@@ -85,7 +84,8 @@ def candidates(p: Any, user: Any) -> Any:
 
 
 @compiled
-def _rows_of_candidates(p: Any, user: Any) -> Any:
+def rows_of_candidates(p: Any, user: Any) -> Any:
+    """The candidates of a user, their weights, and their purchase rates if not shown and if shown."""
     items = candidates(p, user)
     numbers = np.empty((3, len(items)))
     for n, item in enumerate(items):
@@ -137,7 +137,7 @@ def draw_weeks(p: Any, seed: Any, visited: Any, first_user: Any) -> Any:
         if not visited[row].any():
             continue
         user = first_user + row
-        items, weights, control, treated = _rows_of_candidates(p, user)
+        items, weights, control, treated = rows_of_candidates(p, user)
         for week in np.flatnonzero(visited[row]):
             draw_slate(week_key(seed, user, week, RACE), items, weights, slate)
             shown = np.zeros(len(items), np.bool_)
@@ -150,21 +150,6 @@ def draw_weeks(p: Any, seed: Any, visited: Any, first_user: Any) -> Any:
                     in_slate.append(shown[n])
             visit += 1
     return slates, np.array(visit_of)[1:], np.array(bought)[1:], np.array(in_slate)[1:]
-
-
-@compiled
-def inclusion_of_pairs(p: Any, user: Any, item: Any, result: Any, begin: Any, end: Any) -> None:
-    """The chance of being in a week's slate, for pairs sorted by user; 0 for items that are not candidates."""
-    items, chance = np.empty(0, np.int32), np.empty(0)
-    for row in range(begin, end):
-        if row == begin or user[row] != user[row - 1]:
-            items, weights, _, _ = _rows_of_candidates(p, user[row])
-            chance = np.empty(len(items))
-            inclusion(np.log(weights), p.slots, chance, NODES, WEIGHTS)
-        result[row] = 0.0
-        for n in range(len(items)):
-            if items[n] == item[row]:
-                result[row] = chance[n]
 
 
 @compiled
@@ -183,7 +168,7 @@ def best_scores(p: Any, begin: Any, end: Any, top: Any) -> Any:
     items, scores = np.empty((end - begin, top), np.int32), np.empty((end - begin, top))
     position = np.empty(top, np.int64)
     for row in range(end - begin):
-        own, weights, _, _ = _rows_of_candidates(p, begin + row)
+        own, weights, _, _ = rows_of_candidates(p, begin + row)
         scores[row] = np.inf
         for n in range(len(own)):
             _keep_smallest(scores[row], position, -np.log(weights[n]), n)
