@@ -14,7 +14,7 @@ from typing import Any, Never, TypeVar
 
 import numpy as np
 
-from taurank._types import Codes, Floats, Longs, Mask
+from taurank._types import Codes, Floats, Longs
 from taurank.cluster.pieces import Piece, Whole, read_part
 from taurank.cluster.rows import ClusterRows
 from taurank.data.eligibility import Eligibility
@@ -29,10 +29,9 @@ from taurank.evaluation.evidence import Evidence, Lists, Tally, events_of
 from taurank.evaluation.intervals import Estimate, Visits
 from taurank.evaluation.measurement import GainSums, Measurement, logged_cells
 from taurank.evaluation.metrics import Metric
-from taurank.evaluation.rankers import Block, Ranker, Ranking
+from taurank.evaluation.rankers import Ranker, Ranking
 from taurank.evaluation.weights import CellWeights, list_weights
 
-MAX_GROUPS = 64  # of blocks, whatever the number of workers
 ROWS_PER_GROUP = 1 << 20
 MIN_GROUPS = 8
 T = TypeVar("T")
@@ -83,9 +82,7 @@ class ClusterMeasurement(Measurement):
 
     def sums(self, ranking: Ranking, workers: int) -> GainSums:
         log, ranker = self.source.log, _remote(ranking)
-        needed = np.zeros(log.n_users, np.bool_)
-        needed[self.source.user if self.users is None else self.users] = True
-        groups = self._groups(ranking, needed)
+        groups = _groups(log, self.source.user if self.users is None else np.sort(self.users))
         results = log.each_group(groups, _sums, log.pool.put(ranker), self.source.how, self.metrics, self.unlisted)
         per_user = np.zeros((len(self.metrics), log.n_users))
         per_time = np.zeros((len(self.metrics), log.n_times))
@@ -98,17 +95,11 @@ class ClusterMeasurement(Measurement):
         assert self.gains.estimator is not None
         return ClusterEvidence.of(self.source.log, _remote(ranking), self.metrics, self.gains.estimator)
 
-    def _groups(self, ranking: Ranking, needed: Mask) -> list[Codes]:
-        """Groups of whole blocks; users that the ranker knows and those that it does not are apart."""
-        blocks = list(ranking.blocks(needed))
-        most = -(-len(blocks) // MAX_GROUPS) or 1
-        groups: list[list[Block]] = []
-        for block in blocks:
-            known = bool(block.at_ranker[0] >= 0)
-            if not groups or len(groups[-1]) == most or bool(groups[-1][-1].at_ranker[0] >= 0) != known:
-                groups.append([])
-            groups[-1].append(block)
-        return [np.concatenate([block.users for block in group]) for group in groups]
+
+def _groups(log: ClusterRows, users: Codes) -> list[Codes]:
+    """Consecutive users, as many groups as the size of the log says."""
+    count = min(max(MIN_GROUPS, -(-len(log) // ROWS_PER_GROUP)), len(users))
+    return list(np.array_split(users, count)) if count else []
 
 
 def _remote(ranking: Ranking) -> Ranker:
@@ -167,9 +158,8 @@ def _each(
     log: ClusterRows, function: Callable[..., T], rankers: tuple[Ranker, ...], metrics: list[Metric],
     estimator: Estimator, *more: Any,
 ) -> list[T]:  # fmt: skip
-    """What a function returns for each group of users, which is cut by the size of the log alone."""
-    count = min(max(MIN_GROUPS, -(-len(log) // ROWS_PER_GROUP)), max(1, log.n_users))
-    groups: list[Codes] = list(np.array_split(np.arange(log.n_users, dtype=np.int32), count))
+    """What a function returns for each group of users."""
+    groups = _groups(log, np.arange(log.n_users, dtype=np.int32))
     n = max(log.n_users * log.n_times, 1)
     return log.each_group(groups, function, log.pool.put(rankers), metrics, estimator, n, *more)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
-from taurank._types import Bits, Codes, Floats, Longs
+from taurank._types import Codes, Longs
 from taurank.cluster.pieces import PartOfLog, Piece, Summary, Whole, read_part
 from taurank.cluster.pool import WorkerPool
 from taurank.data import storage
@@ -62,32 +62,18 @@ class ClusterRows(WithCatalog):
         return results
 
 
-class Rows(NamedTuple):
-    """Rows of a piece, without its catalog."""
-
-    user: Codes
-    item: Codes
-    time: Codes
-    treated: Bits
-    outcome: Bits
-    propensity: Floats | None
-
-
-def _rows_by_group(piece: Piece, whole: Whole, group_of: Codes, groups: int) -> list[Rows]:
-    """The rows of a piece that belong to each group, in order."""
+def _rows_by_group(piece: Piece, whole: Whole, group_of: Codes, groups: int) -> list[dict[str, Any]]:
+    """The columns of the rows of a piece that belong to each group, in order."""
     part = read_part(piece, whole)
     home = group_of[part.user]
-    chosen = (part.take(np.flatnonzero(home == group)) for group in range(groups))
-    return [Rows(one.user, one.item, one.time, one.treated, one.outcome, one.propensity) for one in chosen]
+    return [part.take(np.flatnonzero(home == group)).row_columns() for group in range(groups)]
 
 
 def _run(function: Callable[..., T], users: Codes, whole: Whole, pieces: int, *more: Any) -> T:
     """On a worker: put the log of a group together, and call the function."""
     rows, arguments = more[:pieces], more[pieces:]
-    columns: Any = {
-        name: None if parts[0] is None else np.concatenate(parts)
-        for name, parts in zip(Rows._fields, zip(*rows, strict=True), strict=True)
-    }
+    columns: Any = {name: np.concatenate([part[name] for part in rows]) for name in rows[0]}
     columns["user"] = np.searchsorted(users, columns["user"]).astype(np.int32)
     catalog = Catalog(Ids(whole.catalog.users.decode(users), "user_id"), whole.catalog.items, whole.catalog.times)
-    return function(PartOfLog(catalog, **columns, timed=whole.timed, share=whole.treated_share), *arguments)
+    facts: Any = {"propensity": None, "timed": whole.timed, "share": whole.treated_share}
+    return function(PartOfLog(catalog, **(facts | columns)), *arguments)
