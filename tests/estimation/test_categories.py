@@ -117,5 +117,6 @@ def test_users_and_items_without_a_category_are_allowed(shop: CategoryShop) -> N
     p = model.at(CELLS[0], CELLS[1], np.zeros((USERS, ITEMS), int))
     assert ((p > 0) & (p < 1)).all()
     assert isinstance(model, propensity.ExposureModel)
+    assert isinstance(model.first.shares[0], CategoryShares)
     assert model.first.shares[0].categories.count == 7  # and one of the items without
     assert repr(model) == "ExposureModel(500 users, 60 items, 5 times, 2 folds)"

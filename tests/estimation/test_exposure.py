@@ -47,6 +47,10 @@ def treated_grid(log: tr.Log) -> Any:
     return grid
 
 
+def visits_of(shop: ExposureShop) -> Any:
+    return np.nonzero(shop.visits)
+
+
 def test_the_past_of_pairs_agrees_with_a_count_over_all_cells(shop: ExposureShop) -> None:
     grid = treated_grid(shop.log)
     history = PairHistory.from_rows(shop.log, shop.log.treated == 1)
@@ -70,7 +74,7 @@ def test_weighted_draws_stand_for_all_cells(
     """Any sum over cells is estimated without bias, also over eligible cells alone."""
     for name, n in (("MAX_CELLS", 0), ("EVEN", 3000), ("BY_PROPOSAL", 5000), ("BY_PAST", 2000)):
         monkeypatch.setattr(draws, name, n)
-    visits = Eligibility.from_positions(shop.log.catalog, np.nonzero(shop.visits))
+    visits = Eligibility.from_positions(shop.log.catalog, visits_of(shop))
     for eligibility in (Eligibility.everything(shop.log.catalog), visits):
         log = replace(shop.log, eligibility=eligibility)
         inside = np.ones((log.n_users, log.n_items, log.n_times), bool)
@@ -160,7 +164,7 @@ def test_strata_agree_with_the_grid(shop: ExposureShop) -> None:
     past = np.minimum(np.cumsum(grid, axis=2) - grid, 2)
     for eligible in (None, shop.visits):
         part = log if eligible is None else replace(
-            log, eligibility=Eligibility.from_positions(log.catalog, np.nonzero(shop.visits))
+            log, eligibility=Eligibility.from_positions(log.catalog, visits_of(shop))
         )  # fmt: skip
         inside = (
             np.arange(log.n_times) > 0 if eligible is None else (np.arange(log.n_times) > 0) & eligible[:, None, :]

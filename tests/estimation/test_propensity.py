@@ -159,8 +159,9 @@ def test_its_own_treatment_does_not_touch_a_cells_propensity() -> None:
 
 def test_absent_rows_are_untreated_rows() -> None:
     treated = draw((25, 16, 4), seed=5)
-    logs = dense_log(treated), dense_log(treated, rows=np.ones_like(treated))
-    np.testing.assert_array_equal(*(fit_additive(log, 3).at(*np.indices(treated.shape)) for log in logs))
+    sparse, dense = (fit_additive(dense_log(treated, rows=rows), 3) for rows in (None, np.ones_like(treated)))
+    cells = np.indices(treated.shape)
+    np.testing.assert_array_equal(sparse.at(*cells), dense.at(*cells))
 
 
 def test_estimates_stay_inside_their_bounds() -> None:
@@ -196,12 +197,12 @@ def test_memory_does_not_grow_with_the_grid() -> None:
 
 
 def test_same_seed_same_bits_for_any_number_of_threads() -> None:
-    log, estimates = dense_log(draw((100, 100, 2), seed=0)), []
+    log, estimates = dense_log(draw((100, 100, 2), seed=0)), list[Any]()
     for threads in (1, 3):
         with threadpool_limits(threads):
             both = [propensity.estimate(log, 2, model=m, threads=threads) for m in ("additive", "exposure")]
         estimates.append([one.propensity for one in both])
-    np.testing.assert_array_equal(*estimates)
+    np.testing.assert_array_equal(estimates[0], estimates[1])
 
 
 def test_sampled_cells_are_distinct_eligible_cells_with_their_propensities() -> None:
