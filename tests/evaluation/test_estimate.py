@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -11,9 +10,8 @@ import pandas as pd
 import pytest
 from scipy.special import chdtri, ndtr, stdtrit
 
-from support.builders import cells_frame, dense_log, sparse_log
+from support.builders import cells_frame, dense_log, limited_log, sparse_log
 from taurank import InputError, Log, World, bounds, compare, evaluate, gains
-from taurank.data.eligibility import Eligibility
 from taurank.errors import OverlapWarning
 from taurank.estimation.estimators import Estimator
 from taurank.evaluation.events import Events, EventSums
@@ -88,29 +86,22 @@ def small(times: int = 4, seed: int = 0) -> Log:
     return sparse_log(cells_frame(9, 8, times, seed))
 
 
-def with_eligibility(log: Log, visits: Any = None, candidates: Any = None) -> Log:
-    eligibility = Eligibility.from_positions(log.catalog, visits, candidates)
-    inside = eligibility.contains(log.user, log.item, log.time)
-    names = ("user", "item", "time", "treated", "outcome", "propensity")
-    return replace(log, **{name: getattr(log, name)[inside] for name in names}, eligibility=eligibility)
-
-
 RNG = np.random.default_rng(7)
 SOME = RNG.random((9, 8, 4)) < 0.7
 LOGS = {
     "all cells": small(),
     "one time": small(1),
-    "visits": with_eligibility(small(), visits=(np.repeat(np.arange(9), 2), np.arange(18) % 4)),
-    "items": with_eligibility(small(), candidates=(None, np.array([0, 1, 2, 5, 7]), None)),
-    "items by time": with_eligibility(small(), candidates=(None, np.arange(16) % 8, np.arange(16) // 4)),
-    "items, one time": with_eligibility(small(1), candidates=(None, np.array([0, 3, 4, 7]), None)),
-    "items at some times": with_eligibility(
+    "visits": limited_log(small(), visits=(np.repeat(np.arange(9), 2), np.arange(18) % 4)),
+    "items": limited_log(small(), candidates=(None, np.array([0, 1, 2, 5, 7]), None)),
+    "items by time": limited_log(small(), candidates=(None, np.arange(16) % 8, np.arange(16) // 4)),
+    "items, one time": limited_log(small(1), candidates=(None, np.array([0, 3, 4, 7]), None)),
+    "items at some times": limited_log(
         small(), candidates=(None, np.array([0, 1, 2, 2, 5]), np.array([0, 0, 0, 2, 2]))
     ),
-    "visits and items": with_eligibility(
+    "visits and items": limited_log(
         small(), (np.repeat(np.arange(9), 2), np.arange(18) % 4), (None, np.array([0, 1, 2, 5, 7]), None)
     ),
-    "listed": with_eligibility(small(), candidates=np.nonzero(SOME)),
+    "listed": limited_log(small(), candidates=np.nonzero(SOME)),
 }
 
 
@@ -196,6 +187,15 @@ def estimate(per_user: Any, per_time: Any, events: EventSums, unit: float, *limi
     return Estimate(per_user, per_time, visits, events, unit, *limits)
 
 
+def rows_of(weight: Any, outcome: Any, treated: Any = True, propensity: Any = 0.01, value: Any = None) -> Events:
+    """Rows that add their outcome times their weight."""
+    treated, propensity = (np.broadcast_to(column, len(weight)) for column in (treated, propensity))
+    outcome = np.asarray(outcome, np.float64)
+    return Events(
+        np.arange(len(weight)), weight, outcome, treated, propensity, weight * outcome if value is None else value
+    )
+
+
 def events(
     rng: np.random.Generator, users: int, times: int, low: float, high: float, rates: tuple[float, float],
     shock: float = 0.0,
@@ -208,14 +208,7 @@ def events(
     outcome = rng.random(shape) < np.where(treated, *rates) * common
     weight = 0.1 * np.where(treated, 1 / chance, -1 / (1 - chance))
     value, kept, n = weight * outcome, treated | outcome, users * times
-    rows = Events(
-        np.flatnonzero(kept),
-        weight[kept] / n,
-        outcome[kept].astype(float),
-        treated[kept],
-        chance[kept],
-        value[kept] / n,
-    )
+    rows = rows_of(weight[kept] / n, outcome[kept], treated[kept], chance[kept])
     per_user, per_time = value.sum((1, 2)) / times, value.sum((0, 1)) / users
     return estimate(per_user, per_time, EventSums.of(rows), 0.1 / n, (-1.0, 1.0))
 
@@ -267,9 +260,7 @@ class TestCoverage:
         assert 0.943 - 4 * 0.0095 <= covered <= 0.943 + 4 * 0.0095
 
     def test_a_list_that_was_never_shown_may_have_any_effect_up_to_its_weight(self) -> None:
-        rows = Events(
-            np.arange(2), np.full(2, -0.01), np.ones(2), np.zeros(2, bool), np.full(2, 0.1), np.full(2, -0.01)
-        )
+        rows = rows_of(np.full(2, -0.01), np.ones(2), False, 0.1)
         per_user = np.array([-0.1, -0.1, 0.0, 0.0, 0.0])
         low, high = estimate(per_user, per_user.mean(keepdims=True), EventSums.of(rows), 0.01, (-0.5, 0.5)).interval()
         assert high == 0.5
@@ -287,9 +278,7 @@ class TestCoverage:
         from scipy.stats import gamma
 
         users, weight = 100_000, 1e-5
-        row = np.arange(5000)
-        outcome = (row < 4).astype(float)
-        rows = Events(row, np.full(5000, weight), outcome, np.ones(5000, bool), np.full(5000, 0.01), weight * outcome)
+        rows = rows_of(np.full(5000, weight), np.arange(5000) < 4)
         per_user = np.zeros(users)
         per_user[:4] = weight * users
         low, high = estimate(per_user, np.array([per_user.mean()]), EventSums.of(rows), 1e-12).interval()
@@ -299,9 +288,7 @@ class TestCoverage:
 
 def expected_moments(weight: Any, outcome: Any) -> tuple[Any, float]:
     """What the upper limit expects of treated rows with these weights."""
-    n = len(weight)
-    rows = Events(np.arange(n), weight, outcome, np.ones(n, bool), np.full(n, 0.01), weight * outcome)
-    *moments, common = EventSums.of(rows).at(1.0).expected(1.0, 1.0)
+    *moments, common = EventSums.of(rows_of(weight, outcome)).at(1.0).expected(1.0, 1.0)
     return np.array(moments), common
 
 
@@ -342,14 +329,7 @@ def test_rows_of_weight_zero_count_for_nothing() -> None:
     """They occur in paired differences; where P > ½ a treated row would stand for control cells."""
     rng = np.random.default_rng(2)
     weight = rng.normal(size=60)
-    rows = Events(
-        np.arange(60),
-        weight,
-        (rng.random(60) < 0.4).astype(float),
-        rng.random(60) < 0.6,
-        rng.random(60),
-        weight * 0.3,
-    )
+    rows = rows_of(weight, rng.random(60) < 0.4, rng.random(60) < 0.6, rng.random(60), weight * 0.3)
     with_zeros = Events(*(np.concatenate([column, column[:20]]) for column in rows))
     with_zeros.weight[60:] = with_zeros.value[60:] = 0.0
     first, second = EventSums.of(rows), EventSums.of(with_zeros)
@@ -494,6 +474,10 @@ class TestSeveral:
         assert made.choice is None
         assert "no ranking is clearly better than a" in str(made)
 
+    def test_a_metric_of_all_items_alike_is_the_same_for_any_two_rankings(self, log: Log) -> None:
+        pair = compare(TODAY, BETTER, log, f"CP@{log.n_items}")
+        assert pair.interval() == (0.0, 0.0)
+
     def test_bad_arguments(self, log: Log) -> None:
         with pytest.raises(InputError, match="AUC needs gains of 0 or 1"):
             evaluate(TODAY, log, "AUC")
@@ -534,12 +518,11 @@ def test_sums_over_parts_of_the_events_give_the_interval_of_the_whole(size: floa
     propensity = np.where(rng.random(n) < 0.3, rng.uniform(0.9, 1.0, n), rng.uniform(0.01, 1.0, n))
     treated, outcome = rng.random(n) < share, (rng.random(n) < 0.3).astype(float)
     weight = size * rng.choice([1.0, 0.5, -0.2], n) * np.where(treated, 1 / propensity, -1 / (1 - propensity))
-    events = Events(np.arange(n), weight, outcome, treated, propensity, weight * outcome)
+    events = rows_of(weight, outcome, treated, propensity)
     per_user: Any = np.bincount(rng.integers(0, users, n), weight * outcome, minlength=users)
     per_time: Any = np.bincount(rng.integers(0, times, n), weight * outcome, minlength=times)
     parts = np.split(np.arange(n), [0, 3, 250])  # one of them is empty
-    columns: list[Any] = list(events)
-    sums = EventSums.added([EventSums.of(Events(*(column[part] for column in columns))) for part in parts])
+    sums = EventSums.added([EventSums.of(events.at(part)) for part in parts])
     whole, added = (estimate(per_user, per_time, one, size).interval() for one in (EventSums.of(events), sums))
     assert added == pytest.approx(whole, rel=1e-9)
 
@@ -555,12 +538,10 @@ def test_two_times_are_said_before_the_number() -> None:
 
 def test_a_difference_has_no_rows_that_differ_by_rounding_alone() -> None:
     n = 50
-    treated, propensity = np.ones(n, bool), np.full(n, 0.25)
-    weight, outcome = np.linspace(1.0, 2.0, n), (np.arange(n) % 2).astype(np.float64)
-    first = Events(np.arange(n), weight, outcome, treated, propensity, weight * outcome)
+    weight, outcome = np.linspace(1.0, 2.0, n), np.arange(n) % 2
     nearly = weight * (1.0 + 3 * np.finfo(float).eps)
     nearly[7] *= 1.5
-    other = Events(np.arange(n), nearly, outcome, treated, propensity, nearly * outcome)
+    first, other = rows_of(weight, outcome), rows_of(nearly, outcome)
     assert first.minus(other).row.tolist() == [7]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -10,7 +9,7 @@ import numpy.typing as npt
 import pandas as pd
 import pytest
 
-from support.builders import cells_frame, sparse_log
+from support.builders import cells_frame, limited_log, sparse_log
 from taurank import Gains, InputError, Log, compare, evaluate, gains
 from taurank.data.eligibility import Eligibility
 from taurank.evaluation.intervals import Visits, contributions
@@ -18,25 +17,12 @@ from taurank.evaluation.intervals import Visits, contributions
 USERS, ITEMS, TIMES = 150, 12, 3
 
 
-def pairs(visits: npt.NDArray[np.bool_]) -> tuple[Any, Any]:
-    user, time = np.nonzero(visits)
-    return user, time
-
-
-def limited(log: Log, visits: npt.NDArray[np.bool_] | None = None, candidates: Any = None) -> Log:
-    """The log without what is outside; ``visits`` are users × times."""
-    eligibility = Eligibility.from_positions(log.catalog, None if visits is None else pairs(visits), candidates)
-    inside = eligibility.contains(log.user, log.item, log.time)
-    names = ("user", "item", "time", "treated", "outcome", "propensity")
-    return replace(log, **{name: getattr(log, name)[inside] for name in names}, eligibility=eligibility)
-
-
 def by_hand() -> Log:
     """Two users at two times; user 1 comes at time 0 only, user 2 never."""
     rows = [(0, 0, 0, 1, 1, 0.5), (0, 0, 1, 0, 1, 0.5), (0, 1, 1, 1, 1, 0.25), (1, 0, 0, 1, 1, 0.5)]
     frame = pd.DataFrame(rows, columns=["user_id", "item_id", "time", "treated", "outcome", "propensity"])
     log = Log.from_frame(frame, users=[0, 1, 2], items=[0, 1], times=[0, 1])
-    return limited(log, np.array([[True, True], [True, False], [False, False]]))
+    return limited_log(log, (np.array([0, 0, 1]), np.array([0, 1, 0])))
 
 
 def test_by_hand() -> None:
@@ -77,7 +63,9 @@ def random_candidates(rng: np.random.Generator, how: str) -> Any:
 def test_visits_against_the_slow_twin(how: str, chosen: npt.NDArray[np.bool_]) -> None:
     rng = np.random.default_rng(5)
     log = sparse_log(cells_frame(9, 8, 4, 0))
-    limits = Eligibility.from_positions(log.catalog, pairs(rng.random((9, 4)) < 0.5), random_candidates(rng, how))
+    limits = Eligibility.from_positions(
+        log.catalog, np.nonzero(rng.random((9, 4)) < 0.5), random_candidates(rng, how)
+    )
     cells = np.indices((9, 8, 4))
     visits = limits.contains(*cells).any(axis=1) & chosen[:, None]
     fast = Visits.of(limits, chosen)
@@ -101,7 +89,7 @@ def test_contributions_have_the_spread_of_the_ratio() -> None:
 
 def test_everyone_at_all_times_is_the_same_bits_as_no_table() -> None:
     log = sparse_log(cells_frame(9, 8, 4, 0))
-    whole = limited(log, np.ones((9, 4), np.bool_))
+    whole = limited_log(log, np.nonzero(np.ones((9, 4))))
     scores = np.random.default_rng(1).random((9, 8))
     for make in (gains.ips, gains.snips, gains.doubly_robust):
         one, other = (evaluate(scores, make(each), ["CP@3", "CDCG"]).to_frame() for each in (log, whole))
@@ -125,7 +113,7 @@ class Shop:
         names = ["user_id", "item_id", "time", "treated", "outcome", "propensity"]
         frame = pd.DataFrame(dict(zip(names, columns, strict=True)))
         log = Log.from_frame(frame, users=range(USERS), items=range(ITEMS), times=range(TIMES))
-        self.log = limited(log, self.visits)
+        self.log = limited_log(log, np.nonzero(self.visits))
         self.scores = np.tile(np.arange(ITEMS, 0.0, -1.0), (USERS, 1))
         self.truth = float((effect[:, :4].mean(axis=1)[:, None] * self.visits).sum() / self.visits.sum())
 

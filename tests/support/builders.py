@@ -61,6 +61,14 @@ def synthetic_log(users: int = 30, items: int = 20, times: int = 3, seed: int = 
     return tr.World.synthetic(users, items, random_state=seed).sample(times, random_state=seed + 1).log
 
 
+def limited_log(log: tr.Log, visits: Any = None, candidates: Any = None) -> tr.Log:
+    """The rows of a log within these visits and candidates, which are positions; see ``Eligibility``."""
+    eligibility = Eligibility.from_positions(log.catalog, visits, candidates)
+    inside = eligibility.contains(log.user, log.item, log.time)
+    names = ("user", "item", "time", "treated", "outcome", "propensity")
+    return replace(log, **{name: getattr(log, name)[inside] for name in names}, eligibility=eligibility)
+
+
 def eligible_log(log: tr.Log, listed: bool = False) -> tr.Log:
     """A fifth of visits and of candidates is taken away, and so are their rows."""
     rng = np.random.default_rng(0)

@@ -143,8 +143,7 @@ class ClusterEvidence(Evidence):
 
     def minus(self, other: ClusterEvidence) -> Estimate:
         """The paired difference, by another pass over both rankings."""
-        rankers, constants = (self.ranker, other.ranker), (self.constant, other.constant)
-        parts = _each(self.log, _difference, rankers, [self.metric], self.estimator, constants)
+        parts = _each(self.log, _difference, (self.ranker, other.ranker), [self.metric], self.estimator)
         return self.own.minus(other.own, EventSums.added(parts))
 
     def of_users(self, users: Any) -> Never:
@@ -156,12 +155,12 @@ class ClusterEvidence(Evidence):
 
 def _each(
     log: ClusterRows, function: Callable[..., T], rankers: tuple[Ranker, ...], metrics: list[Metric],
-    estimator: Estimator, *more: Any,
+    estimator: Estimator,
 ) -> list[T]:  # fmt: skip
     """What a function returns for each group of users."""
     groups = _groups(log, np.arange(log.n_users, dtype=np.int32))
     n = max(log.n_users * log.n_times, 1)
-    return log.each_group(groups, function, log.pool.put(rankers), metrics, estimator, n, *more)
+    return log.each_group(groups, function, log.pool.put(rankers), metrics, estimator, n)
 
 
 def _tallies(log: Log, rankers: tuple[Ranker], metrics: list[Metric], estimator: Estimator, n: int) -> list[Tally]:
@@ -170,14 +169,10 @@ def _tallies(log: Log, rankers: tuple[Ranker], metrics: list[Metric], estimator:
 
 
 def _difference(
-    log: Log, rankers: tuple[Ranker, Ranker], metrics: list[Metric], estimator: Estimator, n: int,
-    constants: tuple[float, float],
-) -> EventSums:  # fmt: skip
+    log: Log, rankers: tuple[Ranker, Ranker], metrics: list[Metric], estimator: Estimator, n: int
+) -> EventSums:
     """The sums over the events of the paired difference of two rankings, by the first metric."""
-    first, second = (
-        events_of(log, *_weighed(log, ranker, metrics)[0], estimator, n, constant)
-        for ranker, constant in zip(rankers, constants, strict=True)
-    )
+    first, second = (events_of(log, *_weighed(log, one, metrics)[0], estimator, n) for one in rankers)
     return EventSums.of(first.minus(second))
 
 

@@ -34,7 +34,7 @@ class Events(NamedTuple):
     propensity: Floats
     value: Floats  # what the row adds to the estimate, control variate included
 
-    def at(self, rows: Mask) -> Events:
+    def at(self, rows: Mask | Longs) -> Events:
         columns: list[Any] = list(self)
         return Events(*(column[rows] for column in columns))
 
