@@ -89,6 +89,14 @@ def test_the_index_of_few_ids_agrees_with_hashing(data: st.DataObject, kind: Any
         assert ids.encode(asked[: len(ids) - 1]).tolist() == hashed[: len(ids) - 1].tolist()
 
 
+@pytest.mark.parametrize("kind", [pa.int64(), pa.date32(), pa.timestamp("us", "Europe/Berlin"), pa.string()])
+def test_a_few_ids_of_a_large_catalog(kind: pa.DataType) -> None:
+    numbers = pa.array(np.random.default_rng(0).permutation(5000) + (2**62 if kind == pa.int64() else 0))
+    ids = Ids((numbers.cast(pa.int32()) if kind == pa.date32() else numbers).cast(kind), "user_id")
+    assert ids.encode(ids.values[100:200]).tolist() == list(range(100, 200))
+    assert ids.encode(pa.array([ids.values[7].as_py(), None], kind)).tolist() == [7, -1]
+
+
 def test_a_few_ids_are_found_without_hashing_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     ids = Ids(np.arange(5000)[::-1], "user_id")
     again = pickle.loads(pickle.dumps(ids))

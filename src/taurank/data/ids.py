@@ -57,7 +57,7 @@ class Ids:
     def encode(self, ids: Any) -> Codes:
         """Positions of ``ids`` in the catalog; −1 where an id is not in it."""
         array = self.match_type(to_ids(ids, self.column))
-        if len(array) <= FEW < len(self):
+        if len(array) <= FEW < len(self) and not array.null_count:  # pandas would make integers with nulls floats
             return self._index.get_indexer(array.to_pandas()).astype(np.int32)  # type: ignore[no-any-return]
         codes = pc.index_in(array, value_set=self.values).fill_null(-1)
         return np.asarray(codes, dtype=np.int32)
