@@ -105,18 +105,13 @@ def build_rows(
     counts = "count(*), count(*) - count(chance.propensity), coalesce(sum(happened - 1), 0)::BIGINT"
     rows, lacking, repeated = one(database, f"SELECT {counts} FROM cells")
     summary = EventSummary(
-        **fates,
-        repeated_outcomes=repeated,
+        **fates, repeated_outcomes=repeated, rows=rows, rows_without_propensity=lacking, n_periods=catalog.n_times,
         nulls={f"{table.name}.{name}": n for table in tables.values() for name, n in table.nulls.items()},
-        rows=rows,
-        rows_without_propensity=lacking,
         span=tuple(clock_text(instant, zone, "us") + (f" {zone}" if zone else "") for instant in ends),
-        n_periods=catalog.n_times,
-        period=options.periods.kind,
-        dropped_periods=dropped,
+        period=options.periods.kind, dropped_periods=dropped,
         window=None if options.window is None else timedelta(microseconds=options.window),
         apart=tuple(what for what in ("user", "item") if one(database, common.format(f"{what}_id")) == (0,)),
-    )
+    )  # fmt: skip
     columns = _collect(database, rows, lacking < rows, "value" in tables["outcomes"].columns)
     return {"catalog": catalog, **columns, "summary": summary, "eligibility": eligibility}
 
@@ -267,11 +262,9 @@ def _match(
                 "and dates as the other tables?"
             )
         fates[name] |= {
-            "duplicate": table.n_rows - table.n_null - distinct,
-            "null": table.n_null,
-            "outside": distinct - placed,
-            "not eligible": placed - counted,
-        }
+            "duplicate": table.n_rows - table.n_null - distinct, "null": table.n_null,
+            "outside": distinct - placed, "not eligible": placed - counted,
+        }  # fmt: skip
     return fates
 
 
@@ -292,22 +285,18 @@ def _check_propensities(
     database: Any, catalog: Catalog, tables: Mapping[str, EventTable], combine: str, limited: bool
 ) -> None:
     """The events of a cell must agree on its propensity (combine="same"), which is a probability if eligible."""
-    checks = []
-    if combine == "same":
-        sentence = "differs within {n}, for example {low} and {high} at {cell}; set combine to any, first or max."
-        checks.append(("chance.low < chance.high", sentence))
-    if limited:
-        sentence = "must be strictly between 0 and 1 in eligible cells; {n} have {low} or {high}, for example {cell}."
-        checks.append(("chance.low <= 0 OR chance.high >= 1", sentence))
+    differ = "differs within {n}, for example {low} and {high} at {cell}; set combine to any, first or max."
+    certain = "must be strictly between 0 and 1 in eligible cells; {n} have {low} or {high}, for example {cell}."
+    checks = [("chance.low < chance.high", differ)] if combine == "same" else []
+    checks += [("chance.low <= 0 OR chance.high >= 1", certain)] if limited else []
     for name, arm in (("impressions", "shown IS NOT NULL"), ("outcomes", "shown IS NULL")):
         for condition, sentence in checks:
             rows = database.execute(
                 f"SELECT {CELL}, chance.low, chance.high, count(*) OVER () FROM cells WHERE {arm} AND ({condition}) "
                 f"ORDER BY period, {CELL} LIMIT 1"
             ).fetchall()
-            for user, item, period, low, high, n in rows:
-                names = (ids.name(code) for ids, code in zip(catalog.lists, (user, item, period), strict=True))
-                cell = "user {}, item {}, period {}".format(*names)
+            for *codes, low, high, n in rows:
+                cell = "user {}, item {}, period {}".format(*map(Ids.name, catalog.lists, codes))
                 text = sentence.format(n=plural(n, "cell"), low=low, high=high, cell=cell)
                 raise InputError(f"column '{tables[name].label('propensity')}' {text}")
 
