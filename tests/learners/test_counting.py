@@ -13,7 +13,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from support.builders import dense_log
-from taurank import CountingBayes, Log, World, load
+from taurank import CountingBayes, Log, load
 from taurank.errors import InputError
 
 Dense = npt.NDArray[np.float64]
@@ -65,24 +65,6 @@ def test_items_that_were_always_or_never_treated_take_the_mean_of_the_arm() -> N
     assert learner.score([2], [0])[0] == pytest.approx(3 / 8 - (0 + 1 / 6) / (2 + 1))
 
 
-def test_pairs_without_rows_stand_in_the_same_order_for_every_user() -> None:
-    world = World.synthetic(40, 20, random_state=0, treated_share=0.2)
-    log = world.sample(3, random_state=1).log
-    scores = scores_of(CountingBayes().fit(log))
-    seen = np.zeros(scores.shape, bool)
-    seen[log.user, log.item] = True
-    unseen = np.where(seen, np.nan, scores)
-    assert np.nanmin(unseen, axis=0).tolist() == np.nanmax(unseen, axis=0).tolist()
-
-
-def test_blocks_may_name_users_in_any_order_and_twice() -> None:
-    log = World.synthetic(12, 6, random_state=0).sample(4, random_state=1).log
-    learner = CountingBayes().fit(log)
-    some = np.array([7, 0, 7, 11], np.int32)
-    assert (learner.score_block(some) == scores_of(learner)[some]).all()
-    assert learner.score_block(some[:0]).shape == (0, 6)
-
-
 def test_what_is_stored_grows_with_the_rows_only(tmp_path: Path) -> None:
     rows = pd.DataFrame({"user_id": [0, 1], "item_id": [0, 1], "treated": [1, 0], "outcome": [1, 1]})
     learner = CountingBayes().fit(Log.from_frame(rows, users=range(3000), items=range(3000)))
@@ -95,10 +77,3 @@ def test_what_is_stored_grows_with_the_rows_only(tmp_path: Path) -> None:
 def test_bad_weights(weight: Any) -> None:
     with pytest.raises(InputError, match="weight must be"):
         CountingBayes(weight=weight)
-
-
-@pytest.mark.parametrize(("arm", "missing"), [(0, "treated"), (1, "untreated")])
-def test_both_arms_are_needed(arm: int, missing: str) -> None:
-    rows = pd.DataFrame({"user_id": [0, 0, 1, 1], "item_id": [0, 1, 0, 1], "treated": arm, "outcome": 1})
-    with pytest.raises(InputError, match=f"nothing in this log is {missing}"):
-        CountingBayes().fit(Log.from_frame(rows))

@@ -9,9 +9,13 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from scipy.optimize import minimize
 from scipy.special import comb
 
 import taurank.learners.empirical_bayes.counted as counted_module
+import taurank.learners.empirical_bayes.taste as taste_module
 from support.builders import eligible_log
 from taurank import CountingBayes, EmpiricalBayes, InputError, Log, World
 from taurank.learners.empirical_bayes.choice import NOT_HELD_OUT, HeldOut, Setting, fit_prior, log_likelihood
@@ -41,19 +45,15 @@ RATES = GRID.rates
 FIXED = [("item", None), ("exposure", None), ("propensity", None), ("taste", 3)]
 
 
-def item_world(n_users: int = 400, n_items: int = 40, seed: int = 0) -> World:
-    """Rates that differ between pairs and items, and in which the user has no part."""
-    rng = np.random.default_rng(seed)
-    level = rng.uniform(0.02, 0.25, n_items)
-    control = rng.beta(2 * level / 0.25, 2 * (1 - level) / 0.25, (n_users, n_items))
-    treated = np.clip(control + rng.beta(1.0, 6.0, (n_users, n_items)) - 0.05, 0.001, 0.999)
-    propensity = np.broadcast_to(rng.uniform(0.2, 0.6, n_items), control.shape)
-    return World(treated, control, propensity, np.arange(n_users), np.arange(n_items))
-
-
 @pytest.fixture(scope="module")
 def world() -> World:
-    return item_world()
+    """Rates that differ between pairs and items, and in which the user has no part."""
+    rng, shape = np.random.default_rng(0), (400, 40)
+    level = rng.uniform(0.02, 0.25, shape[1])
+    control = rng.beta(2 * level / 0.25, 2 * (1 - level) / 0.25, shape)
+    treated = np.clip(control + rng.beta(1.0, 6.0, shape) - 0.05, 0.001, 0.999)
+    propensity = np.broadcast_to(rng.uniform(0.2, 0.6, shape[1]), shape)
+    return World(treated, control, propensity, *map(np.arange, shape))
 
 
 @pytest.fixture(scope="module")
@@ -303,12 +303,60 @@ def test_leaving_a_pair_out_equals_a_fit_without_its_counts(low_rank_log: Log) -
         assert left_out[pair] == pytest.approx(expected, rel=1e-6, abs=1e-8)
 
 
+@pytest.mark.parametrize("arm", [0, 1])
+def test_the_link_is_a_poisson_regression_over_all_pairs(low_rank_log: Log, arm: int) -> None:
+    log, pairs = low_rank_log, count(low_rank_log)
+    prior = fit_taste(pairs, 3, 1.0)
+    taste = prior.taste
+    shown, bought = np.zeros((2, log.n_users, log.n_items))
+    np.add.at(shown, (log.user, log.item), log.treated)
+    np.add.at(bought, (log.user, log.item), log.outcome * (log.treated == 1 - arm))
+    product = taste.users @ taste.items[:, arm].T
+    happened = (pairs.treated > 0) | (pairs.control_positives > 0)
+    product[pairs.user[happened], pairs.item[happened]] = prior.left_out[happened, arm]
+    z = np.log(np.clip(product, 0.02, 50.0))
+    offset = (shown if arm == 0 else log.n_times - shown) * taste.means[:, arm]
+
+    def minus_likelihood(coefficients: Floats) -> float:
+        log_level = coefficients[0] + coefficients[1] * z + coefficients[2] * z**2
+        pull = 0.5 * ((coefficients - [0.0, 1.0, 0.0]) ** 2).sum()
+        return float((offset * np.exp(log_level) - bought * log_level).sum() + pull)
+
+    expected = minimize(minus_likelihood, [0.0, 1.0, 0.0], method="BFGS").x
+    assert taste.link[arm] == pytest.approx(expected, abs=0.02)
+    # as many purchases as there were, which least squares alone does not promise
+    assert (offset * level(taste.link[arm], product)).sum() == pytest.approx(bought.sum(), rel=0.01)
+
+
+def test_a_sample_of_users_stands_for_all(low_rank_log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    pairs = count(low_rank_log)
+    link = fit_taste(pairs, 3, 1.0).taste.link
+    monkeypatch.setattr(taste_module, "SAMPLED_USERS", 100)
+    assert fit_taste(pairs, 3, 1.0).taste.link == pytest.approx(link, abs=0.1)
+
+
+def test_without_purchases_the_link_is_straight() -> None:
+    assert taste_module._regress(np.zeros((3, 65))) == pytest.approx([0.0, 1.0, 0.0])
+    assert level(taste_module.STRAIGHT, np.array([-1.0, 0.5, 3.0])) == pytest.approx([0.02, 0.5, 3.0])
+
+
+coefficient = st.floats(-3.0, 3.0)
+
+
+@example(0.0, 0.0, -9e-10)
+@given(coefficient, coefficient, coefficient)
+def test_a_level_never_falls_and_stays_in_its_range(a: float, b: float, c: float) -> None:
+    levels = level(np.array([a, b, c]), np.linspace(-1.0, 100.0, 200))
+    assert (np.diff(levels) >= -1e-9 * levels[1:]).all()
+    assert levels[0] >= taste_module.LEAST * (1 - 1e-12)
+    assert levels[-1] <= taste_module.HIGHEST * (1 + 1e-12)
+
+
 # the learner
 
 
-def test_rates_are_independent_where_everything_is_treated() -> None:
+def test_rates_are_independent_where_everything_is_treated(world: World) -> None:
     """Half the users are shown everything: their two rates go together only through the item and the group."""
-    world = item_world()
     propensity = np.where(np.arange(400)[:, None] < 200, 0.99999, 0.4) * np.ones((1, 40))
     pairs = count(
         World(world.treated_rate, world.control_rate, propensity, *map(np.arange, (400, 40))).sample(8, 1).log
@@ -399,10 +447,6 @@ def test_tiny_logs_give_finite_scores(prior: str, rank: int | None, rows: int) -
 
 def test_what_cannot_be_fitted_is_refused_in_one_sentence(log: Log) -> None:
     rows = {"user_id": [1, 2], "item_id": [1, 1], "outcome": [1, 1]}
-    with pytest.raises(InputError, match="needs both arms, and nothing in this log is treated"):
-        EmpiricalBayes().fit(Log.from_frame(pd.DataFrame({**rows, "treated": [0, 0]})))
-    with pytest.raises(InputError, match="needs both arms, and nothing in this log is untreated"):
-        EmpiricalBayes().fit(Log.from_frame(pd.DataFrame({**rows, "treated": [1, 1]})))
     with pytest.raises(InputError, match="prior='propensity' needs the column 'propensity'"):
         fixed("propensity").fit(Log.from_frame(pd.DataFrame({**rows, "treated": [1, 0]})))
     valued = replace(log, value=np.full(len(log), 2.5))

@@ -71,7 +71,3 @@ class TestControlWeight:
     def test_scales_the_control_positives_alone(self, log: tr.Log) -> None:
         whole, half = (tr.DLCE(control_weight=weight).gains(log).value for weight in (1.0, 0.5))
         assert np.array_equal(half, np.where(whole < 0, 0.5 * whole, whole))
-
-    def test_is_checked(self) -> None:
-        with pytest.raises(InputError, match="control_weight"):
-            tr.DLCE(control_weight=1.5)

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from support.builders import eligible_log
-from taurank import CUBN, CountingBayes, EmpiricalBayes, Log, World, load
+from taurank import CUBN, CountingBayes, EmpiricalBayes, InputError, Log, World, load
 from taurank.data.eligibility import Eligibility
 
 N_USERS, N_ITEMS = 60, 15
@@ -149,3 +149,12 @@ def test_a_user_folded_in_scores_as_one_with_the_same_counts(name: str, log: Log
     if isinstance(model, EmpiricalBayes):
         own = model.deviation_block(np.array([3, 7], np.int32))
         assert folded.deviation_block(np.arange(2, dtype=np.int32)) == pytest.approx(own, abs=1e-4)
+
+
+@pytest.mark.parametrize(("arm", "missing"), [(0, "treated"), (1, "untreated")])
+@each_learner
+def test_both_arms_are_needed(name: str, arm: int, missing: str) -> None:
+    cells = {"user_id": [0, 0, 1, 1], "item_id": [0, 1, 0, 1]}
+    rows = pd.DataFrame({**cells, "treated": arm, "outcome": 1, "propensity": 0.5})
+    with pytest.raises(InputError, match=f"needs both arms, and nothing in this log is {missing}"):
+        LEARNERS[name].fit(Log.from_frame(rows))
