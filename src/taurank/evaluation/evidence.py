@@ -182,20 +182,16 @@ class Evidence:
         self.inside = self.ips if tally.inside is None else lists.estimate(tally.inside, nothing)
         self.estimator, self.constant = estimator, mean if estimator.normalized else 0.0
         self.figures, self.lists, self.shown = figures, lists, tally.shown[0]
-
-    @property
-    def n_users(self) -> int:
-        """How many users visit."""
-        return int(np.count_nonzero(self.lists.visits.by_user))
-
-    @property
-    def purchases(self) -> float:
-        """The effective number of treated purchases: Kish's effective number of treated rows, times their rate."""
-        figures, events = self.figures, self.ips.events
-        if events.squares[1] == 0.0:
-            return 0.0
-        effective = (figures.shown / self.lists.n / events.size) ** 2 / float(events.squares[1])
-        return effective * figures.treated_bought / figures.treated
+        self.n_users = int(np.count_nonzero(lists.visits.by_user))
+        # the share of the weight on logged pairs that falls on pairs with a propensity within 0.001 of 0 or 1
+        self.overlap_share = figures.extreme / figures.pairs if figures.extreme > 0 else 0.0
+        # what all purchases of the log would count if the metric gave each its largest weight, per user and time
+        self.own_purchases = self.own.unit * lists.bought
+        # treated purchases: Kish's effective number of treated rows, times their rate
+        self.purchases, squared = 0.0, float(ips.events.squares[1])
+        if squared > 0.0:
+            effective = (figures.shown / lists.n / ips.events.size) ** 2 / squared
+            self.purchases = effective * figures.treated_bought / figures.treated
 
     @cached_property
     def exposure(self) -> tuple[float, float, float]:
@@ -210,16 +206,6 @@ class Evidence:
         error = size * float(np.sqrt(n / (n - 1.0) * np.sum((deviation / size) ** 2))) / total
         width = float(stdtrit(n - 1, 0.9995)) * error
         return ratio, ratio - width, ratio + width
-
-    @property
-    def overlap_share(self) -> float:
-        """The share of the weight on logged pairs that falls on pairs with a propensity within 0.001 of 0 or 1."""
-        return self.figures.extreme / self.figures.pairs if self.figures.extreme > 0 else 0.0
-
-    @property
-    def own_purchases(self) -> float:
-        """What all purchases of the log would count if the metric gave each its largest weight, per user and time."""
-        return self.own.unit * self.lists.bought
 
     def worst_case(self, level: float = 0.95) -> tuple[float, float]:
         """The interval of IPS where there is overlap, and the worst possible elsewhere, per user and time.
