@@ -90,6 +90,7 @@ def test_gains_hold_the_logged_rows() -> None:
     assert made.estimator.variate is not None
     assert len(made) == np.count_nonzero(log.treated | log.outcome)
     assert gains.recommended(log).name == "doubly_robust"
+    assert fit_variate(synthetic_log(users=3, items=8, times=1), folds=5).folds == 3  # few users at one time
     assert gains.snips(log).estimator is not None
     assert made.where(lambda value: value > 0).estimator is None  # no longer the estimate
 
@@ -103,9 +104,3 @@ def test_bad_arguments() -> None:
     tiny = replace(log, propensity=np.full(len(log), 1e-310))
     with pytest.raises(InputError, match="too small to be inverted"):
         Estimator("IPS").values(tiny, np.flatnonzero(tiny.treated))
-
-
-def test_few_users_at_one_time_have_a_fold_each() -> None:
-    log = synthetic_log(users=3, items=8, times=1)
-    assert log.n_users == 3
-    assert fit_variate(log, folds=5).folds == 3

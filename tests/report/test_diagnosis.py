@@ -146,17 +146,6 @@ def test_a_quarter_always_shown_is_poor() -> None:
     assert "effects there cannot be estimated from this log" in d.verdict
 
 
-@pytest.mark.parametrize(
-    ("propensity", "always", "never"),
-    [(0.9991, 1, 0), (0.999, 1, 0), (0.9989, 0, 0), (0.0009, 0, 1), (0.001, 0, 1), (0.0011, 0, 0)],
-)
-def test_near_is_within_a_thousandth(propensity: float, always: int, never: int) -> None:
-    arm = diagnose(purchases_log([propensity, 0.5, 0.5], [1, 1, 0])).treated
-    assert (arm.always, arm.never) == (always, never)
-    assert arm.near_share == (always + never) / 2
-    assert arm.near_weight == pytest.approx((always + never) / propensity / (1 / propensity + 2))
-
-
 def test_good_overlap_and_right_propensities_are_called_good() -> None:
     world = tr.World.synthetic(200, 150, random_state=0)
     d = diagnose(world.sample(times=5, random_state=1).log)
@@ -251,12 +240,6 @@ def test_kish_lies_between_one_and_all(rows: list[tuple[float, int]]) -> None:
             assert (np.array(arm.curve) >= np.linspace(0, 1, len(arm.curve)) - 1e-9).all()  # heaviest first
         assert sum(arm.histogram) == arm.purchases
     json.dumps(d.to_dict(), allow_nan=False)
-
-
-def test_equal_weights_are_worth_their_number() -> None:
-    d = diagnose(purchases_log([0.25] * 40 + [0.6] * 30, [1] * 40 + [0] * 30))
-    assert d.treated.effective == pytest.approx(40)
-    assert d.control.effective == pytest.approx(30)
 
 
 def test_frame_dict_and_text_say_the_same() -> None:
