@@ -131,14 +131,13 @@ def test_counts_need_no_memory_for_the_cells() -> None:
 
 
 def test_the_column_value_is_read_and_written(tmp_path: Path) -> None:
-    frame = {"user_id": [1, 2], "item_id": [1, 1], "treated": [1, 0], "outcome": [1, 1], "value": [2.5, 0.0]}
-    log = tr.Log.from_frame(pd.DataFrame(frame))
-    assert log.value is not None
-    assert log.value.tolist() == [2.5, 0.0]
+    frame = pd.DataFrame({"user_id": [1, 2], "item_id": 1, "treated": [1, 0], "outcome": 1, "value": [2.5, 0.0]})
+    log = tr.Log.from_frame(frame)
+    np.testing.assert_array_equal(log.value, [2.5, 0.0])
     log.write(tmp_path / "log.parquet")
     assert tr.Log.read(tmp_path / "log.parquet").equals(log)
     with pytest.raises(InputError, match="column 'value' must be a finite number ≥ 0; 1 row is not, for example -1"):
-        tr.Log.from_frame(pd.DataFrame({**frame, "value": [-1.0, 1.0]}))
+        tr.Log.from_frame(frame.assign(value=[-1.0, 1.0]))
 
 
 LOG = pd.DataFrame(

@@ -27,6 +27,7 @@ def test_numbers_are_standardized_over_the_whole_table() -> None:
     frame = pd.DataFrame({"user_id": [1, 2, 3, 4], "age": [20, 40, 60, 80]})
     ages = (np.array([60, 20, 40]) - 50) / np.std([20, 40, 60, 80])
     assert np.allclose(matrix(frame), np.column_stack([np.ones(3), ages]))
+    assert matrix(frame.assign(age=7.0))[:, 1].tolist() == [0, 0, 0]
 
 
 @pytest.mark.parametrize("make", [pd.DataFrame, pl.DataFrame])
@@ -34,10 +35,6 @@ def test_categories_and_lists_become_indicators(make: Any) -> None:
     columns = {"user_id": [1, 2, 3], "plan": ["pro", "free", "pro"], "tags": [["a", "b"], ["b"], []]}
     expected = [[1, 0, 1, 0, 0], [1, 0, 1, 0.5, 0.5], [1, 1, 0, 0, 1]]  # users 3, 1, 2; free, pro, a, b
     assert matrix(make(columns)).tolist() == expected
-
-
-def test_a_constant_number_is_zero() -> None:
-    assert matrix(pd.DataFrame({"user_id": [1, 2, 3], "x": 7.0}))[:, 1].tolist() == [0, 0, 0]
 
 
 def test_missing_values_are_refused_or_imputed_and_flagged() -> None:

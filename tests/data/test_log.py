@@ -83,6 +83,7 @@ class TestFiles:
         log = Log.from_frame(frame(), users=[9, 3, 2, 1], times=[1, 0, 7])
         log.write(tmp_path / "log.parquet")
         assert Log.read(tmp_path / "log.parquet").equals(log)
+        assert Log.from_frame(log.to_arrow()).equals(log)
 
     def test_csv_is_exact_for_the_rows(self, tmp_path: Path) -> None:
         log = Log.from_frame(frame(user_id=["007", "1e3", "1e3", ""], propensity=[1 / 3, 1e-9, 0.1, 0.7]))
@@ -187,24 +188,19 @@ class TestRefusals:
         with pytest.raises(InputError, match="strictly between 0 and 1; 4 rows are not"):
             Log.from_frame(table)
 
-    def test_ids_outside_the_catalog(self) -> None:
-        with pytest.raises(InputError, match=r"2 rows have a user_id that is not in users= \(2 ids\), for example 1"):
-            Log.from_frame(frame(), users=[2, 3])
-        with pytest.raises(InputError, match="'user_id' has int64 ids such as 3, but the catalog"):
-            Log.from_frame(frame(), users=["1", "2", "3"])
-        with pytest.raises(InputError, match="has 1 id more than once, for example 2"):
-            Log.from_frame(frame(), users=[1, 2, 2, 3])
-        with pytest.raises(InputError, match="there is no column 'time'"):
-            Log.from_frame(frame().drop(columns="time"), times=[0, 1])
-
-    def test_not_a_frame(self) -> None:
-        with pytest.raises(InputError, match="frame is needed, got a list"):
-            Log.from_frame([1, 2])
-
-    def test_missing_propensity_is_an_error_only_when_it_is_needed(self) -> None:
-        log = Log.from_frame(frame().drop(columns="propensity"))
-        with pytest.raises(InputError, match=r"IPS needs the column .propensity.*propensity\.estimate\(log"):
-            log.recorded_propensity("IPS")
+    @pytest.mark.parametrize(
+        ("table", "lists", "sentence"),
+        [
+            (frame(), {"users": [2, 3]}, r"2 rows have a user_id that is not in users= \(2 ids\), for example 1"),
+            (frame(), {"users": ["1", "2", "3"]}, "'user_id' has int64 ids such as 3, but the catalog"),
+            (frame(), {"users": [1, 2, 2, 3]}, "has 1 id more than once, for example 2"),
+            (frame().drop(columns="time"), {"times": [0, 1]}, "there is no column 'time'"),
+            ([1, 2], {}, "frame is needed, got a list"),
+        ],
+    )
+    def test_ids_outside_the_catalog(self, table: Any, lists: dict[str, Any], sentence: str) -> None:
+        with pytest.raises(InputError, match=sentence):
+            Log.from_frame(table, **lists)
 
     def test_a_null_propensity_is_not_recorded_and_stays_so_in_files(self, tmp_path: Path) -> None:
         log = Log.from_frame(frame(propensity=[0.2, None, 0.4, None]))
@@ -217,7 +213,10 @@ class TestRefusals:
         for name in ("log.parquet", "log.csv"):
             log.write(tmp_path / name)
             assert Log.read(tmp_path / name).equals(log)
-        assert Log.from_frame(frame(propensity=[None] * 4)).propensity is None
+        nothing = Log.from_frame(frame(propensity=[None] * 4))
+        assert nothing.propensity is None
+        with pytest.raises(InputError, match=r"which this log does not have.*propensity\.estimate\(log"):
+            nothing.recorded_propensity("IPS")
 
     def test_with_propensity(self) -> None:
         log = Log.from_frame(frame().drop(columns="propensity"))
@@ -246,14 +245,14 @@ class TestBadFiles:
             Log.read(path)
 
     def test_wrong_names(self, tmp_path: Path) -> None:
-        Log.from_frame(frame()).write(tmp_path / "log.csv")
-        Log.from_frame(frame()).write(tmp_path / "log.parquet")
-        (tmp_path / "log.csv").rename(tmp_path / "text.parquet")
-        (tmp_path / "log.parquet").rename(tmp_path / "binary.csv")
-        with pytest.raises(InputError, match="a file of another kind"):
-            Log.read(tmp_path / "text.parquet")
-        with pytest.raises(InputError, match="is a Parquet file"):
-            Log.read(tmp_path / "binary.csv")
+        for name, wrong, sentence in (
+            ("log.csv", "text.parquet", "a file of another kind"),
+            ("log.parquet", "binary.csv", "is a Parquet file"),
+        ):
+            Log.from_frame(frame()).write(tmp_path / name)
+            (tmp_path / name).rename(tmp_path / wrong)
+            with pytest.raises(InputError, match=sentence):
+                Log.read(tmp_path / wrong)
 
     @pytest.mark.parametrize(
         ("text", "sentence"),

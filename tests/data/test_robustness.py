@@ -45,10 +45,6 @@ class TestFailedFits:
             model.fit(log, callback=stop)
         assert np.array_equal(model.score_block(np.arange(30, dtype=np.int32)), before)
 
-    def test_a_checkpoint_in_no_folder_is_refused_at_once(self, log: tr.Log, tmp_path: Path) -> None:
-        with pytest.raises(InputError, match="does not exist"):
-            quick().fit(log, checkpoint=tmp_path / "none" / "state")
-
 
 class TestFiles:
     def test_a_partitioned_folder_is_refused(self, log: tr.Log, tmp_path: Path) -> None:
@@ -76,10 +72,6 @@ class TestFiles:
         for act in (lambda: log.write(pipe), lambda: tr.Log.read(pipe)):
             with pytest.raises(InputError, match="not a regular file"):
                 act()
-
-    def test_an_arrow_table_brings_its_catalog(self, log: tr.Log) -> None:
-        wide = tr.Log.from_frame(log.to_frame(), users=range(100), items=range(50))
-        assert tr.Log.from_frame(wide.to_arrow()).equals(wide)
 
     def test_an_unknown_separator_is_told(self, tmp_path: Path) -> None:
         (tmp_path / "log.csv").write_text("user_id|item_id|treated|outcome\n1|2|1|1\n")
