@@ -17,7 +17,7 @@ from taurank._threads import run_together
 from taurank._types import Codes, Floats32, Longs
 from taurank.estimation.gains import Gains
 from taurank.sgd.negatives import draw_negatives
-from taurank.sgd.planning import SAMPLE, Samples, block_offsets, by_user, plan_users
+from taurank.sgd.planning import SAMPLE, Samples, by_user, plan_users
 from taurank.sgd.scheduler import BlockProgress, Factors, blocks_ready, finish_blocks, take_ticket
 from taurank.sgd.strata import Cut, Strata
 
@@ -35,8 +35,7 @@ class Touch:
         """Seconds of a pass over the rows of one planned epoch, the mean of several."""
         cut = self.strata.cut(0, epoch)
         begin, end = np.zeros((2, len(self.strata.units)), np.int64)
-        offsets = block_offsets(cut, self.positives.start)
-        plan_users(cut, self.positives, 0, self.strata.width, offsets, self.samples, begin, end)
+        plan_users(cut, self.positives, 0, self.strata.width, self.samples, begin, end)
         _draw(cut, self.strata.units, self.strata.width, self.samples, begin, end, stream(0, epoch, Stream.NEGATIVES))
         began = time.perf_counter()
         for _ in range(times):

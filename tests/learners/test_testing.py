@@ -102,16 +102,6 @@ class Own(Popular):
         return self
 
 
-class Careless(Popular):
-    def fit(self, log: Log, *_: Any, **__: Any) -> Any:
-        self._set_log(log)
-
-
-class Speechless(Popular):
-    def score_block(self, user_codes: Any) -> Any:
-        return None
-
-
 class Failing(Popular):
     def learn(self, log: Log) -> None:
         raise KeyError("price")
@@ -133,8 +123,6 @@ class Propensities(Popular):
         (Neighborly, "other scores alone than among all users"),
         (Altering, "alters a hyper-parameter|clone changed"),
         (Own, "never called its callback"),
-        (Careless, "must raise InputError, not AttributeError"),
-        (Speechless, "score_block returned NoneType, not a NumPy array"),
         (Failing, "ended check_fit with KeyError: 'price'"),
         (Propensities, "without propensities"),
     ],

@@ -63,22 +63,6 @@ def everyone(log: tr.Log) -> tuple[Any, Any]:
     return log.users.values, log.items.values
 
 
-class NeedsThePast(tr.Popular):
-    """A learner that implements neither learn_more nor fold."""
-
-    learn_more = Learner.learn_more
-    fold = Learner.fold
-
-
-def test_a_learner_that_needs_the_past_says_so(past: tr.Log, news: tr.Log) -> None:
-    model = NeedsThePast().fit(past)
-    with pytest.raises(InputError, match="give update the log of the fit: past=log"):
-        model.update(news)
-    with pytest.raises(InputError, match="cannot fold in new users"):
-        model.fold_in(news)
-    assert model.users == past.users
-
-
 @pytest.mark.parametrize("name", LEARNERS)
 class TestUpdate:
     def test_catalog_grows_behind_the_known_ids(self, name: str, models: Any, past: tr.Log, news: tr.Log) -> None:
@@ -267,15 +251,6 @@ class TestCountingFold:
 
 
 class TestJoined:
-    def test_is_the_log_of_all_rows(self, frame: pd.DataFrame, past: tr.Log, news: tr.Log) -> None:
-        both = past.concat(news)
-        again = tr.Log.from_frame(frame, users=both.users.values, items=both.items.values)
-        order = ["time", "user_id", "item_id"]
-        pd.testing.assert_frame_equal(
-            both.to_frame().sort_values(order, ignore_index=True),
-            again.to_frame().sort_values(order, ignore_index=True),
-        )
-
     def test_repeated_cells_are_refused(self, past: tr.Log) -> None:
         with pytest.raises(InputError, match=r"repeat a \(user_id, item_id, time\) of the past log"):
             past.concat(past)

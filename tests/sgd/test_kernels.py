@@ -189,7 +189,7 @@ def test_drawn_pairs_equal_their_twin(factors: int) -> None:
     params, fast = Pairwise(0.01, 0.02, 1.5), start_tables(30, 64, factors)
     slow = float64(fast)
     stats, dealt = run_samples(fast, drawn, strata, 5, 2, params.kernel()), np.empty_like(drawn)
-    for a, b in itertools.pairwise(deal(drawn, dealt, strata, strata.cut(5, 2))):
+    for a, b in itertools.pairwise(deal(drawn, dealt, strata.cut(5, 2), strata.owners, len(strata.units))):
         slow_pairs(slow, [tuple(sample) for sample in dealt[a:b].tolist()], params)
     assert strata.width > 1
     assert stats.updates == 9_000
@@ -203,7 +203,7 @@ def test_drawn_points_equal_their_twin(tie: float, factors: int) -> None:
     params, fast = Pointwise(0.01, 0.02, tie), start_tables(30, 128, factors)
     slow = float64(fast)
     stats, dealt = run_samples(fast, drawn, strata, 5, 2, params.kernel()), np.empty_like(drawn)
-    for a, b in itertools.pairwise(deal(drawn, dealt, strata, strata.cut(5, 2))):
+    for a, b in itertools.pairwise(deal(drawn, dealt, strata.cut(5, 2), strata.owners, len(strata.units))):
         slow_points(slow, [tuple(sample) for sample in dealt[a:b].tolist()], params)
     assert strata.width > 1
     assert stats.updates == 9_000

@@ -199,14 +199,3 @@ def test_bits_do_not_depend_on_where_the_tables_are(factors: int) -> None:
     run(tables, 1)
     ends.add(tables.users.tobytes() + tables.items.tobytes())
     assert len(ends) == 1
-
-
-def test_the_reported_loss_falls_while_learning() -> None:
-    # Treated where user and item are of one kind, control where they are not.
-    user, item = np.divmod(np.arange(60 * 80), 80)
-    weight = np.where(user % 2 == item % 2, 1.0, -1.0)
-    strata, entries = Strata(60, 80, len(user)), by_user(user, item, weight, 60)
-    tables, params = start_tables(60, 80, 16, scale=0.2), pair_params(0.05, 0.0)
-    losses = [run_pairwise_epoch(tables, entries, strata, 1, e, params).loss for e in range(20)]
-    assert losses[0] == pytest.approx(np.log(2), rel=0.1)
-    assert np.mean(losses[-5:]) < 0.7 * np.log(2)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from support.factors import some_pairs, some_points
 from taurank.errors import InputError
-from taurank.sgd.planning import SAMPLE, Positives, block_offsets, by_user, deal, plan_users
+from taurank.sgd.planning import SAMPLE, Positives, by_user, deal, plan_users
 from taurank.sgd.strata import MAX_BLOCKS, POSITIVES_PER_VISIT, WORKERS, Strata
 
 
@@ -23,8 +23,7 @@ def planned(strata: Strata, entries: Positives, epoch: int):  # type: ignore[no-
     cut = strata.cut(7, epoch)
     samples = np.zeros(len(entries.item), SAMPLE)
     begin, end = np.zeros((2, len(strata.units)), np.int64)
-    offsets = block_offsets(cut, entries.start)
-    plan_users(cut, entries, 0, strata.width, offsets, samples, begin, end)
+    plan_users(cut, entries, 0, strata.width, samples, begin, end)
     return cut, samples, begin, end
 
 
@@ -77,7 +76,7 @@ def test_drawn_samples_go_to_the_unit_that_holds_them_in_their_order(pairs: bool
     strata, drawn = Strata(300, 400, 60_000, pairs), (some_pairs if pairs else some_points)(300, 400, 60_000)
     drawn["value"] = np.arange(60_000)  # their order
     cut, dealt = strata.cut(1, 2), np.empty_like(drawn)
-    start = deal(drawn, dealt, strata, cut)
+    start = deal(drawn, dealt, cut, strata.owners, len(strata.units))
     assert strata.width > 1
     assert sorted(dealt.tolist()) == sorted(drawn.tolist())
     for unit, blocks in enumerate(strata.units):

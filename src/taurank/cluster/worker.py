@@ -20,7 +20,7 @@ from taurank.learners.factors import normal_rows
 from taurank.learners.training import aligned
 from taurank.sgd.kernels import UNIT_STATS, StepParams, run_unit
 from taurank.sgd.negatives import draw_negatives
-from taurank.sgd.planning import SAMPLE, Baskets, Samples, block_offsets, by_user, plan_users
+from taurank.sgd.planning import SAMPLE, Baskets, Samples, by_user, plan_users
 from taurank.sgd.scheduler import UnitStats, factor_table
 from taurank.sgd.strata import Blocks, Cut, cut_items, shuffle_blocks
 
@@ -108,8 +108,7 @@ class WorkerFit:
         edges[own.start : own.stop + 1] = place.start
         edges[own.stop + 1 :] = place.start[-1]
         cut = Cut(Blocks(order, edges, np.empty(0, np.int32)), items)
-        offsets = block_offsets(cut, self.positives.start)
-        plan_users(cut, self.positives, own.start, own.stop, offsets, self.samples, self.begins, self.ends)
+        plan_users(cut, self.positives, own.start, own.stop, self.samples, self.begins, self.ends)
         if blocks:
             self.blocks = recut(before, items, own, list(blocks))
         else:

@@ -81,9 +81,9 @@ class RidgeMap(Ridge):
         count = np.bincount(positives, minlength=n).astype(np.float64)
         self.cold = np.bincount(rows, minlength=n) == 0
         self.cold[:known] = False
-        mean = count[count > 0].mean() if count.any() else 1.0
-        count[:known] = np.maximum(count[:known], mean)  # trained by rows that are not here
-        super().__init__(matrix, count / (count + mean))
+        weight = trust(count)
+        weight[:known] = np.maximum(weight[:known], 0.5)  # trained by rows that are not here: as by the mean of all
+        super().__init__(matrix, weight)
 
     def pull(self, table: Floats32, share: float) -> None:
         """Move rows toward the prediction; with several tables stacked, each has a map of its own."""

@@ -12,7 +12,7 @@ from taurank._jit import compiled
 from taurank._types import Codes, Floats32, Longs
 from taurank.errors import InputError, plural
 from taurank.sgd.intrinsics import prefetch
-from taurank.sgd.strata import Cut, Strata
+from taurank.sgd.strata import Cut
 
 SAMPLE = np.dtype([("user", "i4"), ("item", "i4"), ("other", "i4"), ("value", "f4")])
 """A pair or a single item.
@@ -68,16 +68,18 @@ def by_user(user: Codes, item: Codes, weight: npt.NDArray[Any], n_users: int, ti
 
 @compiled
 def plan_users(
-    cut: Cut, positives: Positives, first: int, last: int, offsets: Longs, samples: Samples, begin: Longs, end: Longs
+    cut: Cut, positives: Positives, first: int, last: int, samples: Samples, begin: Longs, end: Longs
 ) -> None:
-    """Sort the positives of the user blocks first … last − 1 by item block; those of a block begin at its offset.
+    """Sort the positives of the user blocks first … last − 1 by item block; user blocks follow each other.
 
     A counting sort: users stay in the random order of the cut, so a unit is visited user by user."""
-    blocks = len(cut.items.start) - 1
+    blocks, start, following = len(cut.items.start) - 1, positives.start, 0
+    for u in cut.users.order[: cut.users.start[first]]:
+        following += start[u + 1] - start[u]
     for block in range(first, last):
-        position, following = np.zeros(blocks, np.int64), offsets[block]
+        position = np.zeros(blocks, np.int64)
         members = cut.users.order[cut.users.start[block] : cut.users.start[block + 1]]
-        _count_items(members, positives.start, positives.item, cut.items.of, position)
+        _count_items(members, start, positives.item, cut.items.of, position)
         for b in range(blocks):
             unit = (b - block + blocks) % blocks * blocks + block
             begin[unit] = following
@@ -87,18 +89,27 @@ def plan_users(
         _write_samples(members, cut.items.of, position, positives, positives.baskets, samples)
 
 
-def block_offsets(cut: Cut, start: Longs) -> Longs:
-    """Where the positives of each user block begin in the planned order."""
-    running = np.concatenate(([0], np.cumsum(np.diff(start)[cut.users.order])))
-    return running[cut.users.start]
-
-
-def deal(drawn: Samples, dealt: Samples, strata: Strata, cut: Cut) -> Longs:
-    """Sort drawn samples into ``dealt`` by the unit that owns their rows; where each unit begins.
+@compiled
+def deal(drawn: Samples, dealt: Samples, cut: Cut, owners: Codes, units: int) -> Longs:
+    """Sort drawn samples into ``dealt`` by the unit that owns their rows; where each of the units begins.
 
     Samples of one unit keep their order. Rows of a second item table belong to the block of their item.
     """
-    return _deal(drawn, dealt, cut.users.of, cut.items.of, strata.owners, len(strata.units))
+    user_block, item_block = cut.users.of, cut.items.of
+    n_items, unit, start = len(item_block), np.empty(len(drawn), np.int32), np.zeros(units + 1, np.int64)
+    for n in range(len(drawn)):
+        i, j = drawn[n].item, drawn[n].other
+        first = item_block[np.uint64(i - n_items if i >= n_items else i)]
+        second = item_block[np.uint64(j - n_items if j >= n_items else j)]
+        unit[n] = owners[np.uint64(user_block[np.uint64(drawn[n].user)]), np.uint64(first), np.uint64(second)]
+        start[unit[n] + 1] += 1
+    start = np.cumsum(start)
+    position = start[:-1].copy()
+    for n in range(len(drawn)):
+        to = np.uint64(unit[n])
+        dealt[np.uint64(position[to])] = drawn[n]
+        position[to] += 1
+    return start
 
 
 @compiled
@@ -132,21 +143,3 @@ def _write_samples(
             sample.value = weight[n]
             if baskets is not None:
                 sample.other = basket[n]
-
-
-@compiled
-def _deal(drawn: Samples, dealt: Samples, user_block: Codes, item_block: Codes, owners: Codes, units: int) -> Longs:
-    n_items, unit, start = len(item_block), np.empty(len(drawn), np.int32), np.zeros(units + 1, np.int64)
-    for n in range(len(drawn)):
-        i, j = drawn[n].item, drawn[n].other
-        first = item_block[np.uint64(i - n_items if i >= n_items else i)]
-        second = item_block[np.uint64(j - n_items if j >= n_items else j)]
-        unit[n] = owners[np.uint64(user_block[np.uint64(drawn[n].user)]), np.uint64(first), np.uint64(second)]
-        start[unit[n] + 1] += 1
-    start = np.cumsum(start)
-    position = start[:-1].copy()
-    for n in range(len(drawn)):
-        to = np.uint64(unit[n])
-        dealt[np.uint64(position[to])] = drawn[n]
-        position[to] += 1
-    return start

@@ -21,7 +21,7 @@ from taurank._types import Codes, Floats32, Longs
 from taurank.sgd.intrinsics import LINE, fetch_add, load_acquire
 from taurank.sgd.kernels import UNIT_STATS, StepParams, fold_users, run_unit
 from taurank.sgd.negatives import draw_negatives
-from taurank.sgd.planning import SAMPLE, Baskets, Positives, Samples, block_offsets, deal, plan_users
+from taurank.sgd.planning import SAMPLE, Baskets, Positives, Samples, deal, plan_users
 from taurank.sgd.strata import Strata
 
 COLUMNS = 8  # the width of a factor table is a multiple of it, so that rows consist of whole vectors
@@ -90,10 +90,9 @@ def run_pairwise_epoch(
 
     def run(stop: Flag) -> UnitStats:
         cut = strata.cut(seed, epoch)
-        offsets = block_offsets(cut, positives.start)
 
         def plan(first: int, last: int) -> None:
-            plan_users(cut, positives, first, last, offsets, samples, begin, end)
+            plan_users(cut, positives, first, last, samples, begin, end)
 
         share_blocks(plan, strata.width, threads, stop)
         draws = Draws(cut.items.order, cut.items.start, positives.baskets, stream(seed, epoch, Stream.NEGATIVES))
@@ -110,7 +109,7 @@ def run_samples(
 
     def run(stop: Flag) -> UnitStats:
         dealt = np.empty_like(drawn) if memory is None else memory
-        start = deal(drawn, dealt, strata, strata.cut(seed, epoch))
+        start = deal(drawn, dealt, strata.cut(seed, epoch), strata.owners, len(strata.units))
         job = Job(dealt, start[:-1], start[1:], strata.width, strata.units)
         return _run(factors, job, None, params, threads, stop)
 
