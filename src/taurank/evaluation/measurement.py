@@ -22,7 +22,7 @@ from taurank.evaluation.events import EventSums
 from taurank.evaluation.evidence import Evidence, Lists, Sums, Tally, events_of
 from taurank.evaluation.intervals import Bootstrap, Estimate, Mean, Resamples, Visits, per_visit
 from taurank.evaluation.metrics import DEFAULT, OUTCOME_DEFAULT, Metric, parse_all
-from taurank.evaluation.rankers import Ranking, TableRanker, ranker_of
+from taurank.evaluation.rankers import Ranking, TableRanker
 from taurank.evaluation.weights import Cells, CellWeights, ListSums, assortments, list_weights
 
 
@@ -80,7 +80,7 @@ class Measurement:
 
     def means(self, ranker: Any, threads: int | None = None) -> dict[str, float]:
         """The mean of each metric, without an interval; for ``users`` the mean of their means."""
-        workers, (_, ranking) = worker_count(threads), self._ranking(ranker)
+        workers, ranking = worker_count(threads), self._ranking(ranker)
         estimator = self.gains.estimator
         spreads: Sequence[Mean]
         if self.is_estimate and estimator is not None and estimator.is_dense:
@@ -92,14 +92,14 @@ class Measurement:
 
     def measure(self, ranker: Any, workers: int, resamples: Resamples) -> Measured:
         """All that a result is made of."""
-        ready, ranking = self._ranking(ranker)
+        ranking = self._ranking(ranker)
         values: Sequence[Any]
         if self.is_estimate:
             values = self.evidence(ranking, workers)
         else:
             spreads = self._spreads(self.sums(ranking, workers))
             values = [Bootstrap(one.per_user, one.per_time, one.visits, resamples) for one in spreads]
-        trained = getattr(ready, "log_fingerprint_", None)
+        trained = getattr(ranking.ranker, "log_fingerprint_", None)
         is_trained_here = trained is not None and trained == self.gains.log_fingerprint
         return Measured(values, ranking.unknown_users, ranking.unknown_items, is_trained_here)
 
@@ -108,14 +108,15 @@ class Measurement:
         """Whether the gains are those of an estimator with propensities, so that intervals know their log."""
         return self.gains.estimator is not None and self.gains.log is not None
 
-    def _ranking(self, ranker: Any) -> tuple[Any, Ranking]:
-        gains, ready = self.gains, ranker_of(ranker)
-        if isinstance(ready, TableRanker) and self.unlisted is None:
+    def _ranking(self, ranker: Any) -> Ranking:
+        gains = self.gains
+        ranking = Ranking(ranker, gains.users, gains.items)
+        if isinstance(ranking.ranker, TableRanker) and self.unlisted is None:
             for part in assortments(gains.eligibility):
                 whole = part.items is None
                 items = gains.items if whole else Ids(gains.items.values.take(part.items), gains.items.column)
-                ready.check_depth(self.metrics, gains.users, items)
-        return ready, Ranking(ready, gains.users, gains.items)
+                ranking.ranker.check_depth(self.metrics, gains.users, items)
+        return ranking
 
     # gains as they are
 

@@ -53,13 +53,6 @@ class Ranker(Protocol):
 AnyRanker = Ranker | npt.ArrayLike | Any  # a fitted learner, scores, a ranking table or the path to one
 
 
-def ranker_of(ranker: Any) -> Any:
-    """A ranker as it is given, a table or path read."""
-    if hasattr(ranker, "score_block"):
-        return ranker
-    return TableRanker(ranker) if is_table(ranker) else as_scores(ranker)
-
-
 class Block(NamedTuple):
     """Positions of users in the catalog and at the ranker, which knows all or none (−1) of them."""
 
@@ -73,10 +66,12 @@ class Ranking:
     Only users that are needed are scored; of an array, whose rows and columns are the catalog's, all are checked.
     """
 
-    def __init__(self, ranker: AnyRanker, users: Ids, items: Ids) -> None:
-        ready = ranker_of(ranker)
-        self.is_array = isinstance(ready, np.ndarray)
-        self.ranker = _ArrayRanker(ready, users, items) if self.is_array else ready
+    def __init__(self, ranker: Any, users: Ids, items: Ids) -> None:
+        is_learner = hasattr(ranker, "score_block")
+        self.is_array = not is_learner and not is_table(ranker)
+        if self.is_array:
+            ranker = _ArrayRanker(as_scores(ranker), users, items)
+        self.ranker = ranker if is_learner or self.is_array else TableRanker(ranker)
         own_users, own_items = self.ranker.users, self.ranker.items
         for ids in (own_users, own_items):
             check_instance("a ranker's users and items", ids, Ids, "taurank.data.ids.Ids(list_of_ids, column)")
