@@ -71,10 +71,10 @@ def test_agrees_with_the_dense_fit(shape: tuple[int, int, int], folds: int, ridg
 
 
 def test_in_every_decile_the_mean_estimate_is_the_share_treated() -> None:
-    world = tr.World.synthetic(500, 400, random_state=0)
+    world = tr.World.synthetic(200, 150, random_state=0)
     log = world.sample(times=10, random_state=1).log
     model = fit_additive(log, random_state=2)
-    treated = np.zeros((500, 400, 10), np.int8)
+    treated = np.zeros((200, 150, 10), np.int8)
     treated[log.user, log.item, log.time] = log.treated
     estimate = model.at(*np.indices(treated.shape)).ravel()
     order = np.argsort(estimate, kind="stable")
