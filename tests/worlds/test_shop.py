@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import taurank as tr
-from taurank.worlds import shop_draws
+from taurank.worlds import shop as shops
 from taurank.worlds.shop import Shop, first_of_each
 from taurank.worlds.shop_tables import ZONE, write_tables
 
@@ -64,7 +64,7 @@ def test_slates_are_drawn_with_these_chances() -> None:
     items, slate = np.arange(40, dtype=np.int32), np.empty(10, np.int64)
     count, draws = np.zeros(40), 20_000
     for key in range(draws):
-        shop_draws.draw_slate(np.uint64(shop_draws.week_key(1, key, 0, 0)), items, weights, slate)
+        shops.draw_slate(np.uint64(shops.week_key(1, key, 0, 0)), items, weights, slate)
         count[slate] += 1
     chance = tr.propensity.slate_weighted(weights, 10)
     z = (count - draws * chance) / np.sqrt(draws * chance * (1 - chance))
@@ -80,7 +80,7 @@ def test_clean_tables_make_a_log_whose_propensities_are_true(shop: Shop, clean: 
     both = frame.merge(truth, on=["user_id", "item_id", "week"], suffixes=("", "_true"))
     assert len(both) == len(truth)
     np.testing.assert_allclose(both["propensity"], both["propensity_true"], rtol=1e-12)
-    expected = sum(len(shop_draws.candidates(shop.parameters, u)) * n for u, n in enumerate(shop.visited.sum(1)))
+    expected = sum(len(shops.candidates(shop.parameters, u)) * n for u, n in enumerate(shop.visited.sum(1)))
     spread = np.sqrt(((1 - both["propensity"]) / both["propensity"] ** 2)[both["treated"] == 1].sum())
     assert abs((both["treated"] / both["propensity"]).sum() - expected) < 4 * spread
 
@@ -164,11 +164,11 @@ def test_what_users_like_is_what_they_buy_anyway(shop: Shop) -> None:
     """The premise: a list by purchase rate looks best by purchases and is worse than one by effect."""
     rows = []
     for user in range(100):
-        own = shop_draws.candidates(shop.parameters, user)
+        own = shops.candidates(shop.parameters, user)
         rows.append(pd.DataFrame({"user_id": f"c{user:07d}", "item_id": [f"p{item:07d}" for item in own]}))
     pairs = pd.concat(rows, ignore_index=True)
     users, items = (pairs[name].str[1:].astype(int).to_numpy() for name in ("user_id", "item_id"))
-    control, treated = shop_draws.rates_of_pairs(shop.parameters, users, items)
+    control, treated = shops.rates_of_pairs(shop.parameters, users, items)
     liked, moved = (first_of_each(pairs.assign(score=score), 10) for score in (control, treated - control))
     assert shop.value(moved) > 2 * shop.value(liked) > 0
     assert np.corrcoef(np.log(shop.propensity(pairs["user_id"].array, pairs["item_id"].array)), control)[0, 1] > 0.3

@@ -20,8 +20,7 @@ import pyarrow.parquet as pq
 from taurank._choices import Recorded
 from taurank._types import Floats, Longs
 from taurank.data.files import atomic_path
-from taurank.worlds import shop_draws
-from taurank.worlds.shop import SEGMENTS, SLOTS, Shop, names
+from taurank.worlds.shop import SEGMENTS, SLOTS, Shop, draw_weeks, names, rates_of_pairs, visits
 
 START = np.datetime64("2026-01-05T00:00:00", "us")  # a Monday
 ZONE = "Europe/Berlin"
@@ -138,12 +137,10 @@ class _Block:
     def __init__(self, shop: Shop, begin: int, end: int) -> None:
         self.shop, self.users = shop, np.arange(begin, end)
         # messy tables contain the first days of one more week
-        visited = shop_draws.visits(shop.parameters, shop.seed, shop.weeks + 1, begin, end)
+        visited = visits(shop.parameters, shop.seed, shop.weeks + 1, begin, end)
         row, self.week = np.nonzero(visited)  # of each visit
         self.user = row + begin
-        self.slates, self.visit_of, self.bought, self.shown = shop_draws.draw_weeks(
-            shop.parameters, shop.seed, visited, begin
-        )
+        self.slates, self.visit_of, self.bought, self.shown = draw_weeks(shop.parameters, shop.seed, visited, begin)
         self.arrived = self.week * WEEK + (self.numbers(len(self.week), 1) * (WEEK - 3600)).astype(np.int64)
         back = np.flatnonzero(self.numbers(len(row), 2) < AGAIN)
         clock = np.r_[self.arrived, self.arrived[back] + self._later(back, self.arrived[back], 3)]
@@ -164,7 +161,7 @@ class _Block:
         visit = np.r_[np.repeat(np.arange(len(self.user)), SLOTS), self.visit_of[extra]]
         user = self.user[visit].astype(np.int32)
         item = np.r_[self.slates.ravel(), self.bought[extra]].astype(np.int32)
-        control, treated = shop_draws.rates_of_pairs(self.shop.parameters, user, item)
+        control, treated = rates_of_pairs(self.shop.parameters, user, item)
         return pd.DataFrame({
             "user_id": names("c", user), "item_id": names("p", item), "week": self.week[visit],
             "propensity": self.shop.inclusion(user, item, threads), "effect": treated - control,
