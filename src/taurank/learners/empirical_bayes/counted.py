@@ -16,12 +16,12 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-import pandas as pd
 
+from taurank._arrays import row_order
 from taurank._types import Bits, Codes, Floats, Floats32, Longs, Mask
 from taurank.learners.empirical_bayes.grid import Base, Grid, Patterns, fit_priors, fit_shapes, make_grid, posteriors
 from taurank.learners.features import Ridge
-from taurank.learners.pairs import COUNTS, Pairs, beside
+from taurank.learners.pairs import COUNTS, Pairs, beside, distinct
 
 Shapes = tuple[tuple[int, int], ...]
 # of clusterings: quantiles of treated share × quantiles of control rate
@@ -42,6 +42,7 @@ CLUSTER_STEPS = 300
 CLUSTER_PULL = 30.0
 RATE_STEPS = 60
 FEW_CONTROLS = 0.01  # of the trials of a group
+MAX_CODES = 2**24  # of counts that are numbered by a table instead of sorting
 SAME_MEAN = 0.25  # of the logarithms of means: segments that differ by less share a tilt where shapes are fitted
 
 
@@ -280,26 +281,43 @@ def _clusters(pairs: Pairs, item_rate: Floats, shape: tuple[int, int]) -> Longs:
 
 
 def _patterns(pairs: Pairs, groups: Groups) -> tuple[Patterns, Codes, Codes]:
-    """The distinct counts of every segment, and which of them those of each pair and of the absent pairs are."""
+    """The distinct counts of every segment, and which of them those of each pair and of the absent pairs are.
+
+    Arrays of the size of the log are the largest part of a fit's memory, so each is dropped after its use.
+    """
     own, number, n_segments = len(pairs.item), groups.share.shape[1], groups.share.size
-    base = np.int64(max(pairs.times, int(pairs.chances.max(initial=0))) + 1)
-    code = np.empty(own + n_segments, np.int64)
+    base = max(pairs.times, int(pairs.chances.max(initial=0))) + 1
+    code: Any = np.empty(own + n_segments, np.int32 if base**4 <= MAX_CODES else np.int64)
     code[:own] = pairs.chances
     for column in (pairs.treated, pairs.treated_positives, pairs.control_positives):
         code[:own] *= base
         code[:own] += column
-    code[own:] = np.repeat(pairs.absent_chances(), number) * base**3
-    code, values = pd.factorize(code, sort=True)  # np.unique, without sorting all
-    code[:own] += (pairs.item * np.int64(number) + groups.of_pair) * len(values)
-    code[own:] += np.arange(n_segments) * len(values)
-    code, found = pd.factorize(code, sort=True)
-    of_pair, of_absent = np.split(code.astype(np.int32), [own])
-    unit, code = np.divmod(found, len(values))
-    chances, n, y, c = (values[code] // base**power % base for power in (3, 2, 1, 0))
-    weight = np.bincount(of_pair[pairs.rows > 0], minlength=len(found)).astype(np.float64)
-    weight[of_absent] += (groups.share * groups.absent[:, None]).ravel()
-    start, counts = np.searchsorted(unit, np.arange(n_segments + 1)), np.stack((n, y, chances - n, c))
-    return Patterns.of(start, counts.astype(np.int32), weight, GRID.rates), of_pair, of_absent
+    code[own:] = np.repeat(pairs.absent_chances(), number) * np.int64(base) ** 3
+    if base**4 <= MAX_CODES:
+        exists = np.zeros(base**4, np.bool_)
+        exists[code] = True
+        values, code = np.flatnonzero(exists), (np.cumsum(exists, dtype=np.int32) - np.int32(1))[code]
+    else:
+        values, code = np.unique(code, return_inverse=True)
+    unit = np.empty(own + n_segments, np.int32)
+    np.multiply(pairs.item, np.int32(number), out=unit[:own])
+    unit[:own] += groups.of_pair
+    unit[own:] = np.arange(n_segments)
+    start, order = row_order(unit, n_segments)
+    del unit
+    code = code[order].astype(np.int32, copy=False)
+    start, found, in_order = distinct(start, code, len(values))
+    del code
+    entry = np.empty_like(in_order)
+    entry[order] = in_order
+    del in_order, order
+    chances, n, y, c = (values // base**power % base for power in (3, 2, 1, 0))
+    counts = np.stack((n, y, chances - n, c)).astype(np.int32)[:, found]
+    weight = np.zeros(len(found))
+    for part in blocks(own):
+        weight += np.bincount(entry[:own][part][pairs.rows[part] > 0], minlength=len(found))
+    weight[entry[own:]] += (groups.share * groups.absent[:, None]).ravel()
+    return Patterns.of(start, np.ascontiguousarray(counts), weight, GRID.rates), entry[:own], entry[own:]
 
 
 def _merged(patterns: Patterns, unit: Longs, number: int) -> Patterns:
