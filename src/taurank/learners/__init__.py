@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from taurank._checks import Range
 from taurank.data.storage import Array
 from taurank.learners.base import Learner, learner_name
 from taurank.learners.baselines import Popular, Random
@@ -17,6 +18,6 @@ from taurank.learners.registry import LEARNERS, learner_class, load
 
 __all__ = [
     "BLCE", "BPR", "CUBN", "DLCE", "DLTO", "LEARNERS", "ULBPR", "ULRMF", "Array", "CausE", "CountingBayes",
-    "EmpiricalBayes", "FactorLearner", "GainsPass", "Learner", "Popular", "Random", "Record",
+    "EmpiricalBayes", "FactorLearner", "GainsPass", "Learner", "Popular", "Random", "Range", "Record",
     "learner_class", "learner_name", "load", "scorer",
 ]  # fmt: skip

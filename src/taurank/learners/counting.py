@@ -13,11 +13,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from taurank._checks import check_number
+from taurank._checks import Allowed, Range
 from taurank._types import Codes, Floats, Floats32
 from taurank.data.log import Log
 from taurank.data.storage import Array
-from taurank.errors import InputError
 from taurank.learners.pairs import PairLearner, Pairs, count, item_means, stored_pairs
 
 
@@ -35,17 +34,13 @@ class CountingBayes(PairLearner):
     weight: float = 2.0
 
     scores_are_effects: ClassVar[bool] = True
+    allowed: ClassVar[Allowed] = {"weight": Range(0, above=True)}  # a pair never treated has no mean of its own
     stored: ClassVar[Mapping[str, Array]] = {
         **stored_pairs("float64"),
         "pair_score": Array("float32", ("pairs",)),
         "unseen": Array("float32", ("items",)),
     }
     space: ClassVar[Mapping[str, Sequence[float]]] = {"weight": (0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0)}
-
-    def __post_init__(self) -> None:
-        check_number("weight", self.weight, 0)
-        if self.weight == 0:
-            raise InputError("weight must be larger than 0: a pair never treated has no mean of its own.")
 
     def learn_pairs(self, pairs: Pairs) -> None:
         self._set_scores(pairs, self._item_means(pairs))

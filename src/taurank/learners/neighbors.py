@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 from scipy.sparse import csr_array, diags_array
 
-from taurank._checks import check_choice, check_number
+from taurank._checks import Allowed, Range
 from taurank._types import Codes, Floats32, Longs
 from taurank.data.log import Log
 from taurank.data.storage import Array
@@ -38,6 +38,11 @@ class CUBN(PairLearner):
     weight: float = 2.0
 
     scores_are_effects: ClassVar[bool] = True
+    allowed: ClassVar[Allowed] = {
+        "neighbors": Range(1, 100_000, integer=True),
+        "similarity": ("outcome", "treatment"),
+        "weight": Range(1e-9),
+    }
     stored: ClassVar[Mapping[str, Array]] = {
         **stored_pairs("float64", "population"),
         "neighbor": Array("int32", ("users", "neighbors"), below="population"),
@@ -49,11 +54,6 @@ class CUBN(PairLearner):
         "similarity": ("outcome", "treatment"),
         "weight": (0.3, 1.0, 3.0, 10.0, 30.0),
     }
-
-    def __post_init__(self) -> None:
-        check_number("neighbors", self.neighbors, 1, 100_000, integer=True)
-        check_choice("similarity", self.similarity, ("outcome", "treatment"))
-        check_number("weight", self.weight, 1e-9)
 
     def learn_pairs(self, pairs: Pairs) -> None:
         self.counts_, self.item_means_ = pairs, item_means(pairs.item_sums(), pairs.item_cells, type(self).__name__)

@@ -19,7 +19,6 @@ from taurank._random import Stream, stream
 from taurank.data.log import Log
 from taurank.errors import TooLittleData
 from taurank.estimation import gains
-from taurank.estimation.estimators import Caps
 from taurank.estimation.gains import Gains
 from taurank.learners.eligible import pair_sampler
 from taurank.learners.factors import CAP_GRID, REGULARIZATION_GRID, DrawnLearner, FactorLearner
@@ -101,17 +100,18 @@ class DLCE(GainsPass):
     cap_control: float | None = None
     control_weight: float = 1.0
 
-    allowed: ClassVar[Allowed] = {"control_weight": Range(0, 1)}
+    allowed: ClassVar[Allowed] = {
+        "cap": Range(0, 1, optional=True),
+        "cap_treated": Range(0, 1, optional=True),
+        "cap_control": Range(0, 1, optional=True),
+        "control_weight": Range(0, 1),
+    }
     needs_propensity: ClassVar[bool] = True
     space: ClassVar[Mapping[str, Sequence[float]]] = {
         "regularization": REGULARIZATION_GRID,
         "cap": CAP_GRID,
         "control_weight": (0.0, 0.3, 0.6, 0.8, 1.0),
     }
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        Caps.of(self.cap, self.cap_treated, self.cap_control)  # refuses what is not between 0 and 1
 
     def gains(self, log: Log) -> Gains:
         log.recorded_propensity(type(self).__name__)

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from taurank._checks import check_choice, check_integer, check_number
+from taurank._checks import Allowed, Range
 from taurank._types import Codes, Floats, Floats32, Mask
 from taurank.data.features import Features
 from taurank.data.ids import Ids
@@ -59,6 +59,12 @@ class EmpiricalBayes(PairLearner):
     threads: int | None = None
 
     scores_are_effects: ClassVar[bool] = True
+    allowed: ClassVar[Allowed] = {
+        "prior": (AUTO, *PRIORS),
+        "strength": Range(1e-6, 1e12, optional=True),
+        "rank": Range(1, MAX_RANK, integer=True, optional=True),
+        "threads": Range(1, integer=True, optional=True),
+    }
     uses_features: ClassVar[bool] = True
     stored: ClassVar[Mapping[str, Array]] = {
         **stored_pairs("int32"),
@@ -75,15 +81,6 @@ class EmpiricalBayes(PairLearner):
         "taste_link": Array("float64", (2, 3), optional=True),
     }
     space: ClassVar[Mapping[str, Sequence[Any]]] = {"prior": PRIORS}
-
-    def __post_init__(self) -> None:
-        check_choice("prior", self.prior, (AUTO, *PRIORS))
-        if self.strength is not None:
-            check_number("strength", self.strength, 1e-6, 1e12)
-        if self.rank is not None:
-            check_integer("rank", self.rank, 1, MAX_RANK)
-        if self.threads is not None:
-            check_integer("threads", self.threads)
 
     def fold(self, log: Log) -> None:
         """The posteriors of these users' pairs under the priors of the fit."""
