@@ -286,7 +286,8 @@ def test_one_two_and_three_workers_agree_bit_for_bit(nodes: Any, logs: Pair, mod
         with tr.cluster.connect(nodes.address, workers=workers) as cluster:
             model = tr.DLCE(**PLAIN, rate_decay=0.3).fit(cluster.read_log(logs[0]), None)
             assert sha(model) == sha(models[0])
-            gains = tr.gains.capped_ips(cluster.read_log(logs[1]), 0.1)
+            test: Any = cluster.read_log(logs[1])
+            gains = tr.gains.capped_ips(test, 0.1)
             result = tr.evaluate(model, gains, "CDCG")["CDCG"]
             measured.add((result.interval(), str(result.verdict)))
             assert len(list(cluster.pool.storage.iterdir())) <= 2  # the model, and where the fit would resume
@@ -364,8 +365,8 @@ def test_a_lost_worker_costs_an_evaluation_only_its_groups(
     os.kill(data[0].pool.pids()[0], signal.SIGKILL)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", tr.errors.OverlapWarning)
-        got = tr.evaluate(models[1], tr.gains.capped_ips(data[1], 0.1), METRICS)
-        want = tr.evaluate(models[0], tr.gains.capped_ips(local[1], 0.1), METRICS)
+        got: Any = tr.evaluate(models[1], tr.gains.capped_ips(data[1], 0.1), METRICS)
+        want: Any = tr.evaluate(models[0], tr.gains.capped_ips(local[1], 0.1), METRICS)
     assert all((got[name].per_user == want[name].per_user).all() for name in METRICS)
     os.kill(data[0].pool.pids()[1], signal.SIGKILL)
     cluster.write_recommendations(models[1], tmp_path / "lists", k=3)
