@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 
+from taurank import DLCE
 from taurank.cluster.fit import _assign_users, _split, first_blocks, total_of, visits
 from taurank.cluster.worker import Gained, Job, WorkerFit
 from taurank.sgd.kernels import pair_params
 from taurank.sgd.planning import by_user
-from taurank.sgd.scheduler import Factors, factor_table, run_pairwise_epoch
+from taurank.sgd.scheduler import run_pairwise_epoch
 from taurank.sgd.strata import Strata
 
 N_USERS, N_ITEMS, COUNT, SEED, FACTORS = 90, 120, 40_000, 5, 12
@@ -34,23 +38,14 @@ def test_visits_are_the_units_of_the_schedule_in_its_order(blocks: int, workers:
         assert by_item_block[n] == [(n - s) % blocks for s in range(blocks)]
 
 
-def start_factors() -> Factors:
-    """As ``FactorLearner`` begins."""
-    random = np.random.default_rng(np.random.SeedSequence(SEED))
-    users, items = factor_table(N_USERS, FACTORS), factor_table(N_ITEMS, FACTORS)
-    for table in (users, items):
-        noise = random.standard_normal((len(table), FACTORS), np.float32)
-        table[:, :FACTORS] = noise * np.float32(0.1 / np.sqrt(FACTORS))
-    return Factors(users, items)
-
-
 @pytest.mark.parametrize("workers", [1, 2, 3])
 @pytest.mark.parametrize("with_baskets", [False, True])
 def test_workers_have_the_bits_of_threads(workers: int, with_baskets: bool) -> None:
     random = np.random.default_rng(0)
     user, item, time = (random.integers(0, n, COUNT).astype(np.int32) for n in (N_USERS, N_ITEMS, 900))
     weight = random.normal(size=COUNT).astype(np.float32)
-    strata, want = Strata(N_USERS, N_ITEMS, COUNT), start_factors()
+    shape: Any = SimpleNamespace(n_users=N_USERS, n_items=N_ITEMS)
+    strata, want = Strata(N_USERS, N_ITEMS, COUNT), DLCE(factors=FACTORS)._initial(shape, SEED)
     assert strata.width >= 3
     positives = by_user(user, item, weight, N_USERS, time if with_baskets else None)
     stats = [run_pairwise_epoch(want, positives, strata, SEED, e, PARAMS, 2) for e in range(2)]

@@ -66,10 +66,11 @@ def _train(learner: GainsPass, log: ClusterRows, options: FitOptions) -> list[Re
     """Train to the end, however many workers are lost on the way: each takes it back to the last checkpoint."""
     pool, source = log.pool, learner.random_state
     before = source.bit_generator.state if isinstance(source, np.random.Generator) else None
-    own = pool.new_folder() if options.checkpoint is None else None
+    own = None
     if options.checkpoint is not None:
         _check_folder(Path(options.checkpoint))
-    elif own is not None and before is None:  # a checkpoint needs a seed
+    elif before is None:  # a checkpoint needs a seed
+        own = pool.new_folder()
         options = replace(options, checkpoint=own / "checkpoint")
     while True:
         try:

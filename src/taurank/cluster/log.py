@@ -10,15 +10,7 @@ import numpy as np
 
 from taurank._types import Longs
 from taurank.cluster import fit, gains
-from taurank.cluster.pieces import (
-    Part,
-    Summary,
-    Whole,
-    count_rows,
-    find_pieces,
-    merge,
-    summarize,
-)
+from taurank.cluster.pieces import Part, Summary, Whole, count_rows, find_pieces, merge, summarize
 from taurank.cluster.pool import WorkerPool
 from taurank.cluster.rows import ClusterRows
 from taurank.data.ids import ID_COLUMNS, Catalog, Ids
