@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numba
@@ -9,7 +10,15 @@ import numpy as np
 import pytest
 
 from taurank import _jit
-from taurank._checks import check_choice, check_instance, check_integer, check_number, generator
+from taurank._checks import (
+    Range,
+    check_choice,
+    check_instance,
+    check_integer,
+    check_number,
+    check_parameters,
+    generator,
+)  # fmt: skip
 from taurank.errors import InputError, MissingExtra, missing_extra, show
 
 
@@ -90,3 +99,20 @@ class TestKernelCache:
         monkeypatch.setattr(numba, "njit", fail)
         with pytest.raises(RuntimeError, match="something else"):
             _jit.cached_njit(lambda: None)
+
+
+@pytest.mark.parametrize(
+    ("allowed", "fine", "refused", "message"),
+    [
+        (Range(0, 1), (0, 0.5, 1), (-1, 1.1, None, True), "share must be a number between 0 and 1"),
+        (Range(0, above=True), (1e-9,), (0,), "share must be larger than 0"),
+        (Range(1, integer=True, optional=True), (None, 3), (0, 2.5), "share must be an integer ≥ 1"),
+        (("some", "all"), ("some",), ("none", None), "share must be one of 'some', 'all'"),
+    ],
+)
+def test_parameters_are_checked_by_a_table(allowed: Any, fine: Any, refused: Any, message: str) -> None:
+    for value in fine:
+        check_parameters(SimpleNamespace(share=value), {"share": allowed})
+    for value in refused:
+        with pytest.raises(InputError, match=message):
+            check_parameters(SimpleNamespace(share=value), {"share": allowed})
