@@ -404,7 +404,8 @@ def test_the_held_out_likelihood_is_a_sum_over_eligible_cells(
     log = low_rank_log if tables == "none" else eligible_log(low_rank_log, tables == "cells")
     held_out = HeldOut.of(log)
     pairs = held_out.pairs
-    eligible = log.eligibility.contains(*np.indices((log.n_users, log.n_items)), log.n_times - 1)
+    users, items = np.indices((log.n_users, log.n_items))
+    eligible = log.eligibility.contains(users, items, log.n_times - 1)
     held, treated, control = np.zeros(eligible.shape, np.int8), np.empty(eligible.shape), np.empty(eligible.shape)
     held[pairs.user, pairs.item] = held_out.held
     assert np.array_equal(held_out.held == NOT_HELD_OUT, ~eligible[pairs.user, pairs.item])

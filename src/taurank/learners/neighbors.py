@@ -67,7 +67,11 @@ class CUBN(PairLearner):
 
     def _set_neighbors(self, users: Longs) -> None:
         """The most similar users of each, in blocks: users × neighbors numbers are stored, no more."""
-        profiles = self._profiles()
+        pairs = self.counts_
+        profiles = self._matrix((pairs.positives if self.similarity == "outcome" else pairs.treated) > 0).copy()
+        profiles.eliminate_zeros()  # in place, therefore a copy
+        length = np.sqrt(np.diff(profiles.indptr))
+        profiles = csr_array(diags_array(1.0 / np.maximum(length, 1.0)) @ profiles)  # rows of length 1
         everyone = csr_array(profiles.T)
         self.neighbor_ = np.zeros((len(users), self.neighbors), np.int32)
         self.closeness_ = np.zeros((len(users), self.neighbors), np.float32)
@@ -77,14 +81,6 @@ class CUBN(PairLearner):
                 columns, values = similar.indices[begin:end], similar.data[begin:end]
                 best = np.lexsort((columns, -values))[: self.neighbors]
                 self.neighbor_[n, : len(best)], self.closeness_[n, : len(best)] = columns[best], values[best]
-
-    def _profiles(self) -> csr_array:
-        """What each user bought or was recommended, as rows of length 1."""
-        pairs = self.counts_
-        profile = self._matrix((pairs.positives if self.similarity == "outcome" else pairs.treated) > 0).copy()
-        profile.eliminate_zeros()  # in place, therefore a copy
-        length = np.sqrt(np.diff(profile.indptr))
-        return csr_array(diags_array(1.0 / np.maximum(length, 1.0)) @ profile)
 
     def _matrix(self, values: Any) -> csr_array:
         pairs = self.counts_
