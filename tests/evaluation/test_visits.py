@@ -63,9 +63,8 @@ def random_candidates(rng: np.random.Generator, how: str) -> Any:
 def test_visits_against_the_slow_twin(how: str, chosen: npt.NDArray[np.bool_]) -> None:
     rng = np.random.default_rng(5)
     log = sparse_log(cells_frame(9, 8, 4, 0))
-    limits = Eligibility.from_positions(
-        log.catalog, np.nonzero(rng.random((9, 4)) < 0.5), random_candidates(rng, how)
-    )
+    visiting: Any = np.nonzero(rng.random((9, 4)) < 0.5)
+    limits = Eligibility.from_positions(log.catalog, visiting, random_candidates(rng, how))
     cells = np.indices((9, 8, 4))
     visits = limits.contains(*cells).any(axis=1) & chosen[:, None]
     fast = Visits.of(limits, chosen)
