@@ -180,7 +180,7 @@ def prepare(address: str) -> str:
     model.popularity_ = random.integers(0, 1000, ITEMS)
     model.user_factors_ = random.standard_normal((USERS, FACTORS), np.float32)
     model.item_factors_ = random.standard_normal((ITEMS, FACTORS), np.float32)
-    put_surface(store, "home", {"floor": 0.0002})
+    put_surface(store, "home", {"policy": {"floor": 0.0002}})
     model.log_fingerprint_ = None  # it was not fitted to any log
     promote(store, "home", add_model(store, model_bytes(model), "", time.time())["version"], "", time.time())
     token = create_token(store, "app")[1]

@@ -116,7 +116,7 @@ class Report:
 
 def prepare(decider: Decider, scenario: Scenario, world: World) -> None:
     """A surface, and Popular fitted to a week of purchases without recommendations."""
-    settings = {**scenario.policy.to_dict(), "holdout": scenario.holdout, "outcome": scenario.outcome}
+    settings = {"policy": scenario.policy.model_dump(), "holdout": scenario.holdout, "outcome": scenario.outcome}
     put_surface(decider.store, SURFACE, settings, decider.clock())
     random = np.random.default_rng([scenario.seed, 1])
     bought = np.argwhere(random.random(world.control_rate.shape) < world.control_rate)
@@ -143,7 +143,7 @@ def run(
         shop_one_day(shop, world, scenario, number, clock)
         clock.now = START + (number + 1) * 86400 + 60
         action = run_jobs(decider, grace=0.0, patience=6)[SURFACE].partition(", ")[2]
-        truth.add(surface.period.number(clock.now) - 1)
+        truth.add(surface.periods.number(clock.now) - 1)
         if number >= 2:
             action = _retrain(decider, scenario, action)
         reports.append(_report(decider, number, surface.incumbent or "", surface.challenger, truth, action))

@@ -124,7 +124,7 @@ def test_a_holdout_may_get_a_fixed_model(sqlite_store: Store) -> None:
 
 
 def test_without_a_model(sqlite_store: Store) -> None:
-    put_surface(sqlite_store, "mail", {"k": 2, "floor": 0.01, "period": "week", "holdout": 0.0})
+    put_surface(sqlite_store, "mail", {"policy": {"k": 2, "floor": 0.01}, "period": "week", "holdout": 0.0})
     made = decider(sqlite_store)
     with pytest.raises(NoModel):
         made.decide("mail", "u")

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 from scipy.optimize import brentq
 from scipy.special import expit
 
 from taurank._jit import compiled
 from taurank.errors import InputError
-from taurank.serve import policy, randomness
+from taurank.serve import policy
 from taurank.serve.policy import Policy
 
 SECRET = bytes(range(32))
@@ -45,7 +46,7 @@ def test_probabilities_solve_the_equation() -> None:
 @settings(max_examples=300, deadline=None)
 @given(SCORES, st.integers(1, 12), st.floats(1e-4, 0.3), st.floats(0.5, 0.7), st.floats(1e-3, 1e3))
 def test_invariants(values: list[float], k: int, floor: float, ceiling: float, temperature: float) -> None:
-    chosen = Policy(k, floor, ceiling, temperature)
+    chosen = Policy(k=k, floor=floor, ceiling=ceiling, temperature=temperature)
     scores = np.array(values)
     pi = chosen.probabilities(scores)
     assert pi.sum() == pytest.approx(chosen.slots(len(scores)), abs=1e-10)
@@ -53,7 +54,7 @@ def test_invariants(values: list[float], k: int, floor: float, ceiling: float, t
     assert pi.max() <= ceiling
     order = np.argsort(scores, kind="stable")
     assert (np.diff(pi[order]) >= -1e-15).all()
-    key = randomness.stream_key(SECRET, "home", "u", k)
+    key = policy.stream_key(SECRET, "home", "u", k)
     shown = chosen.draw(pi, key)
     assert len(set(shown.tolist())) == chosen.slots(len(scores))
     assert np.array_equal(shown, chosen.draw(pi, key))
@@ -92,7 +93,7 @@ def test_a_million_replayed_decisions_have_the_promised_frequencies() -> None:
     pi = chosen.probabilities(np.random.default_rng(1).standard_normal(14))
     users, periods = 100_000, 10
     keys = np.array(
-        [randomness.stream_key(SECRET, "home", str(u), p) for u in range(users) for p in range(periods)], np.uint64
+        [policy.stream_key(SECRET, "home", str(u), p) for u in range(users) for p in range(periods)], np.uint64
     )
     single, pairs = np.zeros(14, np.int64), np.zeros((14, 14), np.int64)
     _counts(pi, 4, keys, single, pairs)
@@ -108,28 +109,19 @@ def test_a_million_replayed_decisions_have_the_promised_frequencies() -> None:
 
 def test_streams_do_not_collide() -> None:
     keys = {
-        int(randomness.stream_key(secret, surface, user, period))
+        int(policy.stream_key(secret, surface, user, period))
         for secret in (SECRET, SECRET[::-1])
         for surface, user in (("a", "bc"), ("ab", "c"), ("", "abc"))
         for period in (1, 11)
     }
     assert len(keys) == 12
-    places = np.array([randomness.position(SECRET, "holdout", str(u)) for u in range(20_000)])
+    places = np.array([policy.position(SECRET, "holdout", str(u)) for u in range(20_000)])
     assert np.abs(np.histogram(places, 10, (0, 1))[0] - 2000).max() < 4.5 * np.sqrt(1800)
 
 
 def test_bad_policies_are_refused() -> None:
     for wrong in ({"k": 0}, {"floor": 0.0}, {"floor": 0.2, "ceiling": 0.9}, {"temperature": 0.0}, {"ceiling": 1.5}):
-        with pytest.raises(InputError):
+        with pytest.raises(ValidationError):
             Policy(**wrong)  # type: ignore[arg-type]
     with pytest.raises(InputError, match="finite"):
         Policy().probabilities([1.0, np.nan])
-
-
-def test_secret_file(tmp_path) -> None:  # type: ignore[no-untyped-def]
-    secret = randomness.read_secret(tmp_path)
-    assert secret == randomness.read_secret(tmp_path)
-    assert (tmp_path / "secret").stat().st_mode & 0o077 == 0
-    (tmp_path / "secret").write_text("abc")
-    with pytest.raises(InputError, match="hexadecimal"):
-        randomness.read_secret(tmp_path)

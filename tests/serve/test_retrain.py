@@ -44,7 +44,7 @@ def test_the_exported_log_is_what_happened(sqlite_store: Store, tmp_path: Path) 
     paths = export(made, made.surfaces.get("home")).write(tmp_path / "out")
     log, visits = Log.read(paths[0]), pd.read_parquet(paths[1])
     frame = log.to_frame().set_index(["user_id", "item_id", "time"])
-    period = made.surfaces.get("home").period
+    period = made.surfaces.get("home").periods
     decisions = sqlite_store.rows(select(tables.decisions))
     drawn = [row for row in decisions if row["shown"] != "[]"]
     assert set(zip(visits["user_id"], visits["time"], strict=True)) == {
@@ -86,7 +86,7 @@ def test_retraining_makes_a_challenger(sqlite_store: Store) -> None:
     made.surfaces.refresh()
     surface = made.surfaces.get("home")
     assert (surface.challenger, surface.share) == (result.version, 0.4)
-    assert surface.since == surface.period.number(clock.now)
+    assert surface.since == surface.periods.number(clock.now)
     again = retrain(made, "home", RetrainConfig("countingbayes", {"weight": 3.0}))
     assert "still the challenger" in again.reason
     assert "home" in run_jobs(made)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from typing import Any
 
@@ -140,7 +139,7 @@ def test_the_gate_weighs_values(store: Store) -> None:
     assert np.isfinite(compared.low[-1])
     assert max(row["value"] for row in positives) > 3
     assert set(export(made, surface).log.to_frame().query("outcome == 1")["value"]) == {0.5, 6.5}
-    assert export(made, dataclasses.replace(surface, outcome="purchases")).log.value is None
+    assert export(made, surface.model_copy(update={"outcome": "purchases"})).log.value is None
     with pytest.raises(InputError, match="demote it first"):
         put_surface(store, "home", {"outcome": "purchases"})
     with pytest.raises(InputError, match="'both'"):
@@ -157,7 +156,7 @@ def test_an_undecided_challenger_makes_room(sqlite_store: Store) -> None:
         visit(made, clock, small_world(), recorder, random)
     recorder.close()
     surface = made.surfaces.get("home")
-    assert surface.since == surface.period.number(NOON)  # nobody had a list of that day
+    assert surface.since == surface.periods.number(NOON)  # nobody had a list of that day
     settle(made, surface, clock.now)
     assert "between" in judge(sqlite_store, surface, clock.now, patience=4)
     assert judge(sqlite_store, surface, clock.now, patience=3) == "undecided"
@@ -168,7 +167,7 @@ def test_an_undecided_challenger_makes_room(sqlite_store: Store) -> None:
     recorder.close()
     start_challenger(sqlite_store, "home", second, 0.5, "", clock.now)
     made.surfaces.refresh()
-    assert made.surfaces.get("home").since == surface.period.number(clock.now) + 1
+    assert made.surfaces.get("home").since == surface.periods.number(clock.now) + 1
 
 
 def _by_effect(scores: np.ndarray) -> Any:
@@ -212,4 +211,4 @@ def test_a_sample_ratio_mismatch_stops_the_gate(sqlite_store: Store) -> None:
     alerts = sqlite_store.rows(select(tables.history).where(tables.history.c.event == "alert"))
     assert len(alerts) == 1
     assert "challenger 250" in alerts[0]["reason"]
-    assert judge(sqlite_store, dataclasses.replace(surface, challenger=None), NOON) == "no challenger"
+    assert judge(sqlite_store, surface.model_copy(update={"challenger": None}), NOON) == "no challenger"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import event, func, select, text
+from sqlalchemy import create_engine, event, func, select, text
 from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -18,7 +18,7 @@ from taurank.errors import InputError
 from taurank.serve import tables
 from taurank.serve.recorder import Recorder, Write
 from taurank.serve.security import Access, create_token, list_tokens, revoke_token
-from taurank.serve.store import Store, Unavailable
+from taurank.serve.store import Store, Unavailable, secret_for
 
 
 def decision(key: str, items: str = "[]", chosen: str | None = None) -> dict[str, Any]:
@@ -107,7 +107,7 @@ def test_full_disk_is_unavailable_and_recovers(sqlite_store: Store) -> None:
     large = [Write(decision(f"x{n}", "[" + "1," * 2000 + "1]")) for n in range(100)]
     answers = [recorder.submit(request).exception() for request in large]
     assert isinstance(answers[-1], Unavailable)
-    assert "full" in str(answers[-1])
+    assert "full" in answers[-1].reason
     stored = count(sqlite_store, tables.decisions)
     pages["limit"] = 1 << 30
     recorder.submit(Write(decision("b"))).result()
@@ -248,3 +248,23 @@ def test_an_error_of_ours_is_not_a_busy_database(store: Store) -> None:
         store.rows(text("SELECT nothing FROM nowhere"))
     with pytest.raises(IntegrityError), store.write() as connection:
         connection.execute(tables.settings.insert(), {"name": "schema", "value": "1"})
+
+
+def test_secret_file(sqlite_store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TAURANK_SECRET", raising=False)
+    folder = Path(sqlite_store.address)
+    secret = secret_for(sqlite_store.address)
+    assert secret == secret_for(sqlite_store.address)
+    assert len(list(folder.iterdir())) >= 2
+    assert not any(path.stat().st_mode & 0o077 for path in folder.iterdir())  # the database is its owner's, too
+    (folder / "secret").write_text("abc")
+    with pytest.raises(InputError, match="hexadecimal"):
+        secret_for(sqlite_store.address)
+
+
+def test_an_error_shows_no_address() -> None:
+    store = Store.__new__(Store)
+    store.engine = create_engine("postgresql+psycopg://ann:password@127.0.0.1:9/none")
+    with pytest.raises(Unavailable, match=r"^the database does not answer$") as error:
+        store.rows(text("SELECT 1"))
+    assert "127.0.0.1" in error.value.reason

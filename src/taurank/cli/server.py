@@ -202,17 +202,16 @@ def surface_set(
     """Create a surface, or change the settings that are named."""
     from taurank.serve.surfaces import put_surface
 
+    policy = {"k": k, "floor": floor, "ceiling": ceiling, "temperature": temperature}
     given = {
-        "k": k, "period": period, "floor": floor, "ceiling": ceiling, "temperature": temperature, "holdout": holdout,
-        "holdout_model": holdout_model, "outcome": outcome, "max_value": max_value,
+        "period": period, "holdout": holdout, "holdout_model": holdout_model, "outcome": outcome,
+        "max_value": max_value, "policy": {key: value for key, value in policy.items() if value is not None},
     }  # fmt: skip
     with _decider(context) as decider:
-        if holdout_model is not None:
-            decider.models.get(holdout_model)
         put_surface(decider.store, name, {key: value for key, value in given.items() if value is not None})
         decider.surfaces.refresh()
         made = decider.surfaces.get(name)
-        say(f"Surface {name}: {made.policy.k} slots per {made.period_name}.")
+        say(f"Surface {name}: {made.policy.k} slots per {made.period}.")
 
 
 @surface_group.command("list")
@@ -221,7 +220,7 @@ def surface_list(context: typer.Context) -> None:
     from taurank.cli.terminal import to_json
 
     with _decider(context) as decider:
-        say(to_json([surface.to_dict() for surface in decider.surfaces.all()]))
+        say(to_json([surface.model_dump() for surface in decider.surfaces.all()]))
 
 
 @surface_group.command("switch")
@@ -366,7 +365,7 @@ def _store(context: typer.Context) -> Iterator[Store]:
 def _decider(context: typer.Context) -> Iterator[Decider]:
     with _store(context) as store:
         from taurank.serve.decisions import Decider as Made
-        from taurank.serve.randomness import secret_for
+        from taurank.serve.store import secret_for
 
         yield Made(store, secret_for(context.obj), time.time)
 
@@ -379,7 +378,7 @@ def _answering() -> Iterator[None]:
     try:
         yield
     except Unavailable as error:
-        raise InputError(f"the database does not answer: {error}.") from error
+        raise InputError(f"the database does not answer: {error.reason}.") from error
 
 
 def _date(seconds: float) -> str:

@@ -38,13 +38,12 @@ from taurank.serve.schemas import (
     Recommendation,
     RecommendRequest,
     SettleBody,
-    SurfaceBody,
     SwitchBody,
 )
 from taurank.serve.security import Access, bearer, list_tokens, needs, revoke_token
 from taurank.serve.settlement import settle_again
 from taurank.serve.store import Store, Unavailable
-from taurank.serve.surfaces import Surface
+from taurank.serve.surfaces import Settings, Surface
 
 COMMITTED = 20_000  # decisions in memory, about 1.5 kB each
 
@@ -83,7 +82,7 @@ class Service:
     def changed(self, name: str) -> dict[str, Any]:
         """A surface after a change."""
         self.decider.surfaces.refresh()
-        return self.decider.surfaces.get(name).to_dict()
+        return self.decider.surfaces.get(name).model_dump()
 
     def close(self) -> None:
         self.painter.close()
@@ -145,7 +144,7 @@ ROUTERS = (hot, machines, analyst, admin)
 async def recommend(body: RecommendRequest, service: Serving) -> dict[str, Any]:
     """A list for a user; asked again within the period, the same list."""
     surface = await service.surface(body.surface)
-    row = service.committed.get((body.surface, body.user_id, surface.period.number(service.clock())))
+    row = service.committed.get((body.surface, body.user_id, surface.periods.number(service.clock())))
     repeated = row is not None
     if row is None:
         made = service.decider.decide(body.surface, body.user_id, body.candidates, body.exclude)
@@ -162,7 +161,7 @@ async def recommend(body: RecommendRequest, service: Serving) -> dict[str, Any]:
     shown = zip(json.loads(row["shown"]), json.loads(row["propensities"]), strict=True) if surface.enabled else ()
     return {
         "decision_id": row["id"], "surface": surface.name, "user_id": row["user_id"],
-        "period": surface.period.name(row["period"]), "arm": row["arm"] if surface.enabled else "off",
+        "period": surface.periods.name(row["period"]), "arm": row["arm"] if surface.enabled else "off",
         "model": row["model"], "repeated": repeated,
         "items": [{"item_id": item, "rank": rank, "propensity": pi} for rank, (item, pi) in enumerate(shown, 1)],
     }  # fmt: skip
@@ -229,7 +228,7 @@ def log(service: Serving, surface: Name, table: Literal["log", "visits"] = "log"
 
 @analyst.get("/v1/surfaces")
 def list_surfaces(service: Serving) -> list[dict[str, Any]]:
-    return [surface.to_dict() for surface in service.decider.surfaces.all()]
+    return [surface.model_dump() for surface in service.decider.surfaces.all()]
 
 
 @analyst.get("/v1/models")
@@ -253,11 +252,9 @@ def decision(
 
 
 @admin.put("/v1/surfaces/{name}")
-def put_surface(service: Serving, name: SurfaceName, body: SurfaceBody) -> dict[str, Any]:
+def put_surface(service: Serving, name: SurfaceName, body: Settings) -> dict[str, Any]:
     """Create a surface, or change what is named."""
-    if body.holdout_model is not None:
-        service.decider.models.get(body.holdout_model)
-    surfaces.put_surface(service.store, name, body.changes(), service.clock())
+    surfaces.put_surface(service.store, name, body.model_dump(exclude_unset=True), service.clock())
     return service.changed(name)
 
 
@@ -269,39 +266,22 @@ async def upload(
     return await asyncio.to_thread(add_model, service.store, await request.body(), note, service.clock())
 
 
-@admin.post("/v1/surfaces/{name}/challenger")
-def challenger(service: Serving, name: SurfaceName, body: ChallengerBody) -> dict[str, Any]:
-    """Let a model compete for a share of the users."""
-    surfaces.start_challenger(service.store, name, body.model, body.share, body.reason, service.clock())
-    return service.changed(name)
+def _add_change(path: str, body_type: type[ReasonBody], change: Callable[..., Any]) -> None:
+    """A route that changes a surface: the fields of its body are the arguments of the change."""
+
+    def route(service: Serving, name: SurfaceName, body: Any) -> dict[str, Any]:
+        change(service.store, name, **body.model_dump(), now=service.clock())
+        return service.changed(name)
+
+    route.__annotations__["body"] = body_type
+    admin.post(f"/v1/surfaces/{{name}}/{path}", name=path, description=change.__doc__)(route)
 
 
-@admin.post("/v1/surfaces/{name}/promote")
-def promote(service: Serving, name: SurfaceName, body: PromoteBody) -> dict[str, Any]:
-    """Make a model the incumbent by hand."""
-    surfaces.promote(service.store, name, body.model, body.reason, service.clock())
-    return service.changed(name)
-
-
-@admin.post("/v1/surfaces/{name}/demote")
-def demote(service: Serving, name: SurfaceName, body: ReasonBody) -> dict[str, Any]:
-    """End the challenger's share."""
-    surfaces.demote(service.store, name, body.reason, service.clock())
-    return service.changed(name)
-
-
-@admin.post("/v1/surfaces/{name}/rollback")
-def rollback(service: Serving, name: SurfaceName, body: ReasonBody) -> dict[str, Any]:
-    """Return to the incumbent before."""
-    surfaces.roll_back(service.store, name, body.reason, service.clock())
-    return service.changed(name)
-
-
-@admin.post("/v1/surfaces/{name}/switch")
-def switch(service: Serving, name: SurfaceName, body: SwitchBody) -> dict[str, Any]:
-    """Turn recommendations off or on."""
-    surfaces.switch(service.store, name, body.enabled, body.reason, service.clock())
-    return service.changed(name)
+_add_change("challenger", ChallengerBody, surfaces.start_challenger)
+_add_change("promote", PromoteBody, surfaces.promote)
+_add_change("demote", ReasonBody, surfaces.demote)
+_add_change("rollback", ReasonBody, surfaces.roll_back)
+_add_change("switch", SwitchBody, surfaces.switch)
 
 
 @admin.post("/v1/surfaces/{name}/settle")

@@ -156,7 +156,7 @@ def render(figures: Figures | None, surfaces: list[Surface], now: float) -> str:
         text = "There is no surface yet. Create one: taurank server surface set home"
         return page.render("taurank", [page.text(text)])
     surface = figures.surface
-    period = f"{surface.period_name} seconds" if surface.period_name.isdigit() else surface.period_name
+    period = f"{surface.period} seconds" if surface.period.isdigit() else surface.period
     state = f"{surface.policy.k} slots per {period}, {'on' if surface.enabled else 'OFF'}, {_date(now)} UTC"
     blocks = [page.text(state)]
     if len(surfaces) > 1:
@@ -244,7 +244,7 @@ def _charts(figures: Figures) -> list[Block]:
 
 def _bands(surface: Surface, periods: list[int], lines: dict[str, ConfidenceSequence], title: str) -> alt.LayerChart:
     """Lines with bands over periods; parts that are not finite are left out."""
-    times = [1000 * surface.period.start(number) for number in periods]
+    times = [1000 * surface.periods.start(number) for number in periods]
     frames = [
         pd.DataFrame({"period": times, "line": name, "estimate": each.estimate, "low": each.low, "high": each.high})
         for name, each in lines.items()

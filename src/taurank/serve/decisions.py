@@ -17,9 +17,9 @@ from sqlalchemy import select
 from threadpoolctl import threadpool_limits
 
 from taurank._types import Floats, Floats32
-from taurank.serve import randomness, tables
+from taurank.serve import tables
 from taurank.serve.models import Registry, ServedModel
-from taurank.serve.policy import Policy
+from taurank.serve.policy import Policy, digest, fingerprint, stream_key
 from taurank.serve.recorder import Row, Write
 from taurank.serve.store import Conflict, NotFound, Store
 from taurank.serve.surfaces import Surfaces
@@ -94,13 +94,14 @@ class Decider:
     ) -> Write:
         """The decision of now, ready to be recorded; a decision recorded earlier in the period prevails."""
         surface, now = self.surfaces.get(name), self.clock()
-        arm, period = surface.arm(self.surfaces.salt, user), surface.period.number(now)
+        arm, period = surface.arm(self.surfaces.salt, user), surface.periods.number(now)
         chosen = Filter.from_request(candidates, exclude)
         body = None if chosen is None else json.dumps(asdict(chosen))
-        key = None if body is None else randomness.fingerprint(body)
+        key = None if body is None else fingerprint(body)
+        identity = digest(b"", "decision", name, user, str(period), size=16)  # a repeated request has the same one
         row = {
-            "id": randomness.decision_id(name, user, period), "surface": name, "user_id": user, "period": period,
-            "time": now, "arm": arm, "model": surface.model(arm), "policy": surface.policy_id, "filter": key,
+            "id": identity.hex(), "surface": name, "user_id": user, "period": period, "time": now, "arm": arm,
+            "model": surface.model(arm), "policy": surface.policy_id, "filter": key,
         }  # fmt: skip
         items, pi = self._draw(row, surface.policy, chosen)
         row |= {"shown": json.dumps(items), "propensities": json.dumps(pi)}
@@ -135,7 +136,7 @@ class Decider:
         """The shown items, best score first, and their π."""
         options = self._options(row, chosen)
         pi = policy.probabilities(options.scores)
-        key = randomness.stream_key(self._secret, row["surface"], row["user_id"], row["period"])
+        key = stream_key(self._secret, row["surface"], row["user_id"], row["period"])
         shown = policy.draw(pi, key)
         best_first = shown[np.argsort(-options.scores[shown], kind="stable")]
         return [options.items[place] for place in best_first], pi[best_first].tolist()

@@ -55,7 +55,7 @@ def export(decider: Decider, surface: Surface, last: int | None = None) -> Expor
     visits: dict[str, list[str]] = {"user_id": [], "time": []}
     models: set[str] = set()
     for decision, positives in drawn_decisions(decider, surface, periods):
-        name = surface.period.name(decision["period"])
+        name = surface.periods.name(decision["period"])
         visits["user_id"].append(decision["user_id"])
         visits["time"].append(name)
         if decision["model"] is not None:
@@ -67,7 +67,7 @@ def export(decider: Decider, surface: Surface, last: int | None = None) -> Expor
     items = sorted({*columns["item_id"], *(item for version in models for item in decider.models.get(version).items)})
     table = pa.table({**columns, "treated": pa.array(columns["treated"], pa.int8()),
                       "outcome": pa.array(columns["outcome"], pa.int8())})  # fmt: skip
-    names = [surface.period.name(number) for number in periods]
+    names = [surface.periods.name(number) for number in periods]
     if surface.outcome != "value":  # a learner would weigh purchases by a column of values
         table = table.drop_columns(["value"])
     visited = pa.table(visits)

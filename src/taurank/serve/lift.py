@@ -70,7 +70,7 @@ def _alert(store: Store, surface: Surface, text: str, now: float) -> None:
     """One alert per challenger."""
     table = tables.history
     same = (table.c.surface == surface.name) & (table.c.event == "alert") & (table.c.model == surface.challenger)
-    since = surface.period.start(surface.since or 0) - 2 * surface.period.seconds
+    since = surface.periods.start(surface.since or 0) - 2 * surface.periods.seconds
     with store.write() as connection:
         if connection.scalar(select(table.c.id).where(same & (table.c.time >= since))) is None:
             note(connection, surface.name, "alert", surface.challenger, text, now)

@@ -13,19 +13,22 @@ The list is drawn by systematic sampling in random order: a random permutation l
 length π_i ≤ 1 with probability exactly π_i, and exactly ``slots`` items are shown. In a *fixed* order
 neighbors would never be shown together; the random order gives every pair a positive joint probability as soon
 as there are two slots (the sequential pivotal method lacks this too).
+
+The random numbers of a list are a stream whose key is a keyed hash (BLAKE2b) of whom the list is for. Nothing has a
+state, so any process can repeat any draw, and nobody without the secret can predict one.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
-from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Annotated, Any, Self
 
 import numba
 import numpy as np
 import numpy.typing as npt
+from pydantic import BaseModel, Field, model_validator
 
-from taurank._checks import check_integer, check_number
 from taurank._random import below, uniform
 from taurank._types import Floats, Longs
 from taurank.errors import InputError
@@ -44,28 +47,23 @@ def summing(function: Any) -> Any:
     return numba.njit(cache=True, fastmath={"reassoc"})(function)
 
 
-@dataclass(frozen=True)
-class Policy:
+class Policy(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     """How a surface turns scores into lists: ``k`` slots, and how much it explores.
 
     ``floor`` and ``ceiling`` bound every π; the ceiling is at most 1 − floor. A low ``temperature`` shows the
     best items nearly always, a high one shows everything equally.
     """
 
-    k: int = 10
-    floor: float = 0.001
-    ceiling: float = 0.9
-    temperature: float = 0.2
+    k: Annotated[int, Field(ge=1, le=1000)] = 10
+    floor: Annotated[float, Field(gt=0, lt=0.5)] = 0.001
+    ceiling: Annotated[float, Field(gt=0, lt=1)] = 0.9
+    temperature: Annotated[float, Field(ge=1e-3, le=1e6)] = 0.2
 
-    def __post_init__(self) -> None:
-        check_integer("k", self.k)
-        check_number("temperature", self.temperature, 1e-3, 1e6)
-        check_number("floor", self.floor, 0, 0.5)
-        check_number("ceiling", self.ceiling, 0, 1)
-        if not 0 < self.floor < self.ceiling <= 1 - self.floor:
-            raise InputError(
-                f"a policy needs 0 < floor < ceiling ≤ 1 − floor, got floor {self.floor} and ceiling {self.ceiling}."
-            )
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not self.floor < self.ceiling <= 1 - self.floor:
+            raise ValueError(f"needs floor < ceiling ≤ 1 − floor, got floor {self.floor} and ceiling {self.ceiling}")
+        return self
 
     def slots(self, n: int) -> int:
         """How many of n eligible items are shown: at most k, and so few that no π exceeds the ceiling."""
@@ -91,9 +89,6 @@ class Policy:
         """Positions of the shown items, in increasing order; the same key draws the same list."""
         chosen: Longs = draw(probabilities, self.slots(len(probabilities)), key)
         return chosen
-
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
 
 
 @kernel
@@ -197,3 +192,28 @@ def draw(pi: Any, slots: Any, key: Any) -> Any:
             count += 1
             following += 1.0
     return np.sort(chosen)
+
+
+def stream_key(secret: bytes, surface: str, user: str, period: int) -> np.uint64:
+    """The key of the random stream of one decision."""
+    return np.uint64(int.from_bytes(digest(secret, "draw", surface, user, str(period), size=8), "little"))
+
+
+def position(salt: bytes, purpose: str, user: str) -> float:
+    """A uniform number in [0, 1) that belongs to the user; another purpose gives an independent one."""
+    word = int.from_bytes(digest(salt, "arm", purpose, user, size=8), "little")
+    return (word >> 11) * 2.0**-53
+
+
+def digest(key: bytes, *texts: str, size: int) -> bytes:
+    """A hash of the texts, each preceded by its length, so that no two lists of texts are confused."""
+    hashed = hashlib.blake2b(key=key, digest_size=size)
+    for text in texts:
+        data = text.encode("utf-8", "surrogatepass")
+        hashed.update(len(data).to_bytes(8, "little") + data)
+    return hashed.digest()
+
+
+def fingerprint(text: str) -> str:
+    """A short content hash, the id of policies and filters."""
+    return hashlib.blake2b(text.encode(), digest_size=12).hexdigest()

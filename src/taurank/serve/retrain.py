@@ -139,7 +139,7 @@ def _new_periods(decider: Decider, surface: Surface, periods: list[int], grace: 
     """The periods that had not ended when the incumbent was stored, so that it cannot have learned from them."""
     table = tables.models
     stored = decider.store.rows(select(table.c.created).where(table.c.version == surface.incumbent))[0]["created"]
-    return [number for number in periods if surface.period.end(number) + grace > stored]
+    return [number for number in periods if surface.periods.end(number) + grace > stored]
 
 
 def _obstacle(decider: Decider, surface: Surface, learner: type[Learner], new: list[int]) -> str:

@@ -17,7 +17,7 @@ from pydantic import (
     WithJsonSchema,
 )
 
-from taurank.serve.surfaces import DEFAULT_SHARE
+from taurank.serve.surfaces import DEFAULT_SHARE, Version
 
 _LATEST = 5e10  # seconds since 1970
 _PRINTABLE = r"^[^\x00-\x1f\x7f]+$"
@@ -57,8 +57,6 @@ Time = Annotated[
     WithJsonSchema({"type": "string", "format": "date-time", "pattern": _YEARS}),
 ]
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9_.-]{1,60}$")]
-Version = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{16}$")]
-Reason = Annotated[str, StringConstraints(max_length=500, pattern=r"^[^\x00]*$")]
 Items = Annotated[list[Id], Field(max_length=50_000)]
 
 
@@ -113,55 +111,20 @@ class OutcomesAnswer(Body):
     duplicates: int
 
 
-class PolicyBody(Body):
-    k: Annotated[int, Field(ge=1, le=1000)] = 10
-    floor: Annotated[float, Field(gt=0, lt=0.5)] = 0.001
-    ceiling: Annotated[float, Field(gt=0, lt=1)] = 0.9
-    temperature: Annotated[float, Field(ge=1e-3, le=1e6)] = 0.2
-
-
-class SurfaceBody(Body):
-    """Settings of a surface; what is not named stays as it is. A new surface gets the defaults.
-
-    ``holdout`` is the share of users without recommendations, or with the lists of ``holdout_model``.
-    """
-
-    period: Annotated[str, StringConstraints(pattern=r"^(hour|day|week|[1-9][0-9]{0,7})$")] = "day"
-    policy: PolicyBody = PolicyBody()
-    holdout: Annotated[float, Field(ge=0, le=0.9)] = 0.05
-    holdout_model: Version | None = None
-    outcome: Annotated[
-        Literal["purchases", "value"],
-        Field(description="What challengers are compared by: purchases, or their value."),
-    ] = "purchases"
-    max_value: Annotated[
-        float | None, Field(ge=1e-9, le=1e15, description="Maximum value counted per purchased item.")
-    ] = None
-
-    def changes(self) -> dict[str, Any]:
-        """What the request names."""
-        named = self.model_dump(exclude_unset=True)
-        return {**named.pop("policy", {}), **named}
-
-
-class ChallengerBody(Body):
-    model: Version
-    share: Annotated[float, Field(ge=0.01, le=0.99)] = DEFAULT_SHARE
-    reason: Reason = ""
-
-
-class PromoteBody(Body):
-    model: Version
-    reason: Reason = ""
-
-
 class ReasonBody(Body):
-    reason: Reason = ""
+    reason: Annotated[str, StringConstraints(max_length=500, pattern=r"^[^\x00]*$")] = ""
 
 
-class SwitchBody(Body):
+class PromoteBody(ReasonBody):
+    model: Version
+
+
+class ChallengerBody(PromoteBody):
+    share: Annotated[float, Field(ge=0.01, le=0.99)] = DEFAULT_SHARE
+
+
+class SwitchBody(ReasonBody):
     enabled: StrictBool
-    reason: Reason = ""
 
 
 class SettleBody(Body):

@@ -19,9 +19,8 @@ from taurank.serve.api import ROUTERS, HotRoute, Service, hot
 from taurank.serve.decisions import Decider
 from taurank.serve.lift import run_jobs
 from taurank.serve.middleware import OuterMiddleware, add_error_handlers
-from taurank.serve.randomness import secret_for
 from taurank.serve.security import create_token
-from taurank.serve.store import Store, Unavailable
+from taurank.serve.store import Store, Unavailable, secret_for
 from taurank.serve.surfaces import put_surface
 
 JOB_SECONDS = 20.0  # between two rounds of the scheduler
@@ -115,7 +114,7 @@ def _schedule(address: str, parent: int) -> None:
             lines = [f"{name}: {text}" for name, text in done.items() if text != last.get(name)]
             last = done
         except Unavailable as error:
-            lines = [f"the database does not answer: {error}"]
+            lines = [f"the database does not answer: {error.reason}"]
         for line in lines:
             print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}", flush=True)
         time.sleep(JOB_SECONDS)

@@ -32,7 +32,7 @@ SAMPLE = 200  # decisions per period whose exploration is measured
 
 def settle(decider: Decider, surface: Surface, now: float, grace: float = GRACE_SECONDS) -> int:
     """Settle all periods of a surface that have ended; returns how many."""
-    ended = surface.period.number(now - grace)  # the first period that has not
+    ended = surface.periods.number(now - grace)  # the first period that has not
     done = select(tables.settled.c.period).where(tables.settled.c.surface == surface.name)
     mine = (tables.decisions.c.surface == surface.name) & (tables.decisions.c.period < ended)
     query = select(tables.decisions.c.period).where(mine & tables.decisions.c.period.not_in(done)).distinct()
@@ -45,9 +45,9 @@ def settle(decider: Decider, surface: Surface, now: float, grace: float = GRACE_
 def settle_again(decider: Decider, name: str, time: float, now: float) -> str:
     """Settle the period of a time again, for outcomes that arrived late; returns the period's name."""
     surface = decider.surfaces.get(name)
-    number = surface.period.number(time)
-    if surface.period.end(number) > now:
-        raise InputError(f"the period {surface.period.name(number)} has not ended yet.")
+    number = surface.periods.number(time)
+    if surface.periods.end(number) > now:
+        raise InputError(f"the period {surface.periods.name(number)} has not ended yet.")
     of_period = (tables.decisions.c.surface == name) & (tables.decisions.c.period == number)
     ids = select(tables.decisions.c.id).where(of_period)
     with decider.store.write() as connection:
@@ -56,14 +56,14 @@ def settle_again(decider: Decider, name: str, time: float, now: float) -> str:
         at = (tables.settled.c.surface == name) & (tables.settled.c.period == number)
         connection.execute(delete(tables.settled).where(at))
     _settle_period(decider, surface, number, now)
-    return surface.period.name(number)
+    return surface.periods.name(number)
 
 
 def _settle_period(decider: Decider, surface: Surface, number: int, now: float) -> None:
     table, outcomes = tables.decisions, tables.outcomes
     mine = (table.c.surface == surface.name) & (table.c.period == number)
     decisions = decider.store.rows(select(table).where(mine).order_by(table.c.id))
-    start, end = surface.period.start(number), surface.period.end(number)
+    start, end = surface.periods.start(number), surface.periods.end(number)
     bought: dict[str, list[Row]] = defaultdict(list)
     for row in decider.store.rows(select(outcomes).where((outcomes.c.time >= start) & (outcomes.c.time < end))):
         bought[row["user_id"]].append(row)

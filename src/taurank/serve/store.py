@@ -7,16 +7,17 @@ disk, lock timeout) becomes ``Unavailable``.
 
 from __future__ import annotations
 
+import os
 import secrets
 import sqlite3
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Table, create_engine, event, inspect, make_url, select
+from sqlalchemy import Connection, Engine, Table, create_engine, event, insert, inspect, make_url, select
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.dialects import sqlite as sqlite_dialect
 from sqlalchemy.exc import InterfaceError, InternalError, OperationalError, SQLAlchemyError
@@ -27,10 +28,15 @@ from taurank.serve import tables
 
 BUSY_SECONDS = 5.0
 _RETRY_SECONDS = 0.001
+_SECRET_BYTES = 32
 
 
 class Unavailable(Exception):
-    """The database cannot answer now; the same request may succeed later."""
+    """The same request may succeed later. The ``reason``, for administrators, can name the database's address."""
+
+    def __init__(self, message: str, reason: str = "") -> None:
+        super().__init__(message)
+        self.reason = reason or message
 
 
 class NotFound(InputError):
@@ -57,8 +63,8 @@ class Store:
                 if create:
                     tables.metadata.create_all(connection)
                     salt = secrets.token_hex(32)  # of the arms; outlives a rotation of the secret
-                    first = {"schema": tables.SCHEMA_VERSION, "salt": salt}
-                    insert_new(connection, tables.settings, [{"name": k, "value": v} for k, v in first.items()])
+                    first = [{"name": "schema", "value": tables.SCHEMA_VERSION}, {"name": "salt", "value": salt}]
+                    connection.execute(insert(tables.settings), first)
                 version = setting(connection, "schema")
             if version != tables.SCHEMA_VERSION:
                 raise InputError(
@@ -97,28 +103,19 @@ def setting(connection: Connection, name: str) -> str | None:
     return value
 
 
-def insert_new(connection: Connection, table: Table, rows: Sequence[dict[str, Any]]) -> int:
-    """Insert the rows whose primary key is not there yet; returns how many these were."""
+def insert_new(connection: Connection, table: Table, rows: Mapping[str, dict[str, Any]]) -> set[str]:
+    """Insert the rows, by primary key, whose key is not there yet; returns the keys of these."""
     if not rows:
-        return 0
-    if connection.dialect.name == "sqlite" and len(rows) > 1:
-        return sum(_insert_at_once(connection, table, rows[n : n + 500]) for n in range(0, len(rows), 500))
-    return connection.execute(_insert_or_skip(connection.dialect.name, table), list(rows)).rowcount
-
-
-def _insert_at_once(connection: Connection, table: Table, rows: Sequence[dict[str, Any]]) -> int:
-    """One statement for all rows: the driver releases the GIL once instead of once per row."""
-    names = list(rows[0])
-    one = f"({','.join('?' * len(names))})"
-    columns = ",".join(f'"{name}"' for name in names)
-    text = f'INSERT INTO "{table.name}" ({columns}) VALUES {",".join([one] * len(rows))} ON CONFLICT DO NOTHING'
-    return connection.exec_driver_sql(text, tuple(row[name] for row in rows for name in names)).rowcount
+        return set()
+    # in one order for all processes: two transactions that insert the same keys do not deadlock
+    statement = _insert_or_skip(connection.dialect.name, table)
+    return set(connection.scalars(statement, [rows[key] for key in sorted(rows)]))
 
 
 @cache
 def _insert_or_skip(dialect: str, table: Table) -> Any:
     kind: Any = postgresql if dialect == "postgresql" else sqlite_dialect
-    return kind.insert(table).on_conflict_do_nothing()
+    return kind.insert(table).on_conflict_do_nothing().returning(*table.primary_key.columns)
 
 
 @contextmanager
@@ -128,7 +125,8 @@ def _unavailable() -> Iterator[None]:
     except (OperationalError, InterfaceError, InternalError, PoolTimeout) as error:
         if _sqlite_code(error) == sqlite3.SQLITE_ERROR:  # a wrong statement: ours, and no later attempt would succeed
             raise
-        raise Unavailable(first_line(getattr(error, "orig", None) or error)) from error
+        reason = first_line(getattr(error, "orig", None) or error)
+        raise Unavailable("the database does not answer", reason) from error
 
 
 def _engine(address: str, create: bool) -> Engine:
@@ -136,6 +134,7 @@ def _engine(address: str, create: bool) -> Engine:
         folder = Path(address)
         if create:
             folder.mkdir(parents=True, exist_ok=True)
+            (folder / "taurank.db").touch(0o600)  # for its owner only, as the files that SQLite makes beside it
         elif not (folder / "taurank.db").is_file():
             raise _missing(address)
         return _sqlite(folder / "taurank.db")
@@ -190,12 +189,11 @@ def _begin_immediate(connection: Connection) -> None:
         while True:
             try:
                 connection.exec_driver_sql("BEGIN IMMEDIATE")
+                return
             except OperationalError as error:
                 if _sqlite_code(error) != sqlite3.SQLITE_BUSY or time.monotonic() >= end:
                     raise
                 time.sleep(_RETRY_SECONDS)
-            else:
-                return
     finally:
         driver.execute(f"PRAGMA busy_timeout={round(1000 * BUSY_SECONDS)}")
 
@@ -204,3 +202,31 @@ def _sqlite_code(error: Exception) -> int:
     """The primary result code of SQLite; 0 for other errors."""
     code: int = getattr(getattr(error, "orig", None), "sqlite_errorcode", 0)
     return code & 0xFF
+
+
+def secret_for(address: str) -> bytes:
+    """The secret in TAURANK_SECRET, or in the file ``secret`` of the store's folder, made on first use."""
+    text = os.environ.get("TAURANK_SECRET")
+    if text is not None:
+        return _parse_secret(text, "TAURANK_SECRET")
+    if "://" in address:
+        raise InputError("set TAURANK_SECRET to 64 hexadecimal digits: a PostgreSQL store has no folder for it.")
+    path = Path(address) / "secret"
+    try:
+        with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as stream:
+            stream.write(secrets.token_hex(_SECRET_BYTES))
+    except FileExistsError:
+        pass
+    except OSError as error:
+        raise InputError(f"'{path}' cannot be written: {error.strerror}.") from error
+    return _parse_secret(path.read_text(encoding="ascii"), str(path))
+
+
+def _parse_secret(text: str, origin: str) -> bytes:
+    try:
+        secret = bytes.fromhex(text.strip())
+    except ValueError:
+        secret = b""
+    if len(secret) != _SECRET_BYTES:
+        raise InputError(f"the secret in {origin} must be {2 * _SECRET_BYTES} hexadecimal digits.")
+    return secret

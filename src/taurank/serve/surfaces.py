@@ -10,24 +10,23 @@ import json
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import lru_cache
-from typing import Any
+from functools import cached_property, lru_cache
+from typing import Annotated, Any, Literal
 
+from pydantic import AfterValidator, BaseModel, Field, StringConstraints
 from sqlalchemy import Connection, desc, insert, select, update
 
-from taurank._checks import check_choice, check_number
+from taurank._checks import check_number
 from taurank.errors import InputError
-from taurank.serve import randomness, tables
-from taurank.serve.policy import Policy
+from taurank.serve import tables
+from taurank.serve.policy import Policy, fingerprint, position
 from taurank.serve.store import Conflict, NotFound, Store, insert_new, setting
+from taurank.toml import validated
 
 DEFAULT_SHARE = 0.2  # of the users who are not held out, for a challenger
-DEFAULTS: Mapping[str, Any] = {
-    "period": "day", "holdout": 0.05, "holdout_model": None, "outcome": "purchases", "max_value": None,
-}  # fmt: skip
-_POLICY = tuple(field.name for field in fields(Policy))
+Version = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{16}$")]  # of a model
 _NO_CHALLENGER: Mapping[str, Any] = {"challenger": None, "share": 0.0, "since": None}
 _CACHE_SECONDS = 1.0
 _NAMED = {"hour": 3600, "day": 86400, "week": 604800}
@@ -66,25 +65,47 @@ class Period:
         return datetime.fromtimestamp(self.start(number), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-@dataclass(frozen=True)
-class Surface:
-    """One row of the table ``surfaces``, with its policy and period."""
+def _known(period: str) -> str:
+    Period.parse(period)
+    return period
+
+
+class Settings(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
+    """Settings of a surface; what is not named stays as it is. A new surface gets the defaults.
+
+    ``holdout`` is the share of users without recommendations, or with the lists of ``holdout_model``.
+    """
+
+    period: Annotated[
+        str, StringConstraints(pattern=r"^(hour|day|week|[1-9][0-9]{0,7})$"), AfterValidator(_known)
+    ] = "day"
+    policy: Policy = Policy()
+    holdout: Annotated[float, Field(ge=0, le=0.9)] = 0.05
+    holdout_model: Version | None = None
+    outcome: Annotated[
+        Literal["purchases", "value"],
+        Field(description="What challengers are compared by: purchases, or their value."),
+    ] = "purchases"
+    max_value: Annotated[
+        float | None, Field(ge=1e-9, le=1e15, description="Maximum value counted per purchased item.")
+    ] = None
+
+
+class Surface(Settings, frozen=True):
+    """A surface: its settings, and which models serve and compete there."""
 
     name: str
     policy_id: str
-    policy: Policy
-    period: Period
-    period_name: str
-    holdout: float
-    holdout_model: str | None
-    enabled: bool
-    incumbent: str | None
-    previous: str | None
-    challenger: str | None
-    share: float
-    since: int | None
-    outcome: str  # what a challenger is compared by: "purchases", or their "value"
-    max_value: float | None  # values count up to here
+    enabled: bool = True
+    incumbent: str | None = None
+    previous: str | None = None  # the incumbent before, for a roll-back
+    challenger: str | None = None
+    share: float = 0.0  # the challenger's share of the users who are not held out
+    since: int | None = None  # the first period that counts for the challenger
+
+    @cached_property
+    def periods(self) -> Period:
+        return Period.parse(self.period)
 
     def worth(self, value: float) -> float:
         """What a bought item counts in a comparison."""
@@ -102,10 +123,10 @@ class Surface:
         """ "off", "holdout", "challenger" or "incumbent"."""
         if not self.enabled:
             return "off"
-        if randomness.position(salt, f"holdout/{self.name}", user) < self.holdout:
+        if position(salt, f"holdout/{self.name}", user) < self.holdout:
             return "holdout"
         experiment = f"{self.name}/{self.challenger}/{self.since}"  # each one splits the users anew
-        if self.challenger is not None and randomness.position(salt, experiment, user) < self.share:
+        if self.challenger is not None and position(salt, experiment, user) < self.share:
             return "challenger"
         return "incumbent"
 
@@ -118,14 +139,6 @@ class Surface:
         rest = 1.0 - self.holdout
         planned = {"holdout": self.holdout, "incumbent": rest * (1 - challenger), "challenger": rest * challenger}
         return {arm: share for arm, share in planned.items() if share > 0}
-
-    def settings(self) -> dict[str, Any]:
-        """What ``put_surface`` can change, besides the policy."""
-        return {name: self.period_name if name == "period" else getattr(self, name) for name in DEFAULTS}
-
-    def to_dict(self) -> dict[str, Any]:
-        names = ("name", "enabled", "incumbent", "previous", "challenger", "share", "policy_id")
-        return {name: getattr(self, name) for name in names} | self.settings() | {"policy": self.policy.to_dict()}
 
 
 class Surfaces:
@@ -159,16 +172,11 @@ class Surfaces:
 
 def read_surfaces(connection: Connection) -> dict[str, Surface]:
     """All surfaces by name."""
-    joined = tables.surfaces.join(tables.policies, tables.policies.c.id == tables.surfaces.c.policy)
-    query = select(tables.surfaces, tables.policies.c.body).select_from(joined).order_by(tables.surfaces.c.name)
-    surfaces = {}
-    for found in connection.execute(query).mappings():
-        row = dict(found)
-        policy, period = Policy(**json.loads(row.pop("body"))), row.pop("period")
-        surfaces[row["name"]] = Surface(
-            policy_id=row.pop("policy"), policy=policy, period=Period.parse(period), period_name=period, **row
-        )
-    return surfaces
+    columns = [column for column in tables.surfaces.c if column.name != "policy"]
+    query = select(*columns, tables.policies.c.id.label("policy_id"), tables.policies.c.body)
+    joined = query.join(tables.policies, tables.policies.c.id == tables.surfaces.c.policy)
+    rows = [dict(row) for row in connection.execute(joined.order_by(tables.surfaces.c.name)).mappings()]
+    return {row["name"]: Surface(policy=json.loads(row.pop("body")), **row) for row in rows}
 
 
 def _named(surfaces: Mapping[str, Surface], name: str) -> Surface:
@@ -178,43 +186,32 @@ def _named(surfaces: Mapping[str, Surface], name: str) -> Surface:
 
 
 def put_surface(store: Store, name: str, changes: Mapping[str, Any], now: float | None = None) -> None:
-    """Create a surface, or change what is named; the rest stays as it is, or gets its default.
+    """Create a surface, or change what is named of its ``Settings``; the rest stays as it is, or gets its default.
 
-    ``changes`` may have the fields of ``Policy``, and "period" ("day"), "holdout" (0.05), "holdout_model" (None),
-    "outcome" ("purchases") and "max_value" (None). The period of a surface cannot change, and what a running
-    comparison depends on cannot change while a challenger runs.
+    The period of a surface cannot change, and what a running comparison depends on cannot change while a
+    challenger runs.
     """
     with store.write() as connection:
         known = read_surfaces(connection).get(name)
-        given = {key: value for key, value in changes.items() if key in _POLICY}
-        policy = Policy(**({} if known is None else known.policy.to_dict()) | given)
-        settings = {**DEFAULTS, **({} if known is None else known.settings())}
-        settings |= {key: value for key, value in changes.items() if key in DEFAULTS}
-        Period.parse(settings["period"])
-        check_number("holdout", settings["holdout"], 0, 0.9)
-        check_choice("outcome", settings["outcome"], ("purchases", "value"))
-        if settings["max_value"] is not None:
-            check_number("max_value", settings["max_value"], 1e-9, 1e15)
-        body = json.dumps(policy.to_dict(), sort_keys=True)
-        insert_new(connection, tables.policies, [{"id": randomness.fingerprint(body), "body": body}])
-        values = {**settings, "policy": randomness.fingerprint(body)}
+        before = {} if known is None else known.model_dump(include=set(Settings.model_fields))
+        policy = {**before.get("policy", {}), **changes.get("policy", {})}
+        settings = validated(Settings, {**before, **changes, "policy": policy}, f"surface '{name}'")
+        _check_model(connection, settings.holdout_model)
+        body = json.dumps(settings.policy.model_dump(), sort_keys=True)
+        key = fingerprint(body)
+        insert_new(connection, tables.policies, {key: {"id": key, "body": body}})
+        columns = settings.model_dump(exclude={"policy"})
         if known is None:
-            connection.execute(insert(tables.surfaces), {"name": name, "enabled": True, "share": 0.0, **values})
+            first = {"name": name, "policy": key, "enabled": True, "share": 0.0, **columns}
+            connection.execute(insert(tables.surfaces), first)
+        elif settings.period != known.period:
+            raise Conflict(f"surface '{name}' has the period {known.period}, which cannot change.")
+        elif known.challenger and (settings.outcome, settings.max_value) != (known.outcome, known.max_value):
+            # choosing the metric after a look at the results would invalidate the test
+            raise Conflict(f"the outcome of surface '{name}' cannot change while a challenger runs; demote it first.")
         else:
-            _check_change(known, settings)
-            _update(connection, name, **values)
-        note(connection, name, "settings", None, json.dumps({**settings, **policy.to_dict()}), now)
-
-
-def _check_change(known: Surface, settings: Mapping[str, Any]) -> None:
-    if settings["period"] != known.period_name:
-        raise Conflict(f"surface '{known.name}' has the period {known.period_name}, which cannot change.")
-    outcome = settings["outcome"], settings["max_value"]
-    if known.challenger is not None and outcome != (known.outcome, known.max_value):
-        # choosing the metric after a look at the results would invalidate the test
-        raise Conflict(
-            f"the outcome of surface '{known.name}' cannot change while a challenger runs; demote it first."
-        )
+            _update(connection, name, policy=key, **columns)
+        note(connection, name, "settings", None, settings.model_dump_json(), now)
 
 
 def start_challenger(store: Store, surface: str, model: str, share: float, reason: str, now: float) -> None:
@@ -226,7 +223,7 @@ def start_challenger(store: Store, surface: str, model: str, share: float, reaso
             raise Conflict(f"surface '{surface}' has no incumbent to compare with; promote a first model.")
         if model == current.incumbent:
             raise Conflict(f"model '{model}' is the incumbent of surface '{surface}'.")
-        since, table = current.period.number(now), tables.decisions
+        since, table = current.periods.number(now), tables.decisions
         begun = select(table.c.id).where((table.c.surface == surface) & (table.c.period == since)).limit(1)
         if connection.scalar(begun) is not None:  # users who have lists of this period would not be split
             since += 1
@@ -261,7 +258,7 @@ def demote(store: Store, surface: str, reason: str, now: float, expected: str | 
 
 
 def roll_back(store: Store, surface: str, reason: str, now: float) -> str:
-    """Return to the incumbent before; returns its version."""
+    """Restore the previous incumbent; returns its version."""
     with store.write() as connection:
         current = _current(connection, surface)
         if current.previous is None:
@@ -272,7 +269,7 @@ def roll_back(store: Store, surface: str, reason: str, now: float) -> str:
 
 
 def switch(store: Store, surface: str, enabled: bool, reason: str, now: float) -> None:
-    """Turn all recommendations of a surface off, or on again."""
+    """Turn the recommendations of a surface off, or on again."""
     with store.write() as connection:
         _current(connection, surface)
         _update(connection, surface, enabled=enabled)
@@ -297,10 +294,14 @@ def read_history(store: Store, limit: int, surface: str | None = None) -> list[d
 def _current(connection: Connection, surface: str, model: str | None = None) -> Surface:
     """A surface inside a transaction; the ``model`` that it is to get must exist."""
     current = _named(read_surfaces(connection), surface)
+    _check_model(connection, model)
+    return current
+
+
+def _check_model(connection: Connection, model: str | None) -> None:
     known = tables.models.c.version
     if model is not None and connection.scalar(select(known).where(known == model)) is None:
         raise NotFound(f"there is no model '{model[:60]}'.")
-    return current
 
 
 def _update(connection: Connection, surface: str, **values: Any) -> None:
