@@ -38,7 +38,7 @@ def test_visits_are_the_units_of_the_schedule_in_its_order(blocks: int, workers:
         assert by_item_block[n] == [(n - s) % blocks for s in range(blocks)]
 
 
-@pytest.mark.parametrize("workers", [1, 2, 3])
+@pytest.mark.parametrize("workers", [1, 2, 3, 30])
 @pytest.mark.parametrize("with_baskets", [False, True])
 def test_workers_have_the_bits_of_threads(workers: int, with_baskets: bool) -> None:
     random = np.random.default_rng(0)
