@@ -2,7 +2,7 @@
 
 A worker owns consecutive user blocks. An item block that comes to it visits all of them, from the last to the first,
 and goes on to the worker below. The order of the units of every user block and of every item block is that of
-``Strata.schedule``, so the bits are those of ``run_pairwise_epoch``.
+``Strata.units``, so the bits are those of ``run_pairwise_epoch``.
 """
 
 from __future__ import annotations

@@ -18,9 +18,8 @@ from taurank._random import mix
 from taurank._types import Codes, Mask
 from taurank.data.ids import Catalog, Ids
 from taurank.data.log import Log
-from taurank.data.remote import RemoteGains, RemoteLog
+from taurank.data.remote import RemoteLog
 from taurank.estimation import gains
-from taurank.estimation.gains import Gains
 from taurank.learners.options import Record
 from taurank.learners.training import Schedule
 
@@ -66,7 +65,7 @@ class HeldOut(NamedTuple):
     """A log without some of its rows, and the gains of those rows."""
 
     rest: Any  # a Log, or a RemoteLog
-    gains: Gains | RemoteGains
+    gains: Any  # Gains, or RemoteGains
 
 
 def hold_out(log: Log | RemoteLog, by_outcome: bool) -> HeldOut | None:

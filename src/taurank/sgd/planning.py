@@ -45,8 +45,12 @@ class Positives(NamedTuple):
     baskets: Baskets | None = None
 
 
-def by_user(user: Codes, item: Codes, weight: npt.NDArray[Any], n_users: int, time: Codes | None = None) -> Positives:
+def by_user(
+    user: npt.NDArray[Any], item: npt.NDArray[Any], weight: npt.NDArray[Any], n_users: int,
+    time: npt.NDArray[Any] | None = None,
+) -> Positives:  # fmt: skip
     """Sort the positives by user, preserving their order within a user; with ``time``, negatives avoid baskets."""
+    user, item = np.asarray(user, np.int32), np.asarray(item, np.int32)
     with np.errstate(over="ignore"):
         weight = np.asarray(weight, np.float32)
     bad = np.flatnonzero(~np.isfinite(weight))
