@@ -10,8 +10,9 @@ import pyarrow.parquet as pq
 import pytest
 
 import taurank as tr
+from taurank.data.features import Features
 from taurank.pilot import Pilot
-from taurank.pilot.categories import LAST, Categories, WithinCategories
+from taurank.pilot.categories import LAST, WithinCategories
 from taurank.pilot.config import PilotConfig
 from taurank.pilot.gate import check_gate, visits_of
 from taurank.pilot.learning import learner_of
@@ -84,6 +85,7 @@ def test_the_result_is_complete_and_the_second_run_repeats_nothing(
     again = tr.pilot.run(tables / "pilot.toml", out, threads=2, show_progress=True)
     assert {path: path.stat().st_mtime_ns for path in (out / "stages").iterdir()} == changed
     assert again.answer == result.answer
+    assert len(list((out / "stages").glob("setting-dlce-*.json"))) == 2
     assert "model-dlce (done before)" in capsys.readouterr().err
 
 
@@ -131,14 +133,14 @@ def test_a_log_without_categories_or_today(tmp_path: Path) -> None:
     result = tr.pilot.run(tmp_path / "pilot.toml", tmp_path / "out", threads=1, show_progress=False)
     assert result.estimate is not None
     assert result.estimate.baseline == "popular"
-    assert visits_of(result.log) == 400 * 4
+    assert visits_of(result.log).sum() == 400 * 4
     assert learner_of(result.rankings["dlce"]).get_params()["epochs"] == 5
 
 
 def test_the_gate_compares_with_the_cells_in_the_categories(shop: Shop, result: Pilot, tables: Path) -> None:
     of_user = pd.read_parquet(tables / "tastes.parquet").rename(columns={"customer": "user_id"})
     of_item = pd.read_parquet(tables / "items.parquet").rename(columns={"sku": "item_id"})
-    categories = Categories(of_user, of_item)
+    categories = Features(items=of_item[["item_id", "category"]].drop_duplicates("item_id"), categories=of_user)
     assert not check_gate(result.log, categories).refuses
     assert result.log.propensity is not None
     wrong = result.log.with_propensity(np.minimum(1.3 * result.log.propensity, 0.999))
@@ -149,7 +151,8 @@ def test_scores_within_categories() -> None:
     log = tr.World.synthetic(6, 5, 0).sample(3, random_state=0).log
     model = tr.Popular().fit(log)
     of_item = pd.DataFrame({"item_id": [0, 1, 2, 3], "category": ["a", "b", "a", None]})
-    ranking = WithinCategories(model, Categories(pd.DataFrame({"user_id": [1, 2], "category": ["a", "c"]}), of_item))
+    of_user = pd.DataFrame({"user_id": [1, 2], "category": ["a", "c"]})
+    ranking = WithinCategories(model, Features(items=of_item, categories=of_user))
     users = np.arange(log.n_users, dtype=np.int32)
     shown = ranking.score_block(users) > LAST
     expected = np.zeros((log.n_users, log.n_items), bool)
@@ -215,7 +218,7 @@ SIDE_FLAWS: dict[str, tuple[str, Any, str]] = {
 @pytest.mark.parametrize("flaw", SIDE_FLAWS)
 def test_flaws_of_side_tables_are_said_before_any_work(tables: Path, tmp_path: Path, flaw: str) -> None:
     name, spoil, sentence = SIDE_FLAWS[flaw]
-    plan, _ = PilotConfig.read(tables / "pilot.toml")
+    plan = PilotConfig.read(tables / "pilot.toml")
     bad = tmp_path / "bad.parquet"
     if spoil is None:
         bad.write_bytes(plan.tables.named()[name].read_bytes()[:500])
@@ -229,7 +232,7 @@ def test_flaws_of_side_tables_are_said_before_any_work(tables: Path, tmp_path: P
 
 
 def test_side_tables_may_be_semicolon_csvs(tables: Path, tmp_path: Path) -> None:
-    plan, _ = PilotConfig.read(tables / "pilot.toml")
+    plan = PilotConfig.read(tables / "pilot.toml")
     frame = pd.read_parquet(tables / "today.parquet")
     frame.to_csv(tmp_path / "today.csv", sep=";", decimal=",", index=False)
     read = read_table(tmp_path / "today.csv", plan, IDS, ("score",))
@@ -239,7 +242,7 @@ def test_side_tables_may_be_semicolon_csvs(tables: Path, tmp_path: Path) -> None
 
 
 def test_read_plan_keeps_paths_relative_to_the_file(tables: Path) -> None:
-    plan, _ = PilotConfig.read(tables / "pilot.toml")
+    plan = PilotConfig.read(tables / "pilot.toml")
     assert plan.tables.today == tables / "today.parquet"
     assert plan.columns["purchases.timestamp"] == "bought_at"
     with pytest.raises(tr.InputError, match="the plan: tables must be a table, got 3"):

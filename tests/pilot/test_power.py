@@ -66,7 +66,7 @@ def test_impossible_and_odd_sizes_are_refused() -> None:
         tr.pilot.power(effect=1e-6, users=10, weeks=1, **SHOP)
     with pytest.raises(tr.InputError, match="no effect is large enough"):
         tr.pilot.power(users=1, weeks=1, randomized=0.01, **SHOP)
-    with pytest.raises(tr.InputError, match="effect is at most 5"):
+    with pytest.raises(tr.InputError, match="effect must be a number between 0 and 5"):
         tr.pilot.power(effect=7, users=1, weeks=1, **SHOP)
     with pytest.raises(tr.InputError, match="chance must be between 0 and 1"):
         tr.pilot.power(effect=0.1, users=1, weeks=1, chance=1.0, **SHOP)

@@ -95,6 +95,12 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
             temporary.unlink(missing_ok=True)
 
 
+def write_text(path: str | os.PathLike[str], text: str) -> None:
+    """A small text file, whole or not at all."""
+    with atomic_path(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
 @contextmanager
 def atomic_folder(path: str | os.PathLike[str], replaced: str | None = None) -> Iterator[Path]:
     """A temporary folder beside ``path`` that takes its place if the block ends well, and is removed if not.

@@ -14,7 +14,7 @@ from taurank.data.log import Log
 from taurank.errors import InputError
 from taurank.evaluation.results import Comparison, Difference
 from taurank.pilot.config import PilotConfig
-from taurank.pilot.gate import Gate, candidates_of, visits_of
+from taurank.pilot.gate import Gate, visits_of
 from taurank.pilot.learning import Ranking
 from taurank.pilot.power import SHARES, ExperimentDesign, power
 
@@ -141,19 +141,22 @@ def _difference(config: PilotConfig, pair: Difference) -> str:
     )
 
 
+def purchases_per_visit(log: Log) -> float:
+    return float(np.count_nonzero(log.outcome) / max(1, visits_of(log).sum()))
+
+
 def _experiment(config: PilotConfig, log: Log, bought_anyway: float) -> ExperimentDesign | None:
     """The smallest share of randomized slots that detects the effect in a few weeks; all slots if none does."""
-    options, visits, items = config.pilot, visits_of(log), candidates_of(log)
-    effect = options.effect or SHARE_TO_DETECT * np.count_nonzero(log.outcome) / visits
-    if items < options.k or not effect:
+    k, items = config.pilot.k, int(np.count_nonzero(log.eligibility.cells_by_item))
+    effect = config.pilot.effect or SHARE_TO_DETECT * purchases_per_visit(log)
+    if items < k or not effect:
         return None
     sizes: dict[str, Any] = {
-        "effect": min(effect, float(options.k)), "users": log.n_users, "items": items, "slots": options.k,
-        "visits": min(1.0, visits / (log.n_users * log.n_times)),
-        "bought_anyway": min(bought_anyway, options.k - effect),
+        "effect": min(effect, float(k)), "users": log.n_users, "items": items, "slots": k,
+        "visits": float(visits_of(log).mean() / log.n_times), "bought_anyway": min(bought_anyway, k - effect),
     }  # fmt: skip
     try:
-        designs = [power(**sizes, randomized=share) for share in SHARES if share * options.k < items]
+        designs = [power(**sizes, randomized=share) for share in SHARES if share * k < items]
     except InputError:
         return None
     return next((one for one in designs if one.weeks <= MAX_WEEKS), designs[-1])

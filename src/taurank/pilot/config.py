@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Self, get_args
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from taurank._checks import check_choice
 from taurank._choices import PropensityKind
@@ -15,6 +15,8 @@ from taurank.data.files import find_files
 from taurank.errors import InputError, show
 from taurank.learners import LEARNERS
 from taurank.toml import read_toml, validated
+
+LearnerName = Annotated[str, AfterValidator(lambda name: check_choice("learners", name, LEARNERS))]
 
 
 class _Section(BaseModel):
@@ -69,8 +71,8 @@ class Options(_Section):
     ``effect`` is what an experiment would have to detect, in extra purchases per user and period.
     """
 
-    learners: tuple[str, ...] = ("popular", "bpr", "dlto", "dlce")
-    propensity: str = "exposure"
+    learners: tuple[LearnerName, ...] = Field(default=("popular", "bpr", "dlto", "dlce"), min_length=1)
+    propensity: PropensityKind = "exposure"
     segment: str | None = None
     k: int = Field(default=10, ge=1)
     test_share: float = Field(default=0.4, ge=0.01, le=0.99)
@@ -79,20 +81,6 @@ class Options(_Section):
     effect: float | None = Field(default=None, ge=0.0)
     level: float = Field(default=0.95, ge=0.01, le=0.99)
     seed: int = Field(default=0, ge=0)
-
-    @field_validator("learners")
-    @classmethod
-    def _known_learners(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        if not names:
-            raise InputError("learners is empty; name at least one, such as 'dlce'.")
-        for name in names:
-            check_choice("learners", name, LEARNERS)
-        return names
-
-    @field_validator("propensity")
-    @classmethod
-    def _known_model(cls, name: str) -> str:
-        return check_choice("propensity", name, get_args(PropensityKind))
 
     @property
     def metric(self) -> str:
@@ -122,10 +110,9 @@ class PilotConfig(_Section):
         return "user and week" if self.tables.visits is None else "visiting user and week"
 
     @classmethod
-    def read(cls, path: str | os.PathLike[str]) -> tuple[PilotConfig, bytes]:
-        """The configuration in a TOML file, and the file's content; tables are relative to the file's folder."""
-        sections = read_toml(path)
-        return cls.from_sections(sections, Path(path).parent, f"'{os.fspath(path)}'"), Path(path).read_bytes()
+    def read(cls, path: str | os.PathLike[str]) -> PilotConfig:
+        """The configuration in a TOML file; tables are relative to the file's folder."""
+        return cls.from_sections(read_toml(path), Path(path).parent, f"'{os.fspath(path)}'")
 
     @classmethod
     def from_sections(

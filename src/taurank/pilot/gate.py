@@ -11,8 +11,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from taurank._types import Longs
+from taurank.data.features import Features
 from taurank.data.log import Log
-from taurank.pilot.categories import Categories
+from taurank.pilot.categories import own_categories
 from taurank.report.diagnosis import diagnose
 
 TOLERANCE = 0.1  # a sum may be off by this share
@@ -31,16 +33,16 @@ class Gate:
         return self.level == "poor"
 
 
-def check_gate(log: Log, categories: Categories | None) -> Gate:
+def check_gate(log: Log, categories: Features | None) -> Gate:
     """The diagnosis' verdict, or, with categories, that of the cells within them."""
     if categories is None:
         diagnosis = diagnose(log)
         return Gate(diagnosis.level, diagnosis.verdict)
-    own, category = categories.mask(log.users, log.items)
+    own, category = own_categories(categories, log.users, log.items)
     rows = np.flatnonzero((log.treated == 1) & own[log.user, category[log.item]])
     weight = 1.0 / log.recorded_propensity("a pilot")[rows]
-    size = own.astype(np.int64) @ np.bincount(category, _eligible(log), own.shape[1])
-    cells = float((visits_by_user(log) * size).sum())
+    size = own.astype(np.int64) @ np.bincount(category[log.eligibility.cells_by_item > 0], minlength=own.shape[1])
+    cells = float(visits_of(log) @ size)
     ratio, error = weight.sum() / cells, np.sqrt((weight * (weight - 1.0)).sum()) / cells
     figures = f"the sum of 1/P over what was shown is {ratio:.3g} times the cells in the users' categories"
     if abs(ratio - 1.0) > TOLERANCE + ERRORS * error:
@@ -48,22 +50,6 @@ def check_gate(log: Log, categories: Categories | None) -> Gate:
     return Gate("good", f"The propensities fit: {figures} (± {2 * error:.2g}).")
 
 
-def visits_by_user(log: Log) -> np.ndarray:
+def visits_of(log: Log) -> Longs:
     """At how many times each user could be shown something."""
-    if log.eligibility.is_everything:
-        return np.full(log.n_users, float(log.n_times))
-    return log.eligibility.cells_by_user / max(1, candidates_of(log))
-
-
-def candidates_of(log: Log) -> int:
-    """How many items could be shown at a time."""
-    return int(np.count_nonzero(_eligible(log)))
-
-
-def visits_of(log: Log) -> int:
-    """The pairs of a user and a time at which something could be shown."""
-    return max(1, round(float(visits_by_user(log).sum())))
-
-
-def _eligible(log: Log) -> np.ndarray:
-    return (log.eligibility.cells_by_item > 0).astype(float)
+    return log.eligibility.visits(np.ones(log.n_users, np.bool_))[0]

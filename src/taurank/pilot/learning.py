@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+import math
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from taurank.data.features import Features
+from taurank.data.files import write_text
 from taurank.data.log import Log
+from taurank.errors import DivergedError
 from taurank.evaluation.measurement import Measurement
 from taurank.learners import LEARNERS, Learner, load
-from taurank.pilot.categories import Categories, WithinCategories
+from taurank.pilot.categories import WithinCategories
 from taurank.pilot.config import Options
 from taurank.pilot.stages import Stages, key_of
-from taurank.tuning import Report, Search, best_trial
 
 # The settings of each learner in the order in which they are tried, as changes of the first. It has few factors and a
 # cap near the mean propensity of what is shown: little variance.
@@ -38,75 +44,76 @@ VALIDATION_USERS = 20_000  # enough to tell settings apart
 Ranking = Learner | WithinCategories
 
 
-def within(model: Learner, categories: Categories | None) -> Ranking:
-    return model if categories is None else WithinCategories(model, categories)
-
-
 def learner_of(ranking: Ranking) -> Learner:
     return ranking.learner if isinstance(ranking, WithinCategories) else ranking
 
 
 @dataclass(frozen=True)
 class Learning:
-    """Fits the learners of a pilot; each search and each model is stored."""
+    """Fits the learners of a pilot; the value of each setting and each model is stored."""
 
     options: Options
-    categories: Categories | None
+    categories: Features | None
     key: str  # of the stages before
     stages: Stages
     threads: int | None
 
+    def within(self, model: Learner) -> Ranking:
+        return model if self.categories is None else WithinCategories(model, self.categories)
+
     def fit(self, name: str, train: Log) -> Learner:
         """A learner with the best of its settings, fitted to the training periods."""
-        tried = self._settings(name)
-        key = key_of(self.key, name, tried, self.options.k)
-        return self.stages.run(
-            f"model-{name}", key, ".model",
-            lambda path: self._fit(name, self._best(name, tried, train, key), train).save(path), load,
-        )  # fmt: skip
+        first, *others = SETTINGS.get(name, ({},))
+        epochs = {} if self.options.epochs is None or "epochs" not in first else {"epochs": self.options.epochs}
+        changes = [{}, *others][: self.options.trials]
+        tried = [{**first, **change, **epochs, "random_state": self.options.seed} for change in changes]
+        return self._stage(
+            f"model-{name}", [tried, self.options.k], name, lambda: self._best(name, tried, train), train
+        )
 
     def refit(self, name: str, model: Learner, log: Log) -> Learner:
         """The chosen learner with its settings, fitted to the whole log."""
         settings = {key: value for key, value in model.get_params().items() if key != "threads"}
-        key = key_of(self.key, name, settings, "refit")
-        return self.stages.run(
-            f"refit-{name}", key, ".model", lambda path: self._fit(name, settings, log).save(path), load
-        )
+        return self._stage(f"refit-{name}", settings, name, lambda: settings, log)
 
-    def _settings(self, name: str) -> list[dict[str, Any]]:
-        first, *others = SETTINGS.get(name, ({},))
-        changes = [{}, *others][: self.options.trials]
-        epochs = {} if self.options.epochs is None or "epochs" not in first else {"epochs": self.options.epochs}
-        return [{**first, **change, **epochs, "random_state": self.options.seed} for change in changes]
+    def _stage(
+        self, stage: str, facts: Any, name: str, settings: Callable[[], Mapping[str, Any]], log: Log
+    ) -> Learner:
+        def make(path: Path) -> None:
+            self._fit(name, settings(), log).save(path)
 
-    def _best(self, name: str, tried: list[dict[str, Any]], train: Log, key: str) -> dict[str, Any]:
+        return self.stages.run(stage, key_of(self.key, name, facts), ".model", make, load)
+
+    def _best(self, name: str, tried: list[dict[str, Any]], train: Log) -> dict[str, Any]:
         """The settings that are best by the recommended estimate on the last training periods."""
         if len(tried) == 1 or train.n_times == 1:
             return tried[0]
         early, late = train.split(share=VALIDATION_SHARE)
+        if late.n_users > VALIDATION_USERS:
+            chosen = np.random.default_rng(self.options.seed).choice(late.n_users, VALIDATION_USERS, replace=False)
+            late = late.select(users=late.users.values.take(np.sort(chosen)))
         metric = self.options.metric
-        measure = Measurement.prepare(_some_users(late, self.options.seed), metric)
+        measure = Measurement.prepare(late, metric)
 
-        def objective(settings: dict[str, Any], report: Report) -> dict[str, float]:
-            model = within(self._fit(name, tried[settings["number"]], early), self.categories)
-            return measure.means(model, self.threads)
+        def write_value(path: Path, settings: Mapping[str, Any]) -> None:
+            try:
+                value = measure.means(self.within(self._fit(name, settings, early)), self.threads)[metric]
+            except DivergedError:
+                value = -math.inf
+            write_text(path, json.dumps(value))
 
-        search = Search(
-            name, objective, {"number": range(len(tried))}, metric, True, len(tried), "random", ({"number": 0},),
-            identity=key,
-        )  # fmt: skip
-        best = best_trial(search.run(self.stages.folder / f"search-{name}-{key}.journal"), metric, True)
-        return tried[0 if best is None else best.settings["number"]]
+        values = [
+            self.stages.run(
+                f"setting-{name}", key_of(self.key, name, settings, metric), ".json",
+                partial(write_value, settings=settings), lambda path: float(json.loads(path.read_text())),
+                is_step=False,
+            )
+            for settings in tried
+        ]  # fmt: skip
+        return tried[int(np.argmax(values))]
 
     def _fit(self, name: str, settings: Mapping[str, Any], log: Log) -> Learner:
         model = LEARNERS[name](**settings)
         if "threads" in model.get_params():
             model.set_params(threads=self.threads)
         return model.fit(log, None, show_progress=False)
-
-
-def _some_users(log: Log, seed: int) -> Log:
-    if log.n_users <= VALIDATION_USERS:
-        return log
-    chosen = np.random.default_rng(seed).choice(log.n_users, VALIDATION_USERS, replace=False)
-    return log.select(users=log.users.values.take(np.sort(chosen)))

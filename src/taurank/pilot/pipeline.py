@@ -10,14 +10,13 @@ import os
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from taurank._progress import Progress
-from taurank.data.files import atomic_path
+from taurank.data.files import find_files, write_text
 from taurank.data.log import Log
-from taurank.errors import InputError, OverlapWarning, missing_extra
+from taurank.errors import InputError, OverlapWarning
 from taurank.estimation import gains, propensity
 from taurank.evaluation.evaluate import evaluate
 from taurank.evaluation.measurement import Measurement
@@ -26,9 +25,8 @@ from taurank.learners import Popular
 from taurank.pilot.answer import TODAY, Pilot, decide, unknown
 from taurank.pilot.config import PilotConfig
 from taurank.pilot.gate import check_gate
-from taurank.pilot.learning import Learning, learner_of, within
-from taurank.pilot.report import write_report
-from taurank.pilot.stages import Stages, files_of, key_of
+from taurank.pilot.learning import Learning, learner_of
+from taurank.pilot.stages import Stages, key_of
 from taurank.pilot.tables import SmallTables
 
 
@@ -44,15 +42,16 @@ def run(
     The same call continues where a killed one stopped, and repeats only what a changed plan or table changes. The
     result depends on the tables, the plan and its seed alone, not on ``threads``.
     """
-    config, content = (PilotConfig.from_sections(plan), b"") if isinstance(plan, Mapping) else PilotConfig.read(plan)
-    if config.pilot.trials > 1 and find_spec("optuna") is None:
-        raise missing_extra("optuna", "tune", "set trials = 1")
+    if isinstance(plan, Mapping):
+        config, text = PilotConfig.from_sections(plan), ""
+    else:
+        config, text = PilotConfig.read(plan), Path(plan).read_text(encoding="utf-8")
     small = SmallTables.read(config)
     with Progress(show_progress, lines=True) as progress:
         stages = Stages(Path(out) / "stages", progress)
         progress.begin("stages", 5 + len(config.pilot.learners))
         result = _Run(config, small, Path(out), stages, threads).result()
-        _write_outputs(result, content, threads)
+        _write_outputs(result, text, threads)
         progress.step("report")
     return result
 
@@ -68,7 +67,9 @@ class _Run:
     def result(self) -> Pilot:
         config, options, categories = self.config, self.config.pilot, self.small.categories
         used = [path for name, path in config.tables.named().items() if name not in ("users", "today")]
-        key = key_of(files_of(used), dict(config.columns), config.log.model_dump())
+        files = [(str(file.resolve()), file.stat()) for path in used for file in find_files(path)]
+        facts = [[name, about.st_size, about.st_mtime_ns] for name, about in files]  # what changes when a file does
+        key = key_of(facts, dict(config.columns), config.log.model_dump())
         log = self.stages.run("log", key, ".parquet", lambda path: self._checked(self._read()).write(path), Log.read)
         self._checked(log)  # a stored stage, too: today's ranking may have changed
         key = key_of(key, options.propensity, options.seed)
@@ -78,21 +79,18 @@ class _Run:
         train, test = log.split(share=options.test_share)
         gate = check_gate(log, categories)
         if gate.refuses:  # nothing that is learned from such a log could be measured
-            popular = Popular().fit(train)
-            answer = unknown(config, gate.sentence, "record the propensities of what is shown", log,
-                             bought_anyway(options.k, {"popular": popular}, test, self.threads))  # fmt: skip
+            anyway = self._bought_anyway({"popular": Popular().fit(train)}, test)
+            answer = unknown(config, gate.sentence, "record the propensities of what is shown", log, anyway)
             return Pilot(answer, None, gate, {}, None, config, log, test, self.folder)
-        key = key_of(key, options.test_share)
-        learning = Learning(options, categories, key, self.stages, self.threads)
+        learning = Learning(options, categories, key_of(key, options.test_share), self.stages, self.threads)
         models = {name: learning.fit(name, train) for name in options.learners}
-        rankings = {name: within(model, categories) for name, model in models.items()}
-        compared = compare(config, rankings, test, self.small, self.threads)
+        rankings = {name: learning.within(model) for name, model in models.items()}
+        compared = self._compare(rankings, test)
         self.stages.progress.step("estimates")
-        answer = decide(config, compared, log, lambda: bought_anyway(options.k, rankings, test, self.threads))
-        chosen = models.get(answer.choice or "")
-        model = None
+        answer = decide(config, compared, log, lambda: self._bought_anyway(rankings, test))
+        chosen, model = models.get(answer.choice or ""), None
         if chosen is not None:
-            model = within(learning.refit(str(answer.choice), chosen, log), categories)
+            model = learning.within(learning.refit(str(answer.choice), chosen, log))
         return Pilot(answer, compared, gate, rankings, model, config, log, test, self.folder)
 
     def _read(self) -> Log:
@@ -120,35 +118,30 @@ class _Run:
         if not log.n_without_propensity:
             return log
         model, categories = self.config.pilot.propensity, self.small.categories
-        features = categories.features() if categories is not None and model == "exposure" else None
+        features = categories if model == "exposure" else None
         return propensity.estimate(log, self.config.pilot.seed, model=model, features=features, threads=self.threads)
 
+    def _compare(self, rankings: Mapping[str, Any], test: Log) -> Comparison:
+        """All rankings on the last periods, today's first if there is one."""
+        today, options = {} if self.small.today is None else {TODAY: self.small.today}, self.config.pilot
+        with warnings.catch_warnings():  # the verdicts say it
+            warnings.simplefilter("ignore", OverlapWarning)
+            table: Comparison = evaluate(
+                {**today, **rankings}, test, [options.metric], by=self.small.segments, level=options.level,
+                detail=True, unlisted="last" if today else None, threads=self.threads,
+            )  # fmt: skip
+        return table
 
-def compare(
-    config: PilotConfig, rankings: Mapping[str, Any], test: Log, small: SmallTables, threads: int | None = None
-) -> Comparison:
-    """All rankings on the last periods, today's first if there is one."""
-    today = {} if small.today is None else {TODAY: small.today}
-    options = config.pilot
-    with warnings.catch_warnings():  # the verdicts say it
-        warnings.simplefilter("ignore", OverlapWarning)
-        table: Comparison = evaluate(
-        {**today, **rankings}, test, [options.metric], by=small.segments, level=options.level, detail=True,
-        unlisted="last" if today else None, threads=threads,
-    )  # fmt: skip
-    return table
-
-
-def bought_anyway(k: int, rankings: Mapping[str, Any], test: Log, threads: int | None) -> float:
-    """How many of a list's items are bought without help: the most of any ranking's list, shown or not."""
-    bought = Measurement.prepare(gains.outcome(test), f"P@{k}")
-    return k * max(bought.means(one, threads)[f"P@{k}"] for one in rankings.values())
+    def _bought_anyway(self, rankings: Mapping[str, Any], test: Log) -> float:
+        """How many of a list's items are bought without help: the most of any ranking's list, shown or not."""
+        k = self.config.pilot.k
+        bought = Measurement.prepare(gains.outcome(test), f"P@{k}")
+        return k * max(bought.means(one, self.threads)[f"P@{k}"] for one in rankings.values())
 
 
-def _write_outputs(result: Pilot, content: bytes, threads: int | None) -> None:
-    if content:
-        with atomic_path(result.folder / "pilot.toml") as temporary:
-            temporary.write_bytes(content)
+def _write_outputs(result: Pilot, plan: str, threads: int | None) -> None:
+    if plan:
+        write_text(result.folder / "pilot.toml", plan)
     recommendations, model = result.folder / "recommendations.parquet", result.folder / "model"
     if result.model is None:  # what an earlier run left is not the answer any more
         recommendations.unlink(missing_ok=True)
@@ -157,4 +150,6 @@ def _write_outputs(result: Pilot, content: bytes, threads: int | None) -> None:
         learner_of(result.model).save(model)
         k = result.config.pilot.k
         result.model.write_recommendations(recommendations, k=k, candidates=result.log, threads=threads)
-    write_report(result, content.decode())
+    from taurank.pilot.report import write_report  # needs the extra ``report``
+
+    write_report(result, plan)

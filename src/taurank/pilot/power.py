@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -52,7 +52,7 @@ def power(
         raise InputError(
             f"give three of effect, users, weeks and randomized, the fourth is computed; got {4 - len(unknown)}."
         )
-    _check_sizes(sizes, items, slots)
+    _check_sizes({name: value for name, value in sizes.items() if value is not None}, items, slots)
     check_number("bought_anyway", bought_anyway, 0.0, slots)
     for name, share in (("visits", visits), ("level", level), ("chance", chance)):
         check_number(name, share, 0.0, 1.0)
@@ -62,7 +62,7 @@ def power(
     design = ExperimentDesign(
         **known, items=items, bought_anyway=bought_anyway, slots=slots, visits=visits, level=level, chance=chance
     )
-    solved: dict[str, Any] = {unknown[0]: _SOLVERS[unknown[0]](design)}
+    solved: dict[str, Any] = {unknown[0]: _solved(design, unknown[0])}
     return replace(design, **solved)
 
 
@@ -104,71 +104,47 @@ class ExperimentDesign:
         import pandas as pd
 
         designs = [replace(self, randomized=share) for share in randomized]
-        rows = [{"randomized": p.randomized, "users": p.users, "weeks": _weeks(p)} for p in designs]
+        rows = [{"randomized": p.randomized, "users": p.users, "weeks": _solved(p, "weeks")} for p in designs]
         return pd.DataFrame(rows)
 
     def __str__(self) -> str:
         share = f"{100 * self.randomized:.3g}% of the slots"
+        weeks = f"{np.ceil(self.weeks):,.0f}" if self.weeks < 1e6 else "more than a million"
         return (
-            f"{np.ceil(self.users):,.0f} users in {_few(self.weeks)} weeks, with {share} randomized over "
+            f"{np.ceil(self.users):,.0f} users in {weeks} weeks, with {share} randomized over "
             f"{self.items:,} items, detect an effect of {self.effect:.3g} extra purchases per user and week with a "
             f"probability of {self.chance:.0%} (interval at {self.level:.0%})."
         )
-
-
-def _few(weeks: float) -> str:
-    return f"{np.ceil(weeks):,.0f}" if weeks < 1e6 else "more than a million"
 
 
 def _check_sizes(sizes: dict[str, Any], items: int, slots: int) -> None:
     check_integer("slots", slots)
     check_integer("items", items, slots)
     for name, value in sizes.items():
-        if value is not None:
-            check_number(name, value, 0.0, 1.0 if name == "randomized" else np.inf)
-            if not value or not np.isfinite(value):
-                raise InputError(f"{name} must be a positive number, got {value}.")
-    effect = sizes["effect"]
-    if effect is not None and effect > slots:
-        raise InputError(f"effect is at most {slots}, one purchase for each slot, got {effect}.")
+        check_number(name, value, 0.0, {"randomized": 1.0, "effect": slots}.get(name, np.inf))
+        if not value:
+            raise InputError(f"{name} must be a positive number, got {value}.")
 
 
-def _weeks(design: ExperimentDesign) -> float:
-    return design.needed / (design.users * design.visits)
+def _solved(design: ExperimentDesign, name: str) -> float:
+    """The smallest value of one size with which the experiment is large enough."""
+    if name == "weeks":
+        return design.needed / (design.users * design.visits)
+    if name == "users":
+        return design.needed / (design.weeks * design.visits)
 
+    def excess(value: float) -> float:
+        """log(needed / given): at most 0 if the experiment is large enough."""
+        size: dict[str, Any] = {name: value}
+        tried = replace(design, **size)
+        return float(np.log(tried.needed / (tried.users * tried.weeks * tried.visits)))
 
-def _users(design: ExperimentDesign) -> float:
-    return design.needed / (design.weeks * design.visits)
-
-
-def _randomized(design: ExperimentDesign) -> float:
-    """The smallest share that is enough. The need falls as the share grows, until nothing is left to compare with."""
-    shares = np.linspace(0.0, 1.0, 1001)[1:]
-    enough = next((share for share in shares if _enough(design, randomized=share) <= 0.0), None)
-    if enough is None:
-        raise InputError("no share of randomized slots is enough; take more users or weeks, or a larger effect.")
-    return _root(design, "randomized", 1e-9, float(enough))
-
-
-def _effect(design: ExperimentDesign) -> float:
-    """The smallest effect that is detected."""
-    if _enough(design, effect=float(design.slots)) > 0.0:
+    # the need falls as the share grows, until nothing is left to compare with: the root is below the first that does
+    ends = np.linspace(0.0, 1.0, 1001)[1:] if name == "randomized" else [float(design.slots)]
+    high = next((float(end) for end in ends if excess(end) <= 0.0), None)
+    if high is None and name == "effect":
         raise InputError("no effect is large enough for an experiment of this size; take more users, weeks or slots.")
-    return _root(design, "effect", 1e-9, float(design.slots))
-
-
-def _enough(design: ExperimentDesign, **sizes: Any) -> float:
-    """log(needed / given): at most 0 if the experiment is large enough."""
-    design = replace(design, **sizes)
-    return float(np.log(design.needed / (design.users * design.weeks * design.visits)))
-
-
-def _root(design: ExperimentDesign, name: str, low: float, high: float) -> float:
-    if _enough(design, **{name: low}) <= 0.0:
-        return low
-    return float(brentq(lambda value: _enough(design, **{name: value}), low, high, xtol=1e-12))
-
-
-_SOLVERS: dict[str, Callable[[ExperimentDesign], float]] = {
-    "effect": _effect, "users": _users, "weeks": _weeks, "randomized": _randomized,
-}  # fmt: skip
+    if high is None:
+        raise InputError("no share of randomized slots is enough; take more users or weeks, or a larger effect.")
+    low = 1e-9
+    return low if excess(low) <= 0.0 else float(brentq(excess, low, high, xtol=1e-12))

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from taurank.report import page  # first: it says which extra is missing
+
+# isort: split
+import altair as alt
 import numpy as np
 import pandas as pd
 
 from taurank import __version__
-from taurank.pilot.answer import KINDS, Pilot, name_of, number, span
-from taurank.pilot.gate import visits_of
+from taurank.evaluation.results import Comparison
+from taurank.pilot.answer import KINDS, Pilot, name_of, number, purchases_per_visit, span
 from taurank.pilot.learning import learner_of
-
-if TYPE_CHECKING:
-    import altair as alt
-
-    from taurank.evaluation.results import Comparison
 
 LABELS = {"show": "Show it", "keep": "Keep it", "unknown": "Not known"}
 _UNIT = "extra purchases per {per}, of the first {k} items"
@@ -34,39 +33,37 @@ sizes."""
 
 def write_report(result: Pilot, plan: str) -> None:
     """Write ``report.html``; the file appears whole or not at all."""
-    from taurank.report import page
-
-    page.write(result.folder / "report.html", "Pilot", _blocks(result, plan))
-
-
-def _blocks(result: Pilot, plan: str) -> list[Any]:
-    from taurank.report import page
-
-    answer = result.answer
+    answer, gate = result.answer, result.gate
     todo = [f"{answer.next_step[:1].upper()}{answer.next_step[1:]}."]
     if answer.experiment is not None:
         todo.append(_EXPERIMENT.format(plan=answer.experiment))
     if result.model is not None:
         todo.append("The model, fitted to all weeks, is in 'model', its lists are in 'recommendations.parquet'.")
     steps = [page.heading("What to do now"), page.steps(todo)]
-    return [
+    details = []
+    if result.estimate is not None:
+        steps = _estimates(result, result.estimate, steps)
+        details = [
+            page.fold("Second opinions", [page.table(_opinions(result, result.estimate)), page.text(_SECOND)]),
+            page.fold("Learners and their settings", [page.table(_settings(result))]),
+        ]
+    blocks = [
         page.verdict(KINDS[answer.decision], LABELS[answer.decision], " ".join([answer.sentence, *result.cautions])),
-        *(steps if result.estimate is None else _estimates(result, result.estimate, steps)),
+        *steps,
         page.heading("Propensities and overlap"),
-        page.verdict(result.gate.level, result.gate.level.capitalize(), result.gate.sentence),
+        page.verdict(gate.level, gate.level.capitalize(), gate.sentence),
         *_experiment(result),
         page.heading("What was used"),
         page.table(_facts(result)),
-        *([] if result.estimate is None else _details(result, result.estimate)),
+        *details,
         *([page.fold("The plan", [page.text(plan)])] if plan else []),
     ]
+    page.write(result.folder / "report.html", "Pilot", blocks)
 
 
 def _estimates(result: Pilot, estimate: Comparison, steps: list[Any]) -> list[Any]:
-    from taurank.report import page
-
     options = result.config.pilot
-    drawing = page.chart(chart(result, estimate), _UNIT.format(k=options.k, per=result.config.per))
+    drawing = page.chart(_chart(result, estimate), _UNIT.format(k=options.k, per=result.config.per))
     reasons = [
         f"{name_of(name)}: {verdict}" for (name, metric), verdict in estimate.verdicts.items()
         if metric == options.metric
@@ -84,62 +81,44 @@ def _estimates(result: Pilot, estimate: Comparison, steps: list[Any]) -> list[An
     return blocks
 
 
-def _details(result: Pilot, estimate: Comparison) -> list[Any]:
-    from taurank.report import page
-
-    return [
-        page.fold("Second opinions", [page.table(_opinions(result, estimate)), page.text(_SECOND)]),
-        page.fold("Learners and their settings", [page.table(_settings(result))]),
-    ]
-
-
-def chart(result: Pilot, estimate: Comparison) -> alt.LayerChart:
+def _chart(result: Pilot, estimate: Comparison) -> alt.LayerChart:
     """The recommended estimates with their intervals; those that are not to be believed are pale."""
-    import altair as alt
-
-    k = result.config.pilot.k
-    rows = [
+    k, metric = result.config.pilot.k, result.config.pilot.metric
+    frame = pd.DataFrame([
         {"ranking": name, "estimate": k * one.mean, "low": k * one.low, "high": k * one.high,
          "believe": 1.0 if one.verdict is not None and one.verdict.believe else 0.35}
-        for name, one in ((name, ranker[result.config.pilot.metric]) for name, ranker in estimate.items())
-    ]  # fmt: skip
-    frame = pd.DataFrame(rows)
-    opacity = alt.Opacity("believe:Q", legend=None, scale=None)
+        for name, one in ((name, ranker[metric]) for name, ranker in estimate.items())
+    ])  # fmt: skip
     base = alt.Chart(frame, width=420, height=max(120, 34 * len(frame))).encode(
-        y=alt.Y("ranking:N", sort=None, title=None), opacity=opacity
+        y=alt.Y("ranking:N", sort=None, title=None), opacity=alt.Opacity("believe:Q", legend=None, scale=None)
     )
-    ends = base.mark_rule(strokeWidth=2).encode(
-        x=alt.X("low:Q", title=f"extra purchases per {result.config.per}"), x2="high:Q"
-    )
+    low = alt.X("low:Q", title=f"extra purchases per {result.config.per}")
+    ends = base.mark_rule(strokeWidth=2).encode(x=low, x2="high:Q")
     zero = alt.Chart(pd.DataFrame({"x": [0.0]})).mark_rule(strokeDash=[3, 3], opacity=0.6).encode(x="x:Q")
     return zero + ends + base.mark_point(filled=True, size=90).encode(x="estimate:Q")
 
 
 def _experiment(result: Pilot) -> list[Any]:
-    from taurank.report import page
-
     design = result.answer.experiment
     if design is None:
         return []
     table = design.table()
-    table["weeks"] = [f"{np.ceil(weeks):,.0f}" for weeks in table["weeks"]]
-    table["users"] = [f"{users:,.0f}" for users in table["users"]]
+    for name in ("weeks", "users"):
+        table[name] = [f"{np.ceil(number):,.0f}" for number in table[name]]
     table["randomized"] = [f"{share:.0%}" for share in table["randomized"]]
-    return [
-        page.heading("Suggested experiment"),
-        page.table(table, caption=f"To detect {design.effect:.3g} extra purchases per {result.config.per}"),
-    ]
+    caption = f"To detect {design.effect:.3g} extra purchases per {result.config.per}"
+    return [page.heading("Suggested experiment"), page.table(table, caption=caption)]
 
 
 def _facts(result: Pilot) -> pd.DataFrame:
-    log, test = result.log, result.test
+    log = result.log
     facts = {
         "users": f"{log.n_users:,}", "items": f"{log.n_items:,}", "periods": f"{log.n_times:,}",
-        "periods that measure": f"{test.n_times:,}", "rows": f"{len(log):,}",
-        "purchases per user and period": f"{np.count_nonzero(log.outcome) / visits_of(log):.3g}",
+        "periods that measure": f"{result.test.n_times:,}", "rows": f"{len(log):,}",
+        "purchases per user and period": f"{purchases_per_visit(log):.3g}",
         "seed": str(result.config.pilot.seed), "taurank": __version__,
     }  # fmt: skip
-    return pd.DataFrame({"what": list(facts), "how much": list(facts.values())})
+    return pd.DataFrame(facts.items(), columns=["what", "how much"])
 
 
 def _opinions(result: Pilot, estimate: Comparison) -> pd.DataFrame:
@@ -153,11 +132,6 @@ def _opinions(result: Pilot, estimate: Comparison) -> pd.DataFrame:
 
 
 def _settings(result: Pilot) -> pd.DataFrame:
-    rows = [
-        {
-            "learner": name,
-            "settings": ", ".join(f"{key} {value}" for key, value in learner_of(model).get_params().items()),
-        }
-        for name, model in result.rankings.items()
-    ]
-    return pd.DataFrame(rows)
+    settings = {name: learner_of(model).get_params().items() for name, model in result.rankings.items()}
+    lines = {name: ", ".join(f"{key} {value}" for key, value in each) for name, each in settings.items()}
+    return pd.DataFrame(lines.items(), columns=["learner", "settings"])

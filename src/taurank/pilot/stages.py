@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 from taurank import __version__
 from taurank._progress import Progress
-from taurank.data.files import find_files
 from taurank.errors import InputError
 
 T = TypeVar("T")
@@ -33,33 +31,27 @@ class Stages:
         except OSError as error:
             raise InputError(f"the folder '{folder}' cannot be created: {error.strerror}.") from error
 
-    def run(self, name: str, key: str, suffix: str, make: Callable[[Path], Any], read: Callable[[Path], T]) -> T:
+    def run(
+        self, name: str, key: str, suffix: str, make: Callable[[Path], Any], read: Callable[[Path], T],
+        is_step: bool = True,
+    ) -> T:  # fmt: skip
         """The result of a stage: read if its file exists, else made, written to the file, and read."""
         path = self.folder / f"{name}-{key}{suffix}"
         done = path.exists()
         if not done:
             try:
                 make(path)
-            except InputError:
-                self._remove_if_empty()
+            except InputError:  # refused tables leave nothing behind
+                with suppress(OSError):
+                    self.folder.rmdir()
+                    self.folder.parent.rmdir()
                 raise
-        self.progress.step(f"{name}{' (done before)' if done else ''}")
+        if is_step:
+            self.progress.step(f"{name}{' (done before)' if done else ''}")
         return read(path)
-
-    def _remove_if_empty(self) -> None:
-        """Refused tables leave nothing behind."""
-        with suppress(OSError):
-            self.folder.rmdir()
-            self.folder.parent.rmdir()
 
 
 def key_of(*parts: Any) -> str:
     """A short name of everything a stage depends on."""
     text = json.dumps([__version__, *parts], sort_keys=True, default=str)
     return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-
-
-def files_of(paths: Iterable[str | os.PathLike[str]]) -> list[list[Any]]:
-    """What changes when a file does: its name, size and time of change."""
-    found = [file for path in paths for file in find_files(path)]
-    return [[str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns] for file in found]

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from taurank.data.features import Features
 from taurank.data.log import Log
 from taurank.data.reader import read_ids
 from taurank.data.tables import Source, open_table
 from taurank.errors import InputError, first_line, plural, show
 from taurank.evaluation.evaluate import segments_of
 from taurank.evaluation.rankers import TableRanker
-from taurank.pilot.categories import Categories
 from taurank.pilot.config import PilotConfig
 
 if TYPE_CHECKING:
@@ -30,20 +30,30 @@ class SmallTables:
 
     today: TableRanker | None
     segments: pd.DataFrame | None
-    categories: Categories | None
+    categories: Features | None
 
     @classmethod
     def read(cls, config: PilotConfig) -> SmallTables:
         """Read the tables; problems are reported before hours of training, not after."""
         tables, segment = config.tables, config.pilot.segment
-        today = None if tables.today is None else _read_today(tables.today, config)
-        segments = None
+        today = segments = categories = None
+        if tables.today is not None:
+            ranking = read_table(tables.today, config, IDS, NUMBERS)
+            if not set(NUMBERS) & set(ranking):
+                raise InputError(f"'{tables.today}' has neither a column 'score' nor 'rank'; a ranking needs one.")
+            today = TableRanker(ranking)
         if segment is not None and tables.users is not None:
-            segments = _read_segments(tables.users, segment, config)
-        categories = None
+            segments = read_table(tables.users, config, ("user_id", segment))
+            repeated = segments["user_id"][segments["user_id"].duplicated()]
+            if len(repeated):
+                raise InputError(
+                    f"'{tables.users}' repeats a user_id in {plural(len(repeated), 'row')}, for example "
+                    f"{show(repeated.iloc[0])}; keep one row per user."
+                )
         if tables.categories is not None and tables.candidates is not None:
+            of_item = read_table(tables.candidates, config, ("item_id", "category")).drop_duplicates("item_id")
             of_user = read_table(tables.categories, config, ("user_id", "category"), ("score",))
-            categories = Categories(of_user, read_table(tables.candidates, config, ("item_id", "category")))
+            categories = Features(items=of_item, categories=of_user)
         return cls(today, segments, categories)
 
     def check(self, log: Log, config: PilotConfig) -> None:
@@ -90,21 +100,3 @@ def _column(source: Source, name: str, theirs: str) -> pa.Array | pa.ChunkedArra
         return pa.chunked_array([source.numerals(part).cast(pa.float64()) for part in whole.chunks], pa.float64())
     except pa.ArrowException as error:
         raise InputError(f"column '{theirs}' of {source.name} must be numbers: {first_line(error)}.") from error
-
-
-def _read_today(path: Path, config: PilotConfig) -> TableRanker:
-    frame = read_table(path, config, IDS, NUMBERS)
-    if not set(NUMBERS) & set(frame):
-        raise InputError(f"'{path}' has neither a column 'score' nor 'rank'; a ranking needs one.")
-    return TableRanker(frame)
-
-
-def _read_segments(path: Path, segment: str, config: PilotConfig) -> pd.DataFrame:
-    frame = read_table(path, config, ("user_id", segment))
-    repeated = frame["user_id"][frame["user_id"].duplicated()]
-    if len(repeated):
-        raise InputError(
-            f"'{path}' repeats a user_id in {plural(len(repeated), 'row')}, for example "
-            f"{show(repeated.iloc[0])}; keep one row per user."
-        )
-    return frame
