@@ -35,13 +35,13 @@ from taurank.data.ids import Ids
 from taurank.errors import DivergedError
 from taurank.learners import BPR
 from taurank.serve.decisions import Decider
-from taurank.serve.export import export
 from taurank.serve.lift import run_jobs
 from taurank.serve.models import add_model, model_bytes
 from taurank.serve.policy import Policy
 from taurank.serve.recorder import Recorder
 from taurank.serve.retrain import RetrainConfig
 from taurank.serve.security import create_token
+from taurank.serve.settlement import export
 from taurank.serve.store import Store
 from taurank.serve.surfaces import promote, put_surface
 

@@ -19,11 +19,11 @@ from taurank.report import page as report
 from taurank.serve.api import Service
 from taurank.serve.dashboard import _bands as draw_bands
 from taurank.serve.dashboard import gather, number, render
+from taurank.serve.lift import ConfidenceSequence
 from taurank.serve.models import add_model, model_bytes
 from taurank.serve.policy import Policy
 from taurank.serve.recorder import Recorder
 from taurank.serve.security import create_token
-from taurank.serve.sequences import ConfidenceSequence
 from taurank.serve.server import create_app
 from taurank.serve.settlement import settle
 from taurank.serve.store import Store

@@ -17,13 +17,12 @@ from taurank.errors import InputError
 from taurank.pilot import run as run_pilot
 from taurank.serve import tables
 from taurank.serve.decisions import Decider
-from taurank.serve.export import export
 from taurank.serve.lift import run_jobs
 from taurank.serve.models import add_model, model_bytes
 from taurank.serve.policy import Policy
 from taurank.serve.recorder import Recorder
 from taurank.serve.retrain import RetrainConfig, cannot_tell, compare_offline, retrain
-from taurank.serve.settlement import settle
+from taurank.serve.settlement import export, settle
 from taurank.serve.store import Store
 from taurank.serve.surfaces import demote, promote
 

@@ -13,13 +13,12 @@ from support.shop import NOON, SetClock, decider, fitted, open_shop, small_world
 from taurank.errors import InputError
 from taurank.learners.pairs import Pairs
 from taurank.serve import tables
-from taurank.serve.export import export
 from taurank.serve.lift import against_holdout, arm_lift, compare_challenger, judge, read_visits
 from taurank.serve.models import add_model, model_bytes
 from taurank.serve.policy import Policy
 from taurank.serve.recorder import Recorder, Write
-from taurank.serve.settlement import settle, settle_again
-from taurank.serve.store import Store
+from taurank.serve.settlement import export, settle, settle_again
+from taurank.serve.store import Conflict, Store
 from taurank.serve.surfaces import promote, put_surface, start_challenger
 
 DAY = 86400.0
@@ -57,6 +56,11 @@ def test_lift_of_a_decision_by_hand(store: Store) -> None:
     recorder.submit(Write(events=[late])).result()
     settle_again(made, "home", NOON, clock.now + DAY)
     assert store.rows(select(tables.results))[0]["lift"] == pytest.approx(2 - p / (1 - p))
+    clock.now -= 3600  # another machine is slow
+    with pytest.raises(Conflict, match="has been settled"):
+        recorder.submit(made.decide("home", "4")).result()
+    assert recorder.submit(made.decide("home", "3")).result().repeated  # what is there can be asked for
+    assert [len(store.rows(select(table))) for table in (tables.decisions, tables.results)] == [1, 1]
     recorder.close()
 
 

@@ -116,7 +116,7 @@ def export(
     last: Last = None,
 ) -> None:
     """Write the settled periods as a log, with the visits beside it."""
-    from taurank.serve.export import export as make
+    from taurank.serve.settlement import export as make
 
     with _decider(context) as decider:
         made = make(decider, decider.surfaces.get(surface), last)

@@ -21,7 +21,6 @@ from starlette.background import BackgroundTask
 
 from taurank.serve import surfaces, tables
 from taurank.serve.decisions import Clock, Decider
-from taurank.serve.export import export
 from taurank.serve.lift import run_jobs
 from taurank.serve.middleware import Metrics
 from taurank.serve.models import add_model, list_models
@@ -41,7 +40,7 @@ from taurank.serve.schemas import (
     SwitchBody,
 )
 from taurank.serve.security import Access, bearer, list_tokens, needs, revoke_token
-from taurank.serve.settlement import settle_again
+from taurank.serve.settlement import export, settle_again
 from taurank.serve.store import Store, Unavailable
 from taurank.serve.surfaces import Settings, Surface
 

@@ -19,15 +19,16 @@ from taurank.serve import tables
 from taurank.serve.lift import (
     RECOMMENDED,
     Comparison,
+    ConfidenceSequence,
     Visits,
     against_holdout,
     arm_lift,
     compare_challenger,
+    confidence,
     read_visits,
 )
 from taurank.serve.models import list_models
 from taurank.serve.recorder import Row
-from taurank.serve.sequences import ConfidenceSequence, one_arm, running_means
 from taurank.serve.store import Store
 from taurank.serve.surfaces import Surface, read_history
 
@@ -86,7 +87,6 @@ def gather(store: Store, surface: Surface) -> Figures:
     visits = read_visits(store, surface.name, last=PERIODS)
     drawn = np.isin(visits.arm, RECOMMENDED)
     explored = visits.explored[drawn & ~np.isnan(visits.explored)]
-    missed = (visits.greedy - visits.lift)[drawn]  # what a list of the best items would have caused beyond this one
     items = _items(store, surface, visits)
     return Figures(
         surface=surface,
@@ -95,7 +95,7 @@ def gather(store: Store, surface: Surface) -> Figures:
         holdout=against_holdout(visits, "recommended"),
         comparison=None if surface.challenger is None else compare_challenger(store, surface),
         explored=float(explored.mean()) if len(explored) else math.nan,
-        cost=one_arm(running_means(visits.user[drawn], visits.period[drawn], missed, len(visits.periods))),
+        cost=confidence(visits.means("recommended", "missed")),
         arms={arm: arm_lift(visits, arm) for arm in ("holdout", *RECOMMENDED) if (visits.arm == arm).any()},
         overlap=_overlap(store, surface, visits),
         working=sorted(items, key=lambda row: -row["low"])[:8],

@@ -15,10 +15,10 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, select, tuple_
 
 from taurank.serve import tables
-from taurank.serve.store import Store, Unavailable, insert_new
+from taurank.serve.store import Conflict, Store, Unavailable, insert_new
 
 LARGEST_GROUP = 400
 LONGEST_QUEUE = 5000
@@ -105,8 +105,12 @@ def record(connection: Connection, group: Sequence[Write]) -> list[Recorded]:
     filters = {row["id"]: row for write in group if (row := write.filter) is not None}
     events = {row["event_id"]: row for write in reversed(group) for row in reversed(write.events)}
     insert_new(connection, tables.filters, filters)
-    earlier = decisions.keys() - insert_new(connection, tables.decisions, decisions)
-    if earlier:
+    new = insert_new(connection, tables.decisions, decisions)
+    settled, periods = tables.settled, {(decisions[key]["surface"], decisions[key]["period"]) for key in new}
+    late = select(settled).where(tuple_(settled.c.surface, settled.c.period).in_(periods)).limit(1)
+    if periods and connection.execute(late).first() is not None:  # a visit more would lack its purchases
+        raise Conflict("the period of this decision has been settled; is the clock right?")
+    if earlier := decisions.keys() - new:
         found = connection.execute(select(tables.decisions).where(tables.decisions.c.id.in_(earlier))).mappings()
         stored = [dict(row) for row in found]  # a decision that its own repetition stored is not repeated
         decisions |= {row["id"]: row for row in stored if row != decisions[row["id"]]}

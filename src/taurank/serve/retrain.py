@@ -23,9 +23,8 @@ from taurank.learners import LEARNERS, Learner
 from taurank.report.diagnosis import diagnose
 from taurank.serve import tables
 from taurank.serve.decisions import Decider
-from taurank.serve.export import drawn_decisions, export, settled_periods
 from taurank.serve.models import ServedModel, add_model, model_bytes, read_model
-from taurank.serve.settlement import GRACE_SECONDS, settle
+from taurank.serve.settlement import GRACE_SECONDS, drawn_decisions, effect, export, settle, settled_periods
 from taurank.serve.surfaces import DEFAULT_SHARE, Surface, note, start_challenger
 
 MIN_EFFECTIVE = 50.0  # purchases in each arm, after weighting (Kish)
@@ -172,9 +171,8 @@ def compare_offline(decider: Decider, surface: Surface, learner: Learner, period
         if positives:
             new, old = (decider.propensities_of(decision, each, surface.policy) for each in (model, incumbent))
             for row in positives:
-                weight = 1 / row["propensity"] if row["treated"] else -1 / (1 - row["propensity"])
                 change = new.get(row["item_id"], 0.0) - old.get(row["item_id"], 0.0)
-                value += surface.worth(row["value"]) * weight * change
+                value += surface.worth(row["value"]) * effect(row) * change
         differences.append(value)
     values = np.array(differences)
     error = 1.96 * float(values.std(ddof=1)) / np.sqrt(len(values)) if len(values) > 1 else np.inf

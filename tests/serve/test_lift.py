@@ -5,14 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from taurank.serve.sequences import (
+from taurank.serve.lift import (
     MIN_ACTIVE,
     MIN_USERS,
     MIN_VALUED,
     Means,
-    difference,
-    from_variance,
-    one_arm,
+    confidence,
     ratio_evidence,
     running_means,
 )
@@ -53,8 +51,9 @@ def test_coverage_under_continuous_peeking() -> None:
     variance = (np.cumsum(x**2, axis=1) / t - mean**2) / np.maximum(t - 1, 1)
     covered = fixed = 0
     for run in range(runs):
-        enough = (t >= MIN_USERS) & (np.cumsum(x[run] != 0) >= MIN_ACTIVE)
-        sequence = from_variance(mean[run], np.maximum(variance[run], 0), enough)
+        means = Means(mean[run], np.maximum(variance[run], 0), t, np.cumsum(x[run] != 0))
+        enough = (t >= MIN_USERS) & (means.active >= MIN_ACTIVE)
+        sequence = confidence(means)
         covered += bool(((sequence.low <= rate) & (rate <= sequence.high)).all())
         naive = 1.96 * np.sqrt(np.maximum(variance[run], 0))[enough]
         fixed += bool((np.abs(mean[run] - rate)[enough] <= naive).all())
@@ -69,7 +68,7 @@ def test_coverage_of_values(spread: float) -> None:
     random, runs, covered = np.random.default_rng(5), 200, 0
     for _ in range(runs):
         small, large = (_valued(random, users, spread) for users in (1000, 4000))
-        sequence = difference(small, large, min_active=MIN_VALUED)
+        sequence = confidence(small - large, MIN_VALUED)
         covered += bool(((sequence.low <= 0) & (sequence.high >= 0)).all())
         assert np.isfinite(sequence.high[-1])
     assert covered / runs >= 0.95
@@ -94,7 +93,7 @@ def test_coverage_with_returning_users_and_two_arms() -> None:
         rates = random.gamma(0.5, 0.8, 2 * users)  # mean 0.4
         values = random.poisson(rates[:, None], (2 * users, periods)).astype(np.float64)
         first, second = _means(values[:users]), _means(values[users:])
-        both, one = difference(first, second), one_arm(first)
+        both, one = confidence(first - second), confidence(first)
         covered += bool(((both.low <= 0) & (both.high >= 0)).all())
         one_covered += bool(((one.low <= 0.4) & (one.high >= 0.4)).all())
     assert covered / runs >= 0.95
@@ -110,10 +109,10 @@ def _means(values: np.ndarray) -> Means:
 def test_intervals_shrink_and_wait_for_enough_users() -> None:
     random = np.random.default_rng(3)
     values = random.poisson(0.3, (400, 12)).astype(np.float64)
-    sequence = one_arm(_means(values))
+    sequence = confidence(_means(values))
     width = sequence.high - sequence.low
     assert (np.diff(width) < 0).all()
-    few = one_arm(_means(values[:20]))
+    few = confidence(_means(values[:20]))
     assert np.isinf(few.high).all()
 
 
@@ -126,12 +125,12 @@ def test_a_difference_starts_when_both_arms_have_enough() -> None:
 
     plenty = means([1000] * 4, [500] * 4)
     slow = means([1000] * 4, [29, 30, 99, 100])
-    for pair in ((plenty, slow), (slow, plenty)):
-        assert np.isfinite(difference(*pair).high).tolist() == [False, True, True, True]
-        assert np.isfinite(difference(*pair, min_active=MIN_VALUED).high).tolist() == [False, False, False, True]
+    for both in (plenty - slow, slow - plenty):
+        assert np.isfinite(confidence(both).high).tolist() == [False, True, True, True]
+        assert np.isfinite(confidence(both, MIN_VALUED).high).tolist() == [False, False, False, True]
     few = means([98, 99, 100, 101], [98, 99, 100, 101])
-    for pair in ((plenty, few), (few, plenty)):
-        assert np.isfinite(difference(*pair).high).tolist() == [False, False, True, True]
+    for both in (plenty - few, few - plenty):
+        assert np.isfinite(confidence(both).high).tolist() == [False, False, True, True]
 
 
 @pytest.mark.statistical
