@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -54,8 +54,7 @@ def serve(
     """Start the service. `taurank server init` creates its store."""
     from taurank.serve.server import run
 
-    with _answering():
-        run(store, host, port, workers, rate, proxy, say)
+    run(store, host, port, workers, rate, proxy, say)
 
 
 @group.callback()
@@ -69,8 +68,7 @@ def init(context: typer.Context, surface: Surface = "home") -> None:
     from taurank.serve.server import init as create
     from taurank.serve.store import show_address
 
-    with _answering():
-        token = create(context.obj, surface)
+    token = create(context.obj, surface)
     say(f"Created the store {show_address(context.obj)} with the surface {surface}.")
     say(f"admin token, shown once: {token}")
 
@@ -348,17 +346,11 @@ def token_revoke(
     say(f"Revoked {key}.")
 
 
-@contextmanager
-def _store(context: typer.Context) -> Iterator[Store]:
+def _store(context: typer.Context) -> closing[Store]:
     """The store of the group's option."""
     from taurank.serve.store import Store as Opened
 
-    with _answering():
-        opened = Opened(context.obj)
-        try:
-            yield opened
-        finally:
-            opened.close()
+    return closing(Opened(context.obj))
 
 
 @contextmanager
@@ -368,17 +360,6 @@ def _decider(context: typer.Context) -> Iterator[Decider]:
         from taurank.serve.store import secret_for
 
         yield Made(store, secret_for(context.obj), time.time)
-
-
-@contextmanager
-def _answering() -> Iterator[None]:
-    """A database that does not answer is one sentence."""
-    from taurank.serve.store import Unavailable
-
-    try:
-        yield
-    except Unavailable as error:
-        raise InputError(f"the database does not answer: {error.reason}.") from error
 
 
 def _date(seconds: float) -> str:

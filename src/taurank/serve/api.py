@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
+import multiprocessing
+import os
 import shutil
 import tempfile
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Annotated, Any, Literal, get_type_hints
@@ -24,7 +29,6 @@ from taurank.serve.decisions import Clock, Decider
 from taurank.serve.lift import run_jobs
 from taurank.serve.middleware import Metrics
 from taurank.serve.models import add_model, list_models
-from taurank.serve.painter import Painter
 from taurank.serve.recorder import Recorder, Row, Write
 from taurank.serve.schemas import (
     ChallengerBody,
@@ -65,7 +69,7 @@ class Service:
         self.decider = Decider(self.store, self.secret, self.clock)
         self.access = Access(self.store, self.rate)
         self.recorder = Recorder(self.store)
-        self.painter = Painter(self.store.address)
+        self.painter = _painter()
         self.committed: OrderedDict[tuple[str, str, int], Row] = OrderedDict()  # by surface, user and period
 
     async def surface(self, name: str) -> Surface:
@@ -83,10 +87,43 @@ class Service:
         self.decider.surfaces.refresh()
         return self.decider.surfaces.get(name).model_dump()
 
+    def draw(self, surface: str | None) -> str:
+        """The dashboard of a surface, or of the first one.
+
+        It is drawn in a process of its own, started by the first page: the libraries that draw would stop the
+        threads of a server meanwhile.
+        """
+        try:
+            return self.painter.submit(_draw, self.store.address, surface, self.clock()).result()
+        except BrokenProcessPool as error:  # killed, for example because memory ran out
+            self.painter = _painter()
+            raise Unavailable("the process that draws the dashboard has ended") from error
+
     def close(self) -> None:
-        self.painter.close()
+        self.painter.shutdown(cancel_futures=True)
         self.recorder.close()
         self.store.close()
+
+
+def _painter() -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), initializer=_end_with_parent)
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def wait() -> None:
+        parent.join()
+        os._exit(0)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def _draw(address: str, surface: str | None, now: float) -> str:
+    from taurank.serve.dashboard import draw
+
+    return draw(address, surface, now)
 
 
 class HotRoute(APIRoute):
@@ -206,7 +243,7 @@ def metrics(service: Serving) -> Response:
 @analyst.get("/", response_class=HTMLResponse, include_in_schema=False)
 def page(service: Serving, surface: Name | None = None) -> Response:
     """The dashboard; a browser asks for it again every minute."""
-    return HTMLResponse(service.painter.page(surface, service.clock()), headers={"Refresh": "60"})
+    return HTMLResponse(service.draw(surface), headers={"Refresh": "60"})
 
 
 @analyst.get("/v1/log", response_class=FileResponse, responses={200: {"content": {_PARQUET: {}}}})

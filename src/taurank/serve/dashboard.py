@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 
 import altair as alt
@@ -30,7 +31,7 @@ from taurank.serve.lift import (
 from taurank.serve.models import list_models
 from taurank.serve.recorder import Row
 from taurank.serve.store import Store
-from taurank.serve.surfaces import Surface, read_history
+from taurank.serve.surfaces import Surface, Surfaces, read_history
 
 PERIODS = 90  # that the dashboard looks back
 OVERLAP_PERIODS = 14
@@ -80,6 +81,18 @@ class Figures:
         if not self.visits.periods:
             alerts.append("No period has been settled yet: figures appear after the first one has ended.")
         return alerts
+
+
+def draw(address: str, name: str | None, now: float) -> str:
+    """The page of a surface, or of the first one."""
+    store = _opened(address)
+    surfaces = Surfaces(store)
+    every = surfaces.all()
+    figures = gather(store, surfaces.get(name or every[0].name)) if name or every else None
+    return render(figures, every, now)
+
+
+_opened = cache(Store)
 
 
 def gather(store: Store, surface: Surface) -> Figures:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any
 
 import prometheus_client as prometheus
-from fastapi import FastAPI, Request
+from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
 from fastapi.routing import APIRoute
@@ -34,8 +34,14 @@ HEADERS = [
     (b"cache-control", b"no-store"),
 ]  # fmt: skip
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
-_STATUS: dict[type[Exception], int] = {NotFound: 404, Conflict: 409, InputError: 422, Unavailable: 503}  # first match
-EXPECTED: tuple[type[Exception], ...] = (HTTPException, RequestValidationError, ValidationError, *_STATUS)
+_STATUS: dict[type[Exception], int] = {NotFound: 404, Conflict: 409, InputError: 422}  # first match
+EXPECTED: tuple[type[Exception], ...] = (
+    HTTPException,
+    RequestValidationError,
+    ValidationError,
+    Unavailable,
+    *_STATUS,
+)
 _MOST_REASONS = 5
 
 
@@ -43,22 +49,21 @@ class Metrics:
     """What the workers of a server have counted."""
 
     def __init__(self) -> None:
-        self._registry = registry = prometheus.CollectorRegistry()
-        self.requests = prometheus.Counter(
-            "taurank_requests", "Requests by route and status.", ["route", "status"], registry=registry
-        )
+        registry = self._registry = prometheus.CollectorRegistry()
+
+        def counter(name: str, about: str, *labels: str) -> prometheus.Counter:
+            return prometheus.Counter(f"taurank_{name}", about, labels, registry=registry)
+
+        self.requests = counter("requests", "Requests by route and status.", "route", "status")
+        self.decisions = counter("decisions", "Decisions recorded, by surface and arm.", "surface", "arm")
+        self.repeated = counter("repeated", "Requests answered with an earlier decision of the period.", "surface")
+        self.outcomes = counter("outcomes", "Outcome events, new or duplicate.", "kind")
         self.seconds = prometheus.Histogram(
-            "taurank_request_seconds", "Time to answer, by route.", ["route"], registry=registry, buckets=SECONDS
-        )
-        self.decisions = prometheus.Counter(
-            "taurank_decisions", "Decisions recorded, by surface and arm.", ["surface", "arm"], registry=registry
-        )
-        self.repeated = prometheus.Counter(
-            "taurank_repeated", "Requests answered with an earlier decision of the period.", ["surface"],
-            registry=registry,
-        )  # fmt: skip
-        self.outcomes = prometheus.Counter(
-            "taurank_outcomes", "Outcome events, new or duplicate.", ["kind"], registry=registry
+            "taurank_request_seconds",
+            "Time to answer, by route.",
+            ["route"],
+            registry=self._registry,
+            buckets=SECONDS,
         )
 
     def text(self) -> bytes:
@@ -99,9 +104,7 @@ class OuterMiddleware:
             await send(message)
 
         try:
-            if _declared_length(scope) > limit:
-                await JSONResponse({"detail": _too_large(limit)}, 413)(scope, receive, sending)
-            elif scope["method"] == "POST" and scope["path"] in self._hot:
+            if scope["method"] == "POST" and scope["path"] in self._hot:
                 await self._answer(self._hot[scope["path"]], scope, _counted(receive, limit), sending)
             else:
                 await self._app(scope, _counted(receive, limit), sending)
@@ -116,19 +119,12 @@ class OuterMiddleware:
         try:
             response = await route.get_route_handler()(request)
         except EXPECTED as error:
-            response = _problem(request, error)
+            response = problem(request, error)
         await response(scope, receive, send)
 
 
-def _declared_length(scope: Any) -> int:
-    for name, value in scope["headers"]:
-        if name == b"content-length" and value.isdigit():
-            return int(value[:18])
-    return 0
-
-
 def _counted(receive: Receive, limit: int) -> Receive:
-    """Bodies without a declared length are cut off while they arrive."""
+    """Refuse a body that is too large while it arrives."""
     seen = 0
 
     async def counting() -> Message:
@@ -136,37 +132,28 @@ def _counted(receive: Receive, limit: int) -> Receive:
         message = await receive()
         seen += len(message.get("body", b""))
         if seen > limit:
-            raise HTTPException(413, _too_large(limit))
+            raise HTTPException(413, f"the body must not exceed {limit:,} bytes.")
         return message
 
     return counting
 
 
-def _too_large(limit: int) -> str:
-    return f"the body must not exceed {limit:,} bytes."
-
-
-def add_error_handlers(app: FastAPI) -> None:
-    """Answer the expected errors with one sentence of JSON, and the status that says whose fault it was."""
-    for kind in EXPECTED:
-        app.add_exception_handler(kind, _problem)
-
-
-def _problem(request: Request, error: Exception) -> Response:
+def problem(request: Request, error: Exception) -> Response:
+    """The answer to an expected error: one sentence of JSON, and the status that says whose fault it was."""
     if isinstance(error, HTTPException):
         if error.status_code == 405:  # Starlette would name the methods of one route; a path can have several
             paths = request.app.openapi()["paths"].items()
             here = [operations for path, operations in paths if compile_path(path)[0].match(request.url.path)]
             error.headers = {"Allow": ", ".join(sorted({method.upper() for each in here for method in each}))}
         return JSONResponse({"detail": error.detail}, error.status_code, error.headers)
-    if isinstance(error, RequestValidationError):
-        return _invalid((item["loc"][1:], item["msg"]) for item in error.errors()[:_MOST_REASONS])
-    if isinstance(error, ValidationError):
-        return _invalid((item["loc"], item["msg"]) for item in error.errors()[:_MOST_REASONS])
+    if isinstance(error, (RequestValidationError, ValidationError)):
+        skipped = int(isinstance(error, RequestValidationError))  # it begins with where: body, query, path
+        reasons = [
+            f"{'.'.join(map(str, item['loc'][skipped:])) or 'body'}: {item['msg']}"
+            for item in error.errors()[:_MOST_REASONS]
+        ]
+        return JSONResponse({"detail": "; ".join(reasons).encode("utf-8", "replace").decode()}, 422)
+    if isinstance(error, Unavailable):
+        return JSONResponse({"detail": f"{error.public}."}, 503, {"Retry-After": "1"})
     status = next(code for kind, code in _STATUS.items() if isinstance(error, kind))
-    return JSONResponse({"detail": str(error)}, status, {"Retry-After": "1"} if status == 503 else None)
-
-
-def _invalid(reasons: Iterable[tuple[Any, str]]) -> Response:
-    text = "; ".join(f"{'.'.join(map(str, place)) or 'body'}: {message}" for place, message in reasons)
-    return JSONResponse({"detail": text.encode("utf-8", "replace").decode()}, 422)
+    return JSONResponse({"detail": str(error)}, status)

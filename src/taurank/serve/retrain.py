@@ -19,7 +19,7 @@ from sqlalchemy import select
 
 from taurank.data.log import Log
 from taurank.errors import InputError
-from taurank.learners import LEARNERS, Learner
+from taurank.learners import Learner, learner_class
 from taurank.report.diagnosis import diagnose
 from taurank.serve import tables
 from taurank.serve.decisions import Decider
@@ -44,10 +44,8 @@ class RetrainConfig:
     update: bool = False
 
     def make(self) -> Learner:
-        if self.learner.lower() not in LEARNERS:
-            raise InputError(f"there is no learner '{self.learner}'; known are {', '.join(LEARNERS)}.")
         try:
-            return LEARNERS[self.learner.lower()](**self.settings)
+            return learner_class(self.learner)(**self.settings)
         except TypeError as error:
             raise InputError(f"{self.learner} does not take the settings {', '.join(self.settings)}.") from error
 

@@ -9,7 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 
 import uvicorn
 from fastapi import FastAPI
@@ -18,7 +18,7 @@ from taurank import __version__
 from taurank.serve.api import ROUTERS, HotRoute, Service, hot
 from taurank.serve.decisions import Decider
 from taurank.serve.lift import run_jobs
-from taurank.serve.middleware import OuterMiddleware, add_error_handlers
+from taurank.serve.middleware import EXPECTED, OuterMiddleware, problem
 from taurank.serve.security import create_token
 from taurank.serve.store import Store, Unavailable, secret_for
 from taurank.serve.surfaces import put_surface
@@ -30,13 +30,10 @@ def init(address: str, surface: str) -> str:
     """Create a store with a surface of default settings; returns the token of its administrator."""
     if "://" in address:
         secret_for(address)  # its absence shows before anything is created
-    store = Store(address, create=True)
-    try:
+    with closing(Store(address, create=True)) as store:
         secret_for(address)
         put_surface(store, surface, {})
         return create_token(store, "admin", "first")[1]
-    finally:
-        store.close()
 
 
 def run(
@@ -91,7 +88,8 @@ def create_app(service: Service) -> FastAPI:
         description="Recommendations with exact propensities.",
     )  # fmt: skip
     app.state.service = service
-    add_error_handlers(app)
+    for kind in EXPECTED:
+        app.add_exception_handler(kind, problem)
     for router in ROUTERS:
         app.include_router(router)
     app.add_middleware(
@@ -114,7 +112,7 @@ def _schedule(address: str, parent: int) -> None:
             lines = [f"{name}: {text}" for name, text in done.items() if text != last.get(name)]
             last = done
         except Unavailable as error:
-            lines = [f"the database does not answer: {error.reason}"]
+            lines = [str(error)]
         for line in lines:
             print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}", flush=True)
         time.sleep(JOB_SECONDS)

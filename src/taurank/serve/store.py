@@ -31,12 +31,12 @@ _RETRY_SECONDS = 0.001
 _SECRET_BYTES = 32
 
 
-class Unavailable(Exception):
-    """The same request may succeed later. The ``reason``, for administrators, can name the database's address."""
+class Unavailable(InputError):
+    """The same request may succeed later. ``public`` leaves out the reason, which can name the database's address."""
 
-    def __init__(self, message: str, reason: str = "") -> None:
-        super().__init__(message)
-        self.reason = reason or message
+    def __init__(self, public: str, reason: str = "") -> None:
+        super().__init__(f"{public}: {reason}." if reason else f"{public}.")
+        self.public = public
 
 
 class NotFound(InputError):
