@@ -69,7 +69,8 @@ class Service:
         self.decider = Decider(self.store, self.secret, self.clock)
         self.access = Access(self.store, self.rate)
         self.recorder = Recorder(self.store)
-        self.painter = _painter()
+        self.painter: ProcessPoolExecutor | None = None
+        self._lock = threading.Lock()
         self.committed: OrderedDict[tuple[str, str, int], Row] = OrderedDict()  # by surface, user and period
 
     async def surface(self, name: str) -> Surface:
@@ -94,19 +95,21 @@ class Service:
         threads of a server meanwhile.
         """
         try:
-            return self.painter.submit(_draw, self.store.address, surface, self.clock()).result()
+            with self._lock:
+                if self.painter is None:
+                    spawn = multiprocessing.get_context("spawn")
+                    self.painter = ProcessPoolExecutor(1, spawn, initializer=_end_with_parent)
+                page = self.painter.submit(_draw, self.store.address, surface, self.clock())
+            return page.result()
         except BrokenProcessPool as error:  # killed, for example because memory ran out
-            self.painter = _painter()
+            self.painter = None
             raise Unavailable("the process that draws the dashboard has ended") from error
 
     def close(self) -> None:
-        self.painter.shutdown(cancel_futures=True)
+        if self.painter is not None:
+            self.painter.shutdown(cancel_futures=True)
         self.recorder.close()
         self.store.close()
-
-
-def _painter() -> ProcessPoolExecutor:
-    return ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), initializer=_end_with_parent)
 
 
 def _end_with_parent() -> None:
