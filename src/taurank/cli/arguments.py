@@ -32,11 +32,13 @@ def read_learner(name: str) -> type[Learner]:
     return learner_class(name)
 
 
-def trusted(modules: list[str] | None) -> list[str]:
-    """The modules of --trust, importable also from the current folder."""
-    if modules:
+def read_model(path: Path, trust: list[str] | None) -> Learner:
+    """A model that ``save`` wrote; the modules of --trust are found in the current folder, too."""
+    from taurank.learners import load
+
+    if trust:
         import_from_here()
-    return modules or []
+    return load(path, trust=trust or [])
 
 
 def import_from_here() -> None:
@@ -48,13 +50,11 @@ def import_from_here() -> None:
 def make_learner(name: str, settings: dict[str, Any], threads: int | None) -> Learner:
     learner = read_learner(name)
     known = learner().get_params()
-    options = dict(settings)
     if threads is not None and "threads" in known:
-        options["threads"] = threads
-    unknown = [option for option in options if option not in known]
-    if unknown:
+        settings = {**settings, "threads": threads}
+    if unknown := [option for option in settings if option not in known]:
         raise InputError(f"{learner.__name__} has no hyper-parameter '{unknown[0]}'; it has {', '.join(known)}.")
-    return learner(**options)
+    return learner(**settings)
 
 
 def read_settings(path: Path | None, learner: str) -> dict[str, Any]:
@@ -119,17 +119,13 @@ def connected(address: str | None, out: Path | None = None) -> Iterator[Cluster 
 
 
 def read_gains(
-    log: Log | None,
-    truth: Path | None,
-    estimator: Estimator | None,
-    cap: float | None,
-    default: Estimator = Estimator.ips,
+    log: Log | None, truth: Path | None, estimator: Estimator | None, cap: float | None, default: Estimator = "ips"
 ) -> Gains:
     """The gains to measure by: the truth if it is given, else an estimate from the log."""
     from taurank.estimation import gains
 
-    chosen = estimator or (Estimator.truth if truth else Estimator.capped_ips if cap is not None else default)
-    if chosen is Estimator.truth:
+    chosen = estimator or ("truth" if truth else "capped-ips" if cap is not None else default)
+    if chosen == "truth":
         if truth is None:
             raise InputError("--estimator truth needs the true effects: --truth FILE.")
         if cap is not None:
@@ -137,11 +133,9 @@ def read_gains(
         return gains.Gains.read(truth, name="truth")
     if log is None:
         raise InputError(f"the estimator {chosen} needs a log; name one, or true effects: --truth FILE.")
-    if chosen is Estimator.capped_ips:
-        return gains.capped_ips(log, cap)
-    if chosen is Estimator.doubly_robust:
-        return gains.doubly_robust(log, cap=cap)
-    return {"outcome": gains.outcome, "naive": gains.naive, "ips": gains.ips, "snips": gains.snips}[chosen.value](log)
+    make: Any = getattr(gains, chosen.replace("-", "_"))
+    made: Gains = make(log, cap=cap) if chosen in ("capped-ips", "doubly-robust") else make(log)
+    return made
 
 
 def read_column(path: Path | None, column: str) -> Any:
@@ -185,34 +179,20 @@ def read_period(text: str) -> str | list[str]:
     return [edge.strip() for edge in text.split(",")] if "," in text else text
 
 
-def read_ranker(path: str | os.PathLike[str], trust: list[str]) -> Any:
+def read_ranker(path: Path, trust: list[str] | None) -> Any:
     """A model that ``save`` wrote, a ``.npy`` array users × items, or the path of a ranking table."""
     from taurank.data import storage
 
-    name = os.fspath(path)
-    if storage.is_stored(name):
-        from taurank.learners import load
-
-        return load(path, trust=trust)
-    if Path(name).is_file():
-        with open(name, "rb") as stream:
-            if stream.read(6) == b"\x93NUMPY":
-                return _read_array(name)
-    return path
-
-
-def _read_array(name: str) -> Any:
+    if storage.is_stored(str(path)):
+        return read_model(path, trust)
+    if not path.is_file():
+        return path
+    with path.open("rb") as stream:
+        if stream.read(6) != b"\x93NUMPY":
+            return path
     import numpy as np
 
     try:
-        return np.asarray(np.load(name, allow_pickle=False))
+        return np.asarray(np.load(path, allow_pickle=False))
     except (ValueError, OSError) as error:
-        raise InputError(f"'{name}' is not a complete NumPy array of numbers.") from error
-
-
-def write_text(path: Path, text: str) -> None:
-    """A small text file, whole or not at all."""
-    from taurank.data.files import atomic_path
-
-    with atomic_path(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+        raise InputError(f"'{path}' is not a complete NumPy array of numbers.") from error

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from taurank import __version__
 from taurank._choices import Recorded
-from taurank.cli.arguments import read_weight, write_text
+from taurank.cli.arguments import read_weight
 from taurank.cli.options import Group, OutFolder, Seed, Source, Threads
 from taurank.cli.terminal import note, say, to_json
 from taurank.errors import InputError
@@ -21,25 +20,15 @@ if TYPE_CHECKING:
 group = Group("Draw logs with known true effects.")
 
 
-class Items(StrEnum):
-    category = "category"
-    product = "product"
-
-
-class Assignment(StrEnum):
-    original = "original"
-    personalized = "personalized"
-
-
-Propensity = Annotated[Assignment, typer.Option(help="How items are recommended.")]
+Propensity = Annotated[Literal["original", "personalized"], typer.Option(help="How items are recommended.")]
 Beta = Annotated[float, typer.Option(help="Concentration of personalized propensities.")]
 
 
 @group.command("dunnhumby")
 def dunnhumby(
     out: OutFolder,
-    items: Annotated[Items, typer.Option(help="Item level.")] = Items.category,
-    propensity: Propensity = Assignment.original,
+    items: Annotated[Literal["category", "product"], typer.Option(help="Item level.")] = "category",
+    propensity: Propensity = "original",
     beta: Beta = 2.0,
     times: Annotated[int, typer.Option(help="Number of weeks.", min=1)] = 10,
     prior_weight: Annotated[
@@ -55,8 +44,8 @@ def dunnhumby(
     """
     from taurank.worlds import dunnhumby
 
-    world = dunnhumby.world(items.value, source, read_weight(prior_weight))
-    if propensity is Assignment.personalized:
+    world = dunnhumby.world(items, source, read_weight(prior_weight))
+    if propensity == "personalized":
         world = world.personalized(beta)
     _write_sample(world, out, times, seed, threads)
 
@@ -67,7 +56,7 @@ def synthetic(
     users: Annotated[int, typer.Option(help="Number of users.", min=1)] = 1000,
     items: Annotated[int, typer.Option(help="Number of items.", min=1)] = 500,
     times: Annotated[int, typer.Option(help="Number of time steps.", min=1)] = 10,
-    propensity: Propensity = Assignment.original,
+    propensity: Propensity = "original",
     beta: Beta = 2.0,
     seed: Seed = 0,
     sample_seed: Annotated[
@@ -85,7 +74,7 @@ def synthetic(
 
     world = World.synthetic(users, items, np.random.SeedSequence(seed).spawn(2)[0])
     sample_seed = seed if sample_seed is None else sample_seed
-    if propensity is Assignment.personalized:
+    if propensity == "personalized":
         world = world.personalized(beta)
     _write_sample(world, out, times, sample_seed, threads, np.random.SeedSequence(sample_seed).spawn(2)[1])
 
@@ -139,5 +128,7 @@ def _write_sample(
         "taurank": __version__, "origin": dict(world.origin), "times": times, "seed": seed,
         "rows": len(sample.log), "effects": len(sample.truth), **world.describe().to_dict("records")[0],
     }  # fmt: skip
+    from taurank.data.files import write_text
+
     write_text(out / "world.json", to_json(record) + "\n")
     note(f"Wrote {sample.log!r} and its true effects to {out}.")

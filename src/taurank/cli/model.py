@@ -4,68 +4,32 @@ from __future__ import annotations
 
 import json
 import warnings
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
 
 from taurank._choices import UnknownItems, UnknownUsers
-from taurank.cli.arguments import (
-    connected,
-    make_learner,
-    read_column,
-    read_gains,
-    read_items,
-    read_learner,
-    read_log,
-    read_pairs,
-    read_ranker,
-    read_settings,
-    split_commas,
-    trusted,
-)
-from taurank.cli.options import (
-    CHECKPOINT,
-    READS,
-    WRITES,
-    Cap,
-    CheckpointMinutes,
-    ClusterAddress,
-    Estimator,
-    EstimatorName,
-    LearnerName,
-    LogPath,
-    OutFile,
-    Output,
-    Seed,
-    Settings,
-    Threads,
-    Trust,
-    TruthPath,
-    ValidationLog,
-    estimator_option,
-)
+from taurank.cli import arguments, options
+from taurank.cli.options import READS, WRITES
 from taurank.cli.terminal import note, say, to_json
 from taurank.errors import InputError, OverlapWarning, TrainingLogWarning
 
-
-class Unlisted(StrEnum):
-    last = "last"
+Output = Literal["table", "json", "csv"]
 
 
 def fit(
-    learner: LearnerName,
-    path: LogPath,
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="Model file to write."), WRITES],
-    set_: Settings = None,
+    learner: options.LearnerName,
+    path: options.LogPath,
+    out: options.OutModel,
+    set_: options.Settings = None,
     settings: Annotated[
         Path | None, typer.Option(help="Hyper-parameters that tune --out wrote; --set overrides."), READS
     ] = None,
-    validation: ValidationLog = None,
-    truth: TruthPath = None,
-    estimator: EstimatorName = None,
-    cap: Cap = None,
+    validation: options.ValidationLog = None,
+    truth: options.TruthPath = None,
+    estimator: options.EstimatorName = None,
+    cap: options.Cap = None,
     metric: Annotated[
         list[str] | None,
         typer.Option(help="Validation metric; repeatable, the first decides when to stop.  [default: CDCG]"),
@@ -78,30 +42,28 @@ def fit(
     hold_out: Annotated[
         bool, typer.Option(help="Without validation data, hold out 10% of the log for early stopping.")
     ] = True,
-    checkpoint: Annotated[
-        Path | None, typer.Option(help="Checkpoint, from which a killed fit resumes."), CHECKPOINT
-    ] = None,
-    checkpoint_minutes: CheckpointMinutes = 5.0,
+    checkpoint: options.Checkpoint = None,
+    checkpoint_minutes: options.CheckpointMinutes = 5.0,
     seed: Annotated[int | None, typer.Option(help="Random seed (default: that of --settings, or 0).", min=0)] = None,
-    threads: Threads = None,
-    cluster: ClusterAddress = None,
+    threads: options.Threads = None,
+    cluster: options.ClusterAddress = None,
 ) -> None:
     """Fit a learner to a log and save the model.
 
     With --cluster, the log is Parquet that all machines reach; the model and the checkpoint are folders.
     """
-    chosen = {"random_state": 0, **read_settings(settings, learner)}
+    chosen = {"random_state": 0, **arguments.read_settings(settings, learner)}
     if seed is not None:
         chosen["random_state"] = seed
-    model = make_learner(learner, {**chosen, **read_pairs(set_)}, threads)
+    model = arguments.make_learner(learner, {**chosen, **arguments.read_pairs(set_)}, threads)
     by_itself: Literal["auto"] | None = "auto" if hold_out else None
-    with connected(cluster, out) as machines:
-        log = read_log(path, machines)
+    with arguments.connected(cluster, out) as machines:
+        log = arguments.read_log(path, machines)
         gains = None
         if validation or truth:
-            gains = read_gains(read_log(validation, machines), truth, estimator, cap)
+            gains = arguments.read_gains(arguments.read_log(validation, machines), truth, estimator, cap)
         model.fit(
-            log, gains or by_itself, metric=split_commas(metric) or ["CDCG"], patience=patience,
+            log, gains or by_itself, metric=arguments.split_commas(metric) or ["CDCG"], patience=patience,
             checkpoint=checkpoint, checkpoint_minutes=checkpoint_minutes, validate_every=validate_every,
             validation_users=validation_users,
         )  # fmt: skip
@@ -110,33 +72,30 @@ def fit(
 
 
 def update(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model file that fit or update wrote."), READS],
+    model: options.ModelPath,
     path: Annotated[Path, typer.Argument(metavar="LOG", help="Log with the rows since the fit."), READS],
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="Model file to write."), WRITES],
+    out: options.OutModel,
     past: Annotated[
         Path | None, typer.Option(help="Log the model has learned from: factors are trained on both."), READS
     ] = None,
     epochs: Annotated[int | None, typer.Option(help="Epochs (default: a tenth of those of the fit).", min=1)] = None,
-    checkpoint: Annotated[
-        Path | None, typer.Option(help="Checkpoint, from which a killed update resumes."), CHECKPOINT
-    ] = None,
-    checkpoint_minutes: CheckpointMinutes = 5.0,
-    trust: Trust = None,
-    threads: Threads = None,
+    checkpoint: options.Checkpoint = None,
+    checkpoint_minutes: options.CheckpointMinutes = 5.0,
+    trust: options.Trust = None,
+    threads: options.Threads = None,
 ) -> None:
     """Update a model with new rows, users and items.
 
     Costs a fraction of another fit.
     """
     from taurank.data.log import Log
-    from taurank.learners import load
 
-    learner = load(model, trust=trusted(trust))
+    learner = arguments.read_model(model, trust)
     if threads is not None and "threads" in learner.get_params():
         learner.set_params(threads=threads)
     log = Log.read(path)
     learner.update(
-        log, read_log(past), epochs=epochs, checkpoint=checkpoint, checkpoint_minutes=checkpoint_minutes
+        log, arguments.read_log(past), epochs=epochs, checkpoint=checkpoint, checkpoint_minutes=checkpoint_minutes
     )  # fmt: skip
     learner.save(out)
     note(f"Wrote {type(learner).__name__}, updated with {log!r}, to {out}.")
@@ -153,9 +112,9 @@ def evaluate(
     path: Annotated[
         Path | None, typer.Argument(metavar="LOG", help="Log to evaluate on; not needed with --truth."), READS
     ] = None,
-    truth: TruthPath = None,
-    estimator: Annotated[Estimator | None, estimator_option("doubly robust")] = None,
-    cap: Cap = None,
+    truth: options.TruthPath = None,
+    estimator: Annotated[options.Estimator | None, options.estimator_option("doubly robust")] = None,
+    cap: options.Cap = None,
     metrics: Annotated[
         list[str] | None,
         typer.Option(
@@ -163,48 +122,48 @@ def evaluate(
         ),
     ] = None,
     unlisted: Annotated[
-        Unlisted | None, typer.Option(help="Where to rank items that a table of rankings does not list.")
+        Literal["last"] | None, typer.Option(help="Where to rank items that a table of rankings does not list.")
     ] = None,
     unit: Annotated[str, typer.Option(help="Name of one time step in the output, for example week.")] = "time",
     level: Annotated[float, typer.Option(help="Confidence level of the intervals.")] = 0.95,
-    format: Annotated[Output, typer.Option(help="Output format.")] = Output.table,
-    trust: Trust = None,
-    threads: Threads = None,
-    cluster: ClusterAddress = None,
+    format: Annotated[Output, typer.Option(help="Output format.")] = "table",
+    trust: options.Trust = None,
+    threads: options.Threads = None,
+    cluster: options.ClusterAddress = None,
 ) -> None:
     """Evaluate a ranking by true or estimated effects."""
     from taurank.evaluation.evaluate import evaluate as measure
 
     if cluster is not None and truth is None and estimator is None and cap is None:
         raise InputError("on a cluster, name the estimator: --cap 0.1 for capped IPS, or --estimator ips.")
-    ranker = read_ranker(model, trusted(trust))
-    with connected(cluster) as machines, warnings.catch_warnings():
-        default = Estimator.doubly_robust if cluster is None else Estimator.ips
-        gains = read_gains(read_log(path, machines), truth, estimator, cap, default)
+    ranker = arguments.read_ranker(model, trust)
+    with arguments.connected(cluster) as machines, warnings.catch_warnings():
+        default: options.Estimator = "doubly-robust" if cluster is None else "ips"
+        gains = arguments.read_gains(arguments.read_log(path, machines), truth, estimator, cap, default)
         warnings.simplefilter("ignore", OverlapWarning)  # every format has it
-        if format is Output.table:
+        if format == "table":
             warnings.simplefilter("ignore", TrainingLogWarning)  # the table has it
         result = measure(
-            ranker, gains, split_commas(metrics) or None, level=level, unlisted="last" if unlisted else None,
+            ranker, gains, arguments.split_commas(metrics) or None, level=level, unlisted=unlisted,
             unit=unit, threads=threads,
         )  # fmt: skip
         text = _as_text(result, gains.name, format)
-    say(text, end="" if format is Output.csv else "\n")
+    say(text, end="" if format == "csv" else "\n")
 
 
 def _as_text(result: Any, gains: str, format: Output) -> str:
     frame = result.to_frame()
-    if format is Output.table:
+    if format == "table":
         return f"{result}\nmeasured by: {gains}"
-    if format is Output.csv:
+    if format == "csv":
         return str(frame.to_csv(index=False))
     metrics = json.loads(frame.to_json(orient="records"))
     return to_json({"verdict": result.verdict_sentence() or None, "gains": gains, "metrics": metrics})
 
 
 def recommend(
-    model: Annotated[Path, typer.Argument(metavar="MODEL", help="A model file that fit wrote."), READS],
-    out: OutFile,
+    model: options.ModelPath,
+    out: options.OutFile,
     k: Annotated[int, typer.Option("--k", "-k", metavar="N", help="Items per user.", min=1)] = 10,
     users: Annotated[Path | None, typer.Option(help="Table with user_id (default: all users)."), READS] = None,
     history: Annotated[
@@ -224,43 +183,41 @@ def recommend(
     unknown_items: Annotated[
         UnknownItems, typer.Option(help="Behavior for unknown items in --candidates.")
     ] = "raise",
-    trust: Trust = None,
-    threads: Threads = None,
+    trust: options.Trust = None,
+    threads: options.Threads = None,
     min_effect: Annotated[
         float | None, typer.Option(help="Recommend only where the estimated effect is at least this.")
     ] = None,
-    cluster: ClusterAddress = None,
+    cluster: options.ClusterAddress = None,
 ) -> None:
     """Recommend the top items of each user.
 
     Writes a table: user_id, item_id, score, rank. With --cluster, --out is a folder of Parquet files.
     """
-    from taurank.learners import load
-
-    learner, wanted = load(model, trust=trusted(trust)), read_column(users, "user_id")
-    options: dict[str, Any] = {
-        "candidates": read_items(candidates, of_one_time=True), "exclude": read_items(exclude),
+    learner, wanted = arguments.read_model(model, trust), arguments.read_column(users, "user_id")
+    which: dict[str, Any] = {
+        "candidates": arguments.read_items(candidates, of_one_time=True), "exclude": arguments.read_items(exclude),
         "unknown_users": unknown_users, "unknown_items": unknown_items, "min_effect": min_effect,
-        "history": read_log(history),
+        "history": arguments.read_log(history),
     }  # fmt: skip
-    with connected(cluster, out) as machines:
+    with arguments.connected(cluster, out) as machines:
         if machines is None:
-            written = learner.write_recommendations(out, wanted, k, threads=threads, **options)
+            written = learner.write_recommendations(out, wanted, k, threads=threads, **which)
         else:
-            written = machines.write_recommendations(learner, out, wanted, k, **options)
+            written = machines.write_recommendations(learner, out, wanted, k, **which)
     note(f"Wrote {written:,} recommendations to {out}.")
 
 
 def tune(
-    learner: LearnerName,
-    path: LogPath,
-    validation: ValidationLog = None,
-    truth: TruthPath = None,
-    estimator: EstimatorName = None,
-    cap: Cap = None,
+    learner: options.LearnerName,
+    path: options.LogPath,
+    validation: options.ValidationLog = None,
+    truth: options.TruthPath = None,
+    estimator: options.EstimatorName = None,
+    cap: options.Cap = None,
     metric: Annotated[str, typer.Option(help="Metric to optimize.")] = "CDCG",
     trials: Annotated[int, typer.Option(help="Number of trials.", min=1)] = 20,
-    set_: Settings = None,
+    set_: options.Settings = None,
     search: Annotated[
         list[str] | None, typer.Option(help="Values to try, for example --search cap=0.01,0.1. Repeatable.")
     ] = None,
@@ -268,23 +225,24 @@ def tune(
         Path | None, typer.Option(help="Journal file, from which a killed search resumes."), WRITES
     ] = None,
     jobs: Annotated[int, typer.Option(help="Number of trials at a time.", min=1)] = 1,
-    html: Annotated[Path | None, typer.Option(help="Also write a page with charts."), WRITES] = None,
+    html: options.Html = None,
     out: Annotated[
         Path | None, typer.Option(help="Write the best hyper-parameters as JSON, for fit --settings."), WRITES
     ] = None,
-    seed: Seed = 0,
-    cluster: ClusterAddress = None,
+    seed: options.Seed = 0,
+    cluster: options.ClusterAddress = None,
 ) -> None:
     """Search for a learner's best hyper-parameters."""
     from taurank.tuning import tune as search_for
 
     if validation is None and truth is None:
         raise InputError("tune needs --validation LOG or --truth FILE to measure its trials.")
-    with connected(cluster, out or journal) as machines:
-        gains = read_gains(read_log(validation, machines), truth, estimator, cap)
+    with arguments.connected(cluster, out or journal) as machines:
+        gains = arguments.read_gains(arguments.read_log(validation, machines), truth, estimator, cap)
         result = search_for(
-            read_learner(learner), read_log(path, machines), gains, metric=metric, trials=trials,
-            space=_space(search) or None, fixed=read_pairs(set_), journal=journal, jobs=jobs, random_state=seed,
+            arguments.read_learner(learner), arguments.read_log(path, machines), gains, metric=metric, trials=trials,
+            space=_space(search) or None, fixed=arguments.read_pairs(set_), journal=journal, jobs=jobs,
+            random_state=seed,
         )  # fmt: skip
     say(str(result))
     if html is not None:
@@ -296,4 +254,6 @@ def tune(
 
 
 def _space(search: list[str] | None) -> dict[str, list[Any]]:
-    return {name: value if isinstance(value, list) else [value] for name, value in read_pairs(search).items()}
+    return {
+        name: value if isinstance(value, list) else [value] for name, value in arguments.read_pairs(search).items()
+    }

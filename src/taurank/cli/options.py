@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable
-from enum import Enum, StrEnum
+from collections.abc import Callable, Mapping
+from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, Literal, get_type_hints
 
 import typer
 
@@ -54,8 +54,11 @@ class Group(typer.Typer):
 def _with_checked_paths(function: Callable[..., None]) -> Callable[..., None]:
     @functools.wraps(function)
     def checked(**arguments: Any) -> None:
-        uses = path_uses(function)
-        check_paths(**{use.name.lower(): _paths(arguments, uses, use) for use in Use})
+        paths: dict[Use, list[Path]] = {use: [] for use in Use}
+        for name, use in path_uses(function).items():
+            value = arguments.get(name)
+            paths[use] += [Path(one) for one in (value if isinstance(value, list) else [value]) if one is not None]
+        check_paths(paths)
         function(**arguments)
 
     return checked
@@ -68,26 +71,21 @@ def path_uses(function: Callable[..., None]) -> dict[str, Use]:
     return {name: part for name, parts in annotations.items() for part in parts if isinstance(part, Use)}
 
 
-def _paths(arguments: dict[str, Any], uses: dict[str, Use], use: Use) -> list[Path]:
-    values = [arguments.get(name) for name, found in uses.items() if found is use]
-    every = [part for value in values for part in (value if isinstance(value, list) else [value])]
-    return [Path(part) for part in every if part is not None]
-
-
-def check_paths(reads: list[Path], writes: list[Path], folder: list[Path], checkpoint: list[Path]) -> None:
+def check_paths(paths: Mapping[Use, list[Path]]) -> None:
     """Refuse, before any work, an output that is an input, that is named twice, or that cannot be written."""
     from taurank.data.files import check_target
 
     targets: list[Path] = []
-    for path in [*writes, *(path for path in checkpoint if not path.is_dir())]:
+    for path in [*paths[WRITES], *(path for path in paths[CHECKPOINT] if not path.is_dir())]:
         target = check_target(path)
         if target in targets:
             raise InputError(f"'{path}' is named for two outputs; name two files.")
-        _refuse_input(path, target, reads)
-        _refuse_unwritable(path, target.parent)
+        _refuse_input(path, target, paths[READS])
+        if not os.access(target.parent, os.W_OK):
+            raise InputError(f"'{path}' cannot be written: the folder '{target.parent}' is read-only.")
         targets.append(target)
-    for path in folder:
-        if any(source.is_dir() and path.is_dir() and source.samefile(path) for source in reads):
+    for path in paths[FOLDER]:
+        if any(source.is_dir() and path.is_dir() and source.samefile(path) for source in paths[READS]):
             raise InputError(f"the output folder '{path}' is also an input; name another folder.")
 
 
@@ -105,9 +103,8 @@ def _refuse_input(path: Path, target: Path, reads: list[Path]) -> None:
             raise InputError(f"the output '{path}' is also an input and would be overwritten; name another file.")
 
 
-def _refuse_unwritable(path: Path, folder: Path) -> None:
-    if not os.access(folder, os.W_OK):
-        raise InputError(f"'{path}' cannot be written: the folder '{folder}' is read-only.")
+def _complete_learner(incomplete: str) -> list[str]:
+    return [name for name in LEARNERS if name.startswith(incomplete.lower())]
 
 
 def estimator_option(default: str) -> Any:
@@ -115,44 +112,21 @@ def estimator_option(default: str) -> Any:
     return typer.Option(help=help)
 
 
-def _complete_learner(incomplete: str) -> list[str]:
-    return [name for name in LEARNERS if name.startswith(incomplete.lower())]
-
-
+Estimator = Literal["truth", "outcome", "naive", "ips", "capped-ips", "snips", "doubly-robust"]
 ClusterAddress = Annotated[
     str | None,
     typer.Option("--cluster", metavar="ADDRESS", help="Ray cluster to run on: auto, local, or ray://host:port."),
 ]
-
-
-class Format(StrEnum):
-    table = "table"
-    json = "json"
-
-
-class Output(StrEnum):
-    table = "table"
-    json = "json"
-    csv = "csv"
-
-
-class Estimator(StrEnum):
-    truth = "truth"
-    outcome = "outcome"
-    naive = "naive"
-    ips = "ips"
-    capped_ips = "capped-ips"
-    snips = "snips"
-    doubly_robust = "doubly-robust"
-
-
 Seed = Annotated[int, typer.Option(help="Random seed.", min=0)]
 Threads = Annotated[int | None, typer.Option(help="Number of threads; does not change the result.", min=1)]
 OutFolder = Annotated[Path, typer.Option("--out", "-o", metavar="FOLDER", help="Output folder."), FOLDER]
 OutFile = Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="Output file, .parquet or .csv."), WRITES]
+OutModel = Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="Model file to write."), WRITES]
+Html = Annotated[Path | None, typer.Option(help="Also write a page with charts."), WRITES]
 LogPath = Annotated[
     Path, typer.Argument(metavar="LOG", help="The log: a Parquet or CSV file, a glob or a folder."), READS
 ]
+ModelPath = Annotated[Path, typer.Argument(metavar="MODEL", help="A model file that fit or update wrote."), READS]
 Source = Annotated[
     Path | None,
     typer.Option(help="Folder with the original Dunnhumby CSV files (default: the installed package)."),
@@ -174,6 +148,7 @@ TruthPath = Annotated[
     Path | None, typer.Option("--truth", help="True effects: user_id, item_id[, time], value."), READS
 ]
 ValidationLog = Annotated[Path | None, typer.Option("--validation", help="Validation log."), READS]
+Checkpoint = Annotated[Path | None, typer.Option(help="Checkpoint, from which a killed run resumes."), CHECKPOINT]
 EstimatorName = Annotated[Estimator | None, estimator_option("ips")]
 CheckpointMinutes = Annotated[float, typer.Option(help="Minutes between checkpoints.", min=0)]
 Cap = Annotated[float | None, typer.Option(help="Cap of the capped IPS estimator.", min=0.0, max=1.0)]

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from taurank._choices import PropensityKind, SlatePolicy
-from taurank.cli.options import READS, WRITES, Format, Group, LogPath, OutFile, Seed
+from taurank.cli.options import READS, Group, Html, LogPath, OutFile, Seed
 from taurank.cli.terminal import note, say, to_json
 
 group = Group("Estimate and diagnose propensities; compute those of slates.")
@@ -66,9 +66,7 @@ def slates(
     """Compute the probability of each item to be on its slate."""
     from taurank.cli.slates import add_propensities
 
-    n_rows, n_slates = add_propensities(
-        path, out, size, policy, temperature=temperature, epsilon=epsilon, threads=threads
-    )
+    n_rows, n_slates = add_propensities(path, out, size, policy, temperature, epsilon, threads)
     note(f"Wrote {n_rows:,} candidates of {n_slates:,} slates to {out}.")
 
 
@@ -80,8 +78,8 @@ def diagnose(
         typer.Option(help="Propensities of further cells: user_id, item_id[, time], propensity."),
         READS,
     ] = None,
-    html: Annotated[Path | None, typer.Option(help="Also write a page with charts."), WRITES] = None,
-    format: Annotated[Format, typer.Option(help="Output format.")] = Format.table,
+    html: Html = None,
+    format: Annotated[Literal["table", "json"], typer.Option(help="Output format.")] = "table",
 ) -> None:
     """Report which effects can be estimated from a log."""
     from taurank.data.log import Log
@@ -92,4 +90,4 @@ def diagnose(
         from taurank.report.overlap import overlap_page
 
         overlap_page(diagnosis, html)
-    say(to_json(diagnosis.to_dict()) if format is Format.json else str(diagnosis))
+    say(to_json(diagnosis.to_dict()) if format == "json" else str(diagnosis))
