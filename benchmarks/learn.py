@@ -1,7 +1,7 @@
 """How fast the learners learn and recommend, how they grow, how well DLCE ranks.
 
     pip install -r benchmarks/requirements.txt
-    python benchmarks/learn.py [speed] [drawn] [topk] [scale] [quality] [holdout] [--quick]
+    python benchmarks/learn.py [speed] [drawn] [topk] [scale] [quality] [lengths] [--quick]
     python benchmarks/learn.py converge [--out folder] [--updates millions] [--items …] [--methods …] [--quick]
 
 speed     updates per second of DLCE, beside implicit's BPR and beside a kernel that only touches the rows
@@ -9,7 +9,7 @@ drawn     updates per second of CPU of the methods that draw their samples, besi
 topk      the ten best items of every user, trained factors and noise, beside implicit's `recommend`
 scale     time per update and memory of a fit on 1, 10 and 50 million positives
 quality   DLCE and BLCE on Category-Original, by the truth of ten fresh weeks
-holdout   what the held-out part costs, as a share of a fit with all defaults
+lengths   what a fit chooses by itself, beside the best of its lengths, on the kinds of worlds of worlds.py
 converge  updates until 99 % of the best CDCG, constant rate against a falling one (see converge.py); takes hours,
           so it runs only if named
 
@@ -27,6 +27,7 @@ import subprocess
 import sys
 import time
 import warnings
+import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -39,15 +40,18 @@ sys.path[:0] = [str(Path(__file__).parent.parent / "src"), str(Path(__file__).pa
 
 import converge  # noqa: E402
 import taurank as tr  # noqa: E402
+import worlds  # noqa: E402
 from taurank import gains  # noqa: E402
 from taurank.data.ids import Catalog, Ids  # noqa: E402
 from taurank.data.log import Log  # noqa: E402
 from taurank.evaluation.evaluate import evaluate  # noqa: E402
+from taurank.learners.lengths import lengths_of  # noqa: E402
 from taurank.learners.training import Epoch  # noqa: E402
 from taurank.sgd.scheduler import Factors  # noqa: E402
 from touch import Touch  # noqa: E402
 
-WANTED_IMPLICIT, WANTED_MEMORY, WANTED_HOLDOUT = 2.5, 3, 1 / 3
+WANTED_IMPLICIT, WANTED_MEMORY, WANTED_LENGTH = 2.5, 3, 0.97
+SEED = 41
 WANTED_ULBPR, WANTED_CAUSE = 0.73, 0.57  # of the speed of BPR
 TURNS = 15
 ITEMS_OF_SCALE, POSITIVES_PER_USER = 20_000, 50
@@ -60,7 +64,7 @@ BIASED_RULE = RULE | {"regularization": 0.01}  # for each method what does best 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     sections = {
-        "speed": speed, "drawn": drawn, "topk": topk, "scale": scale, "quality": quality, "holdout": holdout,
+        "speed": speed, "drawn": drawn, "topk": topk, "scale": scale, "quality": quality, "lengths": lengths,
     }  # fmt: skip
     parser.add_argument("sections", nargs="*", metavar="section", help=", ".join([*sections, "converge"]))
     parser.add_argument("--quick", action="store_true", help="small sizes")
@@ -339,44 +343,43 @@ def quality(quick: bool) -> bool:
 # The cost of the held-out part
 
 
-def holdout(quick: bool) -> bool:
-    """CPU time of the pilot beside that of all epochs, which a fit without a held-out part would run."""
-    print(f"holdout: CPU seconds, one thread; load {load()}")
-    print("   users   items  positives  method  epochs  refit epochs  held-out part  all epochs  share  of this fit")
-    small = tr.World.synthetic(500, 200, random_state=31).sample(10, random_state=31).log
-    races = [(small, method, 200) for method in ("bpr", "dlce", "dlto", "ulbpr", "ulrmf", "cause")]
-    if not quick:
-        large = synthetic(94_000 * POSITIVES_PER_USER)
-        races += [(large, method, 40) for method in ("bpr", "dlce")]
-    shares = [cost_of_holdout(*race) for race in races]
-    print(f"  wanted: shares below {WANTED_HOLDOUT:.2f}")
-    return max(shares) < WANTED_HOLDOUT
+def lengths(quick: bool) -> bool:
+    """What ``fit(log)`` chooses, by the true effects: beside the best of its lengths, and beside all epochs."""
+    print(f"lengths: CP@10 by the truth, world seed {SEED}; CPU of this fit in fits of all epochs; load {load()}")
+    print("  world                learner  chosen  best  CP@10 / best  all epochs / best  cost")
+    kinds = ["tiny"] if quick else [kind for kind in worlds.KINDS if not kind.startswith("category")]
+    shares = [race_of_lengths(kind, name) for kind in kinds for name in ("dlce", "dlto", "bpr")]
+    print(f"  wanted: at least {WANTED_LENGTH} of the best; lowest {min(shares):.3f}, mean {np.mean(shares):.3f}")
+    return min(shares) >= WANTED_LENGTH
 
 
-def cost_of_holdout(log: Log, method: str, epochs: int) -> float:
-    kind: Any = tr.learners.LEARNERS[method]
-    spent = [0.0]
+def race_of_lengths(kind: str, name: str) -> float:
+    rng = np.random.default_rng([zlib.crc32(kind.encode()), SEED])
+    found, options = worlds.KINDS[kind](rng, SEED), {"random_state": SEED, "threads": 1}
+    learner: Any = tr.learners.LEARNERS[name]
+    everybody = np.arange(found.log.n_users, dtype=np.int32)
 
-    class Timed(kind):  # type: ignore[misc, valid-type]
-        def _pilot(self, *arguments: Any) -> Any:
-            began = time.process_time()
-            found = super()._pilot(*arguments)
-            spent[0] = time.process_time() - began
-            return found
+    def quality(model: Any) -> float:
+        best = np.argpartition(-model.score_block(everybody), 9, axis=1)[:, :10]
+        return float(np.take_along_axis(found.effect, best, axis=1).mean())
 
-    options: dict[str, Any] = {"threads": 1, "random_state": 0}
-    kind(epochs=30, factors=200, **options).fit(tr.World.synthetic(50, 40, 0).sample(4, 0).log)  # compiles
-    learner, began = Timed(epochs=epochs, **options), time.process_time()
-    learner.fit(log, show_progress=False)
-    passes = len(learner.history_)
-    total = time.process_time() - began
-    everything = (total - spent[0]) * epochs / passes
+    def clocked(*arguments: Any, **more: Any) -> tuple[Any, float]:
+        began = time.process_time()
+        return learner(**options, **more).fit(found.log, *arguments, show_progress=False), time.process_time() - began
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        fits = {n: clocked(None, epochs=n) for n in lengths_of(learner().epochs)}
+        chosen, cost = clocked()
+    each = {n: quality(model) for n, (model, _) in fits.items()}
+    best, longest = max(each, key=lambda n: each[n]), max(each)
+    share = quality(chosen) / each[best] if each[best] > 0 else float(quality(chosen) >= each[best])
     print(
-        f"  {log.n_users:6,d} {log.n_items:7,d} {int(log.outcome.sum()):10,d}  {method:6s} {epochs:7d} {passes:13d}"
-        f" {spent[0]:14.2f} {everything:11.2f}  {spent[0] / everything:5.2f} {spent[0] / total:12.2f}",
+        f"  {kind:22} {name:6} {len(chosen.history_):6d} {best:5d} {share:13.3f} {each[longest] / each[best]:18.3f}"
+        f" {cost / fits[longest][1]:5.1f}",
         flush=True,
     )
-    return spent[0] / everything
+    return share
 
 
 # Helpers

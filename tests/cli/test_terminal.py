@@ -35,7 +35,7 @@ def start(*arguments: object, **options: object) -> subprocess.Popen[bytes]:
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_a_fit_quietly(number: int, code: int, shop: Path, tmp_path: Path) -> None:
     fit = start(
-        "fit", "dlce", shop / "train.parquet", "--set", "epochs=10000000", "--threads", 1, "--no-hold-out",
+        "fit", "dlce", shop / "train.parquet", "--set", "epochs=10000000", "--threads", 1, "--all-epochs",
         "--out", tmp_path / "model", "--checkpoint", tmp_path / "checkpoint", "--checkpoint-minutes", 0,
     )  # fmt: skip
     for _ in range(600):  # the first checkpoint shows that it is at work

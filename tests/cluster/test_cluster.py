@@ -116,26 +116,27 @@ def test_learners_without_factors_score_the_same(learner: Any, data: Pair, local
 
 
 @pytest.mark.filterwarnings("ignore::taurank.errors.UnfinishedWarning")
-def test_a_fit_holds_out_the_same_rows_and_ends_with_the_same_bits(data: Pair, local: Pair, tmp_path: Path) -> None:
-    """By default the last times are held out, and the rate decays; this fit overfits and is cut short."""
-    settings: dict[str, Any] = {"factors": 12, "epochs": 60, "random_state": 3}
+def test_a_fit_chooses_the_same_length_and_ends_with_the_same_bits(data: Pair, local: Pair, tmp_path: Path) -> None:
+    """Fits of several lengths are compared by default; this one overfits and is cut short."""
+    steps: dict[str, Any] = {"cap": 0.2, "regularization": 0.0, "learning_rate": 0.04}
+    settings: dict[str, Any] = {"factors": 12, "epochs": 60, "random_state": 3} | steps
     one, many, again = (tr.DLCE(**settings) for _ in range(3))
-    one.fit(local[0], validation_users=50)
-    many.fit(data[0], validation_users=50, checkpoint=tmp_path / "kept", checkpoint_minutes=0)
-    assert len(one.holdout_) >= 8
+    one.fit(local[0])
+    many.fit(data[0], checkpoint=tmp_path / "kept", checkpoint_minutes=0)
+    assert one.lengths_["epoch"].tolist() == [15, 30, 60]
     assert 1 < len(one.history_) < 60
-    pd.testing.assert_frame_equal(many.holdout_, one.holdout_)
+    pd.testing.assert_frame_equal(many.lengths_, one.lengths_)
     pd.testing.assert_frame_equal(many.history_, one.history_)
     assert sha(many) == sha(one)
     assert many.trained_ == one.trained_
-    again.fit(data[0], validation_users=50, checkpoint=tmp_path / "kept")  # nothing is left to do
+    again.fit(data[0], checkpoint=tmp_path / "kept")  # nothing is left to do
     assert sha(again) == sha(one)
-    pd.testing.assert_frame_equal(again.holdout_, one.holdout_)
+    pd.testing.assert_frame_equal(again.lengths_, one.lengths_)
 
 
 @pytest.mark.filterwarnings("ignore::taurank.errors.UnfinishedWarning")
 @pytest.mark.parametrize("learner", [tr.BPR, tr.DLCE])
-def test_a_log_with_one_time_and_no_propensities_holds_out_pairs(
+def test_a_log_with_one_time_and_no_propensities_chooses_a_length(
     cluster: Any, learner: Any, data: Pair, logs: Pair, tmp_path: Path
 ) -> None:
     frame = pd.read_parquet(logs[0]).drop_duplicates(["user_id", "item_id"])
@@ -145,8 +146,8 @@ def test_a_log_with_one_time_and_no_propensities_holds_out_pairs(
     settings: dict[str, Any] = {"factors": 12, "epochs": 25, "random_state": 1}
     one = learner(**settings).fit(tr.Log.read(tmp_path))
     many = learner(**settings).fit(cluster.read_log(tmp_path))
-    assert len(one.holdout_)
-    pd.testing.assert_frame_equal(many.holdout_, one.holdout_)
+    assert len(one.lengths_)
+    pd.testing.assert_frame_equal(many.lengths_, one.lengths_)
     assert sha(many) == sha(one)
 
 

@@ -115,8 +115,8 @@ def test_counting_learners_add_up_to_the_bits_of_a_fit(
     assert np.array_equal(scores(updated, *everyone(again)), scores(again, *everyone(again)))  # type: ignore[arg-type]
 
 
-def test_an_update_holds_nothing_out(models: Any, news: tr.Log) -> None:
-    with pytest.raises(InputError, match="an update holds nothing out"):
+def test_an_update_does_not_choose_its_length(models: Any, news: tr.Log) -> None:
+    with pytest.raises(InputError, match="an update does not choose its length"):
         copy.copy(models["dlce"]).update(news, validation="auto")
 
 

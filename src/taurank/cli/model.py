@@ -39,9 +39,9 @@ def fit(
     validation_users: Annotated[
         int | None, typer.Option(help="Measure this many random users at each check.", min=1)
     ] = None,
-    hold_out: Annotated[
-        bool, typer.Option(help="Without validation data, hold out 10% of the log for early stopping.")
-    ] = True,
+    all_epochs: Annotated[
+        bool, typer.Option("--all-epochs", help="Without validation, train all epochs: no choice of a shorter fit.")
+    ] = False,
     checkpoint: options.Checkpoint = None,
     checkpoint_minutes: options.CheckpointMinutes = 5.0,
     seed: Annotated[int | None, typer.Option(help="Random seed (default: that of --settings, or 0).", min=0)] = None,
@@ -56,7 +56,7 @@ def fit(
     if seed is not None:
         chosen["random_state"] = seed
     model = arguments.make_learner(learner, {**chosen, **arguments.read_pairs(set_)}, threads)
-    by_itself: Literal["auto"] | None = "auto" if hold_out else None
+    by_itself: Literal["auto"] | None = None if all_epochs else "auto"
     with arguments.connected(cluster, out) as machines:
         log = arguments.read_log(path, machines)
         gains = None

@@ -74,7 +74,7 @@ def _train(learner: GainsPass, log: ClusterRows, options: FitOptions) -> list[Re
         options = replace(options, checkpoint=own / "checkpoint")
     while True:
         try:
-            history = learner._train(log, options)  # type: ignore[arg-type]  # see ``prepare`` and ``hold_out`` of logs
+            history = learner._train(log, options)  # type: ignore[arg-type]  # see ``prepare`` of logs
             break
         except Lost:
             pool.pids()  # wait until all are there again, or one was lost too often
@@ -153,7 +153,15 @@ class DistributedFit:
         return Epoch(self.run, self.updates, begin=self.begin)
 
     def begin(self, seed: int, start: Factors | None) -> Any:
-        """Bring the positives to the owners of their users, and make the factors before the first epoch."""
+        """The factors before the first epoch; the first time, the positives go to the owners of their users."""
+        if self._pieces:
+            self._deal(seed)
+        self._blocks, self._epoch, self._model = [], 0, start
+        items = None if start is None else self.pool.put(start.items)
+        self.pool.use_all(WorkerFit.start, start and start.users, items)
+        return self
+
+    def _deal(self, seed: int) -> None:
         pool, log, learner = self.pool, self.log, self.learner
         blocks = Strata(log.n_users, log.n_items, self.updates).width
         first = first_blocks(blocks, len(pool))
@@ -167,9 +175,7 @@ class DistributedFit:
             for worker, part in enumerate(parts):
                 pool.use(worker, WorkerFit.add_piece, part)
         pool.use_all(WorkerFit.build)
-        self._pieces, self._model = [], start
-        pool.use_all(WorkerFit.start, start and start.users, None if start is None else pool.put(start.items))
-        return self
+        self._pieces = []
 
     def run(self, factors: Any, seed: int, number: int, rate: float, threads: int) -> Stats:
         """All visits of an epoch; every worker gets them in order, and Ray brings the item blocks."""

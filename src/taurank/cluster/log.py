@@ -8,16 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from taurank._types import Longs
+from taurank._types import Codes
 from taurank.cluster import fit, gains
-from taurank.cluster.pieces import Part, Summary, Whole, count_rows, find_pieces, merge, summarize
+from taurank.cluster.pieces import Summary, Whole, find_pieces, merge, summarize
 from taurank.cluster.pool import WorkerPool
 from taurank.cluster.rows import ClusterRows
 from taurank.data.ids import ID_COLUMNS, Catalog, Ids
+from taurank.data.log import Log
 from taurank.data.reader import IdColumn, WrongRows, recorded_ids, single_time
 from taurank.data.remote import RemoteLog
 from taurank.errors import InputError
-from taurank.learners import GainsPass, Learner, Record, holdout
+from taurank.learners import GainsPass, Learner, Record
 from taurank.learners.options import FitOptions
 from taurank.learners.training import Epoch
 
@@ -73,25 +74,9 @@ class ClusterLog(ClusterRows, RemoteLog):
             raise InputError(f"gains.{estimator} is not available on a cluster; use one of {', '.join(ESTIMATORS)}.")
         return gains.ClusterGains(self, estimator, options)
 
-    def hold_out(self, by_outcome: bool) -> tuple[ClusterLog, gains.ClusterGains] | None:
-        counts: Any = sum(self.each_piece(count_rows))
-        last = holdout.last_times(np.flatnonzero(counts[:, :, 2].sum(0)).astype(np.int32))
-        held = (counts[:, last] if len(last) else counts[1:]).sum((0, 1))
-        rest = counts.sum((0, 1)) - held
-        _, treated, positives, unrecorded = held
-        if not positives or not rest[2]:
-            return None
-        times = tuple(int(time) for time in last)
-        kept = self._part(Part(False, times), rest, holdout.without_times(self.catalog, last))
-        measured = self._part(Part(True, times), held, self.catalog)
-        has_both = 0 < treated < self.catalog.n_cells
-        name = holdout.estimator_for(unrecorded == 0, has_both, by_outcome)
-        return kept, measured.estimate(name, {"cap": holdout.CAP} if name == "capped_ips" else {})
+    def rows_of(self, users: Codes) -> Log:
+        return self.each_group([users], _itself)[0]
 
-    def _part(self, part: Part, counts: Longs, catalog: Catalog) -> ClusterLog:
-        """Some rows, of which there are ``counts``: rows, treated, positives."""
-        rows, treated, positives = (int(count) for count in counts[:3])
-        digest = f"{self.summary.digest} {part}"
-        summary = self.summary._replace(rows=rows, treated=treated, positives=positives, digest=digest)
-        whole = Whole(catalog, self.whole.timed, treated / catalog.n_cells, part)
-        return ClusterLog(self.pool, self.pieces, whole, summary, self.popularity)
+
+def _itself(log: Log) -> Log:
+    return log

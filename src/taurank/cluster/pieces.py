@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet
 
-from taurank._types import Codes, Mask
+from taurank._types import Codes
 from taurank.data.cell_table import ELIGIBILITY_KEY, fingerprint
 from taurank.data.files import find_files, kind_of
 from taurank.data.ids import Catalog, Ids
@@ -26,7 +26,6 @@ from taurank.data.reader import OUTCOME_VALUE, IdColumn, WrongRows, read_cells
 from taurank.data.tables import BATCH_ROWS, Source, open_table
 from taurank.errors import InputError
 from taurank.estimation.estimators import lacks_overlap
-from taurank.learners.holdout import some_pairs
 
 ROWS_PER_PIECE = 1 << 21
 
@@ -38,26 +37,12 @@ class Piece(NamedTuple):
     columns: tuple[str, ...]
 
 
-class Part(NamedTuple):
-    """A part of a log: the rows that a fit holds out to see when it overfits, or the others."""
-
-    held_out: bool
-    times: tuple[int, ...]  # held out; positions in the catalog of the whole log. Empty: pairs are held out
-
-    def rows(self, log: Log) -> Mask:
-        if self.times and not self.held_out:
-            return log.time >= 0  # the catalog of the rest does not have the others
-        held = np.isin(log.time, self.times) if self.times else some_pairs(log.user, log.item, log.n_items)
-        return held if self.held_out else ~held
-
-
 class Whole(NamedTuple):
-    """What a piece does not know of its log, and which of the rows belong to it (None: all)."""
+    """What a piece does not know of its log."""
 
     catalog: Catalog
     timed: bool
     treated_share: float
-    part: Part | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,16 +115,15 @@ def read_piece(piece: Piece) -> Log:
 
 
 def read_part(piece: Piece, whole: Whole) -> Log:
-    """The rows of a piece that belong to a log, with its catalog."""
+    """The rows of a piece, with the catalog of the whole log."""
     log = read_piece(piece)
     at = [_positions(known, own.values) for known, own in zip(whole.catalog.lists, log.catalog.lists, strict=True)]
     if not log.timed:
         at[2] = np.zeros(1, np.int32)
-    rows = PartOfLog(
+    return PartOfLog(
         whole.catalog, at[0][log.user], at[1][log.item], at[2][log.time], log.treated, log.outcome, log.propensity,
         log.timed, share=whole.treated_share,
     )  # fmt: skip
-    return rows if whole.part is None else rows.take(whole.part.rows(rows))
 
 
 def _positions(ids: Ids, values: pa.Array) -> Codes:
@@ -151,17 +135,6 @@ def _positions(ids: Ids, values: pa.Array) -> Codes:
             at = np.minimum(np.searchsorted(numbers, wanted), len(numbers) - 1)
             return np.where(numbers[at] == wanted, at, -1).astype(np.int32)
     return ids.encode(values)
-
-
-def count_rows(piece: Piece, whole: Whole) -> npt.NDArray[np.int64]:
-    """Pairs that may be held out (no, yes) × times × (rows, treated, positives, rows without a propensity)."""
-    log = read_part(piece, whole)
-    held = some_pairs(log.user, log.item, log.n_items)
-    at = held * np.int64(log.n_times) + log.time
-    lacking = np.ones(len(log), bool) if log.propensity is None else ~np.isfinite(log.propensity)
-    marks = (np.ones(len(log), bool), log.treated == 1, log.outcome == 1, lacking)
-    counts = [np.bincount(at[mark], minlength=2 * log.n_times) for mark in marks]
-    return np.stack(counts, axis=-1).reshape(2, log.n_times, 4)
 
 
 class Summary(NamedTuple):

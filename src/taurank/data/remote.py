@@ -7,10 +7,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from taurank._types import Codes, Longs
 from taurank.data.ids import WithCatalog
+
+if TYPE_CHECKING:
+    from taurank.data.log import Log
 
 
 class RemoteLog(WithCatalog, ABC):
@@ -28,8 +31,8 @@ class RemoteLog(WithCatalog, ABC):
         """``FactorLearner.prepare``: the ``Epoch`` of factors that stay where the rows are."""
 
     @abstractmethod
-    def hold_out(self, by_outcome: bool) -> Any:
-        """``taurank.learners.holdout.hold_out``: the rest of the log and the gains of what is held out."""
+    def rows_of(self, users: Codes) -> Log:
+        """The rows of some users, by their positions in order, as a log in this process."""
 
     @abstractmethod
     def estimate(self, estimator: str, options: Mapping[str, Any]) -> RemoteGains:

@@ -86,9 +86,10 @@ class Learner(ABC):
         ``validation`` are the gains (truth or estimate) used to compute ``metric``, one or several, every
         ``validate_every`` epochs (None: fifty times in all). The result is the epoch that is best by the first
         metric; ``patience`` checks without improvement end the fit (None: never). A check costs as much as
-        ``taurank.evaluate``, or less on a random sample of ``validation_users``. By default ("auto") a tenth of
-        the log is held out to find out when training begins to overfit (``holdout_``), then all rows are trained
-        for as long; None trains all epochs on all rows. ``fit`` warns if the validation was still improving.
+        ``taurank.evaluate``, or less on a random sample of ``validation_users``; ``fit`` warns if the validation was
+        still improving. By default ("auto") fits of doubling lengths are made, up to ``epochs``, and the one whose
+        lists gather the largest effects by ``EmpiricalBayes`` on the same log is kept (``lengths_``), at about twice
+        the cost of one fit; None trains all epochs.
         ``callback(learner, record)`` is called after every check, also without validation, and the learner
         it gets can be evaluated; whatever it raises ends the fit. ``history_`` is a frame of the epochs.
 

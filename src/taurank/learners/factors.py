@@ -1,7 +1,7 @@
 """Learners that train factors: hyper-parameters, ``fit``, and what a fitted one can do.
 
 A method declares its epoch: which samples with which weight go to which kernel. The options of a fit are in
-``options``, the loop around the epochs in ``training``, and how long to train in ``holdout``.
+``options``, the loop around the epochs in ``training``, and how long to train in ``lengths``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from taurank.data.log import Log
 from taurank.data.remote import RemoteLog
 from taurank.data.storage import Array
 from taurank.errors import InputError, TooLittleData
-from taurank.learners import holdout
+from taurank.learners import lengths
 from taurank.learners.base import Learner
 from taurank.learners.features import pulled
 from taurank.learners.options import Record, TrainingOptions, UpdateOptions, history_frame
@@ -67,7 +67,6 @@ class FactorLearner(Learner):
         "trained": Array("int64", (1,), optional=True),  # epochs
     }
     uses_features: ClassVar[bool] = True
-    estimates_effects: ClassVar[bool] = True  # else held-out outcomes measure it where there are no propensities
     space: ClassVar[Mapping[str, Sequence[Any]]] = {"regularization": REGULARIZATION_GRID}
     allowed: ClassVar[Allowed] = {
         "factors": Range(1, MAX_FACTORS, integer=True),
@@ -94,7 +93,7 @@ class FactorLearner(Learner):
 
     def _train(self, log: Log, options: TrainingOptions) -> list[Record]:
         state = self._run(log, options, self._schedule, self.random_state)
-        self.holdout_ = history_frame(state.held_out, options.metrics)
+        self.lengths_ = history_frame(state.lengths, options.metrics)
         return state.history
 
     def _update(self, rows: NewRows, options: UpdateOptions) -> list[Record]:
@@ -124,46 +123,26 @@ class FactorLearner(Learner):
             identity = identity_of(self, options, schedule, random_state, log)
             checkpoint = Checkpoint(Path(options.checkpoint).resolve(), identity)
             state = checkpoint.read()
-        held_out = state.held_out if state else self._hold_out_run(log, options, schedule, random_state)
-        epoch, full = self._epoch(log, options, known), schedule
-        if held_out:
-            schedule = holdout.refit_schedule(full, held_out, options.best_epoch(held_out), epoch.updates)
-        if state is None:
-            state = State(int(generator(random_state).integers(2**63)), start, held_out)
-        state.tables = self._begin(log, epoch, state.seed, state.tables)
-        train(self, epoch, schedule, options, state, checkpoint)
+        epoch, judge = self._epoch(log, options, known), None
+        tried = lengths.lengths_of(schedule.epochs) if options.chooses_length else []
+        if len(tried) > 1:
+            judge = lengths.judge(log, options.features, self.threads)
+        watched = options if judge is None else replace(options, validation=judge, validation_users=None)
+        state = state or State(int(generator(random_state).integers(2**63)), start)
+        for epochs in [schedule.epochs] if judge is None else tried[len(state.lengths) :]:
+            state.tables = self._begin(log, epoch, state.seed, state.tables)
+            train(self, epoch, replace(schedule, epochs=epochs), options, state, checkpoint)
+            if judge is not None:
+                self._set_factors(state.tables)
+                state.end_length(watched.measure(self, self.threads), watched)
+        if judge is not None:
+            state.history, state.epoch = state.best_history, len(state.best_history)
         self._set_factors(state.result)
         self.trained_ = np.array([state.best_epoch or state.epoch], np.int64)
         if checkpoint:
             self._checkpoint = checkpoint
-        options.warn_if_improving(type(self).__name__, held_out or state.history, full.epochs)
+        options.warn_if_improving(type(self).__name__, state.history, schedule.epochs)
         return state
-
-    def _hold_out_run(
-        self, log: Log, options: TrainingOptions, schedule: Schedule, random_state: Any
-    ) -> list[Record]:
-        """The epochs of a fit to a part of the log, measured on the rest; empty if there is nothing to find out."""
-        if not options.holds_out or schedule.epochs < holdout.MIN_EPOCHS:
-            return []
-        held = holdout.hold_out(log, not self.estimates_effects)
-        if held is None:
-            return []
-        try:
-            epoch = self._epoch(held.rest, options)
-        except TooLittleData:  # without the rows that are held out, the method lacks something it needs
-            return []
-        run = holdout.run_schedule(schedule)
-        checks = holdout.check_epochs(run.epochs)
-        users = holdout.affordable_users(run.epochs * epoch.updates, len(checks), log.n_items)
-        watched = replace(
-            options, validation=held.gains, validation_users=options.validation_users or users,
-            checkpoint=None, callback=None,
-        )  # fmt: skip
-        seed = int(generator(random_state).integers(2**63))
-        state = State(seed, self._begin(held.rest, epoch, seed))
-        return train(
-            self, epoch, run, watched, state, checks=checks, title=f"{type(self).__name__}, held-out part"
-        ).history
 
     def _epoch(self, log: Log, options: TrainingOptions, known: tuple[int, int] = (0, 0)) -> Epoch:
         """An epoch of the method, followed by the pull of the features if there are any."""

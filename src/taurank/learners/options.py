@@ -67,7 +67,7 @@ class TrainingOptions:
     }
 
     def __post_init__(self) -> None:
-        if self.validation is not None and not (self.holds_out or isinstance(self.validation, RemoteGains)):
+        if self.validation is not None and not (self.chooses_length or isinstance(self.validation, RemoteGains)):
             check_instance("validation", self.validation, Gains, "taurank.gains, such as gains.capped_ips(log, cap)")
         check_parameters(self, self.allowed)
         if self.callback is not None and not callable(self.callback):
@@ -79,8 +79,8 @@ class TrainingOptions:
         _ = self.metrics  # parsed now, so that a wrong name is refused before the fit
 
     @property
-    def holds_out(self) -> bool:
-        """Whether a part of the log is to be held out."""
+    def chooses_length(self) -> bool:
+        """Whether fits of several lengths are to be compared."""
         return isinstance(self.validation, str) and self.validation == "auto"
 
     @cached_property
@@ -169,8 +169,10 @@ class UpdateOptions(TrainingOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.holds_out:
-            raise InputError("an update holds nothing out; give it the gains of another log as validation, or None.")
+        if self.chooses_length:
+            raise InputError(
+                "an update does not choose its length; give it the gains of another log as validation, or None."
+            )
         if self.past is not None:
             check_instance("past", self.past, Log, "Log.read or Log.from_frame")
 

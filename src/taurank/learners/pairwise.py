@@ -79,7 +79,6 @@ class BPR(GainsPass):
     """Rank what a user buys above what the user did not buy at that time: −log σ(s_uij) over the positives."""
 
     avoid_bought: ClassVar[bool] = True
-    estimates_effects: ClassVar[bool] = False
 
     def gains(self, log: Log) -> Gains:
         return gains.outcome(log)

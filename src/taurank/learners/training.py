@@ -7,12 +7,11 @@ checkpoint takes the same steps as training that was never interrupted.
 from __future__ import annotations
 
 import hashlib
-import math
 import shutil
 import time
-from collections.abc import Callable, Container
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,12 +42,6 @@ class Schedule:
             return self.first
         return float(self.first * self.decay ** (epoch / (self.epochs - 1)))
 
-    @property
-    def sum_of_rates(self) -> float:
-        """Over the epochs, in units of the first rate."""
-        unit = Schedule(self.epochs, 1.0, self.decay)
-        return math.fsum(unit.rate(epoch) for epoch in range(self.epochs))
-
 
 @dataclass(frozen=True)
 class Epoch:
@@ -71,33 +64,39 @@ class State:
 
     seed: int
     tables: Any  # Factors, or what ``Epoch.begin`` returned: it has ``users`` and ``items`` as well
-    held_out: list[Record] = field(default_factory=list)  # the epochs of the hold-out run before
     epoch: int = 0
     best: float | None = None
     best_epoch: int = 0
     best_tables: Any = None
     worse: int = 0
     history: list[Record] = field(default_factory=list)
+    lengths: list[Record] = field(default_factory=list)  # complete fits, one for each length
+    best_history: list[Record] = field(default_factory=list)  # of the best of them
 
     @property
     def result(self) -> Any:
-        """The factors of the best epoch; of the last one without validation."""
+        """The factors of the best epoch or length; of the last epoch without validation."""
         return self.best_tables or self.tables
+
+    def end_length(self, metrics: dict[str, float], options: TrainingOptions) -> None:
+        """Keep this fit if it is the best so far, the longer of equals, and begin anew."""
+        self.lengths.append(replace(self.history[-1], metrics=metrics))
+        merit = options.merit(metrics)
+        if self.best is None or merit >= self.best:
+            self.best, self.best_tables, self.best_history = merit, copied_factors(self.tables), self.history
+        self.tables, self.epoch, self.history = None, 0, []
 
 
 def train(
     learner: Any, epoch: Epoch, schedule: Schedule, options: TrainingOptions, state: State,
-    checkpoint: Checkpoint | None = None, checks: Container[int] | None = None, title: str = "",
+    checkpoint: Checkpoint | None = None,
 ) -> State:  # fmt: skip
-    """Train to the last epoch, or until ``patience`` checks brought no improvement.
-
-    ``checks`` are the epochs that are followed by a check, unless ``options`` say it."""
+    """Train to the last epoch, or until ``patience`` checks brought no improvement."""
     every = options.validate_every or max(1, schedule.epochs // 50)
-    if checks is None or options.validate_every:
-        checks = range(every, schedule.epochs + 1, every)
+    checks = range(every, schedule.epochs + 1, every)
     threads, written, before = worker_count(learner.threads), time.monotonic(), state.epoch
     with Progress(options.show_progress) as bar:
-        bar.begin(title or type(learner).__name__, schedule.epochs, state.epoch)
+        bar.begin(f"{type(learner).__name__}, {schedule.epochs} epochs", schedule.epochs, state.epoch)
         while state.epoch < schedule.epochs and (options.patience is None or state.worse < options.patience):
             began = time.perf_counter()
             stats = epoch.run(state.tables, state.seed, state.epoch, schedule.rate(state.epoch), threads)
@@ -129,7 +128,7 @@ def _check(learner: Any, state: State, options: TrainingOptions, threads: int) -
     merit = options.merit(metrics)
     if state.best is None or merit > state.best:
         state.best, state.best_epoch, state.worse = merit, state.epoch, 0
-        state.best_tables = Factors(*(copied(table) for table in (state.tables.users, state.tables.items)))
+        state.best_tables = copied_factors(state.tables)
     else:
         state.worse += 1
     return metrics
@@ -152,7 +151,8 @@ def _diverged(learner: Any, epoch: int) -> DivergedError:
     return DivergedError(f"{type(learner).__name__} diverged in epoch {epoch}: {advice}")
 
 
-_NUMBERS, _RECORDS = ("seed", "epoch", "best", "best_epoch", "worse"), ("history", "held_out")  # of a state
+_NUMBERS = ("seed", "epoch", "best", "best_epoch", "worse")  # of a state
+_RECORDS = ("history", "lengths", "best_history")
 
 
 @dataclass(frozen=True)
@@ -188,7 +188,7 @@ class Checkpoint:
         return State(
             **stored,
             tables=Factors(tables["users"], tables["items"]),
-            best_tables=Factors(tables["best_users"], tables["best_items"]) if progress["best_epoch"] else None,
+            best_tables=Factors(tables["best_users"], tables["best_items"]) if "best_users" in tables else None,
         )
 
     def remove(self) -> None:
@@ -205,11 +205,23 @@ def identity_of(learner: Any, options: TrainingOptions, schedule: Schedule, rand
     hyper = {**learner.hyper_parameters(), "threads": None, "random_state": random_state}
     names = [metric.name for metric in options.metrics]
     features = options.features and options.features.fingerprint
-    how = (names, options.patience, options.holds_out, options.validate_every, options.validation_users, features)
+    how = (
+        names,
+        options.patience,
+        options.chooses_length,
+        options.validate_every,
+        options.validation_users,
+        features,
+    )
     kind = (type(learner).__module__, type(learner).__qualname__)
     data = fingerprint(log) if options.gains is None else fingerprint(log, options.gains)
     what = (kind, sorted(hyper.items()), schedule, how, data)
     return hashlib.blake2b(repr(what).encode(), digest_size=16).hexdigest()
+
+
+def copied_factors(tables: Any) -> Factors:
+    """The tables as they are now; training goes on to change them."""
+    return Factors(copied(tables.users), copied(tables.items))
 
 
 def copied(table: Any, columns: int | None = None) -> Any:

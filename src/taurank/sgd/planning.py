@@ -67,7 +67,7 @@ def by_user(
     _, basket, sizes = np.unique(slot, return_inverse=True, return_counts=True)
     bought = Baskets(basket.astype(np.int32), np.concatenate(([0], np.cumsum(sizes))), item[order])
     start, (item, weight, basket) = group(user, n_users, item, weight, bought.of)
-    return Positives(start, item, weight, bought._replace(of=basket))
+    return Positives(start, item, weight, bought._replace(of=basket.astype(np.int32)))
 
 
 @compiled

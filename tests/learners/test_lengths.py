@@ -1,0 +1,171 @@
+"""The length of a fit: several are made, and the effects that another method finds in the log choose among them."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from taurank import BPR, DLCE, EmpiricalBayes, InputError, Log, Random, World, evaluate, gains
+from taurank.data.eligibility import Eligibility
+from taurank.errors import UnfinishedWarning
+from taurank.learners import lengths
+from taurank.learners.options import FitOptions, Record
+
+SMALL: dict[str, Any] = {"factors": 4, "learning_rate": 0.05, "random_state": 0}
+
+
+@pytest.fixture(scope="module")
+def small() -> Log:
+    return World.synthetic(60, 40, random_state=0).sample(4, random_state=1).log
+
+
+def with_visits(log: Log) -> Log:
+    """A fifth of the visits, and of the rows, taken away."""
+    users, times = np.nonzero(np.random.default_rng(0).random((log.n_users, log.n_times)) < 0.8)
+    table = Eligibility.from_positions(log.catalog, (users, times))
+    return replace(log.take(table.contains(log.user, log.item, log.time)), eligibility=table)
+
+
+def test_lengths_double_up_to_the_epochs_of_a_fit() -> None:
+    assert lengths.lengths_of(200) == [12, 25, 50, 100, 200]
+    assert lengths.lengths_of(60) == [15, 30, 60]
+    assert lengths.lengths_of(23) == [23]
+
+
+def test_the_judge_knows_the_posterior_effects_of_all_pairs(small: Log) -> None:
+    model = EmpiricalBayes(random_state=0).fit(small)
+    for log in (small, replace(small, value=small.outcome.astype(float))):
+        found = lengths.judge(log, None, 1)
+        assert found is not None
+        dense = np.zeros((small.n_users, small.n_items))
+        dense[found.user, found.item] = found.value
+        assert np.array_equal(dense, model.score_block(np.arange(small.n_users, dtype=np.int32)))
+
+
+def test_of_many_users_the_judge_takes_the_same_sample_every_time(small: Log, monkeypatch: Any) -> None:
+    monkeypatch.setattr(lengths, "USERS", 50)
+    monkeypatch.setattr(lengths, "CELLS", 20 * small.n_items)
+    one, again = lengths.judge(small, None, 1), lengths.judge(small, None, 2)
+    assert one is not None
+    assert again is not None
+    assert len(one) == 20 * small.n_items
+    assert one.users == again.users
+    assert np.array_equal(one.value, again.value)
+
+
+def test_one_arm_alone_has_no_effects_to_judge_by(small: Log) -> None:
+    control = small.take(small.treated == 0)
+    assert lengths.judge(control, None, 1) is None
+    learner = BPR(**SMALL, epochs=30, threads=1).fit(control)
+    assert len(learner.history_) == 30
+    assert len(learner.lengths_) == 0
+
+
+@pytest.mark.parametrize("visits", [False, True])
+def test_a_fit_is_the_plain_fit_of_the_length_that_is_judged_best(small: Log, visits: bool) -> None:
+    log = with_visits(small) if visits else small
+    chosen = DLCE(**SMALL, epochs=60, threads=1).fit(log)
+    assert chosen.lengths_["epoch"].tolist() == [15, 30, 60]
+    plain = {n: DLCE(**SMALL, epochs=n, threads=2).fit(log, None) for n in (15, 30, 60)}
+    judge = lengths.judge(log, None, 1)
+    assert judge is not None
+    expected = [evaluate(model, judge, "CDCG")["CDCG"].mean for model in plain.values()]
+    assert chosen.lengths_["CDCG"].tolist() == pytest.approx(expected, rel=1e-12)
+    best = plain[len(chosen.history_)]
+    assert expected[list(plain).index(len(chosen.history_))] == max(expected)
+    assert np.array_equal(chosen.user_factors_, best.user_factors_)
+    assert chosen.history_["loss"].tolist() == best.history_["loss"].tolist()
+
+
+@pytest.mark.parametrize("stop", [7, 22, 60])
+def test_a_fit_that_was_killed_goes_on_with_its_length(small: Log, tmp_path: Path, stop: int) -> None:
+    """After so many epochs of all lengths together."""
+
+    class Killed(Exception):
+        pass
+
+    seen = []
+
+    def kill(_: Any, record: Record) -> None:
+        seen.append(record)
+        if len(seen) == stop:
+            raise Killed
+
+    whole = DLCE(**SMALL, epochs=60, threads=1).fit(small)
+    options: dict[str, Any] = {"checkpoint": tmp_path / "fit", "checkpoint_minutes": 0}
+    with pytest.raises(Killed):
+        DLCE(**SMALL, epochs=60, threads=1).fit(small, callback=kill, validate_every=1, **options)
+    again = DLCE(**SMALL, epochs=60, threads=2).fit(small, validate_every=1, **options)
+    assert np.array_equal(again.item_factors_, whole.item_factors_)
+    assert again.lengths_.equals(whole.lengths_)
+    assert again.history_.equals(whole.history_)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [DLCE, BPR])
+@pytest.mark.parametrize("times", [1, 8])
+def test_the_choice_is_as_good_as_any_length_by_the_truth(kind: Any, times: int) -> None:
+    world = World.synthetic(600, 120, random_state=11)
+    sample = world.sample(times, random_state=12)
+    truth = world.sample(4, random_state=13).truth
+    chosen = evaluate(kind(random_state=0).fit(sample.log), truth, "CDCG")["CDCG"].mean
+    fits = [kind(random_state=0, epochs=n).fit(sample.log, None) for n in (12, 25, 50, 100, 200)]
+    assert chosen >= 0.97 * max(evaluate(model, truth, "CDCG")["CDCG"].mean for model in fits)
+
+
+@pytest.mark.parametrize("estimator", [
+    gains.ips, partial(gains.capped_ips, cap=0.1), gains.snips, gains.doubly_robust, gains.recommended, gains.naive,
+    gains.outcome,
+])  # fmt: skip
+@pytest.mark.parametrize("visits", [False, True])
+def test_a_check_of_some_users_is_the_mean_of_the_whole_measurement_over_them(
+    small: Log, estimator: Any, visits: bool
+) -> None:
+    measured, model = estimator(with_visits(small) if visits else small), Random(random_state=0).fit(small)
+    options = FitOptions(measured, metric=["CP@10", "CDCG"], validation_users=7)
+    assert options.sample is not None
+    assert len(set(options.sample.tolist())) == 7
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        whole = evaluate(model, measured, ["CP@10", "CDCG"])
+    for name, value in options.measure(model).items():
+        assert value == pytest.approx(np.nanmean(whole[name].per_user[options.sample]), rel=1e-9)
+
+
+def test_an_error_of_the_method_itself_ends_the_fit(small: Log) -> None:
+    class Refuses(DLCE):
+        def gains(self, log: Log) -> Any:
+            raise InputError("not this log")
+
+    with pytest.raises(InputError, match="not this log"):
+        Refuses(epochs=20).fit(small)
+
+
+@pytest.mark.parametrize("kind", [DLCE, BPR])
+def test_a_fit_computes_its_gains_once(small: Log, kind: Any, monkeypatch: Any) -> None:
+    logs, usual = list[Log](), kind.gains
+
+    def counted(self: Any, log: Log) -> Any:
+        logs.append(log)
+        return usual(self, log)
+
+    monkeypatch.setattr(kind, "gains", counted)
+    kind(factors=4, epochs=30, random_state=0, threads=1).fit(small)
+    assert len(logs) == 1
+
+
+@pytest.mark.parametrize(
+    ("values", "warned"), [(range(1, 11), True), ([5] * 10, False), ([9, 10, 9, *[8] * 7], False)]
+)
+def test_a_curve_that_still_rises_is_said(values: Any, warned: bool) -> None:
+    records = [Record(n, 1.0, 1, {"CDCG": float(value)}) for n, value in enumerate(values, 1)]
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        FitOptions(None).warn_if_improving("DLCE", records, 10)
+    assert [one.category for one in caught] == [UnfinishedWarning] * warned
