@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
 from dataclasses import dataclass, field, fields
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +25,7 @@ import pandas as pd
 from taurank._checks import check_choice, check_instance, check_integer
 from taurank._progress import Progress
 from taurank.data.cell_table import fingerprint
-from taurank.data.files import atomic_path, check_target
+from taurank.data.files import check_target, write_text
 from taurank.data.log import Log
 from taurank.data.remote import RemoteGains, RemoteLog
 from taurank.errors import DivergedError, InputError, first_line, missing_extra, plural
@@ -77,10 +78,10 @@ def tune(
     ``journal`` is a file: the same call with the same journal continues where it stopped. One job makes the same
     trials from the same seed; ``jobs`` threads share the trials, each fit with one thread.
     """
-    if isinstance(log, RemoteLog) and jobs != 1:
-        raise InputError(f"a trial on a cluster uses all of its workers; leave jobs at 1, got {jobs}.")
     if not isinstance(log, RemoteLog):
         check_instance("log", log, Log, "Log.read or Log.from_frame")
+    elif jobs != 1:
+        raise InputError(f"a trial on a cluster uses all of its workers; leave jobs at 1, got {jobs}.")
     if isinstance(validation, Log):
         validation = gains.recommended(validation)
     if not isinstance(validation, RemoteGains):
@@ -89,14 +90,68 @@ def tune(
         check_integer(name, number)
     check_integer("random_state", random_state, 0)
     check_choice("sampler", sampler, SAMPLERS)
-    metrics = (metric,) if isinstance(metric, (str, Metric)) else tuple(metric)
+    named = (metric,) if isinstance(metric, (str, Metric)) else metric
+    metrics = [parse(one) if isinstance(one, str) else one for one in named]
     if not metrics:
         raise InputError("metric is empty; name at least one, such as CDCG.")
-    given = {"random_state": random_state, **(fixed or {})}
-    objective = _LearnerObjective(learner_class(learner), log, validation, metrics, given, 1 if jobs > 1 else None)
-    search = _search(objective, space, start, trials, sampler, random_state)
+    kind, name = learner_class(learner), learner_name(learner_class(learner))
+    held = {"random_state": random_state, **(fixed or {})}
+    threads = 1 if jobs > 1 else None
+
+    def make(settings: Settings) -> Learner:
+        try:
+            return kind(**{**held, **settings})
+        except TypeError as error:
+            raise InputError(f"{name} does not take these hyper-parameters: {error}.") from error
+
+    def objective(settings: Settings, report: Report) -> Mapping[str, float]:
+        made: Any = make(settings)
+        if threads is not None and "threads" not in held and hasattr(made, "threads"):
+            made.threads = threads
+        made.fit(log, validation, metrics, show_progress=False, callback=lambda _, record: report(record.metrics))
+        return Measurement.prepare(validation, metrics).means(made, threads)
+
+    searched, first = _searched(name, kind, make, space, held, start)
+    facts = (name, [one.name for one in metrics], sorted(held.items()))
+    search = Search(
+        name, objective, searched, metrics[0].name, metrics[0].larger_is_better, trials, sampler,
+        (first,) if all(first[key] in values for key, values in searched.items()) else (),
+        seed=random_state, identity=f"{facts!r} {fingerprint(log, validation)}",
+    )  # fmt: skip
     with Progress(show_progress, lines=True) as progress:
-        return _summary(search, objective, search.run(journal, jobs, progress))
+        ended = search.run(journal, jobs, progress)
+    best = best_trial(ended, search.metric, search.larger_is_better)
+    if best is None:
+        raise InputError("no trial finished: all diverged or were pruned; try smaller learning rates.")
+    rows = [
+        {"trial": one.number, **one.settings, **{each.name: one.metrics.get(each.name, math.nan) for each in metrics},
+         "state": one.state}
+        for one in ended
+    ]  # fmt: skip
+    return Tuning(search, partial(kind, **held), best.settings, best.metrics[search.metric], pd.DataFrame(rows))
+
+
+def _searched(
+    name: str, kind: type[Learner], make: Callable[[Settings], Learner], space: Space | None,
+    held: Mapping[str, Any], start: Mapping[str, Any] | None,
+) -> tuple[dict[str, list[Any]], Settings]:  # fmt: skip
+    """The values to search of each hyper-parameter, and the settings to begin with."""
+    declared = kind.space if space is None else space
+    if not declared or {each.name for each in fields(kind)} <= {"random_state", "threads"}:
+        raise InputError(f"{name} has no hyper-parameters to search; name some with their values in space.")
+    searched = {key: _values(key, values) for key, values in declared.items() if key not in held}
+    if not searched:
+        raise InputError("the space to search is empty: all of its hyper-parameters are fixed.")
+    if unknown := [key for key in start or {} if key not in searched]:
+        raise InputError(f"start: '{unknown[0]}' is not searched; searched: {', '.join(searched)}.")
+    for key, values in searched.items():  # refuse what the learner does not take before any fit
+        for value in values:
+            make({**{other: searched[other][0] for other in searched}, key: value})
+    defaults = make({}).get_params()
+    first = {key: _values(key, [(start or {}).get(key, defaults.get(key))])[0] for key in searched}
+    if start is not None:
+        searched = {key: _values(key, [*values, first[key]]) for key, values in searched.items()}
+    return searched, first
 
 
 @dataclass(frozen=True, repr=False)
@@ -107,7 +162,7 @@ class Tuning:
     """
 
     search: Search
-    objective: _LearnerObjective
+    make: partial[Learner]  # the learner with what is fixed
     best: dict[str, Any]
     value: float
     trials: pd.DataFrame
@@ -116,22 +171,20 @@ class Tuning:
     def settings(self) -> dict[str, Any]:
         """All hyper-parameters of the best trial: searched, fixed and default ones."""
         params = self.learner().get_params()
-        return {name: value for name, value in params.items() if name in self.objective.fixed or name != "threads"}
+        return {name: value for name, value in params.items() if name in self.make.keywords or name != "threads"}
 
     def learner(self) -> Learner:
         """A new learner with the best hyper-parameters, not fitted."""
-        return self.objective.make(self.best)
+        return self.make(**self.best)
 
     def to_json(self) -> dict[str, Any]:
         """What a fit needs to repeat the best trial: ``taurank fit --settings`` reads it."""
-        name, metric = learner_name(self.objective.learner), self.search.metric
-        return {"learner": name, "metric": metric, "value": self.value, "settings": self.settings}
+        search = self.search
+        return {"learner": search.name, "metric": search.metric, "value": self.value, "settings": self.settings}
 
     def write_json(self, path: str | os.PathLike[str]) -> None:
         """``to_json`` as a file."""
-        text = json.dumps(self.to_json(), indent=2, ensure_ascii=False)
-        with atomic_path(path) as temporary:
-            temporary.write_text(text + "\n", encoding="utf-8")
+        write_text(path, json.dumps(self.to_json(), indent=2, ensure_ascii=False) + "\n")
 
     def __repr__(self) -> str:
         return f"Tuning({plural(len(self.trials), 'trial')}, {self._best()})"
@@ -152,7 +205,6 @@ class Trial:
     settings: Settings
     state: str  # finished, pruned or diverged
     metrics: Mapping[str, float] = field(default_factory=dict)
-    seconds: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -222,10 +274,7 @@ class Search:
         from optuna.trial import TrialState
 
         ended = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED))
-        return [
-            Trial(number, self._settings(each), **each.user_attrs["ended"], seconds=each.duration.total_seconds())  # type: ignore[union-attr]
-            for number, each in enumerate(ended)
-        ]
+        return [Trial(number, self._settings(each), **each.user_attrs["ended"]) for number, each in enumerate(ended)]
 
     def _settings(self, trial: optuna.Trial | optuna.trial.FrozenTrial) -> Settings:
         """The study knows values by their position."""
@@ -344,8 +393,7 @@ def _positions(values: Sequence[Any]) -> optuna.distributions.BaseDistribution:
     """Positions in a list of values: neighbors are near each other if the values are numbers in order."""
     from optuna.distributions import CategoricalDistribution, IntDistribution
 
-    numbers = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values)
-    if numbers and list(values) == sorted(values):
+    if _are_numbers(values) and list(values) == sorted(values):
         return IntDistribution(0, len(values) - 1)
     return CategoricalDistribution(range(len(values)))
 
@@ -375,68 +423,6 @@ def _storage(path: Path) -> optuna.storages.BaseStorage:
         raise InputError(f"the journal '{path}' cannot be opened: {error.strerror or first_line(error)}.") from error
 
 
-@dataclass(frozen=True)
-class _LearnerObjective:
-    """Fits a learner on a log and measures it by gains."""
-
-    learner: type[Learner]
-    log: Log
-    validation: Gains
-    metrics: tuple[str | Metric, ...]
-    fixed: Mapping[str, Any]
-    threads: int | None
-
-    def __call__(self, settings: Settings, report: Report) -> Mapping[str, float]:
-        learner = self.make(settings)
-        if self.threads is not None and "threads" not in self.fixed and hasattr(learner, "threads"):
-            learner.threads = self.threads
-        learner.fit(
-            self.log, self.validation, self.metrics, show_progress=False,
-            callback=lambda _, record: report(record.metrics),
-        )  # fmt: skip
-        return Measurement.prepare(self.validation, list(self.metrics)).means(learner, self.threads)
-
-    def make(self, settings: Mapping[str, Any]) -> Learner:
-        try:
-            return self.learner(**{**self.fixed, **settings})
-        except TypeError as error:
-            name = learner_name(self.learner)
-            raise InputError(f"{name} does not take these hyper-parameters: {error}.") from error
-
-    def formulas(self) -> list[Metric]:
-        """The metrics; the first is searched."""
-        return [metric if isinstance(metric, Metric) else parse(metric) for metric in self.metrics]
-
-
-def _search(
-    objective: _LearnerObjective, space: Space | None, start: Mapping[str, Any] | None, trials: int, sampler: str,
-    seed: int,
-) -> Search:  # fmt: skip
-    name, formulas = learner_name(objective.learner), objective.formulas()
-    declared = objective.learner.space if space is None else space
-    if not declared or {each.name for each in fields(objective.learner)} <= {"random_state", "threads"}:
-        raise InputError(f"{name} has no hyper-parameters to search; name some with their values in space.")
-    searched = {key: _values(key, values) for key, values in declared.items() if key not in objective.fixed}
-    if not searched:
-        raise InputError("the space to search is empty: all of its hyper-parameters are fixed.")
-    if unknown := [key for key in start or {} if key not in searched]:
-        raise InputError(f"start: '{unknown[0]}' is not searched; searched: {', '.join(searched)}.")
-    for key, values in searched.items():  # refuse what the learner does not take before any fit
-        for value in values:
-            objective.make({**{other: searched[other][0] for other in searched}, key: value})
-    defaults = objective.make({}).get_params()
-    first = {key: _values(key, [(start or {}).get(key, defaults.get(key))])[0] for key in searched}
-    if start is not None:
-        searched = {key: _values(key, [*values, first[key]]) for key, values in searched.items()}
-    known = all(first[key] in values for key, values in searched.items())
-    facts = (name, [formula.name for formula in formulas], sorted(objective.fixed.items()))
-    return Search(
-        name, objective, searched, formulas[0].name, formulas[0].larger_is_better, trials, sampler,
-        (first,) if known else (), seed=seed,
-        identity=f"{facts!r} {fingerprint(objective.log, objective.validation)}",
-    )  # fmt: skip
-
-
 def _values(name: str, values: Any) -> list[Any]:
     """The values of one hyper-parameter, each once, and numbers in order."""
     if isinstance(values, str) or not isinstance(values, (Sequence, np.ndarray)) or not len(values):
@@ -446,25 +432,11 @@ def _values(name: str, values: Any) -> list[Any]:
         if not (value is None or isinstance(value, (str, int, float, bool))):
             raise InputError(f"space: '{name}' has the value {value!r}; use numbers, strings, booleans or None.")
     distinct = list(dict.fromkeys(plain))
-    numbers = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in distinct)
-    return sorted(distinct) if numbers else distinct
+    return sorted(distinct) if _are_numbers(distinct) else distinct
 
 
-def _summary(search: Search, objective: _LearnerObjective, trials: Sequence[Trial]) -> Tuning:
-    best = best_trial(trials, search.metric, search.larger_is_better)
-    if best is None:
-        raise InputError("no trial finished: all diverged or were pruned; try smaller learning rates.")
-    names = [formula.name for formula in objective.formulas()]
-    rows = [
-        {
-            "trial": trial.number,
-            **trial.settings,
-            **{name: trial.metrics.get(name, float("nan")) for name in names},
-            "state": trial.state,
-        }
-        for trial in trials
-    ]
-    return Tuning(search, objective, best.settings, best.metrics[search.metric], pd.DataFrame(rows))
+def _are_numbers(values: Sequence[Any]) -> bool:
+    return all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values)
 
 
 def settings_text(settings: Mapping[str, Any], equals: str = "=") -> str:

@@ -84,9 +84,9 @@ def blocks(run: Run, results: Sequence[ClaimResult]) -> list[page.Block]:
     parts = tally(results) or [page.verdict("caution", "No verdicts", TEXTS["synthetic"])]
     parts += [page.verdict("caution", "Note", run.findings.note)] if run.findings.note else []
     parts += _lead(frame, _about(run)) if len(frame) else _about(run)
-    parts.append(page.contents([*links, ("run", "The run")]))
+    parts.append(page.links((f"#{anchor}", label) for anchor, label in [*links, ("run", "The run")]))
     if results:
-        cards = page.cards(map(_card, results))
+        cards = page.group("cards", map(_card, results))
         parts += [page.heading("Claims", "claims"), page.text(TEXTS["criterion"]), cards]
     record = pd.json_normalize(dict(run.record), sep=" ").T.dropna().reset_index()
     known = page.fold("Versions, seed and time", [page.table(record.set_axis(["", "value"], axis=1), "This run")])
@@ -101,7 +101,7 @@ def _lead(frame: pd.DataFrame, beside: Iterable[page.Block] = ()) -> list[page.B
     caption, columns, rows = tables.main(frame, MAIN_METRIC)
     table = page.grid(columns, rows, caption)
     return [
-        page.panels(charts.scores(frame, MAIN_METRIC)),
+        page.group("panels", charts.scores(frame, MAIN_METRIC)),
         page.lead([table], [page.text(TEXTS["main_chart"]), *beside]),
     ]
 
@@ -159,8 +159,8 @@ def _section(kind: str, frames: Frames, shown: Sequence[DatasetKey] = ()) -> lis
     note = f"Not run, though the paper shows them: {'; '.join(missing)}." if missing else ""
     drawn: list[page.Block] = []
     for caption, panels in CHARTS[kind](frames):
-        drawn += [page.text(caption), page.panels(panels)] if panels else []
-    figures = page.tables(TABLES[kind](frames))
+        drawn += [page.text(caption), page.group("panels", panels)] if panels else []
+    figures = page.group("tables", TABLES[kind](frames))
     body = [*drawn, page.fold(texts["folded"], [figures])] if "folded" in texts else [figures, *drawn]
     if kind == "comparison":
         fits = frame[~frame["method"].isin(LIMITS) & frame["metric"].isin(METRICS)]

@@ -22,7 +22,6 @@ CELL = page.Cell(NASTY, NASTY)
 # every function that makes a block, with text that would break out of it if it were not escaped
 BLOCKS: dict[str, list[str]] = {
     "heading": [page.heading(NASTY, NASTY)],
-    "contents": [page.contents([("anchor", NASTY)]), page.heading("", "anchor")],
     "links": [page.links([("#anchor", NASTY)]), page.heading("", "anchor")],
     "text": [page.text(f"{NASTY}\n\nsecond")],
     "verdict": [page.verdict("poor", NASTY, NASTY)],
@@ -32,9 +31,7 @@ BLOCKS: dict[str, list[str]] = {
     "listed": [page.listed([NASTY, f"  {NASTY}"])],
     "fold": [page.fold(NASTY, [NASTY])],
     "card": [page.card("good", NASTY, NASTY, [NASTY], "card")],
-    "cards": [page.cards([NASTY])],
-    "panels": [page.panels([NASTY])],
-    "tables": [page.tables([NASTY])],
+    "group": [page.group("cards", [NASTY])],
     "table": [page.table(pd.DataFrame({NASTY: [NASTY], "value": [1.5]}), NASTY)],
     "grid": [page.grid(["", NASTY], [[CELL, CELL]], NASTY, [("", 1), (NASTY, 1)])],
     "chart": [page.chart(alt.Chart(pd.DataFrame({"x": [NASTY], "y": [1]}), title=NASTY).mark_bar().encode(

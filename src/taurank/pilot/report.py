@@ -77,7 +77,7 @@ def _estimates(result: Pilot, estimate: Comparison, steps: list[Any]) -> list[An
     ]
     if estimate.segments:
         tables = [page.table(result.table(label), caption=label) for label in estimate.segments]
-        blocks += [page.heading(f"By {options.segment}"), page.tables(tables)]
+        blocks += [page.heading(f"By {options.segment}"), page.group("tables", tables)]
     return blocks
 
 

@@ -19,7 +19,7 @@ require()
 import jinja2  # noqa: E402
 from markupsafe import Markup  # noqa: E402
 
-from taurank.data.files import atomic_path  # noqa: E402
+from taurank.data.files import write_text  # noqa: E402
 from taurank.report import svg  # noqa: E402
 
 if TYPE_CHECKING:
@@ -40,9 +40,7 @@ class Cell(NamedTuple):
 
 def write(path: str | os.PathLike[str], title: str, blocks: Iterable[str], broad: bool = False) -> None:
     """Write the blocks as one page; the file appears whole or not at all. A ``broad`` page uses a wide screen."""
-    document = render(title, blocks, broad)
-    with atomic_path(path) as temporary:
-        temporary.write_text(document, encoding="utf-8")
+    write_text(path, render(title, blocks, broad))
 
 
 def render(title: str, blocks: Iterable[str], broad: bool = False) -> str:
@@ -54,11 +52,6 @@ def render(title: str, blocks: Iterable[str], broad: bool = False) -> str:
 def heading(text: str, anchor: str = "") -> Block:
     """A heading; with an ``anchor`` the table of contents can link to it."""
     return _block("heading", text, anchor)
-
-
-def contents(entries: Iterable[tuple[str, str]]) -> Block:
-    """Links to headings: (anchor, label)."""
-    return links((f"#{anchor}", label) for anchor, label in entries)
 
 
 def links(entries: Iterable[tuple[str, str]]) -> Block:
@@ -106,19 +99,9 @@ def card(kind: str, label: str, summary: str, blocks: Iterable[str], anchor: str
     return _block("card", _known(kind), label, summary, _joined(blocks), anchor)
 
 
-def cards(blocks: Iterable[str]) -> Block:
-    """Cards in columns where there is room."""
-    return _block("group", "cards", _joined(blocks))
-
-
-def panels(blocks: Iterable[str]) -> Block:
-    """Charts side by side where there is room."""
-    return _block("group", "panels", _joined(blocks))
-
-
-def tables(blocks: Iterable[str]) -> Block:
-    """Tables side by side where there is room."""
-    return _block("group", "tables", _joined(blocks))
+def group(kind: str, blocks: Iterable[str]) -> Block:
+    """Blocks of a kind, "cards", "panels" (charts) or "tables", side by side where there is room."""
+    return _block("group", kind, _joined(blocks))
 
 
 def table(frame: pd.DataFrame, caption: str = "", right: Iterable[str] = ()) -> Block:

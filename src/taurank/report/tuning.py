@@ -20,7 +20,7 @@ def tuning_page(tuning: Tuning, path: str | os.PathLike[str]) -> None:
     search, trials = tuning.search, tuning.trials
     best = f"Best {search.metric}: {tuning.value:.4f} with {settings_text(tuning.best, ' = ')}."
     charts = [page.chart(panel(trials, search.metric, name), f"{search.metric} by {name}") for name in search.space]
-    blocks = [page.text(best), page.panels(charts), page.text(_POINTS), page.table(trials)]
+    blocks = [page.text(best), page.group("panels", charts), page.text(_POINTS), page.table(trials)]
     page.write(path, f"Tuning {search.name}", blocks)
 
 

@@ -175,7 +175,7 @@ def render(figures: Figures | None, surfaces: list[Surface], now: float) -> str:
     if len(surfaces) > 1:
         blocks.append(page.links([(f"/?surface={each.name}", each.name) for each in surfaces]))
     blocks += [page.verdict("poor", "Alert", text) for text in figures.alerts]
-    blocks += [_summary(figures), page.panels(_charts(figures)), page.tables(_tables(figures))]
+    blocks += [_summary(figures), page.group("panels", _charts(figures)), page.group("tables", _tables(figures))]
     return page.render(surface.name, blocks, broad=True)
 
 
