@@ -24,25 +24,13 @@ from fastapi.routing import APIRoute
 from sqlalchemy import select
 from starlette.background import BackgroundTask
 
-from taurank.serve import surfaces, tables
+from taurank.serve import schemas, surfaces, tables
 from taurank.serve.decisions import Clock, Decider
 from taurank.serve.lift import run_jobs
 from taurank.serve.middleware import Metrics
 from taurank.serve.models import add_model, list_models
 from taurank.serve.recorder import Recorder, Row, Write
-from taurank.serve.schemas import (
-    ChallengerBody,
-    Name,
-    OutcomesAnswer,
-    OutcomesRequest,
-    Problem,
-    PromoteBody,
-    ReasonBody,
-    Recommendation,
-    RecommendRequest,
-    SettleBody,
-    SwitchBody,
-)
+from taurank.serve.schemas import Name
 from taurank.serve.security import Access, bearer, list_tokens, needs, revoke_token
 from taurank.serve.settlement import export, settle_again
 from taurank.serve.store import Store, Unavailable
@@ -163,7 +151,7 @@ def _service(request: Request) -> Service:
 
 
 _PROBLEMS: dict[int | str, dict[str, Any]] = {
-    status: {"model": Problem} for status in (400, 401, 403, 404, 409, 413, 422, 429, 503)
+    status: {"model": schemas.Problem} for status in (400, 401, 403, 404, 409, 413, 422, 429, 503)
 }
 Serving = Annotated[Service, Depends(_service)]
 SurfaceName = Annotated[Name, Path(description="The name of a surface.")]
@@ -179,8 +167,8 @@ admin = APIRouter(dependencies=[bearer, needs("admin")], responses=_PROBLEMS)
 ROUTERS = (hot, machines, analyst, admin)
 
 
-@hot.post("/v1/recommend", response_model=Recommendation)
-async def recommend(body: RecommendRequest, service: Serving) -> dict[str, Any]:
+@hot.post("/v1/recommend", response_model=schemas.Recommendation)
+async def recommend(body: schemas.RecommendRequest, service: Serving) -> dict[str, Any]:
     """A list for a user; asked again within the period, the same list."""
     surface = await service.surface(body.surface)
     row = service.committed.get((body.surface, body.user_id, surface.periods.number(service.clock())))
@@ -206,8 +194,8 @@ async def recommend(body: RecommendRequest, service: Serving) -> dict[str, Any]:
     }  # fmt: skip
 
 
-@hot.post("/v1/outcomes", response_model=OutcomesAnswer)
-async def outcomes(body: OutcomesRequest, service: Serving) -> dict[str, int]:
+@hot.post("/v1/outcomes", response_model=schemas.OutcomesAnswer)
+async def outcomes(body: schemas.OutcomesRequest, service: Serving) -> dict[str, int]:
     """Report what was bought; an event that is known already is not counted again."""
     now = service.clock()
     rows = [
@@ -305,7 +293,7 @@ async def upload(
     return await asyncio.to_thread(add_model, service.store, await request.body(), note, service.clock())
 
 
-def _add_change(path: str, body_type: type[ReasonBody], change: Callable[..., Any]) -> None:
+def _add_change(path: str, body_type: type[schemas.ReasonBody], change: Callable[..., Any]) -> None:
     """A route that changes a surface: the fields of its body are the arguments of the change."""
 
     def route(service: Serving, name: SurfaceName, body: Any) -> dict[str, Any]:
@@ -316,15 +304,15 @@ def _add_change(path: str, body_type: type[ReasonBody], change: Callable[..., An
     admin.post(f"/v1/surfaces/{{name}}/{path}", name=path, description=change.__doc__)(route)
 
 
-_add_change("challenger", ChallengerBody, surfaces.start_challenger)
-_add_change("promote", PromoteBody, surfaces.promote)
-_add_change("demote", ReasonBody, surfaces.demote)
-_add_change("rollback", ReasonBody, surfaces.roll_back)
-_add_change("switch", SwitchBody, surfaces.switch)
+_add_change("challenger", schemas.ChallengerBody, surfaces.start_challenger)
+_add_change("promote", schemas.PromoteBody, surfaces.promote)
+_add_change("demote", schemas.ReasonBody, surfaces.demote)
+_add_change("rollback", schemas.ReasonBody, surfaces.roll_back)
+_add_change("switch", schemas.SwitchBody, surfaces.switch)
 
 
 @admin.post("/v1/surfaces/{name}/settle")
-def settle(service: Serving, name: SurfaceName, body: SettleBody) -> dict[str, str]:
+def settle(service: Serving, name: SurfaceName, body: schemas.SettleBody) -> dict[str, str]:
     """Settle the period of a time again, to count outcomes that arrived late."""
     service.decider.surfaces.refresh()
     return {"settled": settle_again(service.decider, name, body.time.timestamp(), service.clock())}

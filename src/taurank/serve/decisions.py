@@ -45,37 +45,28 @@ class Filter:
         return cls(None if candidates is None else list(dict.fromkeys(candidates)), sorted(set(exclude)))
 
 
-@dataclass(frozen=True)
-class Eligible:
-    """The items that compete for the slots, and their scores."""
-
-    items: Sequence[str]
-    scores: Floats32
-
-
-def eligible(model: ServedModel | None, user: str, chosen: Filter | None) -> Eligible:
-    """The eligible items in a fixed order.
+def eligible(model: ServedModel | None, user: str, chosen: Filter | None) -> tuple[Sequence[str], Floats32]:
+    """The items that compete for the slots, in a fixed order, and their scores.
 
     A candidate that the model does not know gets the user's lowest score: it is shown with the floor's
     probability, so that a new item collects data. Without a model all candidates are equal.
     """
-    items: Sequence[str] = ()
     if chosen is not None and chosen.candidates is not None:
         banned = set(chosen.exclude)
         items = [item for item in chosen.candidates if item not in banned]
-    elif model is None:
-        raise NoModel("the surface has no model yet; promote one, or send candidates.")
+        if model is None:
+            return items, np.zeros(len(items), np.float32)
+        scores = model.scores(user)
+        places = np.array([model.item_code.get(item, -1) for item in items], np.int64)
+        return items, np.where(places >= 0, scores[places], scores.min(initial=np.inf)).astype(np.float32)
     if model is None:
-        return Eligible(items, np.zeros(len(items), np.float32))
-    scores = model.scores(user)
+        raise NoModel("the surface has no model yet; promote one, or send candidates.")
     if chosen is None:
-        return Eligible(model.items, scores)
-    if chosen.candidates is None:
-        banned_codes = [model.item_code[item] for item in chosen.exclude if item in model.item_code]
-        codes = np.delete(np.arange(len(model.items)), banned_codes)
-        return Eligible([model.items[code] for code in codes], scores[codes])
-    places = np.array([model.item_code.get(item, -1) for item in items], np.int64)
-    return Eligible(items, np.where(places >= 0, scores[places], scores.min(initial=np.inf)).astype(np.float32))
+        return model.items, model.scores(user)
+    codes = np.delete(
+        np.arange(len(model.items)), [model.item_code[item] for item in chosen.exclude if item in model.item_code]
+    )
+    return [model.items[code] for code in codes], model.scores(user)[codes]
 
 
 class Decider:
@@ -113,13 +104,13 @@ class Decider:
 
     def propensities(self, decision: Row) -> tuple[Sequence[str], Floats]:
         """Every eligible item of a stored decision, shown or not, with its π; nothing if no list was drawn."""
-        options = self._options(decision, self._filter(decision))
-        return options.items, self._policy(decision["policy"]).probabilities(options.scores)
+        items, scores = self._options(decision, self._filter(decision))
+        return items, self._policy(decision["policy"]).probabilities(scores)
 
     def propensities_of(self, decision: Row, model: ServedModel, policy: Policy) -> dict[str, float]:
         """π that another model and policy would have given to the items of a stored decision."""
-        options = eligible(model, decision["user_id"], self._filter(decision))
-        return dict(zip(options.items, policy.probabilities(options.scores).tolist(), strict=True))
+        items, scores = eligible(model, decision["user_id"], self._filter(decision))
+        return dict(zip(items, policy.probabilities(scores).tolist(), strict=True))
 
     def describe(self, key: str, items: Sequence[str]) -> dict[str, Any]:
         """A stored decision with its list, and π of any ``items``."""
@@ -134,17 +125,17 @@ class Decider:
 
     def _draw(self, row: Row, policy: Policy, chosen: Filter | None) -> tuple[list[str], list[float]]:
         """The shown items, best score first, and their π."""
-        options = self._options(row, chosen)
-        pi = policy.probabilities(options.scores)
+        items, scores = self._options(row, chosen)
+        pi = policy.probabilities(scores)
         key = stream_key(self._secret, row["surface"], row["user_id"], row["period"])
         shown = policy.draw(pi, key)
-        best_first = shown[np.argsort(-options.scores[shown], kind="stable")]
-        return [options.items[place] for place in best_first], pi[best_first].tolist()
+        best_first = shown[np.argsort(-scores[shown], kind="stable")]
+        return [items[place] for place in best_first], pi[best_first].tolist()
 
-    def _options(self, row: Row, chosen: Filter | None) -> Eligible:
+    def _options(self, row: Row, chosen: Filter | None) -> tuple[Sequence[str], Floats32]:
         """What competes for the slots of a decision; nothing if its arm gets no list."""
         if row["arm"] == "off" or (row["arm"] == "holdout" and row["model"] is None):
-            return Eligible([], np.zeros(0, np.float32))
+            return [], np.zeros(0, np.float32)
         model = None if row["model"] is None else self.models.get(row["model"])
         return eligible(model, row["user_id"], chosen)
 

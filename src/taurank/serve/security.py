@@ -101,13 +101,13 @@ class Access:
 
     async def _look_up(self, token: str, address: str) -> tuple[str, str] | None:
         digest, now = _digest(token), time.monotonic()
-        cached = self._cache.get(digest)
-        if cached is not None and cached[0] > now:
-            return cached[1]
-        if cached is not None:  # this request looks it up again, the others go on meanwhile
-            self._cache[digest] = (now + 1.0, cached[1])
+        until, known = self._cache.get(digest, (0.0, None))
+        if until > now:
+            return known
+        if known is not None:  # this request looks it up again, the others go on meanwhile
+            self._cache[digest] = now + 1.0, known
         # only wrong tokens count: a new client sends many requests before its token is known
-        if (cached is None or cached[1] is None) and not self._guesses.allow(address, 0):
+        elif not self._guesses.allow(address, 0):
             raise HTTPException(429, "too many unknown tokens; try again in a second.", {"Retry-After": "1"})
         valid = (tables.tokens.c.digest == digest) & tables.tokens.c.revoked.is_(None)
         query = select(tables.tokens.c.id, tables.tokens.c.role).where(valid)
@@ -117,7 +117,7 @@ class Access:
             self._guesses.allow(address)
         if len(self._cache) >= _CACHE_SIZE:
             self._cache.clear()
-        self._cache[digest] = (time.monotonic() + CACHE_SECONDS, known)
+        self._cache[digest] = time.monotonic() + CACHE_SECONDS, known
         return known
 
 

@@ -58,9 +58,12 @@ class Store:
         self.engine = _engine(address, create)
         try:
             with self.write() as connection:
-                if create == inspect(connection).has_table(tables.settings.name):
-                    raise _exists(address) if create else _missing(address)
-                if create:
+                if inspect(connection).has_table(tables.settings.name):
+                    if create:
+                        raise InputError(f"there is a store in '{show_address(address)}' already.")
+                elif not create:
+                    raise _missing(address)
+                else:
                     tables.metadata.create_all(connection)
                     salt = secrets.token_hex(32)  # of the arms; outlives a rotation of the secret
                     first = [{"name": "schema", "value": tables.SCHEMA_VERSION}, {"name": "salt", "value": salt}]
@@ -150,10 +153,6 @@ def _engine(address: str, create: bool) -> Engine:
 def _missing(address: str) -> InputError:
     place = "the database has no tables of taurank" if "://" in address else f"there is no store in '{address}'"
     return InputError(f"{place}; create it with `taurank server --store {show_address(address)} init`.")
-
-
-def _exists(address: str) -> InputError:
-    return InputError(f"there is a store in '{show_address(address)}' already.")
 
 
 def show_address(address: str) -> str:
