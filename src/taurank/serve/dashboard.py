@@ -7,13 +7,13 @@ import time
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
+from typing import Any
 
 import altair as alt
 import numpy as np
 import pandas as pd
 from sqlalchemy import Float, case, cast, func, select
 
-from taurank._types import Mask
 from taurank.report import page
 from taurank.report.page import Block, Cell
 from taurank.serve import tables
@@ -38,122 +38,104 @@ OVERLAP_PERIODS = 14
 MIN_PURCHASES = 30  # of an item before it is listed
 EDGES = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0)
 
+_opened = cache(Store)
+
 
 @dataclass(frozen=True)
 class Figures:
-    """Everything the page shows about a surface."""
+    """What the page shows about the settled periods of a surface."""
 
     surface: Surface
     visits: Visits
     lift: ConfidenceSequence
     holdout: ConfidenceSequence
-    comparison: Comparison | None
-    explored: float
     cost: ConfidenceSequence
     arms: dict[str, ConfidenceSequence]
+    comparison: Comparison | None
     overlap: list[tuple[str, int, float, list[int]]]
     working: list[Row]
     anyway: list[Row]
-    models: list[Row]
-    history: list[Row]
-
-    @property
-    def drawn(self) -> Mask:
-        """The visits with a list."""
-        return np.isin(self.visits.arm, RECOMMENDED)
 
     @property
     def extra(self) -> tuple[float, ...]:
         """Purchases caused so far: estimate, low, high."""
-        return tuple(end * int(np.count_nonzero(self.drawn)) for end in self.lift.last)
+        return tuple(end * int(self.visits.rows("recommended").sum()) for end in self.lift.last)
+
+    @property
+    def explored(self) -> float:
+        """The share of the slots that explore."""
+        measured = self.visits.explored[self.visits.rows("recommended") & ~np.isnan(self.visits.explored)]
+        return float(measured.mean()) if len(measured) else math.nan
 
     @property
     def alerts(self) -> list[str]:
-        alerts = []
-        if not self.surface.enabled:
-            alerts.append("Recommendations are switched off.")
-        if self.surface.incumbent is None:
-            alerts.append("There is no model yet.")
-        if self.comparison is not None and self.comparison.mismatch:
-            alerts.append(f"Nothing is promoted: {self.comparison.mismatch}.")
-        if self.lift.last[2] < 0:
-            alerts.append("The lists cause fewer purchases, not more.")
-        if not self.visits.periods:
-            alerts.append("No period has been settled yet: figures appear after the first one has ended.")
-        return alerts
+        mismatch = self.comparison.mismatch if self.comparison is not None else ""
+        alerts = {
+            "Recommendations are switched off.": not self.surface.enabled,
+            "There is no model yet.": self.surface.incumbent is None,
+            f"Nothing is promoted: {mismatch}.": mismatch,
+            "The lists cause fewer purchases, not more.": self.lift.last[2] < 0,
+            "No period has been settled yet: figures appear after the first one has ended.": not self.visits.periods,
+        }
+        return [text for text, true in alerts.items() if true]
 
 
 def draw(address: str, name: str | None, now: float) -> str:
-    """The page of a surface, or of the first one."""
+    """The page of a surface, or of the first one; without any surface it says how to create one."""
     store = _opened(address)
     surfaces = Surfaces(store)
-    every = surfaces.all()
-    figures = gather(store, surfaces.get(name or every[0].name)) if name or every else None
-    return render(figures, every, now)
-
-
-_opened = cache(Store)
+    names = [surface.name for surface in surfaces.all()]
+    if not names and name is None:
+        text = "There is no surface yet. Create one: taurank server surface set home"
+        return page.render("taurank", [page.text(text)])
+    return render(store, gather(store, surfaces.get(name or names[0])), names, now)
 
 
 def gather(store: Store, surface: Surface) -> Figures:
     """The figures of a surface, from settled periods."""
     visits = read_visits(store, surface.name, last=PERIODS)
-    drawn = np.isin(visits.arm, RECOMMENDED)
-    explored = visits.explored[drawn & ~np.isnan(visits.explored)]
     items = _items(store, surface, visits)
     return Figures(
         surface=surface,
         visits=visits,
         lift=arm_lift(visits, "recommended"),
         holdout=against_holdout(visits, "recommended"),
-        comparison=None if surface.challenger is None else compare_challenger(store, surface),
-        explored=float(explored.mean()) if len(explored) else math.nan,
         cost=confidence(visits.means("recommended", "missed")),
-        arms={arm: arm_lift(visits, arm) for arm in ("holdout", *RECOMMENDED) if (visits.arm == arm).any()},
+        arms={arm: arm_lift(visits, arm) for arm in ("holdout", *RECOMMENDED) if visits.rows(arm).any()},
+        comparison=None if surface.challenger is None else compare_challenger(store, surface),
         overlap=_overlap(store, surface, visits),
-        working=sorted(items, key=lambda row: -row["low"])[:8],
+        working=sorted((row for row in items if row["low"] > 0), key=lambda row: -row["low"])[:8],
         anyway=sorted((row for row in items if row["low"] <= 0), key=lambda row: -row["control"])[:8],
-        models=list_models(store, 12),
-        history=read_history(store, 25, surface.name),
     )
 
 
 def _items(store: Store, surface: Surface, visits: Visits) -> list[Row]:
     """Each item's effect of being shown, per visit, with an ordinary 95% interval, and what it sells without."""
-    table, n = tables.positives, max(1, int(np.isin(visits.arm, RECOMMENDED).sum()))
-    treated, control = case((table.c.treated == 1, 1.0), else_=0.0), case((table.c.treated == 1, 0.0), else_=1.0)
-    up, down = treated / table.c.propensity, control / (1.0 - table.c.propensity)
-    columns = (
-        table.c.item_id,
-        func.count().label("purchases"),
-        cast(func.sum(up - down), Float).label("effect"),
-        cast(func.sum(up * up + down * down), Float).label("square"),
-        cast(func.sum(down), Float).label("control"),
-    )
-    joined = table.join(tables.results, tables.results.c.decision == table.c.decision)
-    mine = (tables.results.c.surface == surface.name) & tables.results.c.arm.in_(RECOMMENDED)
-    mine &= tables.results.c.period >= (visits.periods[0] if visits.periods else 0)
-    grouped = select(*columns).select_from(joined).where(mine).group_by(table.c.item_id)
+    c, n = tables.positives.c, max(1, int(visits.rows("recommended").sum()))
+    up = case((c.treated == 1, 1.0 / c.propensity), else_=0.0)
+    down = case((c.treated == 1, 0.0), else_=1.0 / (1.0 - c.propensity))
+    sums = {"effect": up - down, "square": up * up + down * down, "control": down}
+    columns = [cast(func.sum(term), Float).label(name) for name, term in sums.items()]
+    query = _purchases(surface, visits.periods, c.item_id, *columns).group_by(c.item_id)
     items = []
-    for row in store.rows(grouped.having(func.count() >= MIN_PURCHASES)):
+    for row in store.rows(query.having(func.count() >= MIN_PURCHASES)):
         effect = row["effect"] / n
         error = 1.96 * math.sqrt(max(0.0, row["square"] / n - effect**2) / n)
         figures = {"effect": effect, "low": effect - error, "high": effect + error, "control": row["control"] / n}
-        items.append({"item": row["item_id"], "purchases": row["purchases"], **figures})
+        items.append({"item": row["item_id"], **figures})
     return items
 
 
 def _overlap(store: Store, surface: Surface, visits: Visits) -> list[tuple[str, int, float, list[int]]]:
     """Purchases of shown and of other items: how many, how many after weighting (Kish), and their π."""
-    table = tables.positives
-    weight = case((table.c.treated == 1, 1.0 / table.c.propensity), else_=1.0 / (1.0 - table.c.propensity))
-    place = case(*((table.c.propensity < edge, n) for n, edge in enumerate(EDGES[1:])), else_=len(EDGES) - 2)
+    c = tables.positives.c
+    weight = case((c.treated == 1, 1.0 / c.propensity), else_=1.0 / (1.0 - c.propensity))
+    place = case(*((c.propensity < edge, n) for n, edge in enumerate(EDGES[1:])), else_=len(EDGES) - 2)
     sums = (func.count().label("count"), func.sum(weight).label("sum"), func.sum(weight * weight).label("square"))
-    joined = table.join(tables.results, tables.results.c.decision == table.c.decision)
-    mine = tables.results.c.surface == surface.name
-    mine &= tables.results.c.period.in_(visits.periods[-OVERLAP_PERIODS:])
-    query = select(table.c.treated, place.label("place"), *sums).select_from(joined).where(mine)
-    rows = store.rows(query.group_by(table.c.treated, place))
+    columns = (c.treated, place.label("place"))
+    rows = store.rows(
+        _purchases(surface, visits.periods[-OVERLAP_PERIODS:], *columns, *sums).group_by(c.treated, place)
+    )
     arms = []
     for name, treated in (("shown", 1), ("not shown", 0)):
         own = {row["place"]: row for row in rows if row["treated"] == treated}
@@ -163,87 +145,93 @@ def _overlap(store: Store, surface: Surface, visits: Visits) -> list[tuple[str, 
     return arms
 
 
-def render(figures: Figures | None, surfaces: list[Surface], now: float) -> str:
-    """The page of one surface; without any surface it says how to create one."""
-    if figures is None:
-        text = "There is no surface yet. Create one: taurank server surface set home"
-        return page.render("taurank", [page.text(text)])
+def _purchases(surface: Surface, periods: list[int], *columns: Any) -> Any:
+    """A query about what was bought after lists of a surface, since the first of the periods."""
+    results = tables.results
+    mine = (results.c.surface == surface.name) & results.c.arm.in_(RECOMMENDED)
+    joined = tables.positives.join(results, results.c.decision == tables.positives.c.decision)
+    return select(*columns).select_from(joined).where(mine & (results.c.period >= min(periods, default=0)))
+
+
+def render(store: Store, figures: Figures, names: list[str], now: float) -> str:
+    """The page of one surface, with links to the others."""
     surface = figures.surface
     period = f"{surface.period} seconds" if surface.period.isdigit() else surface.period
     state = f"{surface.policy.k} slots per {period}, {'on' if surface.enabled else 'OFF'}, {_date(now)} UTC"
     blocks = [page.text(state)]
-    if len(surfaces) > 1:
-        blocks.append(page.links([(f"/?surface={each.name}", each.name) for each in surfaces]))
+    if len(names) > 1:
+        blocks.append(page.links([(f"/?surface={name}", name) for name in names]))
     blocks += [page.verdict("poor", "Alert", text) for text in figures.alerts]
-    blocks += [_summary(figures), page.group("panels", _charts(figures)), page.group("tables", _tables(figures))]
+    grids = [_arms(figures), *_item_tables(figures), *_lists(store, surface)]
+    blocks += [_summary(figures), page.group("panels", _charts(figures)), page.group("tables", grids)]
     return page.render(surface.name, blocks, broad=True)
 
 
 def _summary(figures: Figures) -> Block:
-    def row(name: str, sequence: tuple[float, ...], note: str) -> list[Cell]:
-        estimate, low, high = sequence
+    share = "–" if math.isnan(figures.explored) else f"{figures.explored:.0%}"
+    lines = {
+        "Extra purchases so far": (figures.extra, f"in {figures.visits.rows('recommended').sum():,} visits"),
+        "Caused per visit": (figures.lift.last, "items not shown are the control"),
+        "Against the hold-out, per visit": (figures.holdout.last, f"{figures.surface.holdout:.0%} of users held out"),
+        "Cost of exploration, per visit": (figures.cost.last, f"{share} of the slots explore"),
+    }
+    rows = []
+    for name, ((estimate, low, high), note) in lines.items():
         between = f"{number(low, '+')} to {number(high, '+')}" if math.isfinite(low) else "not enough users yet"
-        return [Cell(name), Cell(number(estimate, "+")), Cell(between), Cell(note)]
-
-    surface, share = figures.surface, "–" if math.isnan(figures.explored) else f"{figures.explored:.0%}"
-    rows = [
-        row("Extra purchases so far", figures.extra, f"in {np.count_nonzero(figures.drawn):,} visits"),
-        row("Caused per visit", figures.lift.last, "items not shown are the control"),
-        row(
-            "Against the hold-out, per visit",
-            figures.holdout.last,
-            f"{surface.holdout:.0%} of users held out",
-        ),
-        row("Cost of exploration, per visit", figures.cost.last, f"{share} of the slots explore"),
-    ]
+        rows.append([Cell(name), Cell(number(estimate, "+")), Cell(between), Cell(note)])
     note = "Intervals are 95% and valid at any time: look as often as you like. Those of items are for one look."
     return page.grid(["Purchases", "Estimate", "Interval", ""], rows, note)
 
 
-def _tables(figures: Figures) -> list[Block]:
-    surface, visits = figures.surface, figures.visits
+def _effect(estimate: float, low: float, high: float) -> Cell:
+    return Cell(number(estimate, "+"), f"{number(low, '+')} to {number(high, '+')}")
 
-    def effect(row: tuple[float, ...]) -> Cell:
-        return Cell(number(row[0], "+"), f"{number(row[1], '+')} to {number(row[2], '+')}")
 
-    arms = []
+def _arms(figures: Figures) -> Block:
+    rows = []
     for arm, lift in figures.arms.items():
-        mine = visits.arm == arm
-        caused = Cell("–") if surface.model(arm) is None and arm == "holdout" else effect(lift.last)
-        counts = [f"{visits.users_of(arm):,}", f"{mine.sum():,}", number(visits.purchases[mine].mean())]
-        arms.append([Cell(arm), *map(Cell, counts), caused])
-    blocks = [page.grid(["Arm", "Users", "Visits", "Purchases per visit", "Caused per visit"], arms, "Arms")]
-    columns = ["Item", "Caused, per 1,000 showings", "Without, per 1,000 visits"]
+        purchases = figures.visits.purchases[figures.visits.rows(arm)]
+        without_lists = arm == "holdout" and figures.surface.holdout_model is None
+        counts = [arm, f"{figures.visits.users_of(arm):,}", f"{len(purchases):,}", number(purchases.mean())]
+        rows.append([*map(Cell, counts), Cell("–") if without_lists else _effect(*lift.last)])
+    return page.grid(["Arm", "Users", "Visits", "Purchases per visit", "Caused per visit"], rows, "Arms")
+
+
+def _item_tables(figures: Figures) -> list[Block]:
+    blocks = []
     for title, items in (("They work because they are shown", figures.working), ("They sell anyway", figures.anyway)):
-        rows = [
-            [
-                Cell(item["item"]), effect(tuple(1000 * item[name] for name in ("effect", "low", "high"))),
-                Cell(number(1000 * item["control"])),
-            ]
-            for item in items
-        ]  # fmt: skip
+        rows = []
+        for item in items:
+            effect, low, high, control = (1000 * item[name] for name in ("effect", "low", "high", "control"))
+            rows.append([Cell(item["item"]), _effect(effect, low, high), Cell(number(control))])
+        columns = ["Item", "Caused, per 1,000 showings", "Without, per 1,000 visits"]
         blocks.append(page.grid(columns, rows, title if rows else f"{title}: not enough purchases yet"))
+    return blocks
+
+
+def _lists(store: Store, surface: Surface) -> list[Block]:
+    """The latest models, and what happened."""
     roles = {surface.challenger: "challenger", surface.incumbent: "incumbent"}
     models = [
         [row["version"], row["learner"], f"{row['items']:,}", _date(row["created"]), roles.get(row["version"], "")]
-        for row in figures.models
+        for row in list_models(store, 12)
     ]
-    events = [[_date(row["time"]), row["event"], row["model"] or "", row["reason"]] for row in figures.history]
-    for names, texts, title in (
-        (["Version", "Learner", "Items", "Stored", "Role"], models, "Models"),
-        (["Time", "Event", "Model", "Reason"], events, "History"),
-    ):
-        blocks.append(page.table(pd.DataFrame(texts, columns=names), title))
-    return blocks
+    events = [
+        [_date(row["time"]), row["event"], row["model"] or "", row["reason"]]
+        for row in read_history(store, 25, surface.name)
+    ]
+    return [
+        page.table(pd.DataFrame(models, columns=["Version", "Learner", "Items", "Stored", "Role"]), "Models"),
+        page.table(pd.DataFrame(events, columns=["Time", "Event", "Model", "Reason"]), "History"),
+    ]
 
 
 def _charts(figures: Figures) -> list[Block]:
     """Lift over time, challenger − incumbent, arms and overlap, as far as there is something to show."""
-    surface, charts = figures.surface, []
-    if figures.visits.periods:
+    surface, periods, charts = figures.surface, figures.visits.periods, []
+    if periods:
         lift = {"items not shown as control": figures.lift, "against the hold-out": figures.holdout}
         arms = {arm: sequence for arm, sequence in figures.arms.items() if arm in RECOMMENDED}
-        periods = figures.visits.periods
         charts.append((_bands(surface, periods, lift, "Lift over time"), "Caused purchases per visit over time"))
         charts.append((_bands(surface, periods, arms, "Arms"), "Caused purchases per visit of each arm over time"))
     if figures.comparison is not None and figures.comparison.periods:
