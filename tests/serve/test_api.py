@@ -74,57 +74,41 @@ def test_outcomes(shop: Shop) -> None:
     assert rows["e2"]["time"] == shop.clock.now
 
 
+EVENT = {"event_id": "e", "user_id": 1, "item_id": "i"}
+ASKED = {"user_id": "u", "surface": "home"}
+BAD_REQUESTS: list[Any] = [
+    [], {"user_id": "u"}, *({**ASKED, "user_id": user} for user in ("", "a\x00b", True, "x" * 300)),
+    {**ASKED, "candidates": "abc"}, {**ASKED, "other": 1},
+]  # fmt: skip
+BAD_EVENTS: list[Any] = [
+    [], [{**EVENT, "time": "2023-11-15T13:00:00"}], [{**EVENT, "time": "9999-12-31T23:00:00Z"}],
+    [{**EVENT, "value": True}], [{}] * 9,
+]  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    "body",
-    [
-        {"user_id": "", "surface": "home"},
-        {"user_id": "a\x00b", "surface": "home"},
-        {"user_id": True, "surface": "home"},
-        {"user_id": "u"},
-        {"user_id": "u", "surface": "home", "candidates": "abc"},
-        {"user_id": "u", "surface": "home", "other": 1},
-        {"user_id": "x" * 300, "surface": "home"},
-        [],
-    ],
+    ("path", "body"),
+    [("/v1/recommend", body) for body in BAD_REQUESTS] + [("/v1/outcomes", {"events": rows}) for rows in BAD_EVENTS],
 )
-def test_bad_bodies_are_422(shop: Shop, body: Any) -> None:
-    answer = shop.call("app", "POST", "/v1/recommend", json=body)
+def test_bad_bodies_are_422(shop: Shop, path: str, body: Any) -> None:
+    answer = shop.call("app", "POST", path, json=body)
     assert answer.status_code == 422
-    assert answer.json()["detail"]
+    assert answer.json()["detail"].count(";") < 5
+
+
+JSON = "application/json"
 
 
 @pytest.mark.parametrize("path", ["/v1/recommend", "/v1/outcomes"])
 @pytest.mark.parametrize(
     ("content", "kind"),
-    [
-        (b"", "application/json"),
-        (b"[1,", "application/json"),
-        (b'{"user_id": NaN}', "application/json"),
-        (b'{"user_id": "\\ud800", "surface": "home"}', "application/json"),
-        (b"{}", "text/plain"),
-        (b"{}", ""),
-    ],
-)
+    [(b"", JSON), (b"[1,", JSON), (b'{"user_id": NaN}', JSON), (b'{"user_id": "\\ud800", "surface": "home"}', JSON),
+     (b"{}", "text/plain"), (b"{}", "")],
+)  # fmt: skip
 def test_what_is_not_json_is_422(shop: Shop, path: str, content: bytes, kind: str) -> None:
     answer = shop.call("app", "POST", path, content=content, headers={"Content-Type": kind} if kind else {})
     assert answer.status_code == 422
     assert answer.json()["detail"]
-
-
-@pytest.mark.parametrize(
-    "events",
-    [
-        [],
-        [{"event_id": "e", "user_id": 1, "item_id": "i", "time": "2023-11-15T13:00:00"}],
-        [{"event_id": "e", "user_id": 1, "item_id": "i", "time": "9999-12-31T23:00:00Z"}],
-        [{"event_id": "e", "user_id": 1, "item_id": "i", "value": True}],
-        [{}] * 9,
-    ],
-)
-def test_bad_events_are_422(shop: Shop, events: Any) -> None:
-    answer = shop.call("app", "POST", "/v1/outcomes", json={"events": events})
-    assert answer.status_code == 422
-    assert answer.json()["detail"].count(";") < 5
 
 
 def test_every_route_is_declared_once_and_described(shop: Shop) -> None:
@@ -264,8 +248,6 @@ def test_rate_limit(sqlite_store: Store, clock: SetClock) -> None:
         codes = [client.post("/v1/recommend", json=body, headers=headers).status_code for _ in range(8)]
         assert codes[0] == 200
         assert 429 in codes
-        guesses = [client.get("/v1/models", headers={"Authorization": f"Bearer {n}"}).status_code for n in range(40)]
-        assert set(guesses) == {401, 429}
 
 
 def test_headers_health_and_metrics(shop: Shop) -> None:

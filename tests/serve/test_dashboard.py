@@ -14,15 +14,13 @@ import numpy as np
 import pytest
 from starlette.testclient import TestClient
 
-from support.shop import NOON, SECRET, SetClock, decider, fitted, open_shop, small_world, visit
+from support.shop import NOON, SECRET, SetClock, decider, open_shop, stored, visit
 from taurank.report import page as report
 from taurank.serve.api import Service
 from taurank.serve.dashboard import _bands as draw_bands
 from taurank.serve.dashboard import gather, number, render
 from taurank.serve.lift import ConfidenceSequence
-from taurank.serve.models import add_model, model_bytes
 from taurank.serve.policy import Policy
-from taurank.serve.recorder import Recorder
 from taurank.serve.security import create_token
 from taurank.serve.server import create_app
 from taurank.serve.settlement import settle
@@ -36,12 +34,11 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 def page(store: Store, clock: SetClock) -> str:
     """The page of a shop with three settled days, a challenger and a hostile name."""
     open_shop(store, Policy(k=4, floor=0.03, temperature=0.5), holdout=0.3)
-    second = add_model(store, model_bytes(fitted("popular")), "", NOON)["version"]
+    second = stored(store)
     start_challenger(store, "home", second, 0.5, "<script>alert(1)</script>", NOON)
-    made, recorder = decider(store, clock), Recorder(store)
+    made = decider(store, clock)
     for _ in range(3):
-        visit(made, clock, small_world(), recorder, np.random.default_rng(0), copies=15)
-    recorder.close()
+        visit(made, clock, np.random.default_rng(0), copies=15)
     settle(made, made.surfaces.get("home"), clock.now)
     figures = gather(store, made.surfaces.get("home"))
     lists = sum((figures.visits.arm == arm).sum() for arm in ("incumbent", "challenger"))

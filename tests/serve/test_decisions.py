@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from support.shop import NOON, SECRET, SetClock, decider, fitted, open_shop
+from support.shop import NOON, SECRET, SetClock, decider, fitted, open_shop, stored, write
 from taurank.errors import InputError
 from taurank.serve.decisions import Decider, NoModel
 from taurank.serve.models import add_model, check_model, model_bytes
-from taurank.serve.recorder import Recorder
+from taurank.serve.recorder import Write
 from taurank.serve.store import NotFound, Store
 from taurank.serve.surfaces import demote, promote, put_surface, roll_back, start_challenger, switch
 
@@ -21,20 +21,20 @@ DAY = 86400.0
 
 def test_every_decision_can_be_replayed(sqlite_store: Store) -> None:
     open_shop(sqlite_store)
-    made, clock = [], SetClock()
-    recorder = Recorder(sqlite_store)
+    made: list[Write] = []
+    clock = SetClock()
     first = decider(sqlite_store, clock)
     for day in range(3):
         clock.now = NOON + day * DAY
         for user in range(45):  # five users are unknown to the model
             exclude = ["1", "2"] if user % 3 == 0 else []
             candidates = ["7", "3", "new", "5", "9"] if user % 5 == 0 else None
-            made.append(recorder.submit(first.decide("home", str(user), candidates, exclude)).result().decision)
-    recorder.close()
+            made.append(first.decide("home", str(user), candidates, exclude))
+    rows = [recorded.decision for recorded in write(sqlite_store, *made)]
     clock.now = NOON + 100 * DAY
     sqlite_store.close()  # connections are made anew
     other = Decider(sqlite_store, SECRET, clock)
-    for row in made:
+    for row in rows:
         assert row is not None
         items, shown = json.loads(row["shown"]), json.loads(row["propensities"])
         assert other.replay(row) == (items, shown)
@@ -56,11 +56,8 @@ def test_another_secret_draws_other_lists(sqlite_store: Store) -> None:
 def test_filters_renormalize(sqlite_store: Store) -> None:
     open_shop(sqlite_store, holdout=0.0)
     made = decider(sqlite_store)
-    row = made.decide("home", "1", exclude=["0", "1", "nobody"]).decision
+    row = write(sqlite_store, made.decide("home", "1", exclude=["0", "1", "nobody"]))[0].decision
     assert row is not None
-    recorder = Recorder(sqlite_store)
-    recorder.submit(made.decide("home", "1", exclude=["0", "1", "nobody"])).result()
-    recorder.close()
     items, pi = made.propensities(row)
     assert len(items) == 28
     assert not {"0", "1"} & set(items)
@@ -75,7 +72,7 @@ def test_filters_renormalize(sqlite_store: Store) -> None:
 
 def test_arms_are_permanent_and_have_their_shares(sqlite_store: Store) -> None:
     first = open_shop(sqlite_store, holdout=0.2)
-    second = add_model(sqlite_store, model_bytes(fitted("popular")), "", NOON)["version"]
+    second = stored(sqlite_store)
     start_challenger(sqlite_store, "home", second, 0.5, "try", NOON)
     surface = decider(sqlite_store).surfaces
     surface.refresh()
@@ -97,7 +94,7 @@ def test_arms_are_permanent_and_have_their_shares(sqlite_store: Store) -> None:
 
 def test_switch_roll_back_and_promotion(sqlite_store: Store) -> None:
     first = open_shop(sqlite_store, holdout=0.0)
-    second = add_model(sqlite_store, model_bytes(fitted("popular")), "", NOON)["version"]
+    second = stored(sqlite_store)
     start_challenger(sqlite_store, "home", second, 0.5, "", NOON)
     assert not promote(sqlite_store, "home", second, "", NOON, expected="other")
     assert promote(sqlite_store, "home", second, "", NOON, expected=second)

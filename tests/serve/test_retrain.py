@@ -11,16 +11,13 @@ import pandas as pd
 import pytest
 from sqlalchemy import select
 
-from support.shop import NOON, SetClock, decider, fitted, open_shop, small_world, visit
+from support.shop import SetClock, decider, open_shop, small_world, stored, visit
 from taurank.data.log import Log
 from taurank.errors import InputError
-from taurank.pilot import run as run_pilot
 from taurank.serve import tables
 from taurank.serve.decisions import Decider
 from taurank.serve.lift import run_jobs
-from taurank.serve.models import add_model, model_bytes
 from taurank.serve.policy import Policy
-from taurank.serve.recorder import Recorder
 from taurank.serve.retrain import RetrainConfig, cannot_tell, compare_offline, retrain
 from taurank.serve.settlement import export, settle
 from taurank.serve.store import Store
@@ -30,16 +27,17 @@ from taurank.serve.surfaces import demote, promote
 def shop_for_days(store: Store, days: int, copies: int = 1, seed: int = 0) -> tuple[Decider, SetClock]:
     open_shop(store, Policy(k=4, floor=0.05, temperature=0.5), holdout=0.1)
     clock, random = SetClock(), np.random.default_rng(seed)
-    made, recorder = decider(store, clock), Recorder(store)
+    made = decider(store, clock)
     for _ in range(days):
-        visit(made, clock, small_world(), recorder, random, copies)
-    recorder.close()
+        visit(made, clock, random, copies)
     settle(made, made.surfaces.get("home"), clock.now)
     return made, clock
 
 
 def test_the_exported_log_is_what_happened(sqlite_store: Store, tmp_path: Path) -> None:
-    made, _ = shop_for_days(sqlite_store, 3)
+    made, clock = shop_for_days(sqlite_store, 2)
+    visit(made, clock, np.random.default_rng(0), copies=2)  # other users, on this day only
+    settle(made, made.surfaces.get("home"), clock.now)
     paths = export(made, made.surfaces.get("home")).write(tmp_path / "out")
     log, visits = Log.read(paths[0]), pd.read_parquet(paths[1])
     frame = log.to_frame().set_index(["user_id", "item_id", "time"])
@@ -65,6 +63,7 @@ def test_the_exported_log_is_what_happened(sqlite_store: Store, tmp_path: Path) 
                 assert row["propensity"] == pytest.approx(p, rel=1e-12)
                 rows += 1
     assert rows == len(log)
+    assert log.cells == len(visits) * log.n_items < log.n_users * log.n_items * log.n_times
     assert log.n_items == 30
     assert export(made, made.surfaces.get("home"), last=1).log.n_times == 1
 
@@ -101,13 +100,11 @@ def test_an_update_learns_what_a_fit_would(sqlite_store: Store) -> None:
     refused = retrain(made, "home", plan)
     assert "no period has ended since the incumbent was stored" in refused.reason
     assert refused.version is None
-    recorder = Recorder(sqlite_store)
     for day in range(3):
-        visit(made, clock, small_world(), recorder, np.random.default_rng(day), copies=3)
+        visit(made, clock, np.random.default_rng(day), copies=3)
         if day == 0:
             assert "fewer than two periods have ended" in retrain(made, "home", plan, grace=0.0).reason
             demote(sqlite_store, "home", "", clock.now)
-    recorder.close()
     again = retrain(made, "home", plan)
     assert f"update of '{first.version}' with 3 periods" in again.reason
     learner = made.models.get(again.version or "").learner
@@ -121,41 +118,11 @@ def test_an_update_learns_what_a_fit_would(sqlite_store: Store) -> None:
     assert "the incumbent is a CountingBayes" in retrain(made, "home", RetrainConfig("popular", update=True)).reason
 
 
-def test_factors_are_updated(sqlite_store: Store) -> None:
-    made, clock = shop_for_days(sqlite_store, 3, copies=3)
-    plan = RetrainConfig("dlce", {"factors": 4, "epochs": 30, "random_state": 0}, update=True)
-    promote(sqlite_store, "home", retrain(made, "home", plan).version or "", "", clock.now)
-    recorder = Recorder(sqlite_store)
-    for day in range(2):
-        visit(made, clock, small_world(), recorder, np.random.default_rng(day), copies=3)
-    recorder.close()
-    again = retrain(made, "home", plan)
-    assert "with 2 periods" in again.reason
-    assert again.version is not None
-
-
-def test_a_pilot_reads_the_export(sqlite_store: Store, tmp_path: Path) -> None:
-    made, clock = shop_for_days(sqlite_store, 5, copies=2)
-    recorder = Recorder(sqlite_store)
-    visit(made, clock, small_world(), recorder, np.random.default_rng(0))  # other users, on this day only
-    recorder.close()
-    settle(made, made.surfaces.get("home"), clock.now)
-    exported = export(made, made.surfaces.get("home"))
-    exported.write(tmp_path)
-    log = Log.read(tmp_path / "log.parquet")
-    assert log.cells == len(exported.visits) * log.n_items < log.n_users * log.n_items * log.n_times
-    plan = '[tables]\nlog = "log.parquet"\n[pilot]\nlearners = ["popular", "countingbayes"]\ntrials = 1\nk = 4\n'
-    (tmp_path / "plan.toml").write_text(plan)
-    result = run_pilot(tmp_path / "plan.toml", tmp_path / "out", threads=1, show_progress=False)
-    assert (tmp_path / "out" / "report.html").exists()
-    assert set(result.rankings) == {"popular", "countingbayes"}
-
-
 def test_offline_estimate_is_right(sqlite_store: Store) -> None:
     """The mean over many days is the true difference between the two models."""
     made, _ = shop_for_days(sqlite_store, 30)
     surface, world = made.surfaces.get("home"), small_world()
-    rival = add_model(sqlite_store, model_bytes(fitted("popular")), "", NOON)["version"]
+    rival = stored(sqlite_store)
     model = made.models.get(rival)
     truths = []
     periods = [row["period"] for row in sqlite_store.rows(select(tables.settled))]

@@ -222,35 +222,6 @@ def test_a_lost_database_is_503_and_comes_back() -> None:
         database._stop()
 
 
-def test_a_full_disk_is_503(sqlite_store: Store, clock: SetClock) -> None:
-    from sqlalchemy import event
-
-    open_shop(sqlite_store)
-    token = create_token(sqlite_store, "app")[1]
-    headers = {"Authorization": f"Bearer {token}"}
-    pages = {"limit": 1 << 30}
-
-    @event.listens_for(sqlite_store.engine, "begin")
-    def limit(connection: Any) -> None:
-        connection.exec_driver_sql(f"PRAGMA max_page_count={pages['limit']}")
-
-    with TestClient(create_app(Service(sqlite_store, SECRET, clock)), raise_server_exceptions=False) as client:
-
-        def send(key: str) -> int:
-            events = [{"event_id": f"{key}-{n}", "user_id": "u" * 150, "item_id": "i" * 150} for n in range(300)]
-            return int(client.post("/v1/outcomes", json={"events": events}, headers=headers).status_code)
-
-        assert send("a") == 200
-        pages["limit"] = 1
-        assert send("b") == 503
-        pages["limit"] = 1 << 30
-        assert send("b") == 200
-    # the failed batch was not half-written: all of it was new when it was sent again
-    rows = Store(sqlite_store.address)
-    assert len(rows.rows(select(tables.outcomes))) == 600
-    rows.close()
-
-
 @pytest.mark.integration
 def test_schemathesis_finds_nothing(sqlite_store: Store, tmp_path: Path) -> None:
     pytest.importorskip("schemathesis", reason="schemathesis is not installed")

@@ -9,14 +9,13 @@ import numpy as np
 import pytest
 from sqlalchemy import func, select, update
 
-from support.shop import NOON, SetClock, decider, fitted, open_shop, small_world, visit
+from support.shop import NOON, SetClock, decider, fitted, open_shop, small_world, stored, visit, write
 from taurank.errors import InputError
 from taurank.learners.pairs import Pairs
 from taurank.serve import tables
 from taurank.serve.lift import against_holdout, arm_lift, compare_challenger, judge, read_visits
-from taurank.serve.models import add_model, model_bytes
 from taurank.serve.policy import Policy
-from taurank.serve.recorder import Recorder, Write
+from taurank.serve.recorder import Write
 from taurank.serve.settlement import export, settle, settle_again
 from taurank.serve.store import Conflict, Store
 from taurank.serve.surfaces import promote, put_surface, start_challenger
@@ -27,8 +26,8 @@ DAY = 86400.0
 def test_lift_of_a_decision_by_hand(store: Store) -> None:
     open_shop(store, holdout=0.0)
     clock = SetClock()
-    made, recorder = decider(store, clock), Recorder(store)
-    row: Any = recorder.submit(made.decide("home", "3")).result().decision
+    made = decider(store, clock)
+    row: Any = write(store, made.decide("home", "3"))[0].decision
     shown, shown_pi = json.loads(row["shown"]), json.loads(row["propensities"])
     items, pi = made.propensities(row)
     other = next(item for item in items if item not in shown)
@@ -37,7 +36,7 @@ def test_lift_of_a_decision_by_hand(store: Store) -> None:
         {"event_id": str(n), "user_id": "3", "item_id": item, "time": when, "value": 2.0}
         for n, (when, item) in enumerate(events)
     ]
-    recorder.submit(Write(events=rows)).result()
+    write(store, Write(events=rows))
     surface = made.surfaces.get("home")
     assert settle(made, surface, clock.now) == 0  # the day has not ended
     assert settle(made, surface, clock.now + DAY) == 1
@@ -53,24 +52,21 @@ def test_lift_of_a_decision_by_hand(store: Store) -> None:
     values = {(r["item_id"], r["treated"]): r["value"] for r in store.rows(select(tables.positives))}
     assert values == {(shown[0], 1): 4.0, (other, 0): 2.0}
     late = {"event_id": "late", "user_id": "3", "item_id": shown[2], "time": NOON + 5, "value": 1.0}
-    recorder.submit(Write(events=[late])).result()
+    write(store, Write(events=[late]))
     settle_again(made, "home", NOON, clock.now + DAY)
     assert store.rows(select(tables.results))[0]["lift"] == pytest.approx(2 - p / (1 - p))
     clock.now -= 3600  # another machine is slow
     with pytest.raises(Conflict, match="has been settled"):
-        recorder.submit(made.decide("home", "4")).result()
-    assert recorder.submit(made.decide("home", "3")).result().repeated  # what is there can be asked for
+        write(store, made.decide("home", "4"))
+    assert write(store, made.decide("home", "3"))[0].repeated  # what is there can be asked for
     assert [len(store.rows(select(table))) for table in (tables.decisions, tables.results)] == [1, 1]
-    recorder.close()
 
 
 def test_lift_is_unbiased(sqlite_store: Store) -> None:
-    world = small_world()
     open_shop(sqlite_store, Policy(k=4, floor=0.02, temperature=0.5), holdout=0.0)
     clock, random = SetClock(), np.random.default_rng(0)
-    made, recorder = decider(sqlite_store, clock), Recorder(sqlite_store)
-    truth = np.mean([visit(made, clock, world, recorder, random) for _ in range(40)]) / world.n_users
-    recorder.close()
+    made = decider(sqlite_store, clock)
+    truth = np.mean([visit(made, clock, random) for _ in range(40)]) / small_world().n_users
     settle(made, made.surfaces.get("home"), clock.now + DAY)
     lift = np.array([row["lift"] for row in sqlite_store.rows(select(tables.results))])
     assert len(lift) == 40 * 40
@@ -85,23 +81,22 @@ def test_the_gate_promotes_and_demotes(sqlite_store: Store, better: bool) -> Non
     world = small_world()
     effect = world.treated_rate - world.control_rate
     good, bad = (_by_effect(sign * effect) for sign in (1, -1))
-    first = add_model(sqlite_store, model_bytes(bad if better else good), "", NOON)["version"]
-    second = add_model(sqlite_store, model_bytes(good if better else bad), "", NOON)["version"]
+    first = stored(sqlite_store, bad if better else good)
+    second = stored(sqlite_store, good if better else bad)
     open_shop(sqlite_store, Policy(k=4, floor=0.02, temperature=0.3), holdout=0.3)
     promote(sqlite_store, "home", first, "", NOON)
     start_challenger(sqlite_store, "home", second, 0.5, "", NOON)
     clock, random = SetClock(NOON + DAY), np.random.default_rng(1)
-    made, recorder = decider(sqlite_store, clock), Recorder(sqlite_store)
+    made = decider(sqlite_store, clock)
     acts = []
     for _ in range(15):
-        visit(made, clock, world, recorder, random, copies=20)
+        visit(made, clock, random, copies=20)
         made.surfaces.refresh()
         surface = made.surfaces.get("home")
         settle(made, surface, clock.now)
         acts.append(judge(sqlite_store, surface, clock.now))
         if acts[-1] in ("promoted", "demoted"):
             break
-    recorder.close()
     assert acts[-1] == ("promoted" if better else "demoted")
     made.surfaces.refresh()
     after = made.surfaces.get("home")
@@ -115,16 +110,15 @@ def test_the_gate_promotes_and_demotes(sqlite_store: Store, better: bool) -> Non
 def test_the_gate_weighs_values(store: Store) -> None:
     """The lift in value equals its slow twin, with and without a cap; a challenger keeps the outcome as it is."""
     open_shop(store, Policy(k=4, floor=0.02, temperature=0.3), holdout=0.0)
-    second = add_model(store, model_bytes(fitted("popular")), "", NOON)["version"]
+    second = stored(store)
     clock, random = SetClock(), np.random.default_rng(1)
-    made, recorder = decider(store, clock), Recorder(store)
+    made = decider(store, clock)
     start = clock.now
     for cap in (None, 3.0):
         put_surface(store, "home", {"outcome": "value", "max_value": cap}, NOON)
     start_challenger(store, "home", second, 0.5, "", start)
     for _ in range(3):
-        visit(made, clock, small_world(), recorder, random, copies=8)
-    recorder.close()
+        visit(made, clock, random, copies=8)
     with store.write() as connection:  # the shop of the tests sells everything for 1
         connection.execute(update(tables.outcomes).values(value=func.length(tables.outcomes.c.event_id) % 7 + 0.5))
     made.surfaces.refresh()
@@ -152,13 +146,12 @@ def test_the_gate_weighs_values(store: Store) -> None:
 
 def test_an_undecided_challenger_makes_room(sqlite_store: Store) -> None:
     open_shop(sqlite_store, holdout=0.0)
-    second = add_model(sqlite_store, model_bytes(fitted("popular")), "", NOON)["version"]
+    second = stored(sqlite_store)
     start_challenger(sqlite_store, "home", second, 0.5, "", NOON)
     clock, random = SetClock(), np.random.default_rng(1)
-    made, recorder = decider(sqlite_store, clock), Recorder(sqlite_store)
+    made = decider(sqlite_store, clock)
     for _ in range(3):
-        visit(made, clock, small_world(), recorder, random)
-    recorder.close()
+        visit(made, clock, random)
     surface = made.surfaces.get("home")
     assert surface.since == surface.periods.number(NOON)  # nobody had a list of that day
     settle(made, surface, clock.now)
@@ -166,9 +159,7 @@ def test_an_undecided_challenger_makes_room(sqlite_store: Store) -> None:
     assert judge(sqlite_store, surface, clock.now, patience=3) == "undecided"
     made.surfaces.refresh()
     assert made.surfaces.get("home").challenger is None
-    recorder = Recorder(sqlite_store)
-    recorder.submit(made.decide("home", "1")).result()
-    recorder.close()
+    write(sqlite_store, made.decide("home", "1"))
     start_challenger(sqlite_store, "home", second, 0.5, "", clock.now)
     made.surfaces.refresh()
     assert made.surfaces.get("home").since == surface.periods.number(clock.now) + 1
@@ -194,7 +185,7 @@ def _by_effect(scores: np.ndarray) -> Any:
 
 def test_a_sample_ratio_mismatch_stops_the_gate(sqlite_store: Store) -> None:
     open_shop(sqlite_store, holdout=0.1)
-    second = add_model(sqlite_store, model_bytes(fitted("popular")), "", NOON)["version"]
+    second = stored(sqlite_store)
     start_challenger(sqlite_store, "home", second, 0.5, "", NOON)
     made = decider(sqlite_store)
     surface = made.surfaces.get("home")

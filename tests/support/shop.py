@@ -11,7 +11,7 @@ from taurank.learners import CountingBayes, Learner, Popular
 from taurank.serve.decisions import Decider
 from taurank.serve.models import add_model, model_bytes
 from taurank.serve.policy import Policy
-from taurank.serve.recorder import Recorder, Write
+from taurank.serve.recorder import Recorded, Recorder, Write
 from taurank.serve.store import Store
 from taurank.serve.surfaces import promote, put_surface
 from taurank.worlds.world import World
@@ -34,9 +34,26 @@ def open_shop(store: Store, policy: Policy | None = None, holdout: float = 0.1, 
     """A surface "home" with a model; returns the model's version."""
     chosen = policy or Policy(k=4, floor=0.01, temperature=0.5)
     put_surface(store, "home", {"policy": chosen.model_dump(), "period": period, "holdout": holdout})
-    version: str = add_model(store, model_bytes(fitted("counting")), "first", NOON)["version"]
+    version = stored(store, "counting")
     promote(store, "home", version, "first model", NOON)
     return version
+
+
+def stored(store: Store, model: str | Learner = "popular") -> str:
+    """The version of a model that is now in the store."""
+    version: str = add_model(store, model_bytes(fitted(model) if isinstance(model, str) else model), "", NOON)[
+        "version"
+    ]
+    return version
+
+
+def write(store: Store, *writes: Write) -> list[Recorded]:
+    """Record, one after the other."""
+    recorder = Recorder(store)
+    try:
+        return [recorder.submit(each).result() for each in writes]
+    finally:
+        recorder.close()
 
 
 class SetClock:
@@ -53,10 +70,9 @@ def decider(store: Store, clock: SetClock | None = None) -> Decider:
     return Decider(store, SECRET, clock or SetClock())
 
 
-def visit(made: Decider, clock: SetClock, world: World, recorder: Recorder, random: Any, copies: int = 1) -> float:
+def visit(made: Decider, clock: SetClock, random: Any, copies: int = 1) -> float:
     """One day on which every user visits and shops; returns the caused purchases that the policy expects."""
-    truth = 0.0
-    waiting = []
+    world, truth, recorder, waiting = small_world(), 0.0, Recorder(made.store), []
     for number in range(world.n_users * copies):
         code = number % world.n_users
         request = made.decide("home", f"{code}" if copies == 1 else f"{code}/{number // world.n_users}")
@@ -75,5 +91,6 @@ def visit(made: Decider, clock: SetClock, world: World, recorder: Recorder, rand
         truth += float((pi * (world.treated_rate[code] - world.control_rate[code])[codes]).sum())
     for future in waiting:
         future.result()
+    recorder.close()
     clock.now += DAY
     return truth
