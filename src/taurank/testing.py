@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import copy
 import pickle
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,6 @@ from typing import Any, NoReturn
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from taurank._threads import one_blas_thread
 from taurank.data.cell_table import fingerprint
@@ -83,19 +81,15 @@ def _case(learner: type[Learner] | Learner) -> Case:
 def check_hyper_parameters(case: Case) -> None:
     """get_params returns what the constructor was given, so that scikit-learn's clone works."""
     learner = case.make()
-    clone = case.kind(**{name: copy.deepcopy(value) for name, value in learner.get_params().items()})
-    _require(clone.get_params() == learner.get_params(), "clone changed the hyper-parameters")
-    given = clone.get_params()
+    given = {name: copy.deepcopy(value) for name, value in learner.get_params().items()}
+    _require(case.kind(**given).get_params() == learner.get_params(), "clone changed the hyper-parameters")
     again = case.kind(**given).get_params()
     _require(all(again[name] is given[name] for name in given), "its constructor alters a hyper-parameter")
     _require(learner.set_params(random_state=7) is learner, "set_params must return the learner")
     _require(learner.get_params()["random_state"] == 7, "set_params had no effect")
     _refuses(lambda: learner.set_params(no_such_parameter=1), "set_params with an unknown name")
-
-
-def check_unfitted(case: Case) -> None:
-    _refuses(lambda: case.make().recommend([1]), "recommend before fit")
-    _refuses(lambda: case.make().fit("log"), "fit with something that is not a log")  # type: ignore[arg-type]
+    _refuses(lambda: learner.recommend([1]), "recommend before fit")
+    _refuses(lambda: learner.fit("log"), "fit with something that is not a log")  # type: ignore[arg-type]
 
 
 def check_fit(case: Case) -> None:
@@ -129,7 +123,7 @@ def check_scores(case: Case) -> None:
 
 
 def check_seed(case: Case) -> None:
-    """Same seed, same bits, also after a fit to another log, and for any number of threads."""
+    """Same seed, same bits: after a fit to another log, for any number of threads, and whoever else is asked for."""
     first = _scores(case.fitted())
     _require(_same(first, _scores(case.fitted())), "the same seed gave other scores")
     again = case.make().fit(case.other).fit(case.log)
@@ -138,10 +132,6 @@ def check_seed(case: Case) -> None:
         for threads in (1, 2, 3):
             same = _same(first, _scores(case.fitted(threads=threads)))
             _require(same, f"the scores with {threads} threads differ from those with all cores")
-
-
-def check_block_independence(case: Case) -> None:
-    """A user's scores do not depend on who else is asked for."""
     learner = case.fitted()
     together = learner.recommend(k=case.log.n_items).set_index("user_id")["score"]
     for user in case.log.users.values.to_pylist()[::9]:
@@ -159,7 +149,7 @@ def check_storage(case: Case) -> None:
     try:
         pickled = pickle.loads(pickle.dumps(learner))
     except (pickle.PicklingError, AttributeError, TypeError) as error:
-        _fail(f"it cannot be pickled ({error}); define it at the top level of a module")
+        raise AssertionError(f"it cannot be pickled ({error}); define it at the top level of a module") from error
     _require(learner_class(learner_name(case.kind)) is case.kind, f"{learner_name(case.kind)} is another class")
     for way, again in (("load", loaded), ("pickle", pickled)):
         _require(type(again) is case.kind, f"{way} returned another class: {type(again)}")
@@ -179,63 +169,31 @@ def check_recommend(case: Case) -> None:
     _require(_same(frame["item_id"], items[best].ravel()), "recommend disagrees with a full sort of the scores")
     _require(_same(frame["score"], np.take_along_axis(scores, best, 1).ravel()), "recommend returns other scores")
     _require(_same(frame["rank"], np.tile(np.arange(1, k + 1), len(scores))), "ranks must run from 1 to k")
+    pairs = learner.score(frame["user_id"], frame["item_id"])
+    _require(_same(pairs, frame["score"]), "score and recommend disagree")
     few = learner.recommend([2, 1], k=50, candidates=[4, 8])
     _require(few["user_id"].tolist() == [2, 2, 1, 1], "recommend must return users in the order asked for")
     _require(set(few["item_id"]) == {4, 8}, "recommend must choose among the candidates")
-    rest = learner.recommend(k=50, exclude=case.log)
-    bought = pd.DataFrame({"user_id": case.log.user, "item_id": case.log.item})[case.log.outcome == 1]
-    _require(rest.merge(bought, on=["user_id", "item_id"]).empty, "recommend returned an excluded item")
-    pairs = learner.score(frame["user_id"], frame["item_id"])
-    _require(_same(pairs, frame["score"]), "score and recommend disagree")
-
-
-def check_nan(case: Case) -> None:
-    """A score that is NaN never ranks, and never counts in an evaluation."""
-    learner = case.fitted()
-    usual = learner.score_block
-
-    def broken(user_codes: npt.NDArray[np.int32]) -> Any:
-        scores = usual(user_codes)
-        scores[:, 3] = np.nan
-        return scores
-
-    learner.score_block = broken  # type: ignore[method-assign]
-    _require(3 not in set(learner.recommend(k=50)["item_id"]), "an item whose score is NaN was recommended")
-    _refuses(lambda: evaluate(learner, case.gains, "CDCG"), "the evaluation of scores that are NaN")
-
-
-def check_unknown_ids(case: Case) -> None:
-    learner = case.fitted()
-    _refuses(lambda: learner.recommend([1, 999]), "an unknown user")
-    _refuses(lambda: learner.recommend([1], candidates=[1, 999]), "an unknown candidate")
     popular = learner.recommend([999], k=3, unknown_users="popular")
     expected = np.argsort(-learner.popularity_, kind="stable")[:3].tolist()
     _require(popular["item_id"].tolist() == expected, "an unknown user must get the most popular items")
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        left = learner.recommend([999, 1], k=1, unknown_users="warn", candidates=[2, 999], unknown_items="warn")
-    _require(len(caught) == 2, "an unknown user and an unknown candidate must each give one warning")
-    _require(left[["user_id", "item_id"]].values.tolist() == [[1, 2]], "known ids must remain beside unknown ones")
 
 
 def check_failed_fit(case: Case) -> None:
     """A fit that fails or is interrupted leaves the learner as it was."""
 
-    class Stop(Exception):
-        pass
-
     def stop(*_: Any) -> NoReturn:
-        raise Stop
+        raise InterruptedError
 
     learner = case.fitted()
     before, keys = _scores(learner), set(vars(learner))
     try:
         learner.fit(case.other, callback=stop)
-    except Stop:
+    except InterruptedError:
         _require(set(vars(learner)) == keys, "a failed fit changed its attributes")
         _require(_same(_scores(learner), before), "a failed fit changed its scores")
     else:
-        _fail("fit never called its callback, or swallowed the exception of the callback")
+        _require(False, "fit never called its callback, or swallowed the exception of the callback")
 
 
 def check_validation(case: Case) -> None:
@@ -273,8 +231,8 @@ def check_logs(case: Case) -> None:
 
 
 CHECKS: tuple[Callable[[Case], None], ...] = (
-    check_hyper_parameters, check_unfitted, check_fit, check_scores, check_seed, check_block_independence,
-    check_storage, check_recommend, check_nan, check_unknown_ids, check_failed_fit, check_validation, check_logs,
+    check_hyper_parameters, check_fit, check_scores, check_seed, check_storage, check_recommend, check_failed_fit,
+    check_validation, check_logs,
 )  # fmt: skip
 
 
@@ -292,15 +250,9 @@ def _refuses(action: Callable[[], object], what: str) -> None:
         action()
     except InputError:
         return
-    except Exception as error:
-        _fail(f"{what} must raise InputError, not {type(error).__name__}: {error}")
-    _fail(f"{what} must raise InputError")
+    _require(False, f"{what} must raise InputError")
 
 
 def _require(condition: bool, sentence: str) -> None:
     if not condition:
-        _fail(sentence)
-
-
-def _fail(sentence: str) -> NoReturn:
-    raise AssertionError(sentence)
+        raise AssertionError(sentence)

@@ -114,7 +114,6 @@ def test_the_diagnosis_and_the_estimates_agree_where_overlap_ends(p: float) -> N
     assert extreme.tolist() == [at_limit, at_limit]
     for arm in (diagnosed.treated, diagnosed.control):
         assert (arm.never, arm.always) == (int(p == 1e-3), int(p == 1 - 1e-3))
-        assert arm.near_weight == float(at_limit)
 
 
 @pytest.mark.parametrize("make", [gains.outcome, gains.naive, gains.ips, gains.doubly_robust])

@@ -18,7 +18,7 @@ import taurank as tr
 from support.builders import cells_frame, purchases_log, sparse_log
 from taurank.errors import InputError
 from taurank.estimation.propensity.calibration import N_BINS
-from taurank.report.diagnosis import CHANCE_FAR, diagnose
+from taurank.report.diagnosis import diagnose
 
 N_USERS, N_ITEMS, N_TIMES = 60, 40, 3
 
@@ -103,13 +103,10 @@ def test_the_bins_cover_all_cells_and_count_what_was_treated() -> None:
     assert sum(b.treated * b.cells for b in bins) == pytest.approx(frame["treated"].sum())
 
 
-def test_one_propensity_for_all_is_one_bin() -> None:
-    frame = cells_frame().assign(propensity=0.45)
-    assert [b.cells for b in diagnose(tr.Log.from_frame(frame)).bins or ()] == [len(frame)]
-
-
-def test_a_sample_of_the_cells_checks_the_sample() -> None:
+def test_one_propensity_is_one_bin_and_a_sample_of_cells_checks_the_sample() -> None:
     frame = cells_frame()
+    same = frame.assign(propensity=0.45)
+    assert [b.cells for b in diagnose(tr.Log.from_frame(same)).bins or ()] == [len(same)]
     some = frame.sample(500, random_state=0)
     d = diagnose(sparse_log(frame), cells=some.drop(columns=["treated", "outcome"]))
     assert d.control_total is not None
@@ -142,20 +139,15 @@ def test_a_quarter_always_shown_is_poor() -> None:
     assert d.always_share == 0.25
     assert d.level == "poor"
     sentence = "25% of the purchases were of items this user is always shown (propensity 0.999 or more)"
-    assert sentence in d.verdict
-    assert "effects there cannot be estimated from this log" in d.verdict
+    assert f"{sentence}: effects there cannot be estimated from this log" in d.verdict
 
 
-def test_good_overlap_and_right_propensities_are_called_good() -> None:
+def test_good_and_poor_overlap_are_called_so() -> None:
     world = tr.World.synthetic(200, 150, random_state=0)
     d = diagnose(world.sample(times=5, random_state=1).log)
     assert d.level == "good"
     assert d.verdict.startswith("Overlap is good: 100% of the purchases")
-
-
-def test_personalized_recommendations_are_called_poor() -> None:
-    world = tr.World.synthetic(200, 150, random_state=0).personalized(2.0)
-    d = diagnose(world.sample(times=5, random_state=1).log)
+    d = diagnose(world.personalized(2.0).sample(times=5, random_state=1).log)
     assert d.level == "poor"
     assert "always shown" in d.verdict
     assert d.always_share > 0.2
@@ -184,7 +176,7 @@ def test_few_or_no_purchases_are_said() -> None:
     assert "treated purchases are few" in diagnose(sparse_log(few)).verdict
 
 
-@pytest.mark.parametrize("tiny", [5e-324, 1e-300, 1e-200, 1e-100, 1e-20])
+@pytest.mark.parametrize("tiny", [5e-324, 1e-100, 1e-20])
 def test_one_tiny_propensity_does_not_silence_the_check(tiny: float) -> None:
     world = tr.World.synthetic(100, 80, random_state=0)
     log = world.sample(times=3, random_state=1).log
@@ -196,18 +188,6 @@ def test_one_tiny_propensity_does_not_silence_the_check(tiny: float) -> None:
     assert d.level == "poor"
     assert f"A cell with propensity {tiny:.2g} was treated; among 24,000 cells" in d.verdict
     json.dumps(d.to_dict(), allow_nan=False)
-
-
-def test_small_propensities_that_are_right_raise_few_alarms() -> None:
-    """All cells have a propensity of 0.002 / cells: one is treated, and then reported, in 0.2 % of the logs."""
-    figures = diagnose(sparse_log(cells_frame()))
-    trials, propensity = 20_000, 0.002 / figures.n_cells
-    unseen, seen = (
-        any("was treated; among" in finding.sentence for finding in replace(figures, smallest_treated=p).findings)
-        for p in (1.0, propensity)
-    )
-    reported = np.where(np.random.default_rng(0).binomial(figures.n_cells, propensity, trials) > 0, seen, unseen)
-    assert 0.0005 < reported.mean() <= CHANCE_FAR + 3 * math.sqrt(CHANCE_FAR / trials)
 
 
 def test_no_line_is_wider_than_the_terminal_and_no_word_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,10 +214,6 @@ def test_kish_lies_between_one_and_all(rows: list[tuple[float, int]]) -> None:
     for arm in (d.treated, d.control):
         if arm.purchases:
             assert 1 - 1e-9 <= arm.effective <= arm.purchases * (1 + 1e-9)
-            assert arm.curve[0] == 0
-            assert arm.curve[-1] == pytest.approx(1)
-            assert (np.diff(arm.curve) >= -1e-12).all()
-            assert (np.array(arm.curve) >= np.linspace(0, 1, len(arm.curve)) - 1e-9).all()  # heaviest first
         assert sum(arm.histogram) == arm.purchases
     json.dumps(d.to_dict(), allow_nan=False)
 

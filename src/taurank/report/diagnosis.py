@@ -21,7 +21,7 @@ import numpy as np
 from taurank._checks import check_instance
 from taurank._types import Floats
 from taurank.data.log import Log
-from taurank.estimation.estimators import NEAR, almost_always, almost_never, lacks_overlap
+from taurank.estimation.estimators import NEAR, almost_always, almost_never
 from taurank.estimation.propensity.calibration import (
     ENOUGH,
     PAIR_SLACK,
@@ -41,7 +41,6 @@ from taurank.estimation.propensity.calibration import (
 if TYPE_CHECKING:
     import pandas as pd
 
-CURVE_POINTS = 101
 HISTOGRAM_EDGES = tuple(np.linspace(-6.0, 6.0, 49).tolist())  # log10 of the odds of P
 
 NAMED_SHARE = 0.05  # purchases without overlap are reported from this share on …
@@ -71,8 +70,8 @@ def diagnose(log: Log, cells: Any = None) -> Diagnosis:
     """What the log says about overlap and about its propensities.
 
     Always: Σ_treated 1/P against users · items · times, and the same for each user and each item; Kish's effective
-    number (Σw)²/Σw² of the purchases of each arm; the share of purchases, and of their weight, with P within 1e-3 of
-    0 or 1. In a log with several times also the pair calibration.
+    number (Σw)²/Σw² of the purchases of each arm; the share of purchases with P within 1e-3 of 0, and of 1. In a log
+    with several times also the pair calibration.
 
     Where the propensities of absent cells are known: Σ_control 1/(1−P) against the number of cells, and the
     share treated per bin of P. They are known if the log has a row for every cell, or from ``cells``: a
@@ -110,15 +109,8 @@ class Arm:
     effective: float  # Kish: (Σw)² / Σw²
     always: int  # purchases with P ≥ 1 − NEAR
     never: int  # purchases with P ≤ NEAR
-    near_weight: float  # share of the weight of the purchases with P within NEAR of 0 or 1
     largest_weight: float
     histogram: tuple[int, ...]  # purchases between the HISTOGRAM_EDGES
-    curve: tuple[float, ...]  # share of the weight that the heaviest 0%, 1%, … 100% carry
-
-    @property
-    def near_share(self) -> float:
-        """Share of the purchases with P within NEAR of 0 or 1."""
-        return (self.always + self.never) / self.purchases if self.purchases else 0.0
 
 
 class Finding(NamedTuple):
@@ -136,8 +128,8 @@ class Check(NamedTuple):
     value: float
     expected: float
     reading: str
-    is_share: bool = False
     finding: Finding | None = None
+    is_share: bool = False
 
     def formatted(self) -> tuple[str, str, str, str]:
         write = _percent if self.is_share else _number
@@ -244,12 +236,9 @@ class Diagnosis:
     def to_dict(self) -> dict[str, Any]:
         """Everything, fit for JSON."""
         names = ("level", "verdict", "n_cells", "always_share", "never_share")
-        return {
-            **{name: getattr(self, name) for name in names},
-            **asdict(self),
-            "findings": [finding._asdict() for finding in self.findings],
-            "histogram_edges": list(HISTOGRAM_EDGES),
-        }
+        findings = [finding._asdict() for finding in self.findings]
+        known = {name: getattr(self, name) for name in names}
+        return {**known, **asdict(self), "findings": findings, "histogram_edges": list(HISTOGRAM_EDGES)}
 
     def __str__(self) -> str:
         width = min(max(shutil.get_terminal_size().columns, 60), 120)
@@ -274,22 +263,18 @@ class Diagnosis:
 def _arm(name: str, log: Log, propensity: Floats, arm: int) -> Arm:
     p = np.maximum(propensity[(log.outcome == 1) & (log.treated == arm)], TINY)
     if not len(p):
-        return Arm(name, 0, 0.0, 0, 0, 0.0, 0.0, (0,) * (len(HISTOGRAM_EDGES) - 1), ())
+        return Arm(name, 0, 0.0, 0, 0, 0.0, (0,) * (len(HISTOGRAM_EDGES) - 1))
     weight = 1.0 / p if arm else 1.0 / (1.0 - p)
     share = weight / weight.max()  # so that no square overflows
     log_odds = np.clip(np.log10(p) - np.log10(1.0 - p), HISTOGRAM_EDGES[0], HISTOGRAM_EDGES[-1])
-    heaviest = np.concatenate([[0.0], np.cumsum(np.sort(weight)[::-1])])
-    curve = np.interp(np.linspace(0, len(p), CURVE_POINTS), np.arange(len(heaviest)), heaviest) / heaviest[-1]
     return Arm(
         name=name,
         purchases=len(p),
         effective=float(share.sum() ** 2 / (share**2).sum()),
         always=int(np.count_nonzero(almost_always(p))),
         never=int(np.count_nonzero(almost_never(p))),
-        near_weight=float(weight[lacks_overlap(p)].sum() / weight.sum()),
         largest_weight=float(weight.max()),
         histogram=tuple(np.histogram(log_odds, HISTOGRAM_EDGES)[0].tolist()),
-        curve=tuple(curve.tolist()),
     )
 
 
@@ -297,64 +282,69 @@ def _arm(name: str, log: Log, propensity: Floats, arm: int) -> Arm:
 
 
 def _checks(d: Diagnosis) -> Iterator[Check]:
-    nan, finding = float("nan"), None
+    nan = float("nan")
     yield _of_total("Σ 1/P over treated cells, per cell", "1/P", d.treated_total)
     for name, own in (("users", d.users), ("items", d.items)):
         wrong = (
             f"For {_percent(own.far_share)} of the {name} the sum of 1/P over the treated cells is far from the "
             "number of cells: the propensities do not fit."
         )
-        finding = Finding("poor", wrong, _RECORD) if own.far_share > FAR_SHARE else None
         reading = f"by {Z_LIMIT:g} errors, of {own.checked:,} with {ENOUGH} treated or more"
-        yield Check(f"Σ 1/P far off, {name}", own.far_share, CHANCE_FAR, reading, True, finding)
+        finding = _poor_if(own.far_share > FAR_SHARE, wrong)
+        yield Check(f"Σ 1/P far off, {name}", own.far_share, CHANCE_FAR, reading, finding, True)
     wrong = f"{d.pairs.sentence} Estimates of effects with them are wrong."
     for one in d.pairs.strata:
-        far = one.is_far(PAIR_SLACK)
-        reading = "too few treated cells" if one.rows < ENOUGH else "does not fit" if far else "fits"
-        finding = Finding("poor", wrong, _RECORD) if one in d.pairs.failing[:1] else None
-        yield Check(f"Σ 1/P, {one.name}", one.ratio, 1.0, f"{reading} (± {one.error:.2g})", False, finding)
-    sum_check, gap_check = "Σ 1/(1−P) over control cells, per cell", "largest gap of a bin of P"
-    if d.control_total is None or d.bins is None:
-        yield Check(sum_check, nan, 1.0, "not identifiable from this log")
-        yield Check(gap_check, nan, 0.0, "not identifiable from this log")
-    else:
-        yield _of_total(sum_check, "1/(1 − P)", d.control_total)
-        worst = max(d.bins, key=lambda b: abs(b.gap))
-        off = [b for b in d.bins if abs(b.z) > Z_LIMIT and abs(b.gap) > BIN_SLACK]
-        if off:
-            most = max(off, key=lambda b: abs(b.gap))
-            wrong = (
-                f"In {len(off)} of {len(d.bins)} bins the propensity is off by more than {BIN_SLACK}; the worst bin "
-                f"has a mean propensity of {most.propensity:.3f} and a share treated of {most.treated:.3f}."
-            )
-        reading = f"mean P {worst.propensity:.3f}, share treated {worst.treated:.3f} (z = {worst.z:+.1f})"
-        yield Check(gap_check, worst.gap, 0.0, reading, False, Finding("poor", wrong, _RECORD) if off else None)
+        fits = "does not fit" if one.is_far(PAIR_SLACK) else "fits"
+        reading = f"{'too few treated cells' if one.rows < ENOUGH else fits} (± {one.error:.2g})"
+        yield Check(f"Σ 1/P, {one.name}", one.ratio, 1.0, reading, _poor_if(one in d.pairs.failing[:1], wrong))
+    yield from _of_known_cells(d)
     for arm in (d.treated, d.control):
         yield from _of_arm(arm)
-    finding = None
-    if d.always_share >= NAMED_SHARE:
-        wrong = (
-            f"{_percent(d.always_share)} of the purchases were of items this user is always shown (propensity "
-            f"{1 - NEAR} or more): effects there cannot be estimated from this log."
-        )
-        finding = Finding("poor" if d.always_share >= POOR_SHARE else "caution", wrong, _RANDOMIZE)
-    yield Check("purchases of items always shown", d.always_share, nan, f"P {1 - NEAR} or more", True, finding)
+    wrong = (
+        f"{_percent(d.always_share)} of the purchases were of items this user is always shown (propensity "
+        f"{1 - NEAR} or more): effects there cannot be estimated from this log."
+    )
+    level = "poor" if d.always_share >= POOR_SHARE else "caution"
+    finding = Finding(level, wrong, _RANDOMIZE) if d.always_share >= NAMED_SHARE else None
+    yield Check("purchases of items always shown", d.always_share, nan, f"P {1 - NEAR} or more", finding, True)
     wrong = (
         f"{_percent(d.never_share)} of the purchases were of items this user is almost never shown (propensity "
         f"{NEAR} or less): the effect of showing them is estimated from few rows with weights of {1 / NEAR:,.0f} or "
         "more."
     )
     finding = Finding("caution", wrong, _CAP) if d.never_share >= NAMED_SHARE else None
-    yield Check("purchases of items almost never shown", d.never_share, nan, f"P {NEAR} or less", True, finding)
-    finding, reading = None, ""
-    if d.smallest_chance < CHANCE_FAR:  # one tiny propensity makes every standard error huge, but says enough
-        reading = f"chance of it below {d.smallest_chance:.2g}"
-        wrong = (
-            f"A cell with propensity {d.smallest_treated:.2g} was treated; among {d.n_cells:,} cells the chance of "
-            f"that is below {d.smallest_chance:.2g}: the propensities do not fit."
-        )
-        finding = Finding("poor", wrong, _RECORD)
-    yield Check("smallest P of a treated cell", d.smallest_treated, nan, reading, False, finding)
+    yield Check("purchases of items almost never shown", d.never_share, nan, f"P {NEAR} or less", finding, True)
+    chance = f"below {d.smallest_chance:.2g}"
+    wrong = (
+        f"A cell with propensity {d.smallest_treated:.2g} was treated; among {d.n_cells:,} cells the chance of that "
+        f"is {chance}: the propensities do not fit."
+    )
+    unlikely = d.smallest_chance < CHANCE_FAR  # one tiny propensity makes every standard error huge, but says enough
+    reading = f"chance of it {chance}" if unlikely else ""
+    yield Check("smallest P of a treated cell", d.smallest_treated, nan, reading, _poor_if(unlikely, wrong))
+
+
+def _poor_if(wrong: bool, sentence: str) -> Finding | None:
+    return Finding("poor", sentence, _RECORD) if wrong else None
+
+
+def _of_known_cells(d: Diagnosis) -> Iterator[Check]:
+    """The checks that need the propensities of absent cells."""
+    names = ("Σ 1/(1−P) over control cells, per cell", "largest gap of a bin of P")
+    if d.control_total is None or d.bins is None:
+        for name, expected in zip(names, (1.0, 0.0), strict=True):
+            yield Check(name, float("nan"), expected, "not identifiable from this log")
+        return
+    yield _of_total(names[0], "1/(1 − P)", d.control_total)
+    by_gap = sorted(d.bins, key=lambda b: -abs(b.gap))
+    off = [b for b in by_gap if abs(b.z) > Z_LIMIT and abs(b.gap) > BIN_SLACK]
+    worst, most = by_gap[0], (off or by_gap)[0]
+    wrong = (
+        f"In {len(off)} of {len(d.bins)} bins the propensity is off by more than {BIN_SLACK}; the worst bin has a "
+        f"mean propensity of {most.propensity:.3f} and a share treated of {most.treated:.3f}."
+    )
+    reading = f"mean P {worst.propensity:.3f}, share treated {worst.treated:.3f} (z = {worst.z:+.1f})"
+    yield Check(names[1], worst.gap, 0.0, reading, _poor_if(bool(off), wrong))
 
 
 def _of_total(name: str, weight: str, total: Total) -> Check:
@@ -367,18 +357,16 @@ def _of_total(name: str, weight: str, total: Total) -> Check:
             wrong += ", or many cells are shown so rarely that no treated row represents them"
         finding = Finding("poor", f"{wrong}.", _RECORD)
     elif total.error > NOISY_ERROR:
-        wrong, reading = (
-            f"{sum_of} with a standard error of {total.error:.2g}: too noisy a check.",
-            "inconclusive, too noisy",
-        )
+        reading = "inconclusive, too noisy"
+        wrong = f"{sum_of} with a standard error of {total.error:.2g}: too noisy a check."
         finding = Finding("caution", wrong, _COLLECT)
-    return Check(name, total.ratio, 1.0, f"{reading} (± {total.error:.2g}, z = {total.z:+.1f})", False, finding)
+    return Check(name, total.ratio, 1.0, f"{reading} (± {total.error:.2g}, z = {total.z:+.1f})", finding)
 
 
 def _of_arm(arm: Arm) -> Iterator[Check]:
-    who, near, nan = f"{arm.name} purchases", f"P within {NEAR} of 0 or 1", float("nan")
+    who, effective = f"{arm.name} purchases", _number(arm.effective)
     level, finding = "poor" if arm.effective < POOR_EFFECTIVE else "caution", None
-    the, effective = f"The {arm.purchases:,} {who}", _number(arm.effective)
+    the = f"The {arm.purchases:,} {who}"
     if not arm.purchases:
         finding = Finding("poor", f"There is no {arm.name} purchase: nothing can be compared.", _COLLECT)
     elif arm.effective < LOW_EFFICIENCY * arm.purchases:
@@ -387,10 +375,8 @@ def _of_arm(arm: Arm) -> Iterator[Check]:
     elif arm.effective < FEW_EFFECTIVE:
         finding = Finding(level, f"{the} are few (effective: {effective}).", _COLLECT)
     each = _percent(arm.effective / max(arm.purchases, 1))
-    yield Check(who, arm.purchases, nan, f"largest weight {_number(arm.largest_weight)}")
-    yield Check(f"{who}, effective", arm.effective, arm.purchases, f"{each} of them (Kish)", False, finding)
-    yield Check(f"{who}, near 0 or 1", arm.near_share, nan, near, True)
-    yield Check(f"{who}, weight near 0 or 1", arm.near_weight, nan, near, True)
+    yield Check(who, arm.purchases, float("nan"), f"largest weight {_number(arm.largest_weight)}")
+    yield Check(f"{who}, effective", arm.effective, arm.purchases, f"{each} of them (Kish)", finding)
 
 
 def _percent(share: float) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from typing import Any
 
 from taurank.report import page  # first: it says which extra is missing
 
@@ -33,10 +32,6 @@ An effect can be learned where an item is sometimes recommended to this user and
 the middle. At or below {NEAR}, at the left, hardly anything was recommended; at or above {1 - NEAR}, at
 the right, hardly anything was not: the log has nothing to compare with there. The axis is
 logarithmic in the odds P/(1−P)."""
-_CURVE = """\
-Purchases are ordered from the heaviest weight to the lightest. A curve near the diagonal means that
-all count about alike; one that rises steeply at the left means that a few rows decide the result,
-and that a cap on the weights will change it."""
 _BINS = """\
 All known cells in ten groups by propensity. If the propensities are right, as many cells were
 treated as they say, and the points lie on the line. The bars show two standard errors."""
@@ -63,9 +58,6 @@ def overlap_page(diagnosis: Diagnosis, path: str | os.PathLike[str]) -> None:
         page.text(diagnosis.size),
         page.table(table, right=["value", "expected"]),
         page.text(_FIGURES),
-        page.heading("How the weight is spread"),
-        page.chart(_concentration(diagnosis), "Share of the weight on the heaviest purchases"),
-        page.text(_CURVE),
         page.heading("Are as many cells treated as the propensities say?"),
         *calibration,
     ]
@@ -102,21 +94,6 @@ def _histogram(diagnosis: Diagnosis) -> alt.TopLevelMixin:
     return alt.vconcat(*panels, spacing=12)
 
 
-def _concentration(diagnosis: Diagnosis) -> alt.TopLevelMixin:
-    """Which share of the weight the heaviest purchases of each arm carry."""
-    parts = [
-        pd.DataFrame({"arm": arm.name, "purchases": np.linspace(0, 1, len(arm.curve)), "weight": arm.curve})
-        for arm in (diagnosis.treated, diagnosis.control)
-    ]
-    sides: dict[str, Any] = {
-        "x": alt.X("purchases:Q", title="share of the purchases, heaviest first", axis=alt.Axis(format="%")),
-        "y": alt.Y("weight:Q", title="share of the weight", axis=alt.Axis(format="%")),
-    }
-    color = alt.Color("arm:N", sort=["treated", "control"], legend=alt.Legend(title=None))
-    curves = alt.Chart(pd.concat(parts)).mark_line(strokeWidth=2).encode(**sides, color=color)
-    return (_diagonal("purchases", "weight", 1.0, sides) + curves).properties(width=CHART_WIDTH, height=260)
-
-
 def _calibration(bins: tuple[Bin, ...]) -> alt.TopLevelMixin:
     """The share treated against the mean propensity of each bin, with two standard errors."""
     frame = pd.DataFrame(
@@ -129,13 +106,10 @@ def _calibration(bins: tuple[Bin, ...]) -> alt.TopLevelMixin:
     )
     x = alt.X("propensity:Q", title="mean propensity of the bin", axis=alt.Axis(tickCount=5))
     y = alt.Y("treated:Q", title="share treated")
-    even = _diagonal("propensity", "treated", max(frame["propensity"].max(), frame["high"].max()), {"x": x, "y": y})
+    end = max(frame["propensity"].max(), frame["high"].max())
+    line = alt.Chart(pd.DataFrame({"propensity": [0.0, end], "treated": [0.0, end]}))
+    even = line.mark_line(color="currentColor", strokeDash=[3, 3], strokeWidth=1, opacity=0.5).encode(x, y)
     points = alt.Chart(frame).mark_point(filled=True, size=50, opacity=1, color=SERIES_COLORS[0]).encode(x, y)
     bars = alt.Chart(frame).mark_rule(color=SERIES_COLORS[0])
     errors = bars.encode(x, alt.Y("low:Q", title="share treated"), alt.Y2("high:Q"))
     return (even + errors + points).properties(width=CHART_WIDTH, height=260)
-
-
-def _diagonal(x: str, y: str, end: float, sides: dict[str, Any]) -> alt.Chart:
-    line = alt.Chart(pd.DataFrame({x: [0.0, end], y: [0.0, end]}))
-    return line.mark_line(color="currentColor", strokeDash=[3, 3], strokeWidth=1, opacity=0.5).encode(**sides)
