@@ -83,7 +83,7 @@ def test_the_signs_of_algorithm_1(loss: str) -> None:
     """Treated purchases rise, control purchases fall: the printed lines 6 and 8 would do the opposite."""
     rows = pd.DataFrame({"user_id": 0, "item_id": [0, 1], "treated": [1, 0], "outcome": 1, "propensity": 0.5})
     log = Log.from_frame(rows, items=range(30))
-    learner = DLCE(factors=8, epochs=60, learning_rate=0.1, loss=loss, random_state=0).fit(log)
+    learner = DLCE(factors=8, epochs=60, learning_rate=0.1, loss=loss, random_state=0).fit(log, None)
     scores = learner.score([0], range(30))
     assert scores[0] > scores[2:].max()
     assert scores[1] < scores[2:].min()
