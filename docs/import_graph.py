@@ -31,7 +31,7 @@ def rooms() -> Rooms:
 
 
 def room_of(module: str) -> str:
-    """ "taurank.data.log" is in the room data; modules with names that begin with "_", errors and toml are helpers."""
+    """ "taurank.data.log" is in the room data; helpers are errors, toml and modules whose names begin with "_"."""
     name = module.split(".")[1]
     if name == "__main__":
         return "cli"
