@@ -437,7 +437,7 @@ def test_a_killed_command_resumes_from_its_folder(
     """By the same command, or by a program with another number of workers."""
     monkeypatch.setattr(pieces, "ROWS_PER_PIECE", 1 << 21)  # as in the command
     kept = tmp_path / "c"
-    words = ["fit", "dlce", logs[0], "--set", "factors=8", "--set", "epochs=6", "--no-hold-out", "--cluster"]
+    words = ["fit", "dlce", logs[0], "--set", "factors=8", "--set", "epochs=6", "--all-epochs", "--cluster"]
     words += [nodes.address, "--checkpoint", kept, "--checkpoint-minutes", "0", "--out", tmp_path / "m"]
     command = [sys.executable, "-m", "taurank", *map(str, words)]
     first = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
