@@ -92,7 +92,7 @@ def test_every_labeled_equation_has_a_row() -> None:
 def test_a_name_that_does_not_exist_is_noticed() -> None:
     with pytest.raises(AttributeError):
         resolve("taurank.evaluation.bounds.nothing")
-    assert "nothing" not in names_in("evaluation/test_bounds.py")
+    assert "nothing" not in names_in("worlds/test_bounds.py")
 
 
 def test_theory_shows_what_its_code_prints() -> None:

@@ -19,7 +19,6 @@ if TYPE_CHECKING:  # isort: off
     from taurank.errors import InputError as InputError
     from taurank.estimation import gains as gains, propensity as propensity
     from taurank.estimation.gains import Gains as Gains
-    from taurank.evaluation import bounds as bounds
     from taurank.evaluation.evaluate import compare as compare, evaluate as evaluate
     from taurank.evaluation.metrics import Metric as Metric
     from taurank.learners import BLCE as BLCE, BPR as BPR, CUBN as CUBN, DLCE as DLCE, DLTO as DLTO
@@ -29,7 +28,7 @@ if TYPE_CHECKING:  # isort: off
     from taurank.learners.channels import BestChannel as BestChannel
     from taurank.report.diagnosis import diagnose as diagnose
     from taurank.tuning import tune as tune
-    from taurank.worlds import dunnhumby as dunnhumby
+    from taurank.worlds import bounds as bounds, dunnhumby as dunnhumby
     from taurank.worlds.world import World as World
 # isort: on
 
