@@ -109,7 +109,7 @@ def test_paper(taurank: Command, tmp_path: Path) -> None:
     assert taurank("paper", "nothing", "--preset", "smoke", "--out", tmp_path).refused_with("nothing")
 
 
-def test_demo_compares_three_rankings(taurank: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_demo_compares_rankings(taurank: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     """What every visitor runs first, on a small world in place of the shopping data."""
     monkeypatch.setenv("COLUMNS", "80")
     made = World.synthetic(150, 60, random_state=0)
@@ -120,9 +120,9 @@ def test_demo_compares_three_rankings(taurank: Command, monkeypatch: pytest.Monk
     assert finished.code == 0, finished.err
     rows = [line.split() for line in finished.out.splitlines()]
     effects = {row[0]: float(row[2]) for row in rows if row[1:2] == ["truth"]}
-    assert set(effects) == {"Popular", "BPR", "DLCE"}
-    assert effects["DLCE"] > effects["Popular"]
-    assert f"{effects['DLCE'] / effects['BPR']:.0f}" in finished.out
+    assert set(effects) == {"Popular", "BPR", "DLCE", "EmpiricalBayes"}
+    assert effects["EmpiricalBayes"] > effects["DLCE"] > effects["Popular"]
+    assert f"{effects['EmpiricalBayes'] / effects['BPR']:.0f}" in finished.out
     assert max(map(len, finished.out.splitlines())) <= 80
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from support.command_line import COMMANDS, Command
-from taurank.cli.options import CHECKPOINT, FOLDER, READS, WRITES, check_paths, path_uses
+from taurank.cli.options import READS, WRITES, check_paths, path_uses
 from taurank.errors import InputError
 
 needs_linux = pytest.mark.skipif(not Path("/sys/kernel").is_dir(), reason="needs a folder nobody can write to")
@@ -65,8 +65,8 @@ def test_links_globs_and_folders_are_followed(tmp_path: Path) -> None:
         for writes in (log, linked, tmp_path / "hard.csv"):
             if reads.parent.exists():
                 with pytest.raises(InputError, match="also an input"):
-                    check_paths({READS: [reads], WRITES: [writes], FOLDER: [], CHECKPOINT: []})
-    check_paths({READS: [tmp_path], WRITES: [tmp_path / "new.csv"], FOLDER: [], CHECKPOINT: []})
+                    check_paths([(reads, READS), (writes, WRITES)])
+    check_paths([(tmp_path, READS), (tmp_path / "new.csv", WRITES)])
 
 
 def test_two_outputs_need_two_files(taurank: Command, shop: Path, tmp_path: Path) -> None:

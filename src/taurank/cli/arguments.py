@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from taurank.cli.options import Estimator
 from taurank.errors import InputError
@@ -78,20 +78,20 @@ def read_settings(path: Path | None, learner: str) -> dict[str, Any]:
 def read_pairs(settings: list[str] | None) -> dict[str, Any]:
     """--set name=value: numbers as numbers, several values as a list, the rest as text."""
     result: dict[str, Any] = {}
+
+    def value(text: str) -> Any:
+        try:
+            return json.loads(text)
+        except (ValueError, RecursionError):
+            return text
+
     for setting in settings or []:
         name, equals, text = setting.partition("=")
         if not equals:
             raise InputError(f"'{setting}' is not of the form name=value.")
-        values = [_value(part) for part in text.split(",")]
+        values = [value(part) for part in text.split(",")]
         result[name.strip().replace("-", "_")] = values if len(values) > 1 else values[0]
     return result
-
-
-def _value(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return text
 
 
 def split_commas(texts: list[str] | None) -> list[str]:
@@ -164,19 +164,6 @@ def read_items(path: Path | None, *, of_one_time: bool = False) -> Any:
         check_timeless(source.columns)
     names = [name for name in ("user_id", "item_id") if name in source.columns]
     return pa.table({name: read_ids(source, name) for name in names})
-
-
-def read_weight(text: str | None) -> float | Literal["tune"] | None:
-    if text is None or text == "tune":
-        return text  # type: ignore[return-value]
-    try:
-        return float(text)
-    except ValueError as error:
-        raise InputError(f"--prior-weight must be a number or 'tune', got '{text}'.") from error
-
-
-def read_period(text: str) -> str | list[str]:
-    return [edge.strip() for edge in text.split(",")] if "," in text else text
 
 
 def read_ranker(path: Path, trust: list[str] | None) -> Any:

@@ -9,7 +9,6 @@ import typer
 
 from taurank import __version__
 from taurank._choices import Recorded
-from taurank.cli.arguments import read_weight
 from taurank.cli.options import Group, OutFolder, Seed, Source, Threads
 from taurank.cli.terminal import note, say, to_json
 from taurank.errors import InputError
@@ -44,7 +43,11 @@ def dunnhumby(
     """
     from taurank.worlds import dunnhumby
 
-    world = dunnhumby.world(items, source, read_weight(prior_weight))
+    try:
+        weight: Any = prior_weight if prior_weight is None or prior_weight == "tune" else float(prior_weight)
+    except ValueError as error:
+        raise InputError(f"--prior-weight must be a number or 'tune', got '{prior_weight}'.") from error
+    world = dunnhumby.world(items, source, weight)
     if propensity == "personalized":
         world = world.personalized(beta)
     _write_sample(world, out, times, seed, threads)
@@ -101,18 +104,11 @@ def shop(
     from taurank.worlds.shop_tables import write_tables
 
     made = Shop.draw(users, items, weeks, seed)
-    _make_folder(out)
+    out.mkdir(parents=True, exist_ok=True)
     counts = write_tables(made, out, messy=messy, recorded=record, threads=threads)
     for name, rows in counts.items():
         say(f"{name + '.parquet':<24}{rows:>14,} rows")
     note(f"Wrote {made!r} to {out}; its truth is in truth.parquet and shop.json.")
-
-
-def _make_folder(out: Path) -> None:
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"the folder '{out}' cannot be created: {error.strerror}.") from error
 
 
 def _write_sample(
@@ -121,7 +117,7 @@ def _write_sample(
     sample = world.sample(times, seed if random_state is None else random_state, threads)
     if not len(sample.log):
         raise InputError("nothing was recommended or bought in this sample; draw more times.")
-    _make_folder(out)
+    out.mkdir(parents=True, exist_ok=True)
     sample.log.write(out / "log.parquet")
     sample.truth.write(out / "truth.parquet")
     record = {

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from taurank._choices import Combine, Incomplete, Nulls
-from taurank.cli.arguments import read_period
 from taurank.cli.options import READS, WRITES, Group, LogPath, OutFile
 from taurank.cli.terminal import note, say
 from taurank.errors import InputError
 
 group = Group("Build and check logs.")
-_COLUMNS = "Table with user_id, item_id, timestamp[, propensity]."
 
 
 @group.command("build")
 def build(
-    impressions: Annotated[Path, typer.Argument(metavar="IMPRESSIONS", help=_COLUMNS), READS],
+    impressions: Annotated[
+        Path, typer.Argument(metavar="IMPRESSIONS", help="Table: user_id, item_id, timestamp[, propensity]."), READS
+    ],
     outcomes: Annotated[
-        Path, typer.Argument(metavar="OUTCOMES", help=f"{_COLUMNS[:-1]} and optionally value."), READS
+        Path, typer.Argument(metavar="OUTCOMES", help="Table: user_id, item_id, timestamp[, value]."), READS
     ],
     out: OutFile,
     period: Annotated[
@@ -30,8 +30,7 @@ def build(
     window: Annotated[str | None, typer.Option(help='Attribution window, for example "3 days".')] = None,
     combine: Annotated[Combine, typer.Option(help="Propensity of a cell with several impressions.")] = "same",
     columns: Annotated[
-        list[str] | None,
-        typer.Option(help="Your column names: user_id=customer,item_id=sku,…"),
+        list[str] | None, typer.Option(help="Your column names: user_id=customer,item_id=sku,…")
     ] = None,
     nulls: Annotated[Nulls, typer.Option(help="Refuse rows with a null, or drop and count them.")] = "drop",
     timezone: Annotated[
@@ -49,22 +48,18 @@ def build(
     """Build a log from a table of impressions and a table of outcomes."""
     from taurank.data.log import Log
 
+    pairs = [pair.partition("=") for text in columns or [] for pair in text.split(",")]
+    if wrong := next((name for name, equals, _ in pairs if not equals), None):
+        raise InputError(f"--columns has '{wrong}'; write it as user_id=customer,timestamp=shown_at.")
+    edges = [edge.strip() for edge in period.split(",")]
     built = Log.from_events(
-        impressions, outcomes, period=read_period(period), window=window, combine=combine,
-        columns=_read_columns(columns), nulls=nulls, timezone=timezone, incomplete=incomplete,
-        visits=visits, candidates=candidates, memory_limit=memory_limit,
+        impressions, outcomes, period=edges if len(edges) > 1 else period, window=window, combine=combine,
+        columns={ours.strip(): theirs.strip() for ours, _, theirs in pairs}, nulls=nulls, timezone=timezone,
+        incomplete=incomplete, visits=visits, candidates=candidates, memory_limit=memory_limit,
     )  # fmt: skip
     built.write(out)
     say(str(built.summary))
     note(f"Wrote {built!r} to {out}.")
-
-
-def _read_columns(columns: list[str] | None) -> dict[str, str]:
-    """--columns ours=theirs,…, also given several times."""
-    pairs = [pair.partition("=") for text in columns or [] for pair in text.split(",")]
-    if wrong := next((name for name, equals, _ in pairs if not equals), None):
-        raise InputError(f"--columns has '{wrong}'; write it as user_id=customer,timestamp=shown_at.")
-    return {ours.strip(): theirs.strip() for ours, _, theirs in pairs}
 
 
 @group.command("check")
@@ -73,7 +68,8 @@ def check(path: LogPath) -> None:
     from taurank.data.log import Log
 
     for name, value in Log.read(path).describe().items():
-        say(f"{name:<28}{_figure(value):>14}")
+        figure = "not recorded" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:.6g}"
+        say(f"{name:<28}{figure:>14}")
 
 
 @group.command("split")
@@ -92,9 +88,3 @@ def split(
     write_together([(out, part.stream()) for part, out in zip(parts, (train, test), strict=True)])
     for part, out in zip(parts, (train, test), strict=True):
         note(f"Wrote {part!r} to {out}.")
-
-
-def _figure(value: Any) -> str:
-    if value is None:
-        return "not recorded"
-    return f"{value:,}" if isinstance(value, int) else f"{value:.6g}"

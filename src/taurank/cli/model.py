@@ -227,7 +227,9 @@ def tune(
     jobs: Annotated[int, typer.Option(help="Number of trials at a time.", min=1)] = 1,
     html: options.Html = None,
     out: Annotated[
-        Path | None, typer.Option(help="Write the best hyper-parameters as JSON, for fit --settings."), WRITES
+        Path | None,
+        typer.Option("--out", "-o", metavar="FILE", help="Write the best settings as JSON, for fit --settings."),
+        WRITES,
     ] = None,
     seed: options.Seed = 0,
     cluster: options.ClusterAddress = None,

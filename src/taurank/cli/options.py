@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_type_hints
@@ -45,23 +46,16 @@ class Group(typer.Typer):
         register = super().command(name, **options)
 
         def decorate(function: Callable[..., None]) -> Callable[..., None]:
-            register(_with_checked_paths(function))
+            @functools.wraps(function)
+            def checked(**arguments: Any) -> None:
+                given = {name: use for name, use in path_uses(function).items() if arguments.get(name) is not None}
+                check_paths([(Path(arguments[name]), use) for name, use in given.items()])
+                function(**arguments)
+
+            register(checked)
             return function
 
         return decorate
-
-
-def _with_checked_paths(function: Callable[..., None]) -> Callable[..., None]:
-    @functools.wraps(function)
-    def checked(**arguments: Any) -> None:
-        paths: dict[Use, list[Path]] = {use: [] for use in Use}
-        for name, use in path_uses(function).items():
-            value = arguments.get(name)
-            paths[use] += [Path(one) for one in (value if isinstance(value, list) else [value]) if one is not None]
-        check_paths(paths)
-        function(**arguments)
-
-    return checked
 
 
 def path_uses(function: Callable[..., None]) -> dict[str, Use]:
@@ -71,36 +65,29 @@ def path_uses(function: Callable[..., None]) -> dict[str, Use]:
     return {name: part for name, parts in annotations.items() for part in parts if isinstance(part, Use)}
 
 
-def check_paths(paths: Mapping[Use, list[Path]]) -> None:
+def check_paths(paths: Sequence[tuple[Path, Use]]) -> None:
     """Refuse, before any work, an output that is an input, that is named twice, or that cannot be written."""
-    from taurank.data.files import check_target
+    from taurank.data.files import check_target, find_files
 
     targets: list[Path] = []
-    for path in [*paths[WRITES], *(path for path in paths[CHECKPOINT] if not path.is_dir())]:
-        target = check_target(path)
-        if target in targets:
-            raise InputError(f"'{path}' is named for two outputs; name two files.")
-        _refuse_input(path, target, paths[READS])
-        if not os.access(target.parent, os.W_OK):
-            raise InputError(f"'{path}' cannot be written: the folder '{target.parent}' is read-only.")
-        targets.append(target)
-    for path in paths[FOLDER]:
-        if any(source.is_dir() and path.is_dir() and source.samefile(path) for source in paths[READS]):
-            raise InputError(f"the output folder '{path}' is also an input; name another folder.")
-
-
-def _refuse_input(path: Path, target: Path, reads: list[Path]) -> None:
-    from taurank.data.files import find_files
-
-    if not target.exists():
-        return
-    for source in reads:
-        try:
-            same = any(file.samefile(target) for file in find_files(source))
-        except InputError:
-            continue  # the command words it better
-        if same:
-            raise InputError(f"the output '{path}' is also an input and would be overwritten; name another file.")
+    reads = [path for path, use in paths if use is READS]
+    for path, use in paths:
+        if use is FOLDER:
+            if any(source.is_dir() and path.is_dir() and source.samefile(path) for source in reads):
+                raise InputError(f"the output folder '{path}' is also an input; name another folder.")
+        elif use is WRITES or (use is CHECKPOINT and not path.is_dir()):
+            target = check_target(path)
+            if target in targets:
+                raise InputError(f"'{path}' is named for two outputs; name two files.")
+            inputs: list[Path] = []
+            for source in reads if target.exists() else ():
+                with suppress(InputError):  # the command words it better
+                    inputs += find_files(source)
+            if any(file.samefile(target) for file in inputs):
+                raise InputError(f"the output '{path}' is also an input and would be overwritten; name another file.")
+            if not os.access(target.parent, os.W_OK):
+                raise InputError(f"'{path}' cannot be written: the folder '{target.parent}' is read-only.")
+            targets.append(target)
 
 
 def _complete_learner(incomplete: str) -> list[str]:

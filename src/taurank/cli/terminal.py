@@ -35,17 +35,17 @@ BROKEN_PIPE, BAD_INPUT, INTERRUPTED, TERMINATED = 1, 2, 130, 143
 
 def run(start: Callable[[], None]) -> NoReturn:
     """Run the command line; every foreseeable failure becomes one sentence and an exit code."""
-    _escape_what_the_terminal_cannot_show()
-    handler = _end_on_sigterm()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(AttributeError, ValueError):  # replaced by something that is not a text stream
+            stream.reconfigure(errors="replace")  # type: ignore[union-attr]  # a question mark, not a traceback
+    with suppress(ValueError):  # not in the main thread
+        signal.signal(signal.SIGTERM, _terminate)
     try:
         with warnings.catch_warnings():
-            warnings.showwarning = _show_warning
+            warnings.showwarning = lambda message, *where, **more: warn(str(message))  # without a line of our source
             code = _exit_code(start)
     except KeyboardInterrupt:  # also one that arrives while the command line is being imported
         code = INTERRUPTED
-    finally:
-        if handler is not None:
-            signal.signal(signal.SIGTERM, handler)
     sys.exit(code)
 
 
@@ -111,7 +111,9 @@ def _exit_code(start: Callable[[], None]) -> int:
     except BrokenPipeError:
         return _silence(BROKEN_PIPE)
     except OSError as error:
-        _complain(_sentence(f"{_subject(error)} {error.strerror or first_line(error)}."))
+        names = [name for name in (error.filename2, error.filename) if isinstance(name, (str, os.PathLike))]
+        subject = f"'{os.fspath(names[0])}'" if names else "input or output failed"
+        _complain(_sentence(f"{subject}: {error.strerror or first_line(error)}."))
         return _silence(BAD_INPUT)
     else:
         return 0
@@ -128,11 +130,6 @@ def _flushed(code: Any) -> int:
         _complain(f"standard output: {error.strerror}.")
         return _silence(BAD_INPUT)
     return code if isinstance(code, int) else 0 if code is None else 1
-
-
-def _subject(error: OSError) -> str:
-    names = [os.fspath(name) for name in (error.filename, error.filename2) if isinstance(name, (str, os.PathLike))]
-    return f"'{names[-1]}':" if names else "input or output failed:"
 
 
 def _silence(code: int) -> int:
@@ -153,26 +150,7 @@ def _sentence(text: str) -> str:
     return printable(text, allowed="")
 
 
-def _show_warning(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
-    """In place of Python's own format, which shows a line of our source."""
-    warn(str(message))
-
-
-def _escape_what_the_terminal_cannot_show() -> None:
-    """A terminal that is not UTF-8 shows a question mark in place of a Greek letter, not a traceback."""
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(AttributeError, ValueError):  # replaced by something that is not a text stream
-            stream.reconfigure(errors="replace")  # type: ignore[union-attr]
-
-
-def _end_on_sigterm() -> Any:
-    """Let SIGTERM unwind like Ctrl-C, so that temporary files are removed; a second one ends at once."""
-    try:
-        return signal.signal(signal.SIGTERM, _terminate)
-    except ValueError:  # not in the main thread
-        return None
-
-
 def _terminate(number: int, frame: Any) -> NoReturn:
+    """SIGTERM unwinds like Ctrl-C, so that temporary files are removed; a second one ends at once."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     raise SystemExit(TERMINATED)

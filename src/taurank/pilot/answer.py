@@ -13,9 +13,9 @@ import pandas as pd
 from taurank.data.log import Log
 from taurank.errors import InputError
 from taurank.evaluation.results import Comparison, Difference
+from taurank.pilot.categories import Ranking
 from taurank.pilot.config import PilotConfig
 from taurank.pilot.gate import Gate, visits_of
-from taurank.pilot.learning import Ranking
 from taurank.pilot.power import SHARES, ExperimentDesign, power
 
 TODAY = "today"

@@ -58,6 +58,13 @@ class WithinCategories:
         return request.write_batches(path, shown)
 
 
+Ranking = Learner | WithinCategories
+
+
+def learner_of(ranking: Ranking) -> Learner:
+    return ranking.learner if isinstance(ranking, WithinCategories) else ranking
+
+
 @compiled
 def _put_last(scores: Any, own: Any, category: Any) -> None:
     for row in range(scores.shape[0]):

@@ -66,17 +66,16 @@ class LogOptions(_Section):
 
 
 class Options(_Section):
-    """``test_share`` of the periods, the last ones, measures; ``trials`` settings of each learner are tried.
+    """``test_share`` of the periods, the last ones, measures; ``epochs`` is the longest fit of factors.
 
     ``effect`` is what an experiment would have to detect, in extra purchases per user and period.
     """
 
-    learners: tuple[LearnerName, ...] = Field(default=("popular", "bpr", "dlto", "dlce"), min_length=1)
+    learners: tuple[LearnerName, ...] = Field(default=("popular", "empiricalbayes", "bpr", "dlce"), min_length=1)
     propensity: PropensityKind = "exposure"
     segment: str | None = None
     k: int = Field(default=10, ge=1)
     test_share: float = Field(default=0.4, ge=0.01, le=0.99)
-    trials: int = Field(default=4, ge=1)
     epochs: int | None = Field(default=None, ge=1)
     effect: float | None = Field(default=None, ge=0.0)
     level: float = Field(default=0.95, ge=0.01, le=0.99)

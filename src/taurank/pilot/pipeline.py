@@ -21,11 +21,11 @@ from taurank.estimation import gains, propensity
 from taurank.evaluation.evaluate import evaluate
 from taurank.evaluation.measurement import Measurement
 from taurank.evaluation.results import Comparison
-from taurank.learners import Popular
+from taurank.learners import LEARNERS, Learner, Popular, load
 from taurank.pilot.answer import TODAY, Pilot, decide, unknown
+from taurank.pilot.categories import Ranking, WithinCategories, learner_of
 from taurank.pilot.config import PilotConfig
 from taurank.pilot.gate import check_gate
-from taurank.pilot.learning import Learning, learner_of
 from taurank.pilot.stages import Stages, key_of
 from taurank.pilot.tables import SmallTables
 
@@ -65,7 +65,7 @@ class _Run:
     threads: int | None
 
     def result(self) -> Pilot:
-        config, options, categories = self.config, self.config.pilot, self.small.categories
+        config, options = self.config, self.config.pilot
         used = [path for name, path in config.tables.named().items() if name not in ("users", "today")]
         files = [(str(file.resolve()), file.stat()) for path in used for file in find_files(path)]
         facts = [[name, about.st_size, about.st_mtime_ns] for name, about in files]  # what changes when a file does
@@ -77,20 +77,17 @@ class _Run:
             "propensity", key, ".parquet", lambda path: self._with_propensity(log).write(path), Log.read
         )
         train, test = log.split(share=options.test_share)
-        gate = check_gate(log, categories)
+        gate = check_gate(log, self.small.categories)
         if gate.refuses:  # nothing that is learned from such a log could be measured
             anyway = self._bought_anyway({"popular": Popular().fit(train)}, test)
             answer = unknown(config, gate.sentence, "record the propensities of what is shown", log, anyway)
             return Pilot(answer, None, gate, {}, None, config, log, test, self.folder)
-        learning = Learning(options, categories, key_of(key, options.test_share), self.stages, self.threads)
-        models = {name: learning.fit(name, train) for name in options.learners}
-        rankings = {name: learning.within(model) for name, model in models.items()}
+        early = key_of(key, options.test_share)
+        rankings = {name: self._fitted("model", name, early, train) for name in options.learners}
         compared = self._compare(rankings, test)
         self.stages.progress.step("estimates")
         answer = decide(config, compared, log, lambda: self._bought_anyway(rankings, test))
-        chosen, model = models.get(answer.choice or ""), None
-        if chosen is not None:
-            model = learning.within(learning.refit(str(answer.choice), chosen, log))
+        model = self._fitted("refit", answer.choice, key, log) if answer.choice in rankings else None
         return Pilot(answer, compared, gate, rankings, model, config, log, test, self.folder)
 
     def _read(self) -> Log:
@@ -120,6 +117,21 @@ class _Run:
         model, categories = self.config.pilot.propensity, self.small.categories
         features = categories if model == "exposure" else None
         return propensity.estimate(log, self.config.pilot.seed, model=model, features=features, threads=self.threads)
+
+    def _fitted(self, stage: str, name: str, key: str, log: Log) -> Ranking:
+        """A learner with its own defaults, fitted to a log; its lists stay within the users' categories."""
+        options = self.config.pilot
+        learner = LEARNERS[name]()
+        wanted = {"random_state": options.seed, "epochs": options.epochs, "threads": self.threads}
+        known = learner.get_params()
+        learner.set_params(**{key: value for key, value in wanted.items() if key in known and value is not None})
+        settings = {key: value for key, value in learner.get_params().items() if key != "threads"}
+
+        def make(path: Path) -> None:
+            learner.fit(log, show_progress=False).save(path)
+
+        model: Learner = self.stages.run(f"{stage}-{name}", key_of(key, name, settings), ".model", make, load)
+        return model if self.small.categories is None else WithinCategories(model, self.small.categories)
 
     def _compare(self, rankings: Mapping[str, Any], test: Log) -> Comparison:
         """All rankings on the last periods, today's first if there is one."""

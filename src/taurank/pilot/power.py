@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SHARES = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
-UNKNOWNS = ("effect", "users", "weeks", "randomized")
 
 
 def power(
@@ -47,18 +46,23 @@ def power(
     with a visit are needed, n = users · weeks · visits. Different weeks of a user count as independent.
     """
     sizes = {"effect": effect, "users": users, "weeks": weeks, "randomized": randomized}
-    unknown = [name for name in UNKNOWNS if sizes[name] is None]
+    unknown = [name for name, value in sizes.items() if value is None]
     if len(unknown) != 1:
         raise InputError(
             f"give three of effect, users, weeks and randomized, the fourth is computed; got {4 - len(unknown)}."
         )
-    _check_sizes({name: value for name, value in sizes.items() if value is not None}, items, slots)
+    check_integer("slots", slots)
+    check_integer("items", items, slots)
+    known = {name: 1.0 if value is None else float(value) for name, value in sizes.items()}
+    for name, value in known.items():
+        check_number(name, value, 0.0, {"randomized": 1.0, "effect": slots}.get(name, np.inf))
+        if not value:
+            raise InputError(f"{name} must be a positive number, got {value}.")
     check_number("bought_anyway", bought_anyway, 0.0, slots)
     for name, share in (("visits", visits), ("level", level), ("chance", chance)):
         check_number(name, share, 0.0, 1.0)
         if share in (0.0, 1.0) and (name, share) != ("visits", 1.0):
             raise InputError(f"{name} must be between 0 and 1, got {share}.")
-    known = {name: 1.0 if value is None else float(value) for name, value in sizes.items()}
     design = ExperimentDesign(
         **known, items=items, bought_anyway=bought_anyway, slots=slots, visits=visits, level=level, chance=chance
     )
@@ -117,21 +121,10 @@ class ExperimentDesign:
         )
 
 
-def _check_sizes(sizes: dict[str, Any], items: int, slots: int) -> None:
-    check_integer("slots", slots)
-    check_integer("items", items, slots)
-    for name, value in sizes.items():
-        check_number(name, value, 0.0, {"randomized": 1.0, "effect": slots}.get(name, np.inf))
-        if not value:
-            raise InputError(f"{name} must be a positive number, got {value}.")
-
-
 def _solved(design: ExperimentDesign, name: str) -> float:
     """The smallest value of one size with which the experiment is large enough."""
-    if name == "weeks":
-        return design.needed / (design.users * design.visits)
-    if name == "users":
-        return design.needed / (design.weeks * design.visits)
+    if name in ("weeks", "users"):
+        return design.needed / (design.visits * (design.users if name == "weeks" else design.weeks))
 
     def excess(value: float) -> float:
         """log(needed / given): at most 0 if the experiment is large enough."""
@@ -142,9 +135,9 @@ def _solved(design: ExperimentDesign, name: str) -> float:
     # the need falls as the share grows, until nothing is left to compare with: the root is below the first that does
     ends = np.linspace(0.0, 1.0, 1001)[1:] if name == "randomized" else [float(design.slots)]
     high = next((float(end) for end in ends if excess(end) <= 0.0), None)
-    if high is None and name == "effect":
-        raise InputError("no effect is large enough for an experiment of this size; take more users, weeks or slots.")
     if high is None:
+        if name == "effect":
+            raise InputError("no effect is large enough for an experiment of this size; take more users or slots.")
         raise InputError("no share of randomized slots is enough; take more users or weeks, or a larger effect.")
     low = 1e-9
     return low if excess(low) <= 0.0 else float(brentq(excess, low, high, xtol=1e-12))

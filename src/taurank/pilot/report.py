@@ -14,7 +14,7 @@ import pandas as pd
 from taurank import __version__
 from taurank.evaluation.results import Comparison
 from taurank.pilot.answer import KINDS, Pilot, name_of, number, purchases_per_visit, span
-from taurank.pilot.learning import learner_of
+from taurank.pilot.categories import learner_of
 
 LABELS = {"show": "Show it", "keep": "Keep it", "unknown": "Not known"}
 _UNIT = "extra purchases per {per}, of the first {k} items"

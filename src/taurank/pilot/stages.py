@@ -26,15 +26,9 @@ class Stages:
 
     def __init__(self, folder: Path, progress: Progress) -> None:
         self.folder, self.progress = folder, progress
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(f"the folder '{folder}' cannot be created: {error.strerror}.") from error
+        folder.mkdir(parents=True, exist_ok=True)
 
-    def run(
-        self, name: str, key: str, suffix: str, make: Callable[[Path], Any], read: Callable[[Path], T],
-        is_step: bool = True,
-    ) -> T:  # fmt: skip
+    def run(self, name: str, key: str, suffix: str, make: Callable[[Path], Any], read: Callable[[Path], T]) -> T:
         """The result of a stage: read if its file exists, else made, written to the file, and read."""
         path = self.folder / f"{name}-{key}{suffix}"
         done = path.exists()
@@ -46,8 +40,7 @@ class Stages:
                     self.folder.rmdir()
                     self.folder.parent.rmdir()
                 raise
-        if is_step:
-            self.progress.step(f"{name}{' (done before)' if done else ''}")
+        self.progress.step(f"{name}{' (done before)' if done else ''}")
         return read(path)
 
 
