@@ -10,9 +10,10 @@ printed figures.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import field
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,7 +39,7 @@ from taurank_paper.scores import (
     where,
 )
 
-VERDICTS = {True: "reproduced", False: "not reproduced", None: "inconclusive"}
+VERDICTS = ("reproduced", "not reproduced", "inconclusive")
 NOT_PRINTED = "no figures printed"
 
 PAPER_FACTORS = {"original": 200.0, "personalized": 400.0}  # d at which the paper says that performance saturates
@@ -57,9 +58,9 @@ class PartialResult(NamedTuple):
 
 
 class Assessment(NamedTuple):
-    """Whether a claim is reproduced (None: inconclusive), the figures, one line per part, and a remark."""
+    """The verdict on a claim, the figures, one line per part, and a remark."""
 
-    reproduced: bool | None
+    verdict: str
     figures: str = ""
     remark: str = ""
 
@@ -72,10 +73,11 @@ def aggregate(parts: Sequence[PartialResult]) -> Assessment:
     figures = "\n".join(f"{part.label}: {part.figures}" for part in known)
     notes = [f"No figures for {', '.join(missing)}."] if missing else []
     if any(part.sign == -1 for part in known):
-        return Assessment(False, figures, " ".join(notes))
+        return Assessment("not reproduced", figures, " ".join(notes))
     if noisy:
         notes.append(f"Within noise: {', '.join(noisy)}.")
-    return Assessment(None if missing or noisy or not known else True, figures, " ".join(notes))
+    is_open = missing or noisy or not known
+    return Assessment("inconclusive" if is_open else "reproduced", figures, " ".join(notes))
 
 
 def mostly(parts: Sequence[PartialResult]) -> Assessment:
@@ -84,8 +86,10 @@ def mostly(parts: Sequence[PartialResult]) -> Assessment:
     count = f"clearly better in {wins}, clearly worse in {losses} of {len(known)} comparisons"
     figures = _with_details(count, known)
     if len(known) < len(parts):
-        return Assessment(None, figures, f"Only {len(known)} of {len(parts)} comparisons were made.")
-    return Assessment(True if 2 * wins > len(parts) else False if 2 * losses >= len(parts) else None, figures)
+        return Assessment("inconclusive", figures, f"Only {len(known)} of {len(parts)} comparisons were made.")
+    if 2 * wins > len(parts):
+        return Assessment("reproduced", figures)
+    return Assessment("not reproduced" if 2 * losses >= len(parts) else "inconclusive", figures)
 
 
 @checked(frozen=True, config=ConfigDict(extra="forbid"))
@@ -107,7 +111,7 @@ class Claim:
         """What the frames say about the claim; without the experiment it is inconclusive."""
         frame = frames.get(self.experiment, pd.DataFrame())
         if frame.empty:
-            return Assessment(None, "", f"The experiment {self.experiment} was not run.")
+            return Assessment("inconclusive", "", f"The experiment {self.experiment} was not run.")
         check = partial(CRITERIA[self.check], **self.arguments)
         parts = []
         for part in self.on:
@@ -122,30 +126,22 @@ class Claim:
         return mostly(parts) if self.count else aggregate(parts)
 
 
-@dataclass(frozen=True)
-class ClaimResult:
+class ClaimResult(NamedTuple):
     """A claim with its assessment.
 
-    ``paper`` is the verdict of the same criterion on the paper's printed figures, and ``authors`` the one on a run
-    with the authors' settings, with its figures, where that is known.
+    ``paper`` is the verdict of the same criterion on the paper's printed figures, and ``authors`` the assessment of a
+    run with the authors' settings, where there is one.
     """
 
-    id: str
-    claim: str
-    where: str
-    criterion: str
-    verdict: str
-    reproduced: bool | None
-    figures: str
-    remark: str
+    claim: Claim
+    here: Assessment
     explanation: str
     paper: str
-    authors: str = ""
-    authors_figures: str = ""
+    authors: Assessment | None
 
 
 def check(
-    frames: Frames, explanations: Mapping[str, str] | None = None, authors: Frames | None = None
+    frames: Frames, explanations: Mapping[str, str] = MappingProxyType({}), authors: Frames = MappingProxyType({})
 ) -> list[ClaimResult]:
     """The result of every claim, in the paper's order; ``explanations`` by id go with claims not reproduced.
 
@@ -154,25 +150,26 @@ def check(
     results = []
     for claim in CLAIMS:
         here, in_paper = claim.assess(frames), claim.assess(printed())
-        there = claim.assess(authors) if authors and claim.experiment in authors else None
-        results.append(ClaimResult(
-            claim.id, claim.claim, claim.where, claim.criterion, VERDICTS[here.reproduced], *here,
-            explanation=(explanations or {}).get(claim.id, "") if here.reproduced is False else "",
-            paper=VERDICTS[in_paper.reproduced] if in_paper.figures else NOT_PRINTED,
-            authors=VERDICTS[there.reproduced] if there else "",
-            authors_figures=there.figures if there else "",
-        ))  # fmt: skip
+        there = claim.assess(authors) if claim.experiment in authors else None
+        explanation = explanations.get(claim.id, "") if here.verdict == "not reproduced" else ""
+        paper = in_paper.verdict if in_paper.figures else NOT_PRINTED
+        results.append(ClaimResult(claim, here, explanation, paper, there))
     return results
 
 
 def to_frame(results: Sequence[ClaimResult]) -> pd.DataFrame:
     """One row per claim; lines are joined, so that a row is a line of the file."""
-    columns = [each.name for each in fields(ClaimResult) if each.name != "reproduced"]
-    frame = pd.DataFrame([asdict(result) for result in results], columns=columns)
-    for name in ("figures", "authors_figures"):
-        frame[name] = ["; ".join(line.strip() for line in text.splitlines()) for text in frame[name]]
-    frame["explanation"] = [" ".join(text.split()) for text in frame["explanation"]]
-    return frame
+    columns = (
+        "id", "claim", "where", "criterion", "verdict", "figures", "remark", "explanation", "paper", "authors",
+        "authors_figures",
+    )  # fmt: skip
+    rows = []
+    for claim, here, explanation, paper, authors in results:
+        second = authors or Assessment("")
+        figures, second_figures = ("; ".join(map(str.strip, each.figures.splitlines())) for each in (here, second))
+        first = (claim.id, claim.claim, claim.where, claim.criterion, here.verdict, figures, here.remark)
+        rows.append((*first, " ".join(explanation.split()), paper, second.verdict, second_figures))
+    return pd.DataFrame(rows, columns=columns)
 
 
 # ---- winners -------------------------------------------------------------------------------------

@@ -30,10 +30,9 @@ import taurank as tr
 from taurank.errors import DivergedError, UnfinishedWarning
 from taurank.evaluation.metrics import parse
 from taurank.learners import Record, learner_class
-from taurank_paper import worlds
 from taurank_paper.folder import write_text
 from taurank_paper.plan import LIMITS, Dataset, Settings, causal, hyper_parameters
-from taurank_paper.worlds import Split, Splits, fit_seed
+from taurank_paper.worlds import Split, Splits, fit_seed, ten_weeks_scores, truth_scores
 
 TRACKED = ("CP@10", "CP@100", "CDCG", "CAR", "P@10")  # measured in every fit, so that experiments can share it
 MODEL_METRIC = "CDCG"  # selects the epoch of a stored model
@@ -66,8 +65,12 @@ class FitSpec:
         """A spec without anything that cannot change the result, so that experiments share fits."""
         defaults = hyper_parameters(method)
         filled = {name: settings.get(name, value) for name, value in defaults.items() if name != "updates"}
+        if not needs_propensity(method):
+            dataset = replace(dataset, xi=0.0, propensity="recorded")
+        if dataset.assignment == "original":
+            dataset = replace(dataset, beta=2.0)
         spec = cls(
-            _relevant(dataset, method), method,
+            dataset, method,
             tuple(sorted((k, tuple(v) if isinstance(v, list) else v) for k, v in filled.items() if v is not None)),
             metrics=(*TRACKED, *sorted({*metrics} - {*TRACKED})), keep_model=keep_model,
         )  # fmt: skip
@@ -83,13 +86,6 @@ class FitSpec:
         usual = hyper_parameters(self.method)
         changed = ", ".join(f"{key}={value}" for key, value in self.settings if value != usual.get(key))
         return f"{self.method} on {self.dataset}" + (f" ({changed})" if changed else "")
-
-
-def _relevant(dataset: Dataset, method: str) -> Dataset:
-    """The dataset without what this method does not look at."""
-    if not needs_propensity(method):
-        dataset = replace(dataset, xi=0.0, propensity="recorded")
-    return replace(dataset, beta=2.0) if dataset.assignment == "original" else dataset
 
 
 def merit(metric: str, value: float) -> float:
@@ -172,7 +168,12 @@ class ResultCache:
         settings = asdict(spec)
         del settings["keep_model"]
         world = self.splits.fingerprint(spec.dataset.items)
-        parts = [RESULT_VERSION, tr.__version__, world, _source_hash(spec.method), settings, *more]
+        text = None
+        if (
+            ":" in spec.method
+        ):  # of a learner of one's own, the text of its module: after a change its fits are made again
+            text = inspect.getsource(sys.modules[learner_class(spec.method).__module__])
+        parts = [RESULT_VERSION, tr.__version__, world, text, settings, *more]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:24]
 
     def path(self, spec: FitSpec, suffix: str) -> Path:
@@ -190,17 +191,6 @@ class ResultCache:
         write_text(self.folder / f"{key}.json", json.dumps(content, indent=1))
 
 
-def _source_hash(method: str) -> str | None:
-    """Of a learner of one's own, the text of its module: after a change its fits are made again."""
-    if ":" not in method:
-        return None
-    try:
-        text = inspect.getsource(sys.modules[learner_class(method).__module__])
-    except (OSError, TypeError):
-        return None
-    return hashlib.sha256(text.encode()).hexdigest()[:24]
-
-
 # ---- making a fit --------------------------------------------------------------------------------
 
 
@@ -209,7 +199,9 @@ def _measured_fit(spec: FitSpec, cache: ResultCache) -> FitResult:
     _drawn = split.train, split.validation, split.tested  # before the clock starts
     began = time.perf_counter()
     if spec.method in LIMITS:
-        weeks = weeks_of(worlds.scores(spec.method, split.world, split.train, threads), split, spec.metrics, threads)
+        is_truth = spec.method == "truth"
+        scores = truth_scores(split.world) if is_truth else ten_weeks_scores(split.world, split.train, threads)
+        weeks = weeks_of(scores, split, spec.metrics, threads)
         values = {name: Value(weeks[name], 0.0, 0) for name in spec.metrics}
         return FitResult({}, time.perf_counter() - began, 0, values)
     learner = learner_class(spec.method)(**dict(spec.settings), random_state=fit_seed(spec.dataset))
@@ -279,11 +271,8 @@ def _trained(spec: FitSpec, learner: tr.Learner, rhythm: Rhythm, cache: ResultCa
     def check(at: tr.Learner, record: Record) -> None:
         scores, model = {name: record.metrics[causal(name)] for name in spec.metrics}, copy.copy(at)
         for name, score in scores.items():
-            if (
-                due[name] == record.epoch
-                if due
-                else name not in best or merit(name, score) > merit(name, best[name][0])
-            ):
+            is_better = name not in best or merit(name, score) > merit(name, best[name][0])
+            if due[name] == record.epoch if due else is_better:
                 best[name] = (score, record.epoch * rhythm.per_epoch, model)
                 if spec.keep_model and name == MODEL_METRIC:
                     at.save(cache.path(spec, ".model"))

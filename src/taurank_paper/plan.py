@@ -78,9 +78,8 @@ def _check_method(name: str) -> str:
 
 def _label(method: Mapping[str, str]) -> str:
     """The class of a learner, unless a method of the paper has that name."""
-    name = method.get("name", "")
-    short = name.rpartition(":")[2]
-    return name if short.lower() in (*LEARNERS, *LIMITS) else short
+    short = method.get("name", "").rpartition(":")[2]
+    return method.get("name", "") if short.lower() in (*LEARNERS, *LIMITS) else short
 
 
 Label = Annotated[str, AfterValidator(_check_label)]
@@ -234,11 +233,8 @@ class Experiment:
                 raise InputError(f"vary: {key} is missing; list its values")
             if values and key not in varied:
                 raise InputError(f"vary: unknown key '{key}'; known: {', '.join(varied) or 'none'}")
-        if self.kind != "statistics":
-            self._check_methods()
-        return self
-
-    def _check_methods(self) -> None:
+        if self.kind == "statistics":
+            return self
         if not self.methods:
             raise InputError("at least one [[methods]] is needed")
         if not all(entry.metrics or self.metrics for entry in self.data):
@@ -252,9 +248,10 @@ class Experiment:
                     raise InputError(f"settings: unknown key {show(label)}; known: {', '.join(names)}")
                 check_settings(names[label], settings)
         for name in names.values():
-            for key in {*VARIED.get(self.kind, ())} & {*hyper_parameters(name)}:
+            for key in {*varied} & {*hyper_parameters(name)}:
                 for value in getattr(self.vary, key):
                     check_settings(name, {key: value})
+        return self
 
 
 @checked(frozen=True, config=_STRICT)
@@ -310,14 +307,6 @@ class Plan:
     preset: Preset
     tuned: Tuned
     datasets: tuple[Dataset, ...]
-
-    @property
-    def kind(self) -> str:
-        return self.file.kind
-
-    @property
-    def methods(self) -> tuple[Method, ...]:
-        return self.file.methods
 
     def drawn(self, dataset: Dataset) -> list[Dataset]:
         """The dataset in each draw: independent training, validation and test weeks, and initial factors."""
@@ -385,10 +374,7 @@ def load(
 
 def load_preset(name: str) -> Preset:
     """smoke, quick, full or authors, as ``presets.toml`` describes them."""
-    presets = read_toml(EXPERIMENTS / "presets.toml")
-    if name not in presets:
-        raise InputError(f"there is no preset '{name}'; known: {', '.join(presets)}.")
-    return validated(Preset, {"name": name, **presets[name]}, f"presets.toml: {name}")
+    return validated(Preset, {"name": name, **read_toml(EXPERIMENTS / "presets.toml")[name]}, name)
 
 
 def packaged_tuned(preset: Preset) -> Tuned:

@@ -23,7 +23,7 @@ from taurank_paper.folder import Frames, Run, write_text
 from taurank_paper.plan import LIMITS
 from taurank_paper.scores import DATASETS, METRICS, DatasetKey, datasets_of, rows_of
 
-COLORS = {True: "good", False: "poor", None: "caution"}
+COLORS = dict(zip(VERDICTS, ("good", "poor", "caution"), strict=True))
 TEXTS: Mapping[str, Any] = read_toml(Path(__file__).with_suffix(".toml"))
 KINDS = [kind for kind, text in TEXTS.items() if isinstance(text, dict)]  # in the order of the page
 SHOWN: Mapping[str, Sequence[DatasetKey]] = {  # the datasets that the paper shows
@@ -46,11 +46,8 @@ def write(out: str | os.PathLike[str]) -> None:
             if key not in keys:
                 flaw = f"'{path / 'findings.toml'}' has the unknown key '{part}.{key}'"
                 raise InputError(f"{flaw}; known: {', '.join(keys)}.")
-    results = (
-        []
-        if run.record.get("preset") == "smoke"
-        else claims.check(run.frames, run.findings.explanations, run.authors)
-    )
+    is_smoke = run.record.get("preset") == "smoke"
+    results = [] if is_smoke else claims.check(run.frames, run.findings.explanations, run.authors)
     page.write(path / "report.html", TEXTS["title"], blocks(run, results), broad=True)
     frame = run.frames.get("comparison", NONE)
     if len(frame):
@@ -128,24 +125,25 @@ def _about(run: Run) -> list[page.Block]:
 
 def tally(results: Sequence[ClaimResult]) -> list[page.Block]:
     """24 claims: 6 reproduced, 11 not reproduced, 7 inconclusive; and the same at the authors' settings if known."""
-    second = [result.authors for result in results if result.authors]
-    answers = [(f"{len(results)} claims:", [result.verdict for result in results])] if results else []
+    second = [result.authors.verdict for result in results if result.authors]
+    answers = [(f"{len(results)} claims:", [result.here.verdict for result in results])] if results else []
     answers += [(f"{AUTHORS}, {len(second)} of them:", second)] if second else []
     return [
-        page.tally(title, [(COLORS[key], f"{given.count(verdict)} {verdict}") for key, verdict in VERDICTS.items()])
+        page.tally(title, [(COLORS[verdict], f"{given.count(verdict)} {verdict}") for verdict in VERDICTS])
         for title, given in answers
     ]
 
 
 def _card(result: ClaimResult) -> page.Block:
     """A claim; figures, explanation and criterion open on demand."""
-    parts = [page.listed(result.figures.splitlines())] if result.figures else []
-    parts += [page.text(text) for text in (result.remark, result.explanation) if text]
-    if result.authors:
-        parts += [page.text(f"{AUTHORS}: {result.authors}."), page.listed(result.authors_figures.splitlines())]
-    where = f"In the paper: section {result.where}. Its printed figures by the same criterion: {result.paper}."
-    parts += [page.text(f"Criterion: {result.criterion}"), page.text(where)]
-    return page.card(COLORS[result.reproduced], result.verdict, result.claim, parts, result.id)
+    claim, here, explanation, paper, authors = result
+    parts = [page.listed(here.figures.splitlines())] if here.figures else []
+    parts += [page.text(text) for text in (here.remark, explanation) if text]
+    if authors:
+        parts += [page.text(f"{AUTHORS}: {authors.verdict}."), page.listed(authors.figures.splitlines())]
+    where = f"In the paper: section {claim.where}. Its printed figures by the same criterion: {paper}."
+    parts += [page.text(f"Criterion: {claim.criterion}"), page.text(where)]
+    return page.card(COLORS[here.verdict], here.verdict, claim.claim, parts, claim.id)
 
 
 # ---- the experiments -----------------------------------------------------------------------------

@@ -10,6 +10,7 @@ import itertools
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -38,13 +39,13 @@ class RowSpec:
 
 def frames(plan: Plan, cache: ResultCache) -> dict[str, pd.DataFrame]:
     """All tables of an experiment, by the name of their file."""
-    if plan.kind == "statistics":
+    if plan.file.kind == "statistics":
         return _statistics(plan, cache)
-    if plan.kind == "estimators":
+    if plan.file.kind == "estimators":
         rows = [{**spec.labels, **row} for spec in row_specs(plan) for row in _errors(spec, plan, cache)]
         return {plan.name: pd.DataFrame(rows)}
-    tables = {plan.name: pd.DataFrame([_row(row, cache, plan.kind == "comparison") for row in row_specs(plan)])}
-    if plan.kind == "comparison":
+    tables = {plan.name: pd.DataFrame([_row(row, cache, plan.file.kind == "comparison") for row in row_specs(plan)])}
+    if plan.file.kind == "comparison":
         tables[f"{plan.name}_curves"] = pd.DataFrame(_curves(plan, cache), columns=CURVE_COLUMNS)
         tables[f"{plan.name}_targets"] = pd.DataFrame(_targets(plan, cache), columns=TARGET_COLUMNS)
     return tables
@@ -60,9 +61,9 @@ def fits_of(plan: Plan) -> list[FitSpec]:
 def row_specs(plan: Plan) -> list[RowSpec]:
     """The rows of an experiment's table, in order; the column of the assignment is called "setting" in all tables."""
     specs = []
-    for dataset, method, labels, varied in _variants(plan) if plan.kind != "statistics" else ():
-        base = {"items": dataset.items, **({} if plan.kind == "unevenness" else {"setting": dataset.assignment})}
-        metrics = (MODEL_METRIC,) if plan.kind == "estimators" else plan.metrics_of(dataset)
+    for dataset, method, labels, varied in _variants(plan) if plan.file.kind != "statistics" else ():
+        base = {"items": dataset.items, **({} if plan.file.kind == "unevenness" else {"setting": dataset.assignment})}
+        metrics = (MODEL_METRIC,) if plan.file.kind == "estimators" else plan.metrics_of(dataset)
         for metric in metrics:
             settings = {**plan.settings(method, dataset, metric), **varied}
             choices = [
@@ -79,25 +80,25 @@ def row_specs(plan: Plan) -> list[RowSpec]:
 def _variants(plan: Plan) -> Iterator[tuple[Dataset, Method, Labels, Settings]]:
     """What a kind of experiment varies: a dataset, a method, the labels of its rows, and settings of its own."""
     vary = plan.file.vary
-    if plan.kind == "unevenness":  # Figure 5
-        for dataset, beta, method in itertools.product(plan.datasets, vary.beta, plan.methods):
+    if plan.file.kind == "unevenness":  # Figure 5
+        for dataset, beta, method in itertools.product(plan.datasets, vary.beta, plan.file.methods):
             yield replace(dataset, beta=float(beta)), method, {"beta": beta, "method": method.label}, {}
         return
-    for dataset, method in itertools.product(plan.datasets, plan.methods):
+    for dataset, method in itertools.product(plan.datasets, plan.file.methods):
         name = {"method": method.label}
-        if plan.kind == "capping":  # Figures 3 and 4
+        if plan.file.kind == "capping":  # Figures 3 and 4
             for cap in vary.cap:
-                yield dataset, method, {**(name if len(plan.methods) > 1 else {}), "cap": cap}, {"cap": cap}
-        elif plan.kind == "losses":  # section 5.1.2
+                yield dataset, method, {**(name if len(plan.file.methods) > 1 else {}), "cap": cap}, {"cap": cap}
+        elif plan.file.kind == "losses":  # section 5.1.2
             for loss, factors in itertools.product(vary.loss, vary.factors):
                 varied = {"loss": loss, "factors": factors}
-                yield dataset, method, {**(name if len(plan.methods) > 1 else {}), **varied}, varied
-        elif plan.kind == "misspecification" and needs_propensity(method.name):  # Figure 6; the other methods once
+                yield dataset, method, {**(name if len(plan.file.methods) > 1 else {}), **varied}, varied
+        elif plan.file.kind == "misspecification" and needs_propensity(method.name):  # Figure 6
             for xi in vary.xi:
                 yield replace(dataset, xi=float(xi)), method, {**name, "propensity": "misspecified", "xi": xi}, {}
             estimated = replace(dataset, propensity="estimated")
             yield estimated, method, {**name, "propensity": "estimated", "xi": np.nan}, {}
-        elif plan.kind == "misspecification":
+        elif plan.file.kind == "misspecification":
             yield dataset, method, {**name, "propensity": "none", "xi": np.nan}, {}
         else:  # Tables 3 to 7
             yield dataset, method, name, {}
@@ -112,7 +113,7 @@ def _fit_spec(plan: Plan, dataset: Dataset, method: Method, settings: Settings) 
     return FitSpec.of(
         dataset, method.name, settings, plan.preset.updates_on(dataset, plan.file.length), plan.preset.validations,
         plan.metrics_of(dataset), plan.snapshots(method, dataset, settings),
-        keep_model=plan.file.keep_models or plan.kind == "estimators",
+        keep_model=plan.file.keep_models or plan.file.kind == "estimators",
     )  # fmt: skip
 
 
@@ -144,7 +145,7 @@ def _curves(plan: Plan, cache: ResultCache) -> Iterator[Labels]:
 
 def _targets(plan: Plan, cache: ResultCache) -> Iterator[Labels]:
     """The population targets: what methods would reach with unlimited data, by the truth of the test weeks."""
-    for dataset, method in itertools.product(plan.datasets, plan.methods):
+    for dataset, method in itertools.product(plan.datasets, plan.file.methods):
         if method.name not in worlds.TARGETS:
             continue
         cap = float(plan.settings(method, dataset, MODEL_METRIC).get("cap", 0.0))
@@ -191,12 +192,9 @@ def _prior_curve(items: Items, cache: ResultCache) -> pd.DataFrame:
     """Brier score by prior weight; nothing for a synthetic world, which has no prior."""
     if cache.splits.preset.sizes is not None:
         return pd.DataFrame({"prior_weight": [], "brier": []}, dtype=np.float64)
-
-    def measure() -> Mapping[str, Any]:
-        curve = tr.dunnhumby.tune_prior_weight(items, cache.splits.source)
-        return {str(name): list(column) for name, column in curve.items()}
-
-    return pd.DataFrame(cache.cached(f"prior-{items}-{cache.splits.fingerprint(items)}", measure))
+    measure = partial(tr.dunnhumby.tune_prior_weight, items, cache.splits.source)
+    key = f"prior-{items}-{cache.splits.fingerprint(items)}"
+    return pd.DataFrame(cache.cached(key, lambda: measure().to_dict("list")))
 
 
 def _errors(spec: RowSpec, plan: Plan, cache: ResultCache) -> list[Labels]:

@@ -52,10 +52,19 @@ def run(
     folder = Path(out)
     before = read_record(folder)
     write_text(folder / "run.json", json.dumps(before, indent=1))  # refuses a folder that cannot be written
+    if items not in (None, *ITEMS):
+        raise InputError(f"there are no items '{items}'; known: {', '.join(ITEMS)}.")
     found = folder / "tuned.toml"
     tuned = load_tuned(found) if size.search and found.exists() else None
     wanted = [names] if isinstance(names, str) else list(names)
-    plans = _loaded([load(name, size, tuned, items, seed) for name in wanted or size.experiments], items)
+    plans = [load(name, size, tuned, items, seed) for name in wanted or size.experiments]
+    stems = [plan.name.casefold() for plan in plans]
+    for plan, stem in zip(plans, stems, strict=True):
+        if stems.count(stem) > 1:
+            raise InputError(f"two experiments are called '{plan.name}'; their tables would overwrite each other.")
+    plans = [plan for plan in plans if plan.datasets]
+    if not plans:
+        raise InputError(f"none of these experiments has the items '{items}'.")
     cache = ResultCache(folder / "cache", Splits(size, source, threads), threads)
     if size.search:
         tuned = search(plans, folder, cache.splits, show_progress)
@@ -67,41 +76,21 @@ def run(
     return folder
 
 
-def _loaded(plans: list[Plan], items: str | None) -> list[Plan]:
-    """The experiments that have a dataset; two of one name are refused."""
-    if items not in (None, *ITEMS):
-        raise InputError(f"there are no items '{items}'; known: {', '.join(ITEMS)}.")
-    names = [plan.name.casefold() for plan in plans]
-    for plan in plans:
-        if names.count(plan.name.casefold()) > 1:
-            raise InputError(f"two experiments are called '{plan.name}'; their tables would overwrite each other.")
-    with_data = [plan for plan in plans if plan.datasets]
-    if not with_data:
-        raise InputError(f"none of these experiments has the items '{items}'.")
-    return with_data
-
-
 def _run_all(plans: list[Plan], cache: ResultCache, folder: Path, show_progress: bool) -> dict[str, float]:
     """Each experiment's fits, then its tables; returns the seconds of each."""
     needed = {plan.name: rows.fits_of(plan) for plan in plans}
-    total = sum(_length(fit) for fit in _missing([fit for fits in needed.values() for fit in fits], cache))
-    done, start, seconds = 0, time.monotonic(), {}
-
-    def say(text: str) -> None:
-        if show_progress:
-            print(text, file=sys.stderr, flush=True)
-
+    length = {
+        fit: 1 + fit.updates // 1_000_000 for fit in _missing([f for fits in needed.values() for f in fits], cache)
+    }
+    total, done, start, seconds = sum(length.values()), 0, time.monotonic(), {}
     for plan in plans:
         began = time.monotonic()
-        missing = _missing(needed[plan.name], cache)
-        title = plan.file.title or plan.name
-        say(f"{plan.name}: {title}; {len(missing)} of {len(needed[plan.name])} fits to make")
-        for fit in missing:
-            before = time.monotonic()
+        for fit in _missing(needed[plan.name], cache):
             cache.result(fit)
-            done, now = done + _length(fit), time.monotonic()
-            left = (now - start) / done * (total - done) / 60
-            say(f"[{done}/{total}] {plan.name}: {fit}, {now - before:.1f} s; about {left:.0f} min left")
+            done += length[fit]
+            if show_progress:
+                left = (time.monotonic() - start) / done * (total - done) / 60
+                print(f"[{done}/{total}] {plan.name}: {fit}; about {left:.0f} min left", file=sys.stderr, flush=True)
         for name, frame in rows.frames(plan, cache).items():
             write_text(folder / f"{name}.csv", frame.to_csv(index=False))
         seconds[plan.name] = time.monotonic() - began
@@ -115,27 +104,19 @@ def _missing(fits: list[FitSpec], cache: ResultCache) -> list[FitSpec]:
     return [fit for fit in distinct if cache.find(fit) is None]
 
 
-def _length(fit: FitSpec) -> int:
-    """Of a fit, in million updates, so that the time left is of use."""
-    return 1 + fit.updates // 1_000_000
-
-
 def _record(
     plans: list[Plan], cache: ResultCache, seconds: dict[str, float], total: float, before: dict[str, Any]
 ) -> dict[str, Any]:
-    """run.json: where the figures come from; earlier starts in this folder are part of it."""
+    """run.json: where the figures come from; what earlier starts in this folder made is part of it."""
     preset, presets, earlier = plans[0].preset.name, before.get("presets", {}), before.get("experiments", {})
     spent = {
         name: round(value + (presets.get(name) == preset) * earlier.get(name, 0.0), 1)
         for name, value in seconds.items()
     }
     seeds = {one.seed for plan in plans for dataset in plan.datasets for one in plan.drawn(dataset)}
-    own = {plan.name: {"kind": plan.kind, "title": plan.file.title or plan.name} for plan in plans}
+    own = {plan.name: {"kind": plan.file.kind, "title": plan.file.title or plan.name} for plan in plans}
     items = list(dict.fromkeys(dataset.items for plan in plans for dataset in plan.datasets))
     origin = cache.splits.world(items[0]).origin
-    starts = before.get("earlier_starts", {})
-    if before:
-        starts = {**starts, before["date"]: {"seconds": before["seconds"], "fits": before["fits"]["done"]}}
     return {
         "preset": preset,
         "presets": {**presets, **dict.fromkeys(seconds, preset)},
@@ -145,10 +126,7 @@ def _record(
         "experiments": {**earlier, **spent},
         "own": {**before.get("own", {}), **{name: entry for name, entry in own.items() if name not in KINDS}},
         "seconds": round(total, 1),
-        "fits": {
-            "done": cache.done,
-            "reused": len({fit for plan in plans for fit in rows.fits_of(plan)}) - cache.done,
-        },
+        "fits": {"done": cache.done, "reused": len({f for plan in plans for f in rows.fits_of(plan)}) - cache.done},
         "versions": {
             "taurank": tr.__version__, "python": platform.python_version(),
             "numpy": np.__version__, "numba": numba.__version__,
@@ -157,5 +135,4 @@ def _record(
         "threads": cache.threads,
         "machine": platform.machine(),
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "earlier_starts": starts,
     }  # fmt: skip

@@ -7,15 +7,15 @@ those that CDCG guides count for CP@10 and CP@100 too, and CAR has trials of its
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import sys
 import time
 import zlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -23,72 +23,60 @@ import taurank as tr
 from taurank.learners import learner_class
 from taurank_paper.fits import MODEL_METRIC, merit
 from taurank_paper.folder import write_text
-from taurank_paper.plan import (
-    LIMITS,
-    TUNED_METRICS,
-    Budget,
-    Dataset,
-    Plan,
-    Preset,
-    Tuned,
-    hyper_parameters,
-    packaged_tuned,
-)
+from taurank_paper.plan import LIMITS, TUNED_METRICS, Dataset, Plan, Preset, Tuned, hyper_parameters, packaged_tuned
 from taurank_paper.worlds import Splits
 
 
-@dataclass(frozen=True)
-class MethodSearch:
-    """One search: a method on a dataset, guided by one metric, from the settings known so far."""
+class MethodSearch(NamedTuple):
+    """One search: a method on a dataset, guided by one metric, with at most so many updates in a trial."""
 
     dataset: Dataset
     method: str
     metric: str
-    preset: Preset
-    budget: Budget
+    updates: int
 
-    @property
-    def updates(self) -> int:
-        """The most of one trial."""
-        return self.preset.updates_on(self.dataset, self.budget.updates / self.preset.updates)
-
-    def run(self, splits: Splits, folder: Path) -> pd.DataFrame:
+    def run(self, preset: Preset, splits: Splits, folder: Path) -> pd.DataFrame:
         """All trials: their settings, their metrics and what they cost."""
+        assert preset.search is not None
         split = splits.split(self.dataset)
         epochs = max(1, round(self.updates / learner_class(self.method)().updates_per_epoch(split.train)))
-        fixed = {"factors": self.preset.factors[self.dataset.assignment], **self.preset.settings, "epochs": epochs}
-        space, start = self.space()
+        fixed = {"factors": preset.factors[self.dataset.assignment], **preset.settings, "epochs": epochs}
+        space, start = self.space(preset)
         name = re.sub(r"[^\w@.]+", "-", f"{self.dataset} {self.method} {self.metric}")
         (folder / "tuning").mkdir(exist_ok=True)
         return tr.tune(
             self.method, split.train, split.validation, space=space, fixed=fixed, start=start,
             metric=[self.metric, *(metric for metric in TUNED_METRICS if metric != self.metric)],
-            trials=self.budget.trials, journal=folder / "tuning" / f"{name}.jsonl",
+            trials=preset.search.trials, journal=folder / "tuning" / f"{name}.jsonl",
             random_state=zlib.crc32(name.encode()), show_progress=False,
         ).trials  # fmt: skip
 
-    def space(self) -> tuple[dict[str, list[Any]], dict[str, Any]]:
+    def space(self, preset: Preset) -> tuple[dict[str, list[Any]], dict[str, Any]]:
         """The grid of the learner and the learning rates, and the known settings to try first."""
+        assert preset.search is not None
         grid = {name: list(values) for name, values in learner_class(self.method).space.items()}
         grid.pop("control_weight", None)  # the paper's DLCE gives both arms the same weight
-        grid["learning_rate"] = list(self.budget.learning_rate)
+        grid["learning_rate"] = list(preset.search.learning_rate)
         # what the package has, not what an earlier search found here: that would make it another search
-        tuned = packaged_tuned(self.preset)
-        table = tuned.get(self.dataset.items, {}).get(self.dataset.assignment, {}).get(self.method, {})
+        table = _table(packaged_tuned(preset), self.dataset).get(self.method, {})
         known = {**table, **table.get(self.metric, {})}
         return grid, {name: known[name] for name in grid if name in known}
 
 
+def _table(tuned: Tuned, dataset: Dataset) -> dict[str, dict[str, Any]]:
+    return tuned.setdefault(dataset.items, {}).setdefault(dataset.assignment, {})
+
+
 def search(plans: list[Plan], folder: Path, splits: Splits, show_progress: bool) -> Tuned:
     """Search what the plans need, write ``tuned.toml`` and ``search.csv`` into the folder, and return the first."""
+    preset = plans[0].preset
     tuned: Tuned = {i: {a: dict(methods) for a, methods in table.items()} for i, table in plans[0].tuned.items()}
-    searches = searches_of(plans)
-    trials_of: dict[tuple[str, str, str], list[pd.DataFrame]] = {}
-    costs = []
+    searches, costs = searches_of(plans), []
+    trials_of: dict[tuple[Dataset, str], list[pd.DataFrame]] = {}
     for n, one in enumerate(searches, 1):
         began = time.monotonic()
-        trials = one.run(splits, folder)
-        names = list(one.space()[0])
+        trials = one.run(preset, splits, folder)
+        names = list(one.space(preset)[0])
         best = _best_settings(trials, names).get(one.metric)
         values = trials[one.metric].dropna()
         costs.append({
@@ -98,13 +86,11 @@ def search(plans: list[Plan], folder: Path, splits: Splits, show_progress: bool)
             "validation": None if best is None else float(max(values, key=lambda value: merit(one.metric, value))),
             "settings": json.dumps(best),
         })  # fmt: skip
-        place = (one.dataset.items, one.dataset.assignment, one.method)
-        trials_of.setdefault(place, []).append(trials)
-        found = _best_settings(pd.concat(trials_of[place], ignore_index=True), names)
-        if found:
+        together = trials_of.setdefault((one.dataset, one.method), [])
+        together.append(trials)
+        if found := _best_settings(pd.concat(together, ignore_index=True), names):
             different = {metric: settings for metric, settings in found.items() if settings != found["CDCG"]}
-            methods = tuned.setdefault(one.dataset.items, {}).setdefault(one.dataset.assignment, {})
-            methods[one.method] = {**found["CDCG"], **different}
+            _table(tuned, one.dataset)[one.method] = {**found["CDCG"], **different}
         if show_progress:
             print(f"[{n}/{len(searches)}] search: {one.method} on {one.dataset} by {one.metric}", file=sys.stderr)
     if searches:
@@ -117,26 +103,24 @@ def searches_of(plans: Iterable[Plan]) -> list[MethodSearch]:
     """One for each method, dataset and guiding metric of the plans; those on one dataset follow each other."""
     searches: dict[tuple[str, str, str], MethodSearch] = {}
     for plan in plans:
-        budget = plan.preset.search
-        assert budget is not None
-        for dataset in plan.datasets:
-            metrics = (MODEL_METRIC,) if plan.kind == "estimators" else plan.metrics_of(dataset)
-            wanted = {"CAR" if metric == "CAR" else "CDCG" for metric in metrics}
+        preset = plan.preset
+        assert preset.search is not None
+        for dataset, method in itertools.product(plan.datasets, plan.file.methods):
+            if method.name in LIMITS or "updates" not in hyper_parameters(method.name):
+                continue  # not trained: its few hyper-parameters are chosen in the plan
+            metrics = (MODEL_METRIC,) if plan.file.kind == "estimators" else plan.metrics_of(dataset)
             plain = Dataset(dataset.items, dataset.assignment, times=dataset.times, seed=dataset.seed)
-            for method in plan.methods:
-                if method.name in LIMITS or "updates" not in hyper_parameters(method.name):
-                    continue  # not trained: its few hyper-parameters are chosen in the plan
-                for metric in budget.objectives:
-                    if metric in wanted:
-                        one = MethodSearch(plain, method.name, metric, plan.preset, budget)
-                        searches.setdefault((str(plain), method.name, metric), one)
+            updates = preset.updates_on(plain, preset.search.updates / preset.updates)
+            wanted = {"CAR" if metric == "CAR" else "CDCG" for metric in metrics} & {*preset.search.objectives}
+            for metric in wanted:
+                one = MethodSearch(plain, method.name, metric, updates)
+                searches.setdefault((str(plain), method.name, metric), one)
     return [searches[key] for key in sorted(searches)]
 
 
 def _best_settings(trials: pd.DataFrame, names: list[str]) -> dict[str, dict[str, Any]]:
     """For each metric the settings of the best finished trial."""
-    finished = trials[trials["state"] == "finished"]
-    best = {}
+    finished, best = trials[trials["state"] == "finished"], {}
     for metric in TUNED_METRICS:
         values = finished[metric].dropna()
         if len(values):
@@ -148,17 +132,20 @@ def _best_settings(trials: pd.DataFrame, names: list[str]) -> dict[str, dict[str
 def tuned_text(tuned: Tuned) -> str:
     """As TOML; ``["CP@10"]`` is a table of the method's."""
     lines = ["# Hyper-parameters found on the validation weeks: for CDCG, and what differs for another metric."]
+
+    def write(name: str, settings: Mapping[str, Any]) -> None:
+        """JSON writes numbers, strings and booleans as TOML does, and TOML has no null."""
+        plain = {
+            key: value for key, value in settings.items() if value is not None and not isinstance(value, Mapping)
+        }
+        lines.extend([f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in plain.items())])
+
     for items, assignments in tuned.items():
         for assignment, methods in assignments.items():
             for method, table in methods.items():
                 name = f"{items}.{assignment}.{method if method.isidentifier() else json.dumps(method)}"
-                plain = {key: value for key, value in table.items() if not isinstance(value, Mapping)}
-                lines += ["", f"[{name}]", *_assignments(plain)]
-                for metric in [key for key in table if key not in plain]:
-                    lines += [f'[{name}."{metric}"]', *_assignments(table[metric])]
+                lines.append("")
+                write(name, table)
+                for metric in [key for key, value in table.items() if isinstance(value, Mapping)]:
+                    write(f'{name}."{metric}"', table[metric])
     return "\n".join(lines) + "\n"
-
-
-def _assignments(settings: Mapping[str, Any]) -> list[str]:
-    """``key = value`` lines; JSON writes numbers, strings and booleans as TOML does, and TOML has no null."""
-    return [f"{name} = {json.dumps(value)}" for name, value in settings.items() if value is not None]

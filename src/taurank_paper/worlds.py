@@ -121,11 +121,6 @@ def fit_seed(dataset: Dataset, part: str = "fit") -> int:
 # ---- rankings that know the world ----------------------------------------------------------------
 
 
-def scores(name: str, world: tr.World, log: tr.Log, threads: int | None = None) -> Scores:
-    """Those of a limit by its name."""
-    return truth_scores(world) if name == "truth" else ten_weeks_scores(world, log, threads)
-
-
 def truth_scores(world: tr.World) -> Scores:
     """μ^T − μ^C of every pair: in expectation no ranking has a larger CP@k or CDCG."""
     return np.subtract(world.treated_rate, world.control_rate, dtype=np.float64)
@@ -146,7 +141,12 @@ def ten_weeks_scores(world: tr.World, log: tr.Log, threads: int | None = None) -
     """
     if world.users != log.users or world.items != log.items:
         raise InputError("the log has other users or items than the world; give a log sampled from this world.")
-    base, counts = log.n_times + 1, _counts(log)
+    base = (
+        log.n_times + 1
+    )  # the counts of a pair as one number: bought when treated, not bought then, bought untreated
+    worth = np.where(log.treated, np.where(log.outcome, base * base, base), log.outcome)
+    counts = np.zeros((log.n_items, log.n_users), np.int64)
+    np.add.at(counts, (log.item, log.user), worth)
     scores = np.empty((world.n_items, world.n_users))
 
     def score(item: int) -> None:
@@ -195,12 +195,3 @@ def target_scores(method: str, world: tr.World, cap: float = 0.0) -> Scores:
     if method != "dlto":
         effect -= bought_untreated / np.maximum(1 - assumed, least)
     return np.asarray(effect)
-
-
-def _counts(log: tr.Log) -> npt.NDArray[np.int64]:
-    """The counts of every pair as one number, items × users: purchases when treated, none when treated, untreated."""
-    base = log.n_times + 1
-    worth = np.where(log.treated, np.where(log.outcome, base * base, base), log.outcome)
-    counts = np.zeros(log.n_items * log.n_users, np.int64)
-    np.add.at(counts, log.item.astype(np.int64) * log.n_users + log.user, worth)
-    return counts.reshape(log.n_items, log.n_users)

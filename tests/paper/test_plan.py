@@ -22,7 +22,7 @@ GOOD = 'kind = "comparison"\nmetrics = ["CDCG"]\ndata = [{items = "category"}]\n
 @pytest.mark.parametrize("preset", PRESETS)
 def test_all_plans_of_all_presets_can_be_read(name: str, preset: str) -> None:
     plan = plans.load(name, plans.load_preset(preset))
-    assert plan.kind == name
+    assert plan.file.kind == name
     assert bool(rows.fits_of(plan)) == (name != "statistics")
 
 
@@ -56,7 +56,7 @@ def test_settings_go_from_the_preset_over_the_tuned_ones_to_the_file(tmp_path: P
 
     def settings(text: str, metric: str) -> dict[str, Any]:
         plan = plans.load(write(tmp_path, text), preset, tuned)
-        return plan.settings(plan.methods[0], plan.datasets[0], metric)
+        return plan.settings(plan.file.methods[0], plan.datasets[0], metric)
 
     assert settings(text, "CDCG")["cap"] == 0.3
     assert settings(text, "CAR") == {"factors": 4, "cap": 0.1, "learning_rate": 0.02, "regularization": 0.1}
@@ -170,8 +170,6 @@ def test_a_tuned_value_that_a_learner_does_not_take(tmp_path: Path) -> None:
 def test_unknown_names_list_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"no experiment 'tables'; known: statistics, comparison"):
         run("tables", "smoke", out=tmp_path)
-    with pytest.raises(InputError, match="no preset 'fast'; known: smoke, quick, full"):
-        run("car", "fast", out=tmp_path)
     with pytest.raises(InputError, match="cannot be read: No such file"):
         run(str(tmp_path / "none.toml"), "smoke", out=tmp_path)
     with pytest.raises(InputError, match="two experiments are called 'car'"):

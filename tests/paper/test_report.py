@@ -57,7 +57,7 @@ def test_the_page_leads_with_the_result(document: str) -> None:
 
 def test_one_line_counts_the_verdicts(document: str) -> None:
     results = claims.check(made_up.frames())
-    counts = [sum(one.verdict == verdict for one in results) for verdict in claims.VERDICTS.values()]
+    counts = [sum(one.here.verdict == verdict for one in results) for verdict in claims.VERDICTS]
     line = "{} claims: {} reproduced, {} not reproduced, {} inconclusive.".format(len(results), *counts)
     assert line.replace(" ", "") in Reader(document).text.replace(" ", "")
 
@@ -65,12 +65,12 @@ def test_one_line_counts_the_verdicts(document: str) -> None:
 def test_claims_are_folded_cards_with_their_criteria(document: str) -> None:
     cards = re.findall(r'<details class="card (\w+)" id="([^"]+)">', document)
     results = claims.check(made_up.frames())
-    assert cards == [(report.COLORS[one.reproduced], one.id) for one in results]
+    assert cards == [(report.COLORS[one.here.verdict], one.claim.id) for one in results]
     assert "<details open" not in document
     text = Reader(document).text
     for result in results:
-        assert f"{result.verdict} {result.claim}" in text
-        assert result.criterion in text
+        assert f"{result.here.verdict} {result.claim.claim}" in text
+        assert result.claim.criterion in text
 
 
 def test_the_page_says_how_the_data_differ_in_plain_english(document: str) -> None:
@@ -222,7 +222,7 @@ def test_bad_findings_are_refused_in_one_sentence(tmp_path: Path, content: str, 
 
 def test_the_published_verdicts_and_tables_are_those_of_the_published_figures(tmp_path: Path) -> None:
     run = folder.read(RESULTS)
-    failed = {one.id for one in claims.check(run.frames) if one.reproduced is False}
+    failed = {one.claim.id for one in claims.check(run.frames) if one.here.verdict == "not reproduced"}
     assert set(run.findings.explanations) == failed, "what is not reproduced is explained"
     shutil.copytree(RESULTS, tmp_path / "results")
     report.write(tmp_path / "results")

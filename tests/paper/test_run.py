@@ -87,7 +87,6 @@ def test_run_writes_tables_and_a_record_and_a_second_run_makes_no_fit(tiny: dict
     run(tiny.values(), "smoke", out=out, show_progress=False)
     again = json.loads((out / "run.json").read_text())
     assert again["fits"] == {"done": 0, "reused": 11}
-    assert again["earlier_starts"] == {record["date"]: {"seconds": record["seconds"], "fits": 11}}
     assert again["experiments"]["comparison"] >= record["experiments"]["comparison"]
     assert {path.name: path.read_bytes() for path in out.glob("*.csv")} == first
 
@@ -280,7 +279,7 @@ def own_learners(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_learner_named_like_ours_keeps_its_module_in_the_tables(tmp_path: Path) -> None:
     path = write(tmp_path, WITH_OWN.replace('label = "sour", ', ""))
     plan = plans.load(path, small(), {})
-    assert [method.label for method in plan.methods] == ["popular", "dlce", "Shy", "own_learners:DLCE"]
+    assert [method.label for method in plan.file.methods] == ["popular", "dlce", "Shy", "own_learners:DLCE"]
 
 
 @pytest.mark.usefixtures("own_learners")

@@ -60,8 +60,8 @@ def test_the_settings_known_so_far_are_tried_first_also_after_a_search_has_found
     plan = replace(plan_of(tmp_path, tuned=found), preset=small(search=BUDGET, tuned="tuned.toml"))
     (one,) = search.searches_of([plan])
     start = {"cap": 0.003, "regularization": 0.03, "learning_rate": 0.03}  # of the package
-    assert one.space()[1] == start
-    trials = one.run(Splits(plan.preset, None, 1), tmp_path)
+    assert one.space(plan.preset)[1] == start
+    trials = one.run(plan.preset, Splits(plan.preset, None, 1), tmp_path)
     assert trials.loc[0, list(start)].to_dict() == start
 
 
