@@ -20,6 +20,7 @@ from taurank_paper.scores import DatasetKey, datasets_of, larger_is_better, meth
 
 WIDTH, HEIGHT = 260, 180  # small: four panels in a row on a wide screen, one on a phone
 DOTS_WIDTH, ROW_HEIGHT = 215, 17
+FEW_TICKS = alt.Axis(tickCount=4, format=".3~g")
 MAIN_METRIC = "CP@10"
 CHART_METRICS = (MAIN_METRIC, "CDCG")
 SETTING_COLORS = {"original": "#7a6fd0", "personalized": "#b58a1b"}
@@ -86,7 +87,7 @@ def _dots(frame: pd.DataFrame, dataset: DatasetKey, metric: str) -> alt.LayerCha
     labels = [method_name(method) for method in methods]
     y = alt.Y("label:N", sort=labels, title=None, axis=alt.Axis(grid=True, labelLimit=120))
     title = _metric_title(metric)
-    x = alt.X("mean:Q", title=title, axis=_few_ticks())
+    x = alt.X("mean:Q", title=title, axis=FEW_TICKS)
     colors = [style.color for style in styles(methods).values()]
     color = alt.Color("method:N", scale=_range(methods, colors), legend=None)
     base = alt.Chart(_with_spread(ours))
@@ -106,8 +107,8 @@ def outcome_against_effect(frame: pd.DataFrame) -> list[page.Block]:
         if {"P@10", "CP@10"} <= set(wide.columns):
             points = wide.dropna().rename(columns={"P@10": "outcome", "CP@10": "effect"}).reset_index()
             points["label"] = points["method"].map(method_name)
-            x = alt.X("outcome:Q", title="P@10", axis=_few_ticks())
-            y = alt.Y("effect:Q", title="CP@10", axis=_few_ticks())
+            x = alt.X("outcome:Q", title="P@10", axis=FEW_TICKS)
+            y = alt.Y("effect:Q", title="CP@10", axis=FEW_TICKS)
             drawn = alt.Chart(points, title=", ".join(dataset)).mark_point(filled=True, size=90, opacity=1)
             blocks.append(_panel(drawn.encode(x, y, **_keys(points)), f"P@10 against CP@10, {', '.join(dataset)}"))
     return blocks
@@ -179,7 +180,7 @@ def _curves(
         rows = rows_of(frame, dataset, metric)
         if len(rows):
             title = f"{metric}: {', '.join(dataset)}"
-            height = y or alt.Y("mean:Q", title=_metric_title(metric), scale=alt.Scale(zero=False), axis=_few_ticks())
+            height = y or alt.Y("mean:Q", title=_metric_title(metric), scale=alt.Scale(zero=False), axis=FEW_TICKS)
             rows = _with_spread(rows)
             base, keys = alt.Chart(rows, title=title), _keys(rows)
             points = alt.OverlayMarkDef(filled=True, size=45, opacity=1)
@@ -193,24 +194,18 @@ def _curves(
 def _keys(frame: pd.DataFrame) -> dict[str, Any]:
     """Color and mark of each label: those of its method; labels that share a method differ by mark and dash."""
     order = methods_of(frame)
-    pairs = (
-        frame[["label", "method"]]
-        .drop_duplicates()
-        .sort_values("method", kind="stable", key=lambda keys: keys.map(order.index))
-    )
+    pairs = frame[["label", "method"]].drop_duplicates()
+    pairs = pairs.sort_values("method", kind="stable", key=lambda keys: keys.map(order.index))
     labels, turn = list(pairs["label"]), pairs.groupby("method").cumcount()
     chosen = [styles(order)[method] for method in pairs["method"]]
     marks = [OTHER_MARKS[n - 1] if n else style.mark for n, style in zip(turn, chosen, strict=True)]
-    ranges: list[tuple[str, Any, list[Any]]] = [
-        ("color", alt.Color, [style.color for style in chosen]),
-        ("shape", alt.Shape, marks),
-    ]
+    colors = [style.color for style in chosen]
+    ranges: list[tuple[str, Any, list[Any]]] = [("color", alt.Color, colors), ("shape", alt.Shape, marks)]
     if turn.any():
         ranges.append(("strokeDash", alt.StrokeDash, [DASHES[n % len(DASHES)] for n in turn]))
     legend = alt.Legend(title=None, orient="top", columns=4, symbolOpacity=1, labelLimit=200)
     return {
-        name: kind("label:N", sort=labels, scale=_range(labels, values), legend=legend)
-        for name, kind, values in ranges
+        name: kind("label:N", sort=labels, scale=_range(labels, own), legend=legend) for name, kind, own in ranges
     }
 
 
@@ -220,36 +215,30 @@ def _keys(frame: pd.DataFrame) -> dict[str, Any]:
 def densities(frame: pd.DataFrame) -> list[page.Block]:
     """Fig. 2."""
     names = [setting for setting in SETTING_COLORS if setting in set(frame["setting"])]
-    ends = frame.groupby(["items", "setting"], sort=False).tail(
-        1
-    )  # a last point, so that the last step has its width
+    ends = frame.groupby(["items", "setting"], sort=False).tail(1)  # again, so that the last step has its width
     steps = pd.concat([frame, ends.assign(low=ends["high"])]).sort_values(["setting", "low"])
     x = alt.X("low:Q", title="propensity", scale=alt.Scale(domain=[0, 1]))
-    y = alt.Y("density:Q", title="density (square-root scale)", scale=alt.Scale(type="sqrt"), axis=_few_ticks())
+    y = alt.Y("density:Q", title="density (square-root scale)", scale=alt.Scale(type="sqrt"), axis=FEW_TICKS)
     color = alt.Color("setting:N", sort=names, scale=_range(names, [SETTING_COLORS[name] for name in names]))
     dash = alt.StrokeDash("setting:N", sort=names, scale=_range(names, DASHES[: len(names)]))
-    return [
-        _panel(
-            alt.Chart(rows, title=str(items))
-            .mark_line(interpolate="step-after", strokeWidth=2)
-            .encode(x, y, color, dash),
-            f"Density of the propensity over the purchases of a sampled log, {items}",
-        )
-        for items, rows in steps.groupby("items", sort=False)
-    ]
+    blocks = []
+    for items, rows in steps.groupby("items", sort=False):
+        line = alt.Chart(rows, title=str(items)).mark_line(interpolate="step-after", strokeWidth=2)
+        caption = f"Density of the propensity over the purchases of a sampled log, {items}"
+        blocks.append(_panel(line.encode(x, y, color, dash), caption))
+    return blocks
 
 
 def brier(frame: pd.DataFrame) -> list[page.Block]:
     """The Brier score of the last week by prior weight; a dot marks the lowest, a dashed line the paper's weight."""
-    x = alt.X("prior_weight:Q", title="prior weight w", axis=_few_ticks())
+    x = alt.X("prior_weight:Q", title="prior weight w", axis=FEW_TICKS)
     y = alt.Y("brier:Q", title="Brier score", scale=alt.Scale(zero=False), axis=alt.Axis(tickCount=5, format=".6~g"))
     color = SETTING_COLORS["original"]
     blocks = []
     for items, rows in frame.groupby("items", sort=False):
         in_paper = where(printed()["statistics"], items=items, quantity="prior_weight")
-        lowest = alt.Chart(rows.loc[[rows["brier"].idxmin()]]).mark_point(
-            filled=True, size=90, opacity=1, color=color
-        )
+        dot = alt.MarkDef("point", filled=True, size=90, opacity=1, color=color)
+        lowest = alt.Chart(rows.loc[[rows["brier"].idxmin()]], mark=dot)
         line = alt.Chart(rows, title=str(items)).mark_line(color=color, strokeWidth=2)
         rule = alt.Chart(in_paper).mark_rule(strokeDash=[3, 3], opacity=0.7).encode(alt.X("value:Q"))
         picture = line.encode(x, y) + lowest.encode(x, y) + rule
@@ -269,10 +258,6 @@ def _with_spread(frame: pd.DataFrame) -> pd.DataFrame:
 
 def _range(names: Sequence[str], values: Sequence[Any]) -> alt.Scale:
     return alt.Scale(domain=list(names), range=list(values))
-
-
-def _few_ticks() -> alt.Axis:
-    return alt.Axis(tickCount=4, format=".3~g")
 
 
 def _metric_title(metric: str) -> str:

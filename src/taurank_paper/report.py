@@ -18,19 +18,14 @@ from taurank.report import page
 from taurank.toml import read_toml
 from taurank_paper import charts, claims, folder, tables
 from taurank_paper.charts import MAIN_METRIC
-from taurank_paper.claims import VERDICTS, ClaimResult, rank_correlation
+from taurank_paper.claims import VERDICTS, Assessment, ClaimResult, rank_correlation
 from taurank_paper.folder import Frames, Run, write_text
 from taurank_paper.plan import LIMITS
-from taurank_paper.scores import DATASETS, METRICS, DatasetKey, datasets_of, rows_of
+from taurank_paper.scores import METRICS, datasets_of, rows_of
 
 COLORS = dict(zip(VERDICTS, ("good", "poor", "caution"), strict=True))
 TEXTS: Mapping[str, Any] = read_toml(Path(__file__).with_suffix(".toml"))
 KINDS = [kind for kind, text in TEXTS.items() if isinstance(text, dict)]  # in the order of the page
-SHOWN: Mapping[str, Sequence[DatasetKey]] = {  # the datasets that the paper shows
-    "comparison": DATASETS, "car": [("category", "personalized")], "capping": DATASETS, "estimators": DATASETS[:2],
-    "misspecification": DATASETS[:3],
-}  # fmt: skip
-AUTHORS = "At the authors' settings"
 PAPER_WEEKS, PACKAGED_WEEKS = 93, 53
 NONE = pd.DataFrame()
 Charts = Iterable[tuple[str, list[page.Block]]]  # a caption and the charts below it
@@ -65,20 +60,18 @@ def blocks(run: Run, results: Sequence[ClaimResult]) -> list[page.Block]:
             links.append((kind, TEXTS[kind]["title"]))
             text = f"{TEXTS[kind]['text']}\n\n{run.findings.sections.get(kind, '')}"
             sections += [page.heading(TEXTS[kind]["title"], kind), page.text(text)]
-            sections += _section(kind, run.frames, SHOWN.get(kind, ()))
+            sections += _section(kind, run.frames)
     for name, entry in run.record.get("own", {}).items():
         if name in run.frames:
-            kind, anchor = entry["kind"], f"own-{name}"
-            own = {
-                kind + table.removeprefix(name): frame
-                for table, frame in run.frames.items()
-                if table == name or table.startswith(f"{name}_")
-            }
-            links.append((anchor, entry["title"]))
-            sections.append(page.heading(entry["title"], anchor))
-            sections += _lead(own[kind]) if kind == "comparison" else []
+            kind, title, anchor = entry["kind"], entry["title"], f"own-{name}"
+            parts = {part: f"{name}{part}" for part in ("", "_brier", "_density", "_curves", "_targets")}
+            own = {f"{kind}{part}": run.frames[table] for part, table in parts.items() if table in run.frames}
+            links.append((anchor, title))
+            sections += [page.heading(title, anchor), *(_lead(own[kind]) if kind == "comparison" else [])]
             sections += [page.text(run.findings.sections.get(name, "")), *_section(kind, own)]
-    parts = tally(results) or [page.verdict("caution", "No verdicts", TEXTS["synthetic"])]
+    tallies = _tally("claims:", [result.here for result in results])
+    tallies += _tally("claims at the authors' settings:", [result.authors for result in results if result.authors])
+    parts = tallies or [page.verdict("caution", "No verdicts", TEXTS["synthetic"])]
     parts += [page.verdict("caution", "Note", run.findings.note)] if run.findings.note else []
     parts += _lead(frame, _about(run)) if len(frame) else _about(run)
     parts.append(page.links((f"#{anchor}", label) for anchor, label in [*links, ("run", "The run")]))
@@ -123,15 +116,11 @@ def _about(run: Run) -> list[page.Block]:
     return about
 
 
-def tally(results: Sequence[ClaimResult]) -> list[page.Block]:
-    """24 claims: 6 reproduced, 11 not reproduced, 7 inconclusive; and the same at the authors' settings if known."""
-    second = [result.authors.verdict for result in results if result.authors]
-    answers = [(f"{len(results)} claims:", [result.here.verdict for result in results])] if results else []
-    answers += [(f"{AUTHORS}, {len(second)} of them:", second)] if second else []
-    return [
-        page.tally(title, [(COLORS[verdict], f"{given.count(verdict)} {verdict}") for verdict in VERDICTS])
-        for title, given in answers
-    ]
+def _tally(words: str, results: Sequence[Assessment]) -> list[page.Block]:
+    """24 claims: 6 reproduced, 11 not reproduced, 7 inconclusive."""
+    given = [result.verdict for result in results]
+    counts = [(COLORS[verdict], f"{given.count(verdict)} {verdict}") for verdict in VERDICTS]
+    return [page.tally(f"{len(given)} {words}", counts)] if given else []
 
 
 def _card(result: ClaimResult) -> page.Block:
@@ -140,7 +129,10 @@ def _card(result: ClaimResult) -> page.Block:
     parts = [page.listed(here.figures.splitlines())] if here.figures else []
     parts += [page.text(text) for text in (here.remark, explanation) if text]
     if authors:
-        parts += [page.text(f"{AUTHORS}: {authors.verdict}."), page.listed(authors.figures.splitlines())]
+        parts += [
+            page.text(f"At the authors' settings: {authors.verdict}."),
+            page.listed(authors.figures.splitlines()),
+        ]
     where = f"In the paper: section {claim.where}. Its printed figures by the same criterion: {paper}."
     parts += [page.text(f"Criterion: {claim.criterion}"), page.text(where)]
     return page.card(COLORS[here.verdict], here.verdict, claim.claim, parts, claim.id)
@@ -149,12 +141,9 @@ def _card(result: ClaimResult) -> page.Block:
 # ---- the experiments -----------------------------------------------------------------------------
 
 
-def _section(kind: str, frames: Frames, shown: Sequence[DatasetKey] = ()) -> list[page.Block]:
+def _section(kind: str, frames: Frames) -> list[page.Block]:
     """The charts and tables of an experiment; where there are charts, its tables are folded below them."""
     frame, texts = frames[kind], TEXTS[kind]
-    run = datasets_of(frame) if "setting" in frame else []
-    missing = [", ".join(each) for each in shown if each not in run]
-    note = f"Not run, though the paper shows them: {'; '.join(missing)}." if missing else ""
     drawn: list[page.Block] = []
     for caption, panels in CHARTS[kind](frames):
         drawn += [page.text(caption), page.group("panels", panels)] if panels else []
@@ -164,12 +153,12 @@ def _section(kind: str, frames: Frames, shown: Sequence[DatasetKey] = ()) -> lis
         fits = frame[~frame["method"].isin(LIMITS) & frame["metric"].isin(METRICS)]
         columns = ["items", "setting", "method", "metric", "settings", "updates", "seconds"]
         body.append(page.fold("Hyper-parameters, updates and time of each fit", [tables.plain(fits[columns])]))
-    return [page.text(note), *body]
+    return body
 
 
 def _comparison_tables(frames: Frames) -> list[page.Block]:
     targets, curves = frames.get("comparison_targets", NONE), frames.get("comparison_curves", NONE)
-    made = tables.comparison(frames["comparison"])
+    made = tables.compared(frames["comparison"], "comparison", (*METRICS, "P@10"), ("Table 3", "Table 4"))
     made += [tables.targets(targets, TEXTS["comparison"]["targets"])] if len(targets) else []
     return made + ([tables.convergence(curves)] if len(curves) else [])
 
@@ -185,19 +174,14 @@ def _comparison_charts(frames: Frames) -> Charts:
 
 
 def _statistics_charts(frames: Frames) -> Charts:
-    density, brier = (frames.get(f"statistics_{part}", NONE) for part in ("density", "brier"))
-    yield TEXTS["statistics"]["density"], charts.densities(density) if len(density) else []
-    yield TEXTS["statistics"]["brier"], charts.brier(brier) if len(brier) else []
-
-
-def _capping_charts(frames: Frames) -> Charts:
-    for metric in ("CDCG", "CAR"):
-        yield TEXTS["capping"][metric.lower()], charts.caps(frames["capping"], metric)
+    for part, draw in (("density", charts.densities), ("brier", charts.brier)):
+        frame = frames.get(f"statistics_{part}", NONE)
+        yield TEXTS["statistics"][part], draw(frame) if len(frame) else []
 
 
 TABLES: Mapping[str, Callable[[Frames], list[page.Block]]] = {
     "comparison": _comparison_tables,
-    "car": lambda frames: tables.car(frames["car"]),
+    "car": lambda frames: tables.compared(frames["car"], "car", ("CAR",), ("Table 5", "Table 5")),
     "capping": lambda frames: [tables.by_value(frames["capping"], "cap", "DLCE by cap χ")],
     "estimators": lambda frames: tables.estimators(frames["estimators"]),
     "unevenness": lambda frames: [tables.by_value(frames["unevenness"], "beta", "By unevenness β")],
@@ -208,10 +192,10 @@ TABLES: Mapping[str, Callable[[Frames], list[page.Block]]] = {
 CHARTS: Mapping[str, Callable[[Frames], Charts]] = {
     "comparison": _comparison_charts,
     "car": lambda frames: [("", charts.scores(frames["car"], "CAR"))],
-    "capping": _capping_charts,
-    "estimators": lambda frames: iter(
-        [(TEXTS["estimators"]["errors"], charts.estimator_errors(frames["estimators"]))]
-    ),
+    "capping": lambda frames: [
+        (TEXTS["capping"][metric.lower()], charts.caps(frames["capping"], metric)) for metric in ("CDCG", "CAR")
+    ],
+    "estimators": lambda frames: [(TEXTS["estimators"]["errors"], charts.estimator_errors(frames["estimators"]))],
     "unevenness": lambda frames: [("", charts.unevenness(frames["unevenness"]))],
     "misspecification": lambda frames: [("", charts.misspecification(frames["misspecification"]))],
     "losses": lambda frames: [("", charts.losses(frames["losses"]))],

@@ -101,7 +101,6 @@ def lookup(frame: pd.DataFrame, method: str = "", **values: object) -> Score | N
 def by(frame: pd.DataFrame, column: str, metric: str) -> dict[float, Score]:
     """DLCE's score at each value of a column, from the smallest to the largest."""
     rows = where(frame, method="dlce", metric=metric)
-    rows = rows[rows["mean"].notna()]
     scores = {value: lookup(rows, **{column: value}) for value in sorted(set(rows[column].dropna()))}
     return {value: score for value, score in scores.items() if score is not None}
 
@@ -117,16 +116,15 @@ def best(scores: Iterable[Score | None], metric: str) -> Score | None:
 
 def compare(metric: str, first: Score, second: Score) -> int:
     """1 if the first is clearly better, -1 if it is clearly worse, 0 within noise."""
-    if not _differ(first, second):
-        return 0
-    return 1 if (first.mean > second.mean) == larger_is_better(metric) else -1
-
-
-def _differ(first: Score, second: Score) -> bool:
     differences = paired_differences(first, second)
     if differences is None:
-        return abs(first.mean - second.mean) > max(first.std, second.std) * (1 + ROUNDING)
-    return p_value(differences) < LEVEL / COMPARISONS
+        is_clear = abs(first.mean - second.mean) > max(first.std, second.std) * (1 + ROUNDING)
+    elif differences.std(ddof=1) <= ROUNDING * abs(differences.mean()):
+        is_clear = bool(differences.mean())
+    else:
+        is_clear = stats.ttest_1samp(differences, 0).pvalue < LEVEL / COMPARISONS
+    is_better = (first.mean > second.mean) == larger_is_better(metric)
+    return (1 if is_better else -1) if is_clear else 0
 
 
 def paired_differences(first: Score, second: Score) -> npt.NDArray[np.float64] | None:
@@ -137,11 +135,3 @@ def paired_differences(first: Score, second: Score) -> npt.NDArray[np.float64] |
     differences = one - two
     differences = differences.mean(axis=1) if len(differences) > 1 else differences[0]
     return differences if len(differences) > 1 else None
-
-
-def p_value(differences: npt.NDArray[np.float64]) -> float:
-    """Student's two-sided t-test of mean zero; 1 where all differences are zero."""
-    mean = differences.mean()
-    if differences.std(ddof=1) <= ROUNDING * abs(mean):
-        return 0.0 if mean else 1.0
-    return float(stats.ttest_1samp(differences, 0).pvalue)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import pandas as pd
@@ -28,32 +29,25 @@ NOTHING = Cell("–", kind="quiet")
 EXTRA = ("countingbayes",)  # not in the paper, set apart from its methods
 FLAT = 0.01  # relative gain in the last quarter of the updates below which a curve has gone flat
 _QUANTITIES = {  # and how they are written
-    "users": ("users", ",.0f"),
-    "items": ("items", ",.0f"),
-    "treated_rate": ("mean μᵀ", ".4f"),
-    "control_rate": ("mean μᶜ", ".4f"),
-    "propensity": ("mean propensity", ".3g"),
+    "users": ("users", ",.0f"), "items": ("items", ",.0f"), "treated_rate": ("mean μᵀ", ".4f"),
+    "control_rate": ("mean μᶜ", ".4f"), "propensity": ("mean propensity", ".3g"),
     "prior_weight": ("prior weight used", ".3g"),
     "tuned_prior_weight": ("prior weight with the lowest Brier score", ".3g"),
-}
+}  # fmt: skip
 
 Row = list[Cell]
 
 
 def statistics(frame: pd.DataFrame) -> page.Block:
     """Table 2."""
-    present = list(frame["items"].unique())
-    kinds = [items for items in ITEMS if items in present] or present
-    sources = ((frame, ""), (printed()["statistics"], "quiet"))
-
-    def cell(source: pd.DataFrame, items: str, name: str, kind: str) -> Cell:
-        values = where(source, items=items, quantity=name)["value"].dropna()
-        return NOTHING if values.empty else Cell(format(float(values.iloc[0]), _QUANTITIES[name][1]), kind=kind)
-
-    rows = [
-        [Cell(label), *(cell(source, items, name, kind) for items in kinds for source, kind in sources)]
-        for name, (label, _) in _QUANTITIES.items()
-    ]
+    kinds = [items for items in ITEMS if items in set(frame["items"])]
+    rows: list[Row] = []
+    for name, (label, form) in _QUANTITIES.items():
+        rows.append([Cell(label)])
+        for items, kind in itertools.product(kinds, ("", "quiet")):
+            source = printed()["statistics"] if kind else frame
+            values = where(source, items=items, quantity=name)["value"].dropna()
+            rows[-1].append(Cell(format(float(values.iloc[0]), form), kind=kind) if len(values) else NOTHING)
     groups = [("", 1), *((items, 2) for items in kinds)]
     return page.grid(["", *["here", "paper"] * len(kinds)], rows, "Statistics of the data (Table 2)", groups)
 
@@ -64,7 +58,7 @@ def main(frame: pd.DataFrame, metric: str) -> tuple[str, list[str], list[Row]]:
     def cell(method: str, dataset: DatasetKey) -> Cell:
         ours = _score(rows_of(frame, dataset), method, metric)
         theirs = lookup(rows_of(printed()["comparison"], dataset, metric), method)
-        return Cell(ours.text, f"({format_score(metric, theirs.mean)})" if theirs else "", ours.kind)
+        return ours._replace(note=f"({format_score(metric, theirs.mean)})" if theirs else "")
 
     datasets = datasets_of(frame)
     rows = [[Cell(method_name(method)), *(cell(method, each) for each in datasets)] for method in methods_of(frame)]
@@ -72,60 +66,44 @@ def main(frame: pd.DataFrame, metric: str) -> tuple[str, list[str], list[Row]]:
 
 
 def markdown(caption: str, columns: Sequence[str], rows: Sequence[Row]) -> str:
-    """A table as Markdown, the best in bold."""
+    """A table as Markdown, the best in bold; any text is shown as it is, in one line."""
+    signs = {"&": "&amp;", "<": "&lt;", "|": "\\|", "*": "\\*", "_": "\\_", "\n": " "}
+
+    def safe(text: str) -> str:
+        return text.translate(str.maketrans(signs))
 
     def cell(cell: Cell) -> str:
-        text = f"**{_escaped(cell.text)}**" if cell.kind == "best" else _escaped(cell.text)
-        return f"{text} {_escaped(cell.note)}".strip()
+        text = f"**{safe(cell.text)}**" if cell.kind == "best" else safe(cell.text)
+        return f"{text} {safe(cell.note)}".strip()
 
-    body = [map(_escaped, columns), ["---", *["---:"] * (len(columns) - 1)], *(map(cell, row) for row in rows)]
-    return "\n".join([f"**{_escaped(caption)}**", "", *(f"| {' | '.join(row)} |" for row in body), ""])
-
-
-def _escaped(text: str) -> str:
-    """Text that Markdown shows as it is, in one line."""
-    for sign, safe in (("&", "&amp;"), ("<", "&lt;"), ("|", "\\|"), ("*", "\\*"), ("_", "\\_"), ("\n", " ")):
-        text = text.replace(sign, safe)
-    return text
+    body = [map(safe, columns), ["---", *["---:"] * (len(columns) - 1)], *(map(cell, row) for row in rows)]
+    return "\n".join([f"**{safe(caption)}**", "", *(f"| {' | '.join(row)} |" for row in body), ""])
 
 
-def comparison(frame: pd.DataFrame) -> list[page.Block]:
-    """Tables 3 and 4, one for each dataset, P@10 last; CountingBayes and the limits are set apart."""
-    numbers = {"category": "Table 3", "product": "Table 4"}
-    return [
-        _scores(frame, printed()["comparison"], each, (*METRICS, "P@10"), numbers.get(each[0], ""))
-        for each in datasets_of(frame)
-    ]
-
-
-def car(frame: pd.DataFrame) -> list[page.Block]:
-    """Table 5."""
-    return [_scores(frame, printed()["car"], each, ("CAR",), "Table 5") for each in datasets_of(frame)]
-
-
-def _scores(
-    frame: pd.DataFrame, in_paper: pd.DataFrame, dataset: DatasetKey, metrics: Sequence[str], number: str
-) -> page.Block:
-    ours, theirs = rows_of(frame, dataset), rows_of(in_paper, dataset)
-    metrics = [metric for metric in metrics if metric in set(ours["metric"])]
-    sources = [  # the columns
-        (metric, rows, kind)
-        for metric in metrics
-        for rows, kind in ((ours, ""), (theirs, "quiet"))
-        if metric in set(rows["metric"])
-    ]
-    methods = methods_of(ours)
-    cells = [
-        [Cell(method_name(method)), *(_score(rows, method, metric, kind) for metric, rows, kind in sources)]
-        for method in methods
-    ]
-    groups = [("", 1)]
-    for metric in metrics:
-        better = "" if larger_is_better(metric) else " (smaller is better)"
-        groups.append((metric + better, sum(each == metric for each, _, _ in sources)))
-    caption = f"{', '.join(dataset)} ({number})" if number and not theirs.empty else ", ".join(dataset)
-    apart = [methods.index(first) for first in (*EXTRA, *LIMITS[:1]) if first in methods]
-    return page.grid(["", *("paper" if kind else "here" for _, _, kind in sources)], cells, caption, groups, apart)
+def compared(frame: pd.DataFrame, name: str, metrics: Sequence[str], numbers: Sequence[str]) -> list[page.Block]:
+    """Tables 3 to 5, one for each dataset, by the paper's number for its items; those it has not are set apart."""
+    blocks = []
+    for dataset in datasets_of(frame):
+        ours, theirs = rows_of(frame, dataset), rows_of(printed()[name], dataset)
+        columns = [  # a metric here, and the paper's
+            (metric, rows, kind)
+            for metric, (rows, kind) in itertools.product(metrics, ((ours, ""), (theirs, "quiet")))
+            if metric in set(rows["metric"]) and metric in set(ours["metric"])
+        ]
+        methods = methods_of(ours)
+        rows = [
+            [Cell(method_name(method)), *(_score(rows, method, metric, kind) for metric, rows, kind in columns)]
+            for method in methods
+        ]
+        groups = [("", 1)]
+        for metric, own in itertools.groupby(columns, key=lambda column: column[0]):
+            better = "" if larger_is_better(metric) else " (smaller is better)"
+            groups.append((metric + better, len(list(own))))
+        number = f" ({numbers[ITEMS.index(dataset[0])]})" if len(theirs) else ""
+        apart = [methods.index(first) for first in (*EXTRA, *LIMITS[:1]) if first in methods]
+        heads = ["", *("paper" if kind else "here" for _, _, kind in columns)]
+        blocks.append(page.grid(heads, rows, ", ".join(dataset) + number, groups, apart))
+    return blocks
 
 
 def _score(rows: pd.DataFrame, method: str, metric: str, kind: str = "") -> Cell:
@@ -133,7 +111,13 @@ def _score(rows: pd.DataFrame, method: str, metric: str, kind: str = "") -> Cell
     if score is None:
         return NOTHING
     best = "best" if score.mean == best_score(rows, method, metric) else ""
-    return Cell(format_score(metric, score.mean), _spread(score, metric), f"{kind} {best}".strip())
+    return _cell(score, metric, f"{kind} {best}".strip())
+
+
+def _cell(score: Score | None, metric: str, kind: str = "") -> Cell:
+    if score is None:
+        return NOTHING
+    return Cell(format_score(metric, score.mean), f"±{format_score(metric, score.std)}", kind)
 
 
 def best_score(rows: pd.DataFrame, method: str, metric: str) -> float | None:
@@ -151,45 +135,40 @@ def best_score(rows: pd.DataFrame, method: str, metric: str) -> float | None:
 
 def estimators(frame: pd.DataFrame) -> list[page.Block]:
     """Tables 6 and 7: the mean absolute error by cap, the paper's small behind ours; the lowest of a row is best."""
-    return [_errors(frame, each) for each in datasets_of(frame)]
-
-
-def _errors(frame: pd.DataFrame, dataset: DatasetKey) -> page.Block:
-    caps = sorted(set(rows_of(frame, dataset)["cap"].dropna()))
-    rows: list[Row] = []
-    ruled: set[int] = set()
-    for metric in (*METRICS, "CAR"):
-        here, in_paper = (rows_of(each, dataset, metric) for each in (frame, printed()["estimators"]))
-        ruled |= {len(rows)} if rows and len(here) else set()
-        for method in methods_of(here):
-            own, paper = (where(part, method=method).set_index("cap") for part in (here, in_paper))
-            errors, notes = own["mae"].dropna(), paper["mae"].dropna()
-            cells = []
-            for cap in caps:
-                note = f"({format_score(metric, notes[cap])})" if cap in notes.index else ""
-                kind = "best" if errors.get(cap) == errors.min() else ""
-                cells.append(Cell(format_score(metric, errors[cap]), note, kind) if cap in errors.index else NOTHING)
-            truth = own["truth"].dropna()
-            known = Cell(format_score(metric, float(truth.iloc[0])), kind="quiet") if len(truth) else NOTHING
-            rows.append([Cell(f"{metric} {method_name(method)}"), known, *cells])
-    columns = ["", "truth", *("no cap" if cap == 0 else f"χ = {cap:g}" for cap in caps)]
-    caption = f"{', '.join(dataset)}: mean absolute error, the paper's in parentheses (Tables 6 and 7)"
-    return page.grid(columns, rows, caption, (), ruled)
+    blocks = []
+    for dataset in datasets_of(frame):
+        caps = sorted(set(rows_of(frame, dataset)["cap"].dropna()))
+        rows: list[Row] = []
+        for metric in (*METRICS, "CAR"):
+            here, in_paper = (rows_of(each, dataset, metric) for each in (frame, printed()["estimators"]))
+            for method in methods_of(here):
+                own, paper = (where(part, method=method).set_index("cap") for part in (here, in_paper))
+                errors, notes = own["mae"].dropna(), paper["mae"].dropna()
+                rows.append([Cell(f"{metric} {method_name(method)}")])
+                truths = [format_score(metric, truth) for truth in own["truth"].dropna()]
+                rows[-1].append(Cell(truths[0], kind="quiet") if truths else NOTHING)
+                for cap in caps:
+                    note = f"({format_score(metric, notes[cap])})" if cap in notes.index else ""
+                    kind = "best" if errors.get(cap) == errors.min() else ""
+                    has = cap in errors.index
+                    rows[-1].append(Cell(format_score(metric, errors[cap]), note, kind) if has else NOTHING)
+        columns = ["", "truth", *("no cap" if cap == 0 else f"χ = {cap:g}" for cap in caps)]
+        caption = f"{', '.join(dataset)}: mean absolute error, the paper's in parentheses (Tables 6 and 7)"
+        blocks.append(page.grid(columns, rows, caption))
+    return blocks
 
 
 def by_value(frame: pd.DataFrame, across: str, caption: str) -> page.Block:
     """The figures of a chart as a table: a column for each value of what is varied, "none" last."""
     down = [name for name in ("items", "setting", "method", "loss", "propensity", "metric") if name in frame]
     order = frame[across].drop_duplicates().sort_values()
-    values = ["none" if pd.isna(value) else f"{value:g}" for value in order]
-    frame = frame.assign(**{across: frame[across].map(dict(zip(order, values, strict=True)))})
+    values = {value: "none" if pd.isna(value) else f"{value:g}" for value in order}
+    frame = frame.assign(**{across: frame[across].map(values)})
     rows = []
     for keys, own in frame.groupby(down, sort=False):
-        metric = str(keys[-1])
-        scores = [lookup(own, **{across: value}) for value in values]
-        cells = [Cell(format_score(metric, s.mean), _spread(s, metric)) if s else NOTHING for s in scores]
-        rows.append([Cell(" ".join(method_name(str(key)) for key in keys)), *cells])
-    return page.grid(["", *values], rows, caption)
+        scores = [_cell(lookup(own, **{across: value}), str(keys[-1])) for value in values.values()]
+        rows.append([Cell(" ".join(method_name(str(key)) for key in keys)), *scores])
+    return page.grid(["", *values.values()], rows, caption)
 
 
 def targets(frame: pd.DataFrame, caption: str) -> page.Block:
@@ -204,29 +183,17 @@ def targets(frame: pd.DataFrame, caption: str) -> page.Block:
     return page.grid(["", *metrics], rows, caption)
 
 
-def _spread(score: Score, metric: str) -> str:
-    return f"±{format_score(metric, score.std)}"
-
-
 def convergence(frame: pd.DataFrame) -> page.Block:
     """How much each method still gained in the last quarter of its updates: flat is below one percent."""
     rows = []
     for keys, curve in frame[frame["updates"] > 0].groupby(["items", "setting", "method", "metric"], sort=False):
-        gain = last_gain(curve, str(keys[3]))
+        values = curve.sort_values("updates")
+        best = (values["value"] if larger_is_better(str(keys[3])) else -values["value"]).cummax()
+        before = best[values["updates"] <= 0.75 * values["updates"].max()].iloc[-1:]
+        gain = float(((best.iloc[-1] - before) / before.abs().clip(lower=1e-12)).sum(min_count=1))
         rows.append((*keys, curve["updates"].max(), f"{gain:+.1%}", "flat" if gain < FLAT else "still rising"))
     columns = ["items", "setting", "method", "metric", "updates", "gain in the last quarter", "state"]
     return plain(pd.DataFrame(rows, columns=columns), "Convergence")
-
-
-def last_gain(curve: pd.DataFrame, metric: str) -> float:
-    """The best value so far at the end, relative to the best at three quarters of the updates."""
-    values = curve.sort_values("updates")
-    sign = 1.0 if larger_is_better(metric) else -1.0
-    best = (sign * values["value"]).cummax()
-    before = best[values["updates"] <= 0.75 * values["updates"].max()]
-    if before.empty:
-        return float("nan")
-    return float((best.iloc[-1] - before.iloc[-1]) / max(abs(before.iloc[-1]), 1e-12))
 
 
 def plain(frame: pd.DataFrame, caption: str = "") -> page.Block:

@@ -209,13 +209,13 @@ def test_with_several_draws_their_means_are_compared() -> None:
 
 def test_the_level_counts_all_comparisons(frames: Frames, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[Score] = []
-    plain = scores._differ
+    plain = scores.paired_differences
 
-    def counting(first: Score, second: Score) -> bool:
+    def counting(first: Score, second: Score) -> Any:
         calls.append(first)
         return plain(first, second)
 
-    monkeypatch.setattr(scores, "_differ", counting)
+    monkeypatch.setattr(scores, "paired_differences", counting)
     claims.check({**printed(), **frames})
     ours = len(calls)
     calls.clear()
