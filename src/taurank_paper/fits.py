@@ -27,9 +27,7 @@ import numpy as np
 from pydantic import TypeAdapter, ValidationError
 
 import taurank as tr
-from taurank.errors import DivergedError, UnfinishedWarning
 from taurank.evaluation.metrics import parse
-from taurank.learners import Record, learner_class
 from taurank_paper.folder import write_text
 from taurank_paper.plan import LIMITS, Dataset, Settings, causal, hyper_parameters
 from taurank_paper.worlds import Split, Splits, fit_seed, ten_weeks_scores, truth_scores
@@ -95,7 +93,7 @@ def merit(metric: str, value: float) -> float:
 
 def needs_propensity(method: str) -> bool:
     """Whether a method uses the propensities of a log."""
-    return method not in LIMITS and learner_class(method).needs_propensity
+    return method not in LIMITS and tr.learners.learner_class(method).needs_propensity
 
 
 @dataclass(frozen=True)
@@ -153,7 +151,7 @@ class ResultCache:
 
     def model(self, spec: FitSpec) -> tr.Learner:
         """The fitted learner of a spec with ``keep_model``."""
-        return tr.load(self.path(spec, ".model"), trust=[learner_class(spec.method).__module__])
+        return tr.load(self.path(spec, ".model"), trust=[tr.learners.learner_class(spec.method).__module__])
 
     def cached(self, key: str, measure: Callable[[], Mapping[str, Any]]) -> Mapping[str, Any]:
         """What is stored under this key, measured and stored first if need be."""
@@ -172,7 +170,7 @@ class ResultCache:
         if (
             ":" in spec.method
         ):  # of a learner of one's own, the text of its module: after a change its fits are made again
-            text = inspect.getsource(sys.modules[learner_class(spec.method).__module__])
+            text = inspect.getsource(sys.modules[tr.learners.learner_class(spec.method).__module__])
         parts = [RESULT_VERSION, tr.__version__, world, text, settings, *more]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:24]
 
@@ -204,7 +202,7 @@ def _measured_fit(spec: FitSpec, cache: ResultCache) -> FitResult:
         weeks = weeks_of(scores, split, spec.metrics, threads)
         values = {name: Value(weeks[name], 0.0, 0) for name in spec.metrics}
         return FitResult({}, time.perf_counter() - began, 0, values)
-    learner = learner_class(spec.method)(**dict(spec.settings), random_state=fit_seed(spec.dataset))
+    learner = tr.learners.learner_class(spec.method)(**dict(spec.settings), random_state=fit_seed(spec.dataset))
     rhythm = Rhythm.of(spec, learner.updates_per_epoch(split.train))
     if rhythm.epochs:
         learner.set_params(epochs=rhythm.epochs, threads=threads)
@@ -268,7 +266,7 @@ def _trained(spec: FitSpec, learner: tr.Learner, rhythm: Rhythm, cache: ResultCa
             values.update({name: Value(weeks[name], best[name][0], updates) for name in together})
         best.clear()
 
-    def check(at: tr.Learner, record: Record) -> None:
+    def check(at: tr.Learner, record: tr.learners.Record) -> None:
         scores, model = {name: record.metrics[causal(name)] for name in spec.metrics}, copy.copy(at)
         for name, score in scores.items():
             is_better = name not in best or merit(name, score) > merit(name, best[name][0])
@@ -283,14 +281,14 @@ def _trained(spec: FitSpec, learner: tr.Learner, rhythm: Rhythm, cache: ResultCa
     for left in reversed(range(ATTEMPTS)):
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", UnfinishedWarning)  # the report has the curves
+                warnings.simplefilter("ignore", tr.errors.UnfinishedWarning)  # the report has the curves
                 learner.fit(
                     split.train, split.validation, metric=list(dict.fromkeys(map(causal, spec.metrics))),
                     patience=None, validate_every=rhythm.every or None, show_progress=False,
                     checkpoint=checkpoint if due else None, callback=check,
                 )  # fmt: skip
             measure()
-        except DivergedError:
+        except tr.errors.DivergedError:
             if not left:
                 raise
             learner.set_params(learning_rate=learner.get_params()["learning_rate"] / 3)

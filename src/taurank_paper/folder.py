@@ -29,7 +29,7 @@ import pandas as pd
 from pydantic import AfterValidator, ConfigDict
 from pydantic.dataclasses import dataclass as checked
 
-from taurank.errors import InputError, first_line
+import taurank as tr
 from taurank.toml import read_toml, validated
 
 Frames = Mapping[str, pd.DataFrame]
@@ -72,7 +72,7 @@ class Run:
 def read(folder: Path) -> Run:
     """Everything that lies in the folder of a run; tables that are not there are left out."""
     if not folder.is_dir():
-        raise InputError(f"the folder '{folder}' does not exist; run 'taurank paper --out {folder}' first.")
+        raise tr.InputError(f"the folder '{folder}' does not exist; run 'taurank paper --out {folder}' first.")
     record, path = read_record(folder), folder / "findings.toml"
     findings = validated(Findings, read_toml(path), f"'{path}'") if path.is_file() else Findings()
     return Run(_read_tables(folder), record, findings, _read_tables(folder / "authors"))
@@ -90,9 +90,9 @@ def read_record(folder: Path) -> dict[str, Any]:
     try:
         record = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     except (ValueError, RecursionError) as error:
-        raise InputError(f"'{path}' cannot be read as JSON: {first_line(error)}.") from error
+        raise tr.InputError(f"'{path}' cannot be read as JSON: {tr.errors.first_line(error)}.") from error
     if not isinstance(record, dict):
-        raise InputError(f"'{path}' does not contain a JSON object; write it again with 'taurank paper'.")
+        raise tr.InputError(f"'{path}' does not contain a JSON object; write it again with 'taurank paper'.")
     return record
 
 
@@ -102,7 +102,9 @@ def _read_tables(folder: Path) -> dict[str, pd.DataFrame]:
         try:
             tables[path.stem] = pd.read_csv(path, dtype=_TYPES, keep_default_na=False, na_values=[""])
         except (ValueError, OSError) as error:
-            raise InputError(f"'{path}' cannot be read as CSV: {first_line(error)}; write it again.") from error
+            raise tr.InputError(
+                f"'{path}' cannot be read as CSV: {tr.errors.first_line(error)}; write it again."
+            ) from error
     return tables
 
 
@@ -116,4 +118,4 @@ def write_text(path: Path, text: str) -> None:
     except OSError as error:
         with suppress(OSError):
             temporary.unlink()
-        raise InputError(f"'{path}' cannot be written: {error.strerror}.") from error
+        raise tr.InputError(f"'{path}' cannot be written: {error.strerror}.") from error

@@ -16,9 +16,8 @@ from typing import Annotated, Any, Literal, TypeVar, get_args
 from pydantic import AfterValidator, ConfigDict, Field, model_validator
 from pydantic.dataclasses import dataclass as checked
 
-from taurank.errors import InputError, show
+import taurank as tr
 from taurank.evaluation.metrics import parse
-from taurank.learners import LEARNERS, learner_class, learner_name
 from taurank.toml import read_toml, validated
 
 Kind = Literal["statistics", "comparison", "car", "capping", "estimators", "unevenness", "misspecification", "losses"]
@@ -57,7 +56,7 @@ def _repeated(values: tuple[T, ...]) -> T | None:
 
 def _check_label(text: str) -> str:
     if not 0 < len(text.strip()) <= 200 or not text.isprintable():
-        raise InputError("must be a short text of printable characters")
+        raise tr.InputError("must be a short text of printable characters")
     return text
 
 
@@ -65,21 +64,21 @@ def _check_method(name: str) -> str:
     """The name of a limit or a built-in learner, or the "module:Class" of one's own."""
     if name in LIMITS:
         return name
-    if ":" not in name and name.lower() not in LEARNERS:
-        known = ", ".join((*LEARNERS, *LIMITS))
-        raise InputError(f"there is no method '{name}'; known: {known}, or your own as my_module:MyClass")
-    kind = learner_class(name)
+    if ":" not in name and name.lower() not in tr.learners.LEARNERS:
+        known = ", ".join((*tr.learners.LEARNERS, *LIMITS))
+        raise tr.InputError(f"there is no method '{name}'; known: {known}, or your own as my_module:MyClass")
+    kind = tr.learners.learner_class(name)
     try:
         kind()
     except TypeError as error:
-        raise InputError(f"'{name}' {error}") from error
-    return learner_name(kind)
+        raise tr.InputError(f"'{name}' {error}") from error
+    return tr.learners.learner_name(kind)
 
 
 def _label(method: Mapping[str, str]) -> str:
     """The class of a learner, unless a method of the paper has that name."""
     short = method.get("name", "").rpartition(":")[2]
-    return method.get("name", "") if short.lower() in (*LEARNERS, *LIMITS) else short
+    return method.get("name", "") if short.lower() in (*tr.learners.LEARNERS, *LIMITS) else short
 
 
 Label = Annotated[str, AfterValidator(_check_label)]
@@ -166,7 +165,7 @@ def hyper_parameters(name: str) -> dict[str, Any]:
     """What a plan can set of a method, with the defaults; ``updates`` is the length of a fit with epochs."""
     if name in LIMITS:
         return {}
-    defaults = learner_class(name)().get_params()
+    defaults = tr.learners.learner_class(name)().get_params()
     settable = {key: value for key, value in defaults.items() if key not in DECIDED}
     return {**settable, "updates": None} if "epochs" in defaults else settable
 
@@ -177,15 +176,15 @@ def check_settings(name: str, settings: Settings) -> None:
     for key in settings:
         if key not in known:
             listed = ", ".join(known) or "none"
-            raise InputError(f"unknown key {show(key)} in the settings of {name}; known: {listed}")
+            raise tr.InputError(f"unknown key {tr.errors.show(key)} in the settings of {name}; known: {listed}")
     updates = settings.get("updates", 1)
     if isinstance(updates, bool) or not isinstance(updates, int) or updates < 1:
-        raise InputError(f"updates must be an integer ≥ 1, got {show(updates)}")
+        raise tr.InputError(f"updates must be an integer ≥ 1, got {tr.errors.show(updates)}")
     if name not in LIMITS:
         try:
-            learner_class(name)(**{key: value for key, value in settings.items() if key != "updates"})
-        except (InputError, TypeError, ValueError, OverflowError) as error:
-            raise InputError(f"{name}: {str(error).rstrip('.')}") from error
+            tr.learners.learner_class(name)(**{key: value for key, value in settings.items() if key != "updates"})
+        except (tr.InputError, TypeError, ValueError, OverflowError) as error:
+            raise tr.InputError(f"{name}: {str(error).rstrip('.')}") from error
 
 
 @checked(frozen=True, config=_STRICT)
@@ -224,28 +223,30 @@ class Experiment:
     @model_validator(mode="after")
     def _fits_together(self) -> Experiment:
         if not self.data:
-            raise InputError("at least one [[data]] is needed")
+            raise tr.InputError("at least one [[data]] is needed")
         if repeated := _repeated(tuple(f"{entry.items} {entry.assignment}" for entry in self.data)):
-            raise InputError(f"two [[data]] entries are '{repeated}', so their rows would look alike; use two files")
+            raise tr.InputError(
+                f"two [[data]] entries are '{repeated}', so their rows would look alike; use two files"
+            )
         varied = VARIED.get(self.kind, ())
         for key, values in asdict(self.vary).items():
             if key in varied and not values:
-                raise InputError(f"vary: {key} is missing; list its values")
+                raise tr.InputError(f"vary: {key} is missing; list its values")
             if values and key not in varied:
-                raise InputError(f"vary: unknown key '{key}'; known: {', '.join(varied) or 'none'}")
+                raise tr.InputError(f"vary: unknown key '{key}'; known: {', '.join(varied) or 'none'}")
         if self.kind == "statistics":
             return self
         if not self.methods:
-            raise InputError("at least one [[methods]] is needed")
+            raise tr.InputError("at least one [[methods]] is needed")
         if not all(entry.metrics or self.metrics for entry in self.data):
-            raise InputError("metrics is missing; name at least one, such as CDCG")
+            raise tr.InputError("metrics is missing; name at least one, such as CDCG")
         if repeated := _repeated(tuple(method.label for method in self.methods)):
-            raise InputError(f"two methods have the label '{repeated}'; give one of them another label")
+            raise tr.InputError(f"two methods have the label '{repeated}'; give one of them another label")
         names = {method.label: method.name for method in self.methods}
         for entry in self.data:
             for label, settings in entry.settings.items():
                 if label not in names:
-                    raise InputError(f"settings: unknown key {show(label)}; known: {', '.join(names)}")
+                    raise tr.InputError(f"settings: unknown key {tr.errors.show(label)}; known: {', '.join(names)}")
                 check_settings(names[label], settings)
         for name in names.values():
             for key in {*varied} & {*hyper_parameters(name)}:
@@ -351,16 +352,18 @@ def load(
     replaces that of the file.
     """
     if name not in KINDS and not name.endswith(".toml"):
-        raise InputError(f"there is no experiment '{name}'; known: {', '.join(KINDS)}, or the path of a TOML file.")
+        raise tr.InputError(
+            f"there is no experiment '{name}'; known: {', '.join(KINDS)}, or the path of a TOML file."
+        )
     path = EXPERIMENTS / f"{name}.toml" if name in KINDS else Path(name)
     content, presets = read_toml(path), read_toml(EXPERIMENTS / "presets.toml")
     if path.stem.casefold() in RESERVED:
-        raise InputError(
+        raise tr.InputError(
             f"an experiment cannot be called '{path.stem}', which is a file of the report; rename {path.name}."
         )
     for key in presets:
         if not isinstance(content.get(key, {}), dict):
-            raise InputError(f"{path.name}: [{key}] must be a table, got {show(content[key])}.")
+            raise tr.InputError(f"{path.name}: [{key}] must be a table, got {tr.errors.show(content[key])}.")
     plain = {key: value for key, value in content.items() if key not in presets}
     file = validated(Experiment, {**plain, **content.get(preset.name, {})}, path.name)
     times, seed = file.times, file.seed if seed is None else seed

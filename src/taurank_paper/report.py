@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas as pd
 
-from taurank.errors import InputError
+import taurank as tr
 from taurank.report import page
 from taurank.toml import read_toml
 from taurank_paper import charts, claims, folder, tables
@@ -40,7 +40,7 @@ def write(out: str | os.PathLike[str]) -> None:
         for key in getattr(run.findings, part):
             if key not in keys:
                 flaw = f"'{path / 'findings.toml'}' has the unknown key '{part}.{key}'"
-                raise InputError(f"{flaw}; known: {', '.join(keys)}.")
+                raise tr.InputError(f"{flaw}; known: {', '.join(keys)}.")
     is_smoke = run.record.get("preset") == "smoke"
     results = [] if is_smoke else claims.check(run.frames, run.findings.explanations, run.authors)
     page.write(path / "report.html", TEXTS["title"], blocks(run, results), broad=True)
@@ -64,8 +64,8 @@ def blocks(run: Run, results: Sequence[ClaimResult]) -> list[page.Block]:
     for name, entry in run.record.get("own", {}).items():
         if name in run.frames:
             kind, title, anchor = entry["kind"], entry["title"], f"own-{name}"
-            parts = {part: f"{name}{part}" for part in ("", "_brier", "_density", "_curves", "_targets")}
-            own = {f"{kind}{part}": run.frames[table] for part, table in parts.items() if table in run.frames}
+            ends = ("", "_brier", "_density", "_curves", "_targets")
+            own = {kind + end: run.frames[name + end] for end in ends if name + end in run.frames}
             links.append((anchor, title))
             sections += [page.heading(title, anchor), *(_lead(own[kind]) if kind == "comparison" else [])]
             sections += [page.text(run.findings.sections.get(name, "")), *_section(kind, own)]

@@ -10,14 +10,12 @@ import itertools
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 import taurank as tr
-from taurank.errors import InputError
 from taurank_paper import worlds
 from taurank_paper.fits import MODEL_METRIC, FitSpec, ResultCache, needs_propensity, weeks_of
 from taurank_paper.plan import Dataset, Items, Method, Plan, Settings, causal, check_settings, hyper_parameters
@@ -108,8 +106,8 @@ def _fit_spec(plan: Plan, dataset: Dataset, method: Method, settings: Settings) 
     known = hyper_parameters(method.name)
     try:
         check_settings(method.name, {name: value for name, value in settings.items() if name in known})
-    except InputError as error:
-        raise InputError(f"{plan.name}.toml: {error}.") from error
+    except tr.InputError as error:
+        raise tr.InputError(f"{plan.name}.toml: {error}.") from error
     return FitSpec.of(
         dataset, method.name, settings, plan.preset.updates_on(dataset, plan.file.length), plan.preset.validations,
         plan.metrics_of(dataset), plan.snapshots(method, dataset, settings),
@@ -192,9 +190,11 @@ def _prior_curve(items: Items, cache: ResultCache) -> pd.DataFrame:
     """Brier score by prior weight; nothing for a synthetic world, which has no prior."""
     if cache.splits.preset.sizes is not None:
         return pd.DataFrame({"prior_weight": [], "brier": []}, dtype=np.float64)
-    measure = partial(tr.dunnhumby.tune_prior_weight, items, cache.splits.source)
-    key = f"prior-{items}-{cache.splits.fingerprint(items)}"
-    return pd.DataFrame(cache.cached(key, lambda: measure().to_dict("list")))
+
+    def measure() -> Any:
+        return tr.dunnhumby.tune_prior_weight(items, cache.splits.source).to_dict("list")
+
+    return pd.DataFrame(cache.cached(f"prior-{items}-{cache.splits.fingerprint(items)}", measure))
 
 
 def _errors(spec: RowSpec, plan: Plan, cache: ResultCache) -> list[Labels]:

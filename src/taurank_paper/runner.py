@@ -17,7 +17,6 @@ import numba
 import numpy as np
 
 import taurank as tr
-from taurank.errors import InputError
 from taurank_paper import report, rows
 from taurank_paper.fits import FitSpec, ResultCache
 from taurank_paper.folder import read_record, write_text
@@ -53,7 +52,7 @@ def run(
     before = read_record(folder)
     write_text(folder / "run.json", json.dumps(before, indent=1))  # refuses a folder that cannot be written
     if items not in (None, *ITEMS):
-        raise InputError(f"there are no items '{items}'; known: {', '.join(ITEMS)}.")
+        raise tr.InputError(f"there are no items '{items}'; known: {', '.join(ITEMS)}.")
     found = folder / "tuned.toml"
     tuned = load_tuned(found) if size.search and found.exists() else None
     wanted = [names] if isinstance(names, str) else list(names)
@@ -61,10 +60,10 @@ def run(
     stems = [plan.name.casefold() for plan in plans]
     for plan, stem in zip(plans, stems, strict=True):
         if stems.count(stem) > 1:
-            raise InputError(f"two experiments are called '{plan.name}'; their tables would overwrite each other.")
+            raise tr.InputError(f"two experiments are called '{plan.name}'; their tables would overwrite each other.")
     plans = [plan for plan in plans if plan.datasets]
     if not plans:
-        raise InputError(f"none of these experiments has the items '{items}'.")
+        raise tr.InputError(f"none of these experiments has the items '{items}'.")
     cache = ResultCache(folder / "cache", Splits(size, source, threads), threads)
     if size.search:
         tuned = search(plans, folder, cache.splits, show_progress)

@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 import taurank as tr
-from taurank.learners import learner_class
 from taurank_paper.fits import MODEL_METRIC, merit
 from taurank_paper.folder import write_text
 from taurank_paper.plan import LIMITS, TUNED_METRICS, Dataset, Plan, Preset, Tuned, hyper_parameters, packaged_tuned
@@ -39,7 +38,7 @@ class MethodSearch(NamedTuple):
         """All trials: their settings, their metrics and what they cost."""
         assert preset.search is not None
         split = splits.split(self.dataset)
-        epochs = max(1, round(self.updates / learner_class(self.method)().updates_per_epoch(split.train)))
+        epochs = max(1, round(self.updates / tr.learners.learner_class(self.method)().updates_per_epoch(split.train)))
         fixed = {"factors": preset.factors[self.dataset.assignment], **preset.settings, "epochs": epochs}
         space, start = self.space(preset)
         name = re.sub(r"[^\w@.]+", "-", f"{self.dataset} {self.method} {self.metric}")
@@ -54,7 +53,7 @@ class MethodSearch(NamedTuple):
     def space(self, preset: Preset) -> tuple[dict[str, list[Any]], dict[str, Any]]:
         """The grid of the learner and the learning rates, and the known settings to try first."""
         assert preset.search is not None
-        grid = {name: list(values) for name, values in learner_class(self.method).space.items()}
+        grid = {name: list(values) for name, values in tr.learners.learner_class(self.method).space.items()}
         grid.pop("control_weight", None)  # the paper's DLCE gives both arms the same weight
         grid["learning_rate"] = list(preset.search.learning_rate)
         # what the package has, not what an earlier search found here: that would make it another search

@@ -67,10 +67,10 @@ def main(frame: pd.DataFrame, metric: str) -> tuple[str, list[str], list[Row]]:
 
 def markdown(caption: str, columns: Sequence[str], rows: Sequence[Row]) -> str:
     """A table as Markdown, the best in bold; any text is shown as it is, in one line."""
-    signs = {"&": "&amp;", "<": "&lt;", "|": "\\|", "*": "\\*", "_": "\\_", "\n": " "}
+    signs = str.maketrans({"&": "&amp;", "<": "&lt;", "|": "\\|", "*": "\\*", "_": "\\_", "\n": " "})
 
     def safe(text: str) -> str:
-        return text.translate(str.maketrans(signs))
+        return text.translate(signs)
 
     def cell(cell: Cell) -> str:
         text = f"**{safe(cell.text)}**" if cell.kind == "best" else safe(cell.text)

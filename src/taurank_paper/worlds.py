@@ -21,7 +21,6 @@ import numpy as np
 import numpy.typing as npt
 
 import taurank as tr
-from taurank.errors import InputError, plural
 from taurank_paper.plan import Dataset, Items, Preset
 
 Scores = npt.NDArray[np.float64]
@@ -140,7 +139,7 @@ def ten_weeks_scores(world: tr.World, log: tr.Log, threads: int | None = None) -
     its μ as well, and a method that uses that, or what users have in common, may pass this limit.
     """
     if world.users != log.users or world.items != log.items:
-        raise InputError("the log has other users or items than the world; give a log sampled from this world.")
+        raise tr.InputError("the log has other users or items than the world; give a log sampled from this world.")
     base = (
         log.n_times + 1
     )  # the counts of a pair as one number: bought when treated, not bought then, bought untreated
@@ -167,9 +166,9 @@ def ten_weeks_scores(world: tr.World, log: tr.Log, threads: int | None = None) -
         list(pool.map(score, range(world.n_items)))
     impossible = int(np.count_nonzero(np.isnan(scores)))
     if impossible:
-        raise InputError(
-            f"the counts of {plural(impossible, 'pair')} in the log are impossible under the world's rates; "
-            "give a log sampled from this world."
+        raise tr.InputError(
+            f"the counts of {tr.errors.plural(impossible, 'pair')} in the log are impossible under the world's "
+            "rates; give a log sampled from this world."
         )
     return np.ascontiguousarray(scores.T)
 
