@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import taurank as tr
-from taurank.worlds import shop as shops
+from taurank.worlds import shop_visits as shops
 from taurank.worlds.shop import Shop, first_of_each
 from taurank.worlds.shop_tables import ZONE, write_tables
 

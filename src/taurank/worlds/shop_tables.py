@@ -20,14 +20,14 @@ import pyarrow.parquet as pq
 from taurank._choices import Recorded
 from taurank._types import Floats, Longs
 from taurank.data.files import atomic_path
-from taurank.worlds.shop import SEGMENTS, SLOTS, Shop, draw_weeks, names, rates_of_pairs, visits
+from taurank.worlds.shop import SEGMENTS, SLOTS, Shop, names
+from taurank.worlds.shop_visits import draw_weeks, intended, rates_of_pairs, visits
 
 START = np.datetime64("2026-01-05T00:00:00", "us")  # a Monday
 ZONE = "Europe/Berlin"
 WEEK = 7 * 86400
 LAST_DAYS = 3 * 86400  # what messy tables contain of the week after the last
 BLOCK = 8192  # users
-AGAIN = 0.3  # of the visitors come back in the same week, and see the same slate
 DUPLICATES, NULLS, UNRECORDED, UNKNOWN, NO_VISIT = 0.01, 0.003, 0.05, 0.005, 0.005
 MESSY_NAMES = {"user_id": "customer", "item_id": "sku", "propensity": "chance"}
 CLOCKS = {"impressions": "shown_at", "visits": "visited_at", "purchases": "bought_at"}  # messy names of timestamps
@@ -103,9 +103,14 @@ def _tables(shop: Shop, messy: bool, recorded: Recorded, threads: int | None) ->
         end = min(begin + BLOCK, shop.n_users)
         block = _Block(shop, begin, end)
         truth = block.truth(threads)
-        chances = truth["propensity"].to_numpy() if recorded == "propensity" else None
-        events = (block.visits(), block.impressions(messy, chances), block.purchases())
-        for name, frame in zip(("visits", "impressions", "purchases"), events, strict=True):
+        visits, impressions, purchases = block.events(truth, threads)
+        if recorded == "nothing":
+            impressions = impressions.drop(columns="propensity")
+        elif messy:
+            impressions["propensity"] = impressions["propensity"].mask(
+                block.numbers(len(impressions), 10) < UNRECORDED
+            )
+        for name, frame in (("visits", visits), ("impressions", impressions), ("purchases", purchases)):
             last = shop.weeks * WEEK + (LAST_DAYS if messy else 0)
             frame = frame[frame["timestamp"] < last].reset_index(drop=True)
             yield name, block.messy(name, frame) if messy else frame.assign(timestamp=_local_time(frame))
@@ -135,17 +140,21 @@ class _Block:
     """The visits of a block of users, their slates, and what was bought in them."""
 
     def __init__(self, shop: Shop, begin: int, end: int) -> None:
-        self.shop, self.users = shop, np.arange(begin, end)
+        self.shop, self.users, p = shop, np.arange(begin, end), shop.parameters
         # messy tables contain the first days of one more week
-        visited = visits(shop.parameters, shop.seed, shop.weeks + 1, begin, end)
+        visited = visits(p, shop.seed, shop.weeks + 1, begin, end)
         row, self.week = np.nonzero(visited)  # of each visit
         self.user = row + begin
-        self.slates, self.visit_of, self.bought, self.shown = draw_weeks(shop.parameters, shop.seed, visited, begin)
+        self.n_slates, back = shop.slates_of_visits(visited, begin)
+        self.slates, self.visit_of, self.bought, self.shown = draw_weeks(
+            p, shop.violations, shop.seed, visited, self.n_slates, begin, None
+        )
         self.arrived = self.week * WEEK + (self.numbers(len(self.week), 1) * (WEEK - 3600)).astype(np.int64)
-        back = np.flatnonzero(self.numbers(len(row), 2) < AGAIN)
         clock = np.r_[self.arrived, self.arrived[back] + self._later(back, self.arrived[back], 3)]
         order = np.argsort(clock, kind="stable")
+        last = np.cumsum(self.n_slates) - 1  # of each visit
         self.session, self.clock = np.r_[np.arange(len(row)), back][order], clock[order]  # some visits are two
+        self.slate = np.r_[last - self.n_slates + 1, last[back]][order]  # of each session
 
     def numbers(self, rows: int, purpose: int) -> Floats:
         """Uniform numbers for what neither slates nor purchases depend on: clocks and flaws."""
@@ -157,62 +166,61 @@ class _Block:
 
     def truth(self, threads: int | None) -> pd.DataFrame:
         """Every logged cell, slates first in their order, with its true propensity and effect."""
-        extra = ~self.shown
-        visit = np.r_[np.repeat(np.arange(len(self.user)), SLOTS), self.visit_of[extra]]
+        extra, p, v = ~self.shown, self.shop.parameters, self.shop.violations
+        visit = np.r_[np.repeat(np.repeat(np.arange(len(self.user)), self.n_slates), SLOTS), self.visit_of[extra]]
         user = self.user[visit].astype(np.int32)
         item = np.r_[self.slates.ravel(), self.bought[extra]].astype(np.int32)
-        control, treated = rates_of_pairs(self.shop.parameters, user, item)
+        control, treated = rates_of_pairs(p, user, item)
+        wanted = [intended(p, v, self.shop.seed, *one) for one in zip(self.user, self.week, strict=True)]
+        chance = self.shop.inclusion(user, item, np.array(wanted, np.int64)[visit], threads)
         return pd.DataFrame({
             "user_id": names("c", user), "item_id": names("p", item), "week": self.week[visit],
-            "propensity": self.shop.inclusion(user, item, threads), "effect": treated - control,
+            "propensity": 1.0 - (1.0 - chance) ** self.n_slates[visit] if v.every_visit else chance,
+            "effect": treated - control,
         })  # fmt: skip
 
-    def visits(self) -> pd.DataFrame:
-        return pd.DataFrame({"user_id": names("c", self.user[self.session]), "timestamp": self.clock})
-
-    def impressions(self, messy: bool, chances: Floats | None) -> pd.DataFrame:
-        frame = pd.DataFrame({
+    def events(self, truth: pd.DataFrame, threads: int | None) -> tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]:
+        """Visits, impressions and purchases. What a shop records of an intent is nothing: chances ignore it."""
+        n, arrived, shop = len(self.bought), self.arrived[self.visit_of], self.shop
+        visits = pd.DataFrame({"user_id": names("c", self.user[self.session]), "timestamp": self.clock})
+        chances = truth["propensity"].to_numpy()[: self.slates.size]
+        if shop.violations.intent:
+            user = np.repeat(np.repeat(self.user, self.n_slates), SLOTS).astype(np.int32)
+            chances = shop.inclusion(user, self.slates.ravel(), np.full(len(user), -1), threads)
+        impressions = pd.DataFrame({
             "user_id": names("c", np.repeat(self.user[self.session], SLOTS)),
-            "item_id": names("p", self.slates[self.session].ravel()),
+            "item_id": names("p", self.slates[self.slate].ravel()),
             "slot": np.tile(np.arange(1, SLOTS + 1, dtype=np.int8), len(self.session)),
+            "propensity": chances.reshape(self.slates.shape)[self.slate].ravel(),
+            "timestamp": np.repeat(self.clock, SLOTS),
         })  # fmt: skip
-        if chances is not None:
-            frame["propensity"] = chances[: self.slates.size].reshape(self.slates.shape)[self.session].ravel()
-            frame["propensity"] = frame["propensity"].mask(messy & (self.numbers(len(frame), 10) < UNRECORDED))
-        return frame.assign(timestamp=np.repeat(self.clock, SLOTS))
-
-    def purchases(self) -> pd.DataFrame:
-        n, arrived = len(self.bought), self.arrived[self.visit_of]
         quantity = 1 + (self.numbers(n, 5) < 0.15).astype(np.int8)
-        return pd.DataFrame({
+        purchases = pd.DataFrame({
             "user_id": names("c", self.user[self.visit_of]), "item_id": names("p", self.bought), "quantity": quantity,
-            "amount": np.round(self.shop.price[self.bought] * quantity, 2),
+            "amount": np.round(shop.price[self.bought] * quantity, 2),
             "timestamp": arrived + self._later(self.visit_of, arrived, 4),
         })  # fmt: skip
+        back = purchases[self.shown & (self.numbers(n, 6) < shop.violations.returns)]
+        back = back.assign(quantity=-back["quantity"], amount=-back["amount"], timestamp=back["timestamp"] + 60)
+        return visits, impressions, pd.concat([purchases, back], ignore_index=True) if len(back) else purchases
 
     def messy(self, name: str, frame: pd.DataFrame) -> pd.DataFrame:
         """The table with flaws, in its own time zone, under the shop's own column names."""
-        if name == "purchases":
-            frame = pd.concat([frame, self._gift_cards(frame), self._orders(frame)], ignore_index=True)
+        if name == "purchases":  # gift cards, which are not in the catalog, and orders by telephone without a visit
+            cards = frame[self.numbers(len(frame), 11) < UNKNOWN]
+            cards = cards.assign(item_id=names("gift-", np.arange(len(cards)) % 5))
+            weeks, orders = self.shop.weeks, frame[self.numbers(len(frame), 12) < NO_VISIT]
+            user = self.users[0] + (self.numbers(len(orders), 13) * len(self.users)).astype(np.int64)
+            clock = (self.numbers(len(orders), 14) * weeks * WEEK).astype(np.int64)
+            visited = np.isin(user * (weeks + 1) + clock // WEEK, self.user * (weeks + 1) + self.week)
+            orders = orders.assign(user_id=names("c", user), timestamp=clock)[~visited]
+            frame = pd.concat([frame, cards, orders], ignore_index=True)
         purpose = 10 * (2 + ("impressions", "visits", "purchases").index(name))
         for number, column in enumerate(c for c in ("user_id", "item_id") if c in frame):
             lost = self.numbers(len(frame), purpose + number) < NULLS  # visitors who did not log in, lost items
             frame[column] = frame[column].astype(object).mask(lost, None)
         copies = 1 + (self.numbers(len(frame), purpose + 5) < DUPLICATES)  # the export wrote some rows twice
         frame = frame.loc[frame.index.repeat(copies)]
-        clock = pd.DatetimeIndex(_local_time(frame)).tz_localize(ZONE, ambiguous="NaT", nonexistent="shift_forward")
-        frame = frame.assign(timestamp=clock.tz_convert(ZONE if name == "purchases" else "UTC"))
+        local = pd.DatetimeIndex(_local_time(frame)).tz_localize(ZONE, ambiguous="NaT", nonexistent="shift_forward")
+        frame = frame.assign(timestamp=local.tz_convert(ZONE if name == "purchases" else "UTC"))
         return frame.rename(columns={**MESSY_NAMES, "timestamp": CLOCKS[name]})
-
-    def _gift_cards(self, purchases: pd.DataFrame) -> pd.DataFrame:
-        """Sold, but not in the catalog."""
-        some = purchases[self.numbers(len(purchases), 11) < UNKNOWN]
-        return some.assign(item_id=names("gift-", np.arange(len(some)) % 5))
-
-    def _orders(self, purchases: pd.DataFrame) -> pd.DataFrame:
-        """Orders by telephone, in weeks without a visit."""
-        weeks, some = self.shop.weeks, purchases[self.numbers(len(purchases), 12) < NO_VISIT]
-        user = self.users[0] + (self.numbers(len(some), 13) * len(self.users)).astype(np.int64)
-        clock = (self.numbers(len(some), 14) * weeks * WEEK).astype(np.int64)
-        visited = np.isin(user * (weeks + 1) + clock // WEEK, self.user * (weeks + 1) + self.week)
-        return some.assign(user_id=names("c", user), timestamp=clock)[~visited]
