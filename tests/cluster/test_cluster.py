@@ -375,15 +375,19 @@ def test_a_worker_without_memory_is_one_sentence(data: Pair) -> None:
         pool.get(pool.actors[0].__ray_call__.remote(lambda _: np.ones(1 << 50)))
 
 
-def test_cores_that_are_in_use_are_one_sentence(data: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cores_that_are_in_use_are_waited_for_with_a_word_and_then_one_sentence(
+    data: Pair, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     import ray
 
-    monkeypatch.setattr(connection, "FREE_SECONDS", 0.1)
+    monkeypatch.setattr(connection, "FREE_SECONDS", 1.1)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setattr(ray, "cluster_resources", lambda: {"CPU": 4.0})
     monkeypatch.setattr(ray, "available_resources", lambda: {"CPU": 2.0})
     assert connection._free_cores(ray, None) == 2
     with pytest.raises(tr.InputError, match="3 workers need as many free cores, and 2 of the cluster's 4 are free"):
         connection._free_cores(ray, 3)
+    assert capsys.readouterr().err == "Waiting for 3 free cores (2 of 4 are free) ...\n"
     with pytest.raises(tr.InputError, match="5 workers need as many cores, and the cluster has 4"):
         connection._free_cores(ray, 5)
 

@@ -152,12 +152,8 @@ def test_a_claim_is_inconclusive_within_noise_or_without_figures(frames: Frames,
     assert outcome(frames, claim) == "inconclusive"
 
 
-def test_without_tables_every_claim_is_inconclusive() -> None:
-    here = [one.here for one in claims.check({})]
-    assert all(one.verdict == "inconclusive" and "was not run" in one.remark for one in here)
-
-
 def test_a_missing_dataset_leaves_a_claim_inconclusive_but_a_contradiction_decides(frames: Frames) -> None:
+    assert all("was not run" in one.here.remark for one in claims.check({}))
     frames["comparison"] = frames["comparison"][frames["comparison"]["items"] == "category"]
     result = next(one.here for one in claims.check(frames) if one.claim.id == "dlce-over-blce")
     assert result.verdict == "inconclusive"

@@ -160,11 +160,6 @@ def test_what_a_run_lacks_and_how_it_differs_is_named(tmp_path: Path) -> None:
     assert "There is no run.json" in text
 
 
-def test_empty_tables_are_not_an_error(tmp_path: Path) -> None:
-    made_up.save({name: frame.iloc[:0] for name, frame in made_up.frames().items()}, tmp_path)
-    assert "inconclusive" in text_of(tmp_path)
-
-
 def test_a_smoke_run_gets_no_verdicts(tmp_path: Path) -> None:
     frames = made_up.frames()
     made_up.save({name: frames[name] for name in ("car", "comparison")}, tmp_path, preset="smoke")
@@ -280,13 +275,3 @@ def test_any_label_gets_a_style_of_its_own() -> None:
     assert len(set(chosen.values())) == len(chosen) - 1  # the two limits look alike
     assert charts.styles(own[::-1])["my_module:X"] == chosen["my_module:X"]  # the same in every chart
     assert len(charts.styles([f"method {number}" for number in range(500)])) == 500
-
-
-def test_lines_that_share_a_method_differ_by_mark_and_dash() -> None:
-    frame = made_up.frames()["losses"]
-    assert all(loss in charts.losses(frame)[0] for loss in charts.LOSSES.values())
-    keys = charts._keys(frame.assign(method="dlce", label=frame["loss"]))
-    ranges = {name: key.to_dict()["scale"]["range"] for name, key in keys.items()}
-    assert set(ranges["color"]) == {charts.STYLES["dlce"].color}
-    for name in ("shape", "strokeDash"):
-        assert len({str(value) for value in ranges[name]}) == 3

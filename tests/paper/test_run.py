@@ -109,13 +109,6 @@ def test_the_record_says_which_preset_made_each_table(tiny: dict[str, str], tmp_
     assert record["experiments"]["comparison"] < 9000, "seconds of another preset are not added"
 
 
-def test_a_damaged_record_is_refused_before_any_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runner, "_run_all", lambda *_: pytest.fail("no fit may be made"))
-    (tmp_path / "run.json").write_text("[" * 9999)
-    with pytest.raises(InputError, match=r"run\.json' cannot be read as JSON"):
-        run("car", "smoke", out=tmp_path)
-
-
 @pytest.mark.usefixtures("no_report")
 def test_same_tables_from_another_folder_and_other_threads(tiny: dict[str, str], tmp_path: Path) -> None:
     for threads in (1, 2):
@@ -205,16 +198,6 @@ def test_one_half_is_run_alone(tiny: dict[str, str], tmp_path: Path) -> None:
         run("car", "smoke", out=tmp_path, items="shops")
     with pytest.raises(InputError, match="none of these experiments has the items 'product'"):
         run("car", "smoke", out=tmp_path, items="product")
-
-
-def test_truth_is_the_same_in_both_settings_and_weeks_are_independent() -> None:
-    drawn = worlds.Splits(small(), None, 1)
-    truth = {name: drawn.split(Dataset("category", name)).tested[0] for name in ("original", "personalized")}
-    assert np.array_equal(truth["original"].value, truth["personalized"].value)
-    split = drawn.split(Dataset("category", times=Times(3, 3, 3)))
-    assert (
-        len({split.validation.value.tobytes(), split.tested[0].value.tobytes(), split.train.outcome.tobytes()}) == 3
-    )
 
 
 def test_estimator_errors_by_hand(tmp_path: Path, tiny: dict[str, str]) -> None:

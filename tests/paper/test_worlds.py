@@ -61,12 +61,6 @@ def test_many_observations_come_near_the_truth() -> None:
     np.testing.assert_allclose(scores, truth_scores(world), atol=1e-6)
 
 
-def test_threads_do_not_change_a_bit() -> None:
-    world = World.synthetic(60, 25, random_state=0)
-    log = world.sample(10, random_state=1).log
-    assert (ten_weeks_scores(world, log, threads=1) == ten_weeks_scores(world, log, threads=2)).all()
-
-
 def test_truth_is_above_ten_weeks_and_ten_weeks_above_counting() -> None:
     from taurank import CountingBayes
 

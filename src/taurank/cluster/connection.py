@@ -63,8 +63,7 @@ class Cluster:
         wanted = users if history is None or users is not None else history.users.values
         codes, ids = request.locate(wanted)
         with atomic_folder(folder) as temporary:
-            shared = self.pool.put(request)
-            tasks = []
+            shared, tasks = self.pool.put(request), []
             for number, low in enumerate(range(0, max(len(codes), 1), USERS_PER_FILE)):
                 part = slice(low, low + USERS_PER_FILE)
                 some = None if wanted is None else ids[part]
@@ -138,22 +137,16 @@ def _prepare_own_ray() -> None:
 
 
 def _start(ray: Any, address: str | None, workers: int | None) -> None:
-    options: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+    options: dict[str, Any] = {"address": address}
     if address is None:
         cores = max(workers or 0, worker_count(None))
-        options |= {
-            "address": "local",
-            "num_cpus": cores,
-            "include_dashboard": False,
-            "_node_ip_address": "127.0.0.1",
-        }
+        options = {"address": "local", "num_cpus": cores, "include_dashboard": False, "_node_ip_address": "127.0.0.1"}
     else:
-        options["address"] = address
         _check_reachable(address)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # its FutureWarnings
-            ray.init(**options)
+            ray.init(log_to_driver=False, logging_level="ERROR", **options)
     except Exception as error:  # an unreachable address, a wrong token, another version of Ray or Python
         raise InputError(f"Ray cannot be reached at {address or 'this machine'!r}: {first_line(error)}.") from error
 

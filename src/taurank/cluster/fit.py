@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import reduce
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -67,8 +68,14 @@ def _train(learner: GainsPass, log: ClusterRows, options: FitOptions) -> list[Re
     pool, source = log.pool, learner.random_state
     before = source.bit_generator.state if isinstance(source, np.random.Generator) else None
     own = None
-    if options.checkpoint is not None:
-        _check_folder(Path(options.checkpoint))
+    if options.checkpoint is not None:  # refuse what cannot be written to before the training, not after it
+        folder = Path(options.checkpoint)
+        with suppress(OSError):
+            folder.rmdir()  # an empty one is as good as none
+        if folder.suffix or (folder.exists() and not (folder.is_dir() and storage.is_stored(folder))):
+            raise InputError(
+                f"the checkpoint '{folder}' must be a new folder or that of a killed fit, whose name has no ending."
+            )
     elif before is None:  # a checkpoint needs a seed
         own = pool.new_folder()
         options = replace(options, checkpoint=own / "checkpoint")
@@ -83,16 +90,6 @@ def _train(learner: GainsPass, log: ClusterRows, options: FitOptions) -> list[Re
     if own is not None:
         weakref.finalize(learner.user_factors_, shutil.rmtree, own, ignore_errors=True)
     return history
-
-
-def _check_folder(folder: Path) -> None:
-    """Refuse what a checkpoint cannot be written to before the training, not after it."""
-    with suppress(OSError):
-        folder.rmdir()  # an empty one is as good as none
-    if folder.suffix or (folder.exists() and not (folder.is_dir() and storage.is_stored(folder))):
-        raise InputError(
-            f"the checkpoint '{folder}' must be a new folder or that of a killed fit, whose name has no ending."
-        )
 
 
 class Visit(NamedTuple):
@@ -136,11 +133,8 @@ class DistributedFit:
     def __init__(self, log: ClusterRows, learner: GainsPass) -> None:
         self.log, self.pool = log, log.pool
         self.learner = type(learner)(**learner.get_params())  # without what an earlier fit left in it
-        pool, shared = self.pool, self.pool.put(self.learner)
-        staged = [
-            pool.run(n % len(pool), _read_gained, piece, log.shared, shared, parts=2)
-            for n, piece in enumerate(log.pieces)
-        ]
+        pool, of, pieces = self.pool, (log.shared, self.pool.put(self.learner)), enumerate(log.pieces)
+        staged = [pool.run(n % len(pool), _read_gained, piece, *of, parts=2) for n, piece in pieces]
         self._pieces = [positives for _, positives in staged]  # references, until the workers have them
         self.updates = sum(pool.get([count for count, _ in staged]))
         if not self.updates:
@@ -206,11 +200,8 @@ class DistributedFit:
             workers = range(len(pool))
             edges = [job.n_users * n // len(pool) for n in (*workers, len(pool))]
             slices = [pool.use(n, WorkerFit.slices, edges, parts=len(pool)) for n in workers]
-            files = [
-                pool.run(n, _write_users, folder, edges[n], edges[n + 1], *(parts[n] for parts in slices))
-                for n in workers
-            ]
-            users: Any = ShardedArray(pool.get(files))
+            own = [(edges[n], edges[n + 1], *(parts[n] for parts in slices)) for n in workers]
+            users: Any = ShardedArray(pool.get([pool.run(n, _write_users, folder, *own[n]) for n in workers]))
             weakref.finalize(users, shutil.rmtree, folder, ignore_errors=True)
             items = np.empty((job.n_items, job.factors), np.float32)
             cut = cut_items(job.n_items, job.blocks, job.seed, self._epoch)
@@ -221,11 +212,10 @@ class DistributedFit:
 
 
 def total_of(stats: list[UnitStats]) -> Stats:
-    """The statistics of an epoch from those of its workers, each of which ran units of its own."""
+    """The statistics of an epoch from those of its workers: every unit is zero at all of them but one."""
     whole = np.zeros_like(stats[0])
-    for part in stats:
-        for name in part.dtype.names or ():
-            whole[name] += part[name]  # every unit is zero at all workers but one
+    for name in whole.dtype.names or ():
+        whole[name] = np.sum([part[name] for part in stats], axis=0)
     return total(whole)
 
 
@@ -243,12 +233,11 @@ def _assign_users(job: Job, positives: int) -> tuple[npt.NDArray[np.int16], Code
     groups = Strata(job.n_users, job.n_items, positives).user_groups(job.seed)
     owner, local = np.empty(job.n_users, np.int16), np.empty(job.n_users, np.int32)
     places = []
-    for worker, (first, last) in enumerate(zip(job.first, job.first[1:], strict=False)):
+    for worker, (first, last) in enumerate(pairwise(job.first)):
         edges = groups.start[first : last + 1]
         members = groups.order[edges[0] : edges[-1]]
         codes = np.sort(members)
-        owner[codes] = worker
-        local[codes] = np.arange(len(codes), dtype=np.int32)
+        owner[codes], local[codes] = worker, np.arange(len(codes), dtype=np.int32)
         places.append(Place(codes, local[members], edges - edges[0]))
     return owner, local, places
 
@@ -257,12 +246,9 @@ def _split(positives: Gained, homes: tuple[npt.NDArray[np.int16], Codes], worker
     """The positives of each worker."""
     owner, local = homes
     home = owner[positives.user]
-    parts = []
-    for worker in range(workers):
-        rows = np.flatnonzero(home == worker)
-        time = positives.time[rows] if len(positives.time) else positives.time
-        parts.append(Gained(local[positives.user[rows]], positives.item[rows], positives.weight[rows], time))
-    return parts
+    own: Any = positives._replace(user=local[positives.user])
+    each = [np.flatnonzero(home == worker) for worker in range(workers)]
+    return [Gained(*(column[rows] if len(column) else column for column in own)) for rows in each]
 
 
 def _write_users(folder: Path, low: int, high: int, *slices: tuple[Codes, Floats32]) -> Path:
@@ -271,9 +257,6 @@ def _write_users(folder: Path, low: int, high: int, *slices: tuple[Codes, Floats
     for codes, rows in slices:
         table[codes - low] = rows
     return write_shard(folder, "user_factors", table)
-
-
-# counts
 
 
 def _count(learner: CountingBayes, log: ClusterRows) -> None:

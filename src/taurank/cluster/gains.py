@@ -118,10 +118,8 @@ def _sums(log: Log, ranker: Ranker, how: How, metrics: list[Metric], unlisted: s
 class ClusterEvidence(Evidence):
     """Evidence of a ``ClusterLog``: one metric of one ranking, tallied by the workers."""
 
-    def __init__(
-        self, tally: Tally, lists: Lists, estimator: Estimator, log: ClusterRows, ranker: Ranker, metric: Metric
-    ) -> None:
-        super().__init__(tally, lists, estimator)
+    def __init__(self, log: ClusterRows, ranker: Ranker, metric: Metric, *known: Any) -> None:
+        super().__init__(*known)
         self.log, self.ranker, self.metric = log, ranker, metric
 
     @classmethod
@@ -138,7 +136,7 @@ class ClusterEvidence(Evidence):
                 float(log.summary.positives),
             )  # fmt: skip
             tally = Tally.added([parts[m] for parts in tallies])
-            evidence.append(cls(tally, lists, estimator, log, ranker, metric))
+            evidence.append(cls(log, ranker, metric, tally, lists, estimator))
         return evidence
 
     def minus(self, other: ClusterEvidence) -> Estimate:
@@ -153,14 +151,10 @@ class ClusterEvidence(Evidence):
         raise InputError("on a cluster estimators cannot be shown side by side; evaluate on one machine (Log.read).")
 
 
-def _each(
-    log: ClusterRows, function: Callable[..., T], rankers: tuple[Ranker, ...], metrics: list[Metric],
-    estimator: Estimator,
-) -> list[T]:  # fmt: skip
+def _each(log: ClusterRows, function: Callable[..., T], rankers: tuple[Ranker, ...], *arguments: Any) -> list[T]:
     """What a function returns for each group of users."""
     groups = _groups(log, np.arange(log.n_users, dtype=np.int32))
-    n = max(log.n_users * log.n_times, 1)
-    return log.each_group(groups, function, log.pool.put(rankers), metrics, estimator, n)
+    return log.each_group(groups, function, log.pool.put(rankers), *arguments, max(log.n_users * log.n_times, 1))
 
 
 def _tallies(log: Log, rankers: tuple[Ranker], metrics: list[Metric], estimator: Estimator, n: int) -> list[Tally]:

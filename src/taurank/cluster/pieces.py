@@ -20,7 +20,7 @@ import pyarrow.parquet
 from taurank._types import Codes
 from taurank.data.cell_table import ELIGIBILITY_KEY, fingerprint
 from taurank.data.files import find_files, kind_of
-from taurank.data.ids import Catalog, Ids
+from taurank.data.ids import ID_COLUMNS, Catalog, Ids
 from taurank.data.log import RULES, Log
 from taurank.data.reader import OUTCOME_VALUE, IdColumn, WrongRows, read_cells
 from taurank.data.tables import BATCH_ROWS, Source, open_table
@@ -64,7 +64,16 @@ def find_pieces(path: str | os.PathLike[str]) -> tuple[list[Piece], Source]:
             f"'{path}' has CSV files; a cluster reads Parquet: convert them with Log.read(...).write(...)."
         )
     source = open_table(path)
-    _refuse(source)
+    if OUTCOME_VALUE.column in source.columns:  # what would change the numbers of one machine if it were left out
+        raise InputError(
+            f"{source.name} has the column 'value', by which a cluster cannot weigh outcomes; leave the column out, "
+            "or read the log on one machine (Log.read)."
+        )
+    if any(ELIGIBILITY_KEY in metadata for metadata in source.metadata):
+        raise InputError(
+            f"{source.name} limits the cells that could have been recommended (visits, candidates), which a cluster "
+            "cannot take into account; read the log on one machine (Log.read)."
+        )
     pieces: list[Piece] = []
     groups: list[tuple[str, int]] = []
     rows = 0
@@ -81,20 +90,6 @@ def find_pieces(path: str | os.PathLike[str]) -> tuple[list[Piece], Source]:
     if not pieces:
         raise InputError(f"{source.name} has no rows.")
     return pieces, source
-
-
-def _refuse(source: Source) -> None:
-    """What would change the numbers of one machine if it were left out."""
-    if OUTCOME_VALUE.column in source.columns:
-        raise InputError(
-            f"{source.name} has the column 'value', by which a cluster cannot weigh outcomes; leave the column out, "
-            "or read the log on one machine (Log.read)."
-        )
-    if any(ELIGIBILITY_KEY in metadata for metadata in source.metadata):
-        raise InputError(
-            f"{source.name} limits the cells that could have been recommended (visits, candidates), which a cluster "
-            "cannot take into account; read the log on one machine (Log.read)."
-        )
 
 
 def read_piece(piece: Piece) -> Log:
@@ -166,7 +161,11 @@ def summarize(piece: Piece) -> Summary:
 
 def merge(*summaries: Summary) -> Summary:
     """The summary of several pieces."""
-    users, items, times = (_union(column, [getattr(s, column) for s in summaries]) for column in _LISTS)
+    readers = [IdColumn(column, WrongRows()) for column in ID_COLUMNS]  # distinct ids, of one type
+    for part in summaries:
+        for reader, ids in zip(readers, part[:3], strict=True):
+            reader.add(ids)
+    users, items, times = (reader.finish()[0] for reader in readers)
     bought = np.zeros(len(items), np.int64)
     for part in summaries:
         bought[np.asarray(pc.index_in(part.items.cast(items.type), value_set=items))] += part.bought
@@ -175,14 +174,3 @@ def merge(*summaries: Summary) -> Summary:
     digest = " ".join(s.digest for s in summaries)
     flags = (summaries[0].timed, summaries[0].has_propensity)
     return Summary(users, items, times, bought, rows, treated, positives, *flags, extreme, digest)
-
-
-_LISTS = {"users": "user_id", "items": "item_id", "times": "time"}
-
-
-def _union(column: str, parts: list[pa.Array]) -> pa.Array:
-    """Distinct ids, of one type; the rules are those of a column that is read in one place."""
-    reader = IdColumn(_LISTS[column], WrongRows())
-    for part in parts:
-        reader.add(part)
-    return reader.finish()[0]

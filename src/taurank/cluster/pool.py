@@ -17,9 +17,7 @@ from typing import Any
 from taurank.errors import InputError, missing_extra
 
 MAX_LOSSES = 10  # of one worker, while the connection is open
-_MEMORY_WORDS = (
-    "running low on memory"  # Ray's monitor; the kernel's is one of the causes that Ray lists for any loss
-)
+_MEMORY_WORDS = "running low on memory"  # Ray's monitor; the kernel's is among the causes that it lists for any loss
 
 
 class Lost(InputError):
@@ -98,13 +96,9 @@ class WorkerPool:
         from ray.util import ActorPool
 
         self.check_open()
-        numbered = [(number, function, *task) for number, task in enumerate(tasks)]
+        numbered, pool = [(number, function, *task) for number, task in enumerate(tasks)], ActorPool(self.actors)
         with self._errors():
-            results = dict(
-                ActorPool(self.actors).map_unordered(
-                    lambda actor, task: actor.run.remote(None, _numbered, *task), numbered
-                )
-            )
+            results = dict(pool.map_unordered(lambda actor, task: actor.run.remote(None, _numbered, *task), numbered))
         return [results[number] for number in range(len(tasks))]
 
     def put(self, value: Any) -> Any:

@@ -75,15 +75,12 @@ class WorkerFit:
 
     def build(self) -> None:
         """Sort the positives by user; rows keep the order they have in the files."""
-        user, item, weight, moment = (self._joined(column) for column in range(4))
+        user, item, weight, moment = (self._joined() for _ in Gained._fields)
         self.positives = by_user(user, item, weight, len(self.place.codes), moment if self.job.in_baskets else None)
         self.samples = np.empty(len(self.positives.item), SAMPLE)
 
-    def _joined(self, column: int) -> Any:
-        parts = [piece[column] for piece in self.pieces]
-        for piece in self.pieces:
-            piece[column] = None  # each column is released as soon as it is copied
-        return np.concatenate(parts)
+    def _joined(self) -> Any:
+        return np.concatenate([piece.pop(0) for piece in self.pieces])  # each column is released once it is copied
 
     def start(self, users: ShardedArray | None, items: Floats32 | None) -> None:
         """The factors before the first epoch; by default this worker's part of ``FactorLearner._initial``."""
