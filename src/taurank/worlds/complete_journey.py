@@ -124,15 +124,12 @@ def _fetch(database: Any) -> Panel:
     return Panel(ids["user"], label[ids["item"][both] - 1], len(ids["week"]), stops, purchases, packed)
 
 
-# ---- loading -------------------------------------------------------------------------------------
-
-
 def _load(database: Any, files: SourceFiles, items: Items) -> None:
     """The tables bought, mailed and product (product, label), checked."""
     _load_table(database, files, "bought")
     # Only mailer rows are kept, and rows without a value, so that the check finds them.
     mailer = files.layout.columns["mailed"]["mailer"]
-    _load_table(database, files, "mailed", f"WHERE {_text(mailer)} IS DISTINCT FROM '0'")
+    _load_table(database, files, "mailed", f"WHERE CAST(\"{mailer}\" AS VARCHAR) IS DISTINCT FROM '0'")
     if items == "product":
         database.execute("CREATE TABLE product AS SELECT DISTINCT product, product AS label FROM mailed")
         return
@@ -146,9 +143,8 @@ def _load(database: Any, files: SourceFiles, items: Items) -> None:
     described = " AND ".join(
         f"coalesce(trim({word}), '') != '' AND {word} NOT ILIKE 'no %description%'" for word in LABEL
     )
-    database.execute("ALTER TABLE product ADD COLUMN label VARCHAR")
-    database.execute(f"UPDATE product SET label = category || '::' || type WHERE {described}")
-    database.execute("DELETE FROM product WHERE label IS NULL")
+    database.execute(f"ALTER TABLE product ADD COLUMN label VARCHAR; DELETE FROM product WHERE NOT ({described})")
+    database.execute("UPDATE product SET label = category || '::' || type")
 
 
 def _load_table(database: Any, files: SourceFiles, table: str, where: str = "") -> None:
@@ -157,13 +153,24 @@ def _load_table(database: Any, files: SourceFiles, table: str, where: str = "") 
     kinds = {row[0].lower(): row[1] for row in database.execute(f"DESCRIBE FROM {scan}").fetchall()}
     if lacking := [column for column in columns.values() if column.lower() not in kinds]:
         raise InputError(f"'{path}' has no column '{lacking[0]}'; it needs {', '.join(columns.values())}.")
-    chosen = {name: _expression(name, column, kinds[column.lower()]) for name, column in columns.items()}
-    selected = ", ".join(f"{expression} AS {name}" for name, expression in chosen.items())
+
+    def expression(name: str, column: str) -> str:
+        """Descriptions are text, whether there is a mailer takes a byte, all others are integers."""
+        if name in LABEL:
+            return f'CAST("{column}" AS VARCHAR)'
+        if name == "mailer":
+            return f'CASE WHEN "{column}" IS NOT NULL THEN true END'
+        # DuckDB 2.0 moves a bare TRY_CAST into its CSV reader, where a bad value is a failure and not a
+        # null (duckdb/duckdb#23818); a trimmed text stays outside.
+        value = f'trim("{column}")' if kinds[column.lower()] == "VARCHAR" else f'"{column}"'
+        return f"TRY_CAST({value} AS BIGINT)"
+
+    selected = ", ".join(f"{expression(*pair)} AS {pair[0]}" for pair in columns.items())
     database.execute(f"CREATE TABLE {table} AS SELECT {selected} FROM {scan} {where}")
     for name, column in columns.items():
         ((bad,),) = database.execute(f"SELECT count(*) - count({name}) FROM {table}").fetchall()
         if bad and name not in LABEL:  # a product may lack its description
-            query = f"SELECT {_text(column)} FROM {scan} WHERE {chosen[name]} IS NULL LIMIT 1"
+            query = f'SELECT CAST("{column}" AS VARCHAR) FROM {scan} WHERE {expression(name, column)} IS NULL LIMIT 1'
             ((example,),) = database.execute(query).fetchall()
             raise InputError(
                 f"column '{column}' of '{path.name}' has {bad:,} values that are "
@@ -172,61 +179,40 @@ def _load_table(database: Any, files: SourceFiles, table: str, where: str = "") 
             )
 
 
-def _text(column: str) -> str:
-    return f'CAST("{column}" AS VARCHAR)'
-
-
-def _expression(name: str, column: str, kind: str) -> str:
-    """The SQL of a column: descriptions are text, whether there is a mailer takes a byte, all others are integers."""
-    if name in LABEL:
-        return _text(column)
-    if name == "mailer":
-        return f'CASE WHEN "{column}" IS NOT NULL THEN true END'
-    # DuckDB 2.0 moves a bare TRY_CAST into its CSV reader, where a bad value is a failure and not a
-    # null (duckdb/duckdb#23818); a trimmed text stays outside.
-    value = f'trim("{column}")' if kind == "VARCHAR" else f'"{column}"'
-    return f"TRY_CAST({value} AS BIGINT)"
-
-
-# ---- the files -----------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True, eq=False)
 class Layout:
     """How one edition of the data names its files and columns."""
 
     name: str
     reader: str
-    files: Mapping[str, str]
     demographics: str
-    columns: Mapping[str, Mapping[str, str]]
     display: str  # the column that stands in for that of the mailer
+    files: Mapping[str, str]
+    columns: Mapping[str, Mapping[str, str]]
 
 
-PACKAGED = Layout(
-    "packaged Parquet files",
-    "read_parquet('{}')",
-    {"bought": "transactions.parquet", "mailed": "promotions.parquet", "product": "products.parquet"},
-    "demographics.parquet",
-    {
-        "bought": {"user": "household_id", "product": "product_id", "store": "store_id", "week": "week"},
-        "mailed": {"product": "product_id", "store": "store_id", "week": "week", "mailer": "mailer_location"},
-        "product": {"product": "product_id", "category": "product_category", "type": "product_type"},
-    },
-    "display_location",
-)
-ORIGINAL = Layout(
-    "original CSV files",
-    "read_csv('{}', header = true, delim = ',', quote = '\"', all_varchar = true)",
-    {"bought": "transaction_data.csv", "mailed": "causal_data.csv", "product": "product.csv"},
-    "hh_demographic.csv",
-    {
-        "bought": {"user": "household_key", "product": "PRODUCT_ID", "store": "STORE_ID", "week": "WEEK_NO"},
-        "mailed": {"product": "PRODUCT_ID", "store": "STORE_ID", "week": "WEEK_NO", "mailer": "mailer"},
-        "product": {"product": "PRODUCT_ID", "category": "COMMODITY_DESC", "type": "SUB_COMMODITY_DESC"},
-    },
-    "display",
-)
+def _layout(name: str, reader: str, demographics: str, display: str, **tables: str) -> Layout:
+    """Each table by its file and its columns, in our order."""
+    ours = {"bought": "user product store week", "mailed": "product store week mailer",
+            "product": "product category type"}  # fmt: skip
+    words = {table: words.split() for table, words in tables.items()}
+    columns = {table: dict(zip(ours[table].split(), words[table][1:], strict=True)) for table in ours}
+    return Layout(name, reader, demographics, display, {table: words[table][0] for table in ours}, columns)
+
+
+PACKAGED = _layout(
+    "packaged Parquet files", "read_parquet('{}')", "demographics.parquet", "display_location",
+    bought="transactions.parquet household_id product_id store_id week",
+    mailed="promotions.parquet product_id store_id week mailer_location",
+    product="products.parquet product_id product_category product_type",
+)  # fmt: skip
+ORIGINAL = _layout(
+    "original CSV files", "read_csv('{}', header = true, delim = ',', quote = '\"', all_varchar = true)",
+    "hh_demographic.csv", "display",
+    bought="transaction_data.csv household_key PRODUCT_ID STORE_ID WEEK_NO",
+    mailed="causal_data.csv PRODUCT_ID STORE_ID WEEK_NO mailer",
+    product="product.csv PRODUCT_ID COMMODITY_DESC SUB_COMMODITY_DESC",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -283,8 +269,6 @@ def find_files(source: str | os.PathLike[str] | None) -> SourceFiles:
         raise InputError(f"the folder '{folder}' has no {' and no '.join(missing)}; it needs {needed}.")
     return SourceFiles(folder, layout)
 
-
-# ---- features ------------------------------------------------------------------------------------
 
 _NAMES = {
     "household_key": "user_id", "household_id": "user_id", "PRODUCT_ID": "product_id", "DEPARTMENT": "department",

@@ -17,7 +17,7 @@ import hashlib
 import json
 import os
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -28,7 +28,7 @@ import pandas as pd
 import platformdirs
 
 from taurank._checks import check_choice
-from taurank._types import Floats, Floats32
+from taurank._types import Floats
 from taurank.data.features import Features
 from taurank.errors import InputError, first_line
 from taurank.worlds.complete_journey import Items, Kind, Panel, SourceFiles, find_files, read, read_features
@@ -71,7 +71,17 @@ def world(
     files = find_files(source).of_kind(kind)
     if not cache:
         return _build(files, items, weight)
-    return _cached(_cache_file(files, items, weight), lambda: _build(files, items, weight))
+    file = _cache_file(files, items, weight)
+    if file.is_file():
+        with suppress(InputError):  # a damaged copy is made again
+            return World.load(file)
+    made = _build(files, items, weight)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        made.save(file)
+    except (OSError, InputError) as error:
+        warnings.warn(f"the world was not cached: {first_line(error)}.", stacklevel=2)
+    return made
 
 
 def tune_prior_weight(items: Items = "category", source: Folder | None = None) -> pd.DataFrame:
@@ -93,9 +103,6 @@ def features(items: Items = "category", source: Folder | None = None) -> Feature
     return read_features(find_files(source), items)
 
 
-# ---- from counts to probabilities ----------------------------------------------------------------
-
-
 def _build(files: SourceFiles, items: Items, weight: float | Literal["tune"]) -> World:
     panel = read(files, items)
     origin: dict[str, Any] = {
@@ -107,9 +114,14 @@ def _build(files: SourceFiles, items: Items, weight: float | Literal["tune"]) ->
         weight = float(curve["prior_weight"].iloc[int(curve["brier"].argmin())])
         origin["prior_weight_curve"] = curve.to_dict(orient="records")
     origin["prior_weight"] = weight
-    counts = _count(panel)
-    treated, control = counts.treated.all_rates(weight), counts.control.all_rates(weight)
-    propensity = counts.exposure.all_rates(weight)  # World clips it to [1e-6, 1−1e-6]
+    arrays = []
+    for trials in _count(panel):
+        rates = np.empty(trials.count.shape, dtype=np.float32)
+        for users in _blocks(len(rates)):
+            rates[users] = trials.rates(users, weight)
+        rates.flags.writeable = False  # the world can have it without a copy
+        arrays.append(rates)
+    treated, control, propensity = arrays  # World clips P to [1e-6, 1−1e-6]
     return World(treated, control, propensity, panel.users, panel.items, origin=origin)
 
 
@@ -129,13 +141,6 @@ class _Trials:
         rate = np.divide(count, total, out=np.zeros_like(count), where=total > 0)
         return np.asarray(np.clip(rate, 0.0, 1.0))
 
-    def all_rates(self, weight: float) -> Floats32:
-        rates = np.empty(self.count.shape, dtype=np.float32)
-        for users in _blocks(len(rates)):
-            rates[users] = self.rates(users, weight)
-        rates.flags.writeable = False  # the world can have it without a copy
-        return rates
-
 
 class _Counts(NamedTuple):
     treated: _Trials  # a^T, b^T
@@ -147,46 +152,7 @@ def _blocks(n_users: int) -> Iterator[slice]:
     return (slice(start, start + USER_BLOCK) for start in range(0, n_users, USER_BLOCK))
 
 
-def _tune(panel: Panel) -> pd.DataFrame:
-    if panel.n_weeks < 2:
-        raise InputError("tuning the prior weight needs at least two weeks of data; give a number.")
-    last = panel.n_weeks - 1
-    past = _count(panel.during(range(last)))
-    future = _count(panel.during(range(last, last + 1)))
-    brier = [_brier(past, future, weight) for weight in WEIGHTS]
-    return pd.DataFrame({"prior_weight": WEIGHTS, "brier": brier})
-
-
-def _brier(past: _Counts, future: _Counts, weight: float) -> float:
-    """Mean of (Y − μ^Z)² over one future week's cells with V_ut = 1."""
-    shoppers = np.flatnonzero(future.exposure.total[:, 0])
-    total = 0.0
-    for block in _blocks(len(shoppers)):
-        users = shoppers[block]
-        exposed = future.exposure.count[users] > 0
-        treated, control = past.treated.rates(users, weight), past.control.rates(users, weight)
-        outcome = future.treated.count[users] + future.control.count[users]
-        total += float(np.square(outcome - np.where(exposed, treated, control)).sum())
-    return float(total / (len(shoppers) * future.treated.count.shape[1]))
-
-
-# ---- from the panel to counts --------------------------------------------------------------------
-
-
 def _count(panel: Panel) -> _Counts:
-    visits, shown = _count_visits(panel)
-    rows, bought = panel.purchases, np.zeros((2, *shown.shape), np.uint16)
-    np.add.at(bought, (rows["treated"].to_numpy().astype(int), rows["user"].to_numpy(), rows["item"].to_numpy()), 1)
-    return _Counts(
-        treated=_Trials(bought[1], shown),
-        control=_Trials(bought[0], visits - shown),
-        # Z is 1 only in weeks with a visit, so a^Z = Σ_t Z is the same count as b^T = Σ_t Z V.
-        exposure=_Trials(shown, visits),
-    )
-
-
-def _count_visits(panel: Panel) -> tuple[Counted, Counted]:
-    """Σ_t V_ut (users x 1) and Σ_t Z_uit V_ut (users x items)."""
     n_users, n_items = len(panel.users), len(panel.items)
     visits, shown = np.zeros((n_users, 1), np.uint16), np.zeros((n_users, n_items), np.uint16)
     user: Any
@@ -194,25 +160,30 @@ def _count_visits(panel: Panel) -> tuple[Counted, Counted]:
         _, first = np.unique(stops["week"], return_index=True)
         mailers = panel.mailer[stops["week"], stops["store"]]
         featured = np.bitwise_or.reduceat(mailers, first)  # Z_uit: the mailers of a week's stores together
-        visits[user] = len(featured)
-        shown[user] = np.unpackbits(featured, axis=1, count=n_items).sum(0, dtype=np.uint16)
-    return visits, shown
+        visits[user] = len(featured)  # Σ_t V_ut
+        shown[user] = np.unpackbits(featured, axis=1, count=n_items).sum(0, dtype=np.uint16)  # Σ_t Z_uit V_ut
+    rows, bought = panel.purchases, np.zeros((2, *shown.shape), np.uint16)
+    np.add.at(bought, (rows["treated"].to_numpy().astype(int), rows["user"].to_numpy(), rows["item"].to_numpy()), 1)
+    # Z is 1 only in weeks with a visit, so a^Z = Σ_t Z is the same count as b^T = Σ_t Z V
+    return _Counts(_Trials(bought[1], shown), _Trials(bought[0], visits - shown), _Trials(shown, visits))
 
 
-# ---- the cache -----------------------------------------------------------------------------------
-
-
-def _cached(file: Path, build: Callable[[], World]) -> World:
-    if file.is_file():
-        with suppress(InputError):  # a damaged copy is made again
-            return World.load(file)
-    made = build()
-    try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        made.save(file)
-    except (OSError, InputError) as error:
-        warnings.warn(f"the world was not cached: {first_line(error)}.", stacklevel=3)
-    return made
+def _tune(panel: Panel) -> pd.DataFrame:
+    """Mean of (Y − μ^Z)² over the last week's cells with V_ut = 1, for every weight."""
+    if panel.n_weeks < 2:
+        raise InputError("tuning the prior weight needs at least two weeks of data; give a number.")
+    last = panel.n_weeks - 1
+    past, future = (_count(panel.during(weeks)) for weeks in (range(last), range(last, last + 1)))
+    shoppers = np.flatnonzero(future.exposure.total[:, 0])
+    brier = np.zeros(len(WEIGHTS))
+    for k, weight in enumerate(WEIGHTS):
+        for block in _blocks(len(shoppers)):
+            users = shoppers[block]
+            exposed = future.exposure.count[users] > 0
+            treated, control = past.treated.rates(users, weight), past.control.rates(users, weight)
+            outcome = future.treated.count[users] + future.control.count[users]
+            brier[k] += float(np.square(outcome - np.where(exposed, treated, control)).sum())
+    return pd.DataFrame({"prior_weight": WEIGHTS, "brier": brier / (len(shoppers) * future.treated.count.shape[1])})
 
 
 def _cache_file(files: SourceFiles, items: Items, weight: float | Literal["tune"]) -> Path:
