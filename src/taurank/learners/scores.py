@@ -15,14 +15,16 @@ from typing import Any
 import numpy as np
 
 from taurank._jit import compiled, inlined, vectorized
-from taurank._types import Floats, Floats32
+from taurank._types import Codes, Floats, Floats32
 from taurank.evaluation import topk
 
 ROUNDING_32 = 6e-8  # a little more than 2⁻²⁴: covers the terms of second order for up to 65,536 columns
 ROUNDING_64 = 1.2e-16  # a little more than 2⁻⁵³
 TINY_32 = 1.2e-38  # a float32 product that underflows loses at most this
 HUGE_32 = 1e37  # products of longer rows may overflow in float32
+BLOCK = 256  # users
 TILE = 512  # items whose scores fit into the near caches, for 256 users
+GROUPS = 64  # of a tile
 FEW_ITEMS = 16  # of a stretch: looked at one by one
 FEW_USERS = 32  # for so few, converting items for BLAS does not pay
 
@@ -51,6 +53,7 @@ class ProductSearch:
 
     def __init__(self, items: Floats32, k: int) -> None:
         self.items, self.k, self.largest = items, k, float(_norms(items).max(initial=0))
+        self._spare: list[Any] = []  # memory for blocks: new pages for each would cost as much as the search in them
 
     def best(self, users: Floats32, hide: Callable[[int, Floats32], None]) -> topk.Top:
         """The k best items of each user; ``hide(first, scores)`` puts what is left out at −∞, tile by tile."""
@@ -61,10 +64,10 @@ class ProductSearch:
             return topk.best(scores, self.k)
         d = users.shape[1]
         margin = 2 * ((d + 9) * ROUNDING_32 * bound + d * TINY_32)  # + 9: limit and score are rounded too
-        columns = np.empty((len(users), 2 * TILE), np.int32)  # of the survivors, in catalog order
-        products, count = np.empty(columns.shape, np.float32), np.zeros(len(users), np.int64)
-        best = np.full((len(users), self.k), -np.inf, np.float32)
-        buffer = np.empty(len(users) * TILE, np.float32)
+        room = self._spare.pop() if self._spare else _room(max(len(users), BLOCK), 2 * TILE)
+        room = room if len(room[0]) >= len(users) else _room(len(users), 2 * TILE)
+        buffer, columns, products = room[0].ravel(), room[1][: len(users)], room[2][: len(users)]
+        best, count = np.full((len(users), self.k), -np.inf, np.float32), np.zeros(len(users), np.int64)
         for first in range(0, len(self.items), TILE):
             tile = self.items[first : first + TILE]
             rough = buffer[: len(users) * len(tile)].reshape(len(users), len(tile))
@@ -80,7 +83,14 @@ class ProductSearch:
         top = topk.RunningTop(len(users), self.k).top()
         slack = _order_slack(users, self.items, self.largest)
         _score_survivors(columns, count, users.astype(np.float64), self.items, slack, top)
+        self._spare.append(room)
         return top
+
+
+def _room(users: int, survivors: int) -> tuple[Floats32, Codes, Floats32]:
+    """For the products of a tile, and for the survivors of each user, in catalog order: columns and products."""
+    shapes = ((users, TILE), np.float32), ((users, survivors), np.int32), ((users, survivors), np.float32)
+    return tuple(np.empty(*each) for each in shapes)
 
 
 def _norms(rows: Floats32) -> Floats:
@@ -125,8 +135,11 @@ def _round_sums(sums: Any, users: Any, items: Any, slack: Any, scores: Any) -> N
 
 @compiled
 def _add_survivors(rough: Any, first: Any, columns: Any, products: Any, count: Any, best: Any, margin: Any) -> None:
+    k = best.shape[1]
     for row in range(len(rough)):
         least = np.float32(best[row, -1] - margin[row])
+        if first == 0 and k <= GROUPS // 4 and rough.shape[1] == TILE:
+            least = np.float32(_least_of_groups(rough[row], k) - margin[row])
         for begin in range(0, rough.shape[1], topk.STRETCH):
             if not topk.any_above(rough[row, begin : begin + topk.STRETCH], least):
                 continue
@@ -139,7 +152,20 @@ def _add_survivors(rough: Any, first: Any, columns: Any, products: Any, count: A
                             count[row] += 1
                             if few[j] > best[row, -1]:
                                 _insert(few[j], best[row])
-                                least = np.float32(best[row, -1] - margin[row])
+                                least = max(least, np.float32(best[row, -1] - margin[row]))
+
+
+@compiled
+def _least_of_groups(products: Any, k: int) -> Any:
+    """The k-th largest of the maxima of groups of items: as many products are as large, or larger."""
+    maxima, largest = products[:GROUPS].copy(), np.full(k, -np.inf, np.float32)
+    for begin in range(GROUPS, len(products), GROUPS):
+        for n in range(GROUPS):
+            maxima[n] = max(maxima[n], products[begin + n])
+    for n in range(GROUPS):
+        if maxima[n] > largest[-1]:
+            _insert(maxima[n], largest)
+    return largest[-1]
 
 
 @inlined
