@@ -106,8 +106,8 @@ def compare_threads(log: Path, given: Any) -> None:
         workers_fit.begin(SEED, None)
         seconds = []
         for number in range(given.epochs + 1):
-            a = clocked(lambda n=number: epoch.run(tables, SEED, n, model._schedule.rate(n), workers))
-            b = clocked(lambda n=number: workers_fit.run(None, SEED, n, model._schedule.rate(n), 1))
+            a = clocked(lambda n=number: epoch.run(tables, SEED, n, model._schedule(model.epochs).rate(n), workers))
+            b = clocked(lambda n=number: workers_fit.run(None, SEED, n, model._schedule(model.epochs).rate(n), 1))
             seconds.append((a, b))
         stored = (workers_fit.users, workers_fit.items)
         same = all(

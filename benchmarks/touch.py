@@ -17,9 +17,8 @@ from taurank._threads import run_together
 from taurank._types import Codes, Floats32, Longs
 from taurank.estimation.gains import Gains
 from taurank.sgd.negatives import draw_negatives
-from taurank.sgd.planning import SAMPLE, Samples, by_user, plan_users
 from taurank.sgd.scheduler import BlockProgress, Factors, blocks_ready, finish_blocks, take_ticket
-from taurank.sgd.strata import Cut, Strata
+from taurank.sgd.strata import SAMPLE, Cut, Samples, Strata, by_user, plan_users
 
 
 class Touch:

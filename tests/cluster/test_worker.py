@@ -12,9 +12,8 @@ from taurank import DLCE
 from taurank.cluster.fit import _assign_users, _split, first_blocks, total_of, visits
 from taurank.cluster.worker import Gained, Job, WorkerFit
 from taurank.sgd.kernels import pair_params
-from taurank.sgd.planning import by_user
 from taurank.sgd.scheduler import run_pairwise_epoch
-from taurank.sgd.strata import Strata
+from taurank.sgd.strata import Strata, by_user
 
 N_USERS, N_ITEMS, COUNT, SEED, FACTORS = 90, 120, 40_000, 5, 12
 PARAMS = pair_params(0.05, 0.01, 2.0)

@@ -15,7 +15,7 @@ from taurank import BPR, DLCE, EmpiricalBayes, InputError, Log, Random, World, e
 from taurank.data.eligibility import Eligibility
 from taurank.errors import UnfinishedWarning
 from taurank.learners import lengths
-from taurank.learners.options import FitOptions, Record
+from taurank.learners.options import Record, TrainingOptions
 
 SMALL: dict[str, Any] = {"factors": 4, "learning_rate": 0.05, "random_state": 0}
 
@@ -128,7 +128,7 @@ def test_a_check_of_some_users_is_the_mean_of_the_whole_measurement_over_them(
     small: Log, estimator: Any, visits: bool
 ) -> None:
     measured, model = estimator(with_visits(small) if visits else small), Random(random_state=0).fit(small)
-    options = FitOptions(measured, metric=["CP@10", "CDCG"], validation_users=7)
+    options = TrainingOptions(measured, metric=["CP@10", "CDCG"], validation_users=7)
     assert options.sample is not None
     assert len(set(options.sample.tolist())) == 7
     with warnings.catch_warnings():
@@ -167,5 +167,5 @@ def test_a_curve_that_still_rises_is_said(values: Any, warned: bool) -> None:
     records = [Record(n, 1.0, 1, {"CDCG": float(value)}) for n, value in enumerate(values, 1)]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        FitOptions(None).warn_if_improving("DLCE", records, 10)
+        TrainingOptions(None).warn_if_improving("DLCE", records, 10)
     assert [one.category for one in caught] == [UnfinishedWarning] * warned

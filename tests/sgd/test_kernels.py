@@ -12,9 +12,8 @@ import pytest
 from support.factors import copied, some_pairs, some_points, some_positives, start_tables
 from taurank.sgd.kernels import StepParams, pair_params, point_params
 from taurank.sgd.losses import HINGE, LOGISTIC, SIGMOID, pair_loss, point_loss, sigmoid_neg
-from taurank.sgd.planning import SAMPLE, Positives, Samples, deal
 from taurank.sgd.scheduler import Factors, run_pairwise_epoch, run_samples
-from taurank.sgd.strata import Strata
+from taurank.sgd.strata import SAMPLE, Positives, Samples, Strata, deal
 
 MASK = 2**64 - 1
 GOLDEN = 0x9E3779B97F4A7C15

@@ -10,7 +10,7 @@ import pytest
 
 from taurank._jit import compiled
 from taurank.sgd.kernels import StepParams, pair_params, point_params, turn
-from taurank.sgd.planning import SAMPLE, Samples
+from taurank.sgd.strata import SAMPLE, Samples
 
 f32 = np.float32
 WIDTHS = [1, 4, 7, 8, 12, 16, 20, 31, 32, 64, 127, 128, 200]

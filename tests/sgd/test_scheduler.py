@@ -13,9 +13,8 @@ from taurank import BPR, ULBPR, ULRMF, World
 from taurank.learners.factors import FactorLearner
 from taurank.sgd.kernels import CACHED_FACTORS, pair_params, point_params
 from taurank.sgd.losses import SURROGATES
-from taurank.sgd.planning import Baskets, Positives, by_user
 from taurank.sgd.scheduler import Factors, Stats, factor_table, run_pairwise_epoch, run_samples
-from taurank.sgd.strata import Strata
+from taurank.sgd.strata import Baskets, Positives, Strata, by_user
 
 Run = Callable[[Factors, int], Stats]
 

@@ -9,8 +9,17 @@ from hypothesis import strategies as st
 
 from support.factors import some_pairs, some_points
 from taurank.errors import InputError
-from taurank.sgd.planning import SAMPLE, Positives, by_user, deal, plan_users
-from taurank.sgd.strata import MAX_BLOCKS, POSITIVES_PER_VISIT, WORKERS, Strata
+from taurank.sgd.strata import (
+    MAX_BLOCKS,
+    POSITIVES_PER_VISIT,
+    SAMPLE,
+    WORKERS,
+    Positives,
+    Strata,
+    by_user,
+    deal,
+    plan_users,
+)
 
 
 def positives(n_users: int, n_items: int, count: int, seed: int = 0) -> Positives:

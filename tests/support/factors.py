@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from taurank.sgd.planning import SAMPLE, Positives, by_user
 from taurank.sgd.scheduler import Factors, factor_table
+from taurank.sgd.strata import SAMPLE, Positives, by_user
 
 
 def start_tables(n_users: int, rows: int, factors: int, scale: float = 0.5) -> Factors:

@@ -26,7 +26,7 @@ from taurank.data.log import Log
 from taurank.data.storage import ShardedArray, write_shard
 from taurank.errors import InputError, TooLittleData
 from taurank.learners import CountingBayes, FactorLearner, GainsPass, Learner, Popular, Random, Record
-from taurank.learners.options import FitOptions
+from taurank.learners.options import TrainingOptions
 from taurank.learners.pairs import COUNTS, Pairs, item_means
 from taurank.learners.pairs import count as count_pairs
 from taurank.learners.training import Epoch
@@ -40,7 +40,7 @@ ROWS_PER_GROUP = 1 << 22
 PER_PAIR = ("pair_item", *(f"pair_{name}" for name in COUNTS))
 
 
-def fit(learner: Learner, log: ClusterRows, options: FitOptions) -> list[Record]:
+def fit(learner: Learner, log: ClusterRows, options: TrainingOptions) -> list[Record]:
     """Fit a learner to a ``ClusterLog``; returns the records of its epochs.
 
     The factors of users are in files afterwards, opened memory-mapped.
@@ -63,7 +63,7 @@ def fit(learner: Learner, log: ClusterRows, options: FitOptions) -> list[Record]
     return learner._checked_once(options)
 
 
-def _train(learner: GainsPass, log: ClusterRows, options: FitOptions) -> list[Record]:
+def _train(learner: GainsPass, log: ClusterRows, options: TrainingOptions) -> list[Record]:
     """Train to the end, however many workers are lost on the way: each takes it back to the last checkpoint."""
     pool, source = log.pool, learner.random_state
     before = source.bit_generator.state if isinstance(source, np.random.Generator) else None

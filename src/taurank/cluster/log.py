@@ -19,7 +19,7 @@ from taurank.data.reader import IdColumn, WrongRows, recorded_ids, single_time
 from taurank.data.remote import RemoteLog
 from taurank.errors import InputError
 from taurank.learners import GainsPass, Learner, Record
-from taurank.learners.options import FitOptions
+from taurank.learners.options import TrainingOptions
 from taurank.learners.training import Epoch
 
 MERGED_AT_ONCE = 8
@@ -63,7 +63,7 @@ class ClusterLog(ClusterRows, RemoteLog):
             f"{self.n_times:,} times{recorded})"
         )
 
-    def fit(self, learner: Learner, options: FitOptions) -> list[Record]:
+    def fit(self, learner: Learner, options: TrainingOptions) -> list[Record]:
         return fit.fit(learner, self, options)
 
     def prepare(self, learner: GainsPass) -> Epoch:

@@ -20,9 +20,8 @@ from taurank.learners.factors import normal_rows
 from taurank.learners.training import aligned
 from taurank.sgd.kernels import UNIT_STATS, StepParams, run_unit
 from taurank.sgd.negatives import draw_negatives
-from taurank.sgd.planning import SAMPLE, Baskets, Samples, by_user, plan_users
 from taurank.sgd.scheduler import UnitStats, factor_table
-from taurank.sgd.strata import Blocks, Cut, cut_items, shuffle_blocks
+from taurank.sgd.strata import SAMPLE, Baskets, Blocks, Cut, Samples, by_user, cut_items, plan_users, shuffle_blocks
 
 _UNIT = int(Stream.UNIT)
 

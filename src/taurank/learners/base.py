@@ -29,7 +29,7 @@ from taurank.data.log import Log
 from taurank.data.remote import RemoteLog
 from taurank.data.storage import Array
 from taurank.errors import InputError
-from taurank.learners.options import FitOptions, Record, TrainingOptions, UpdateOptions, history_frame, takes
+from taurank.learners.options import Record, TrainingOptions, UpdateOptions, history_frame, takes
 from taurank.learners.recommend import Fitted, Request
 from taurank.learners.update import NewRows, WithNewUsers, bought_by_item, has_new_users, rows_of_new_users
 
@@ -79,8 +79,8 @@ class Learner(ABC):
         """How many updates an epoch makes on this log; 0 for a learner that fits in one pass."""
         return 0
 
-    @takes(FitOptions)
-    def fit(self, log: Any, options: FitOptions) -> Self:
+    @takes(TrainingOptions)
+    def fit(self, log: Any, options: TrainingOptions) -> Self:
         """Learn from a log.
 
         ``validation`` are the gains (truth or estimate) used to compute ``metric``, one or several, every

@@ -18,8 +18,8 @@ from taurank._types import Floats, Longs
 from taurank.data.eligibility import Eligibility, Members, is_among
 from taurank.data.log import Log
 from taurank.errors import TooLittleData
-from taurank.sgd.planning import Samples
 from taurank.sgd.samplers import CLASS_NAMES, CN, Sampler, pair_kinds, slots_of
+from taurank.sgd.strata import Samples
 
 _STEPS = np.uint64(8)  # random numbers of one sample
 

@@ -33,10 +33,9 @@ from taurank.learners.scores import dot_products
 from taurank.learners.training import Checkpoint, Epoch, Schedule, State, aligned, copied, identity_of, train
 from taurank.learners.update import NewRows, rows_of_new_users
 from taurank.sgd.kernels import StepParams
-from taurank.sgd.planning import SAMPLE, Samples
 from taurank.sgd.samplers import Sampler, draw
 from taurank.sgd.scheduler import Factors, Stats, factor_table, fold_samples, run_samples
-from taurank.sgd.strata import Strata
+from taurank.sgd.strata import SAMPLE, Samples, Strata
 
 REGULARIZATION_GRID = (0.3, 0.1, 0.03, 0.01, 0.003, 0.001, 0.0003, 0.0001)
 CAP_GRID = (0.7, 0.5, 0.3, 0.1, 0.03, 0.01, 0.003, 0.001)
@@ -87,12 +86,11 @@ class FactorLearner(Learner):
 
     # training
 
-    @property
-    def _schedule(self) -> Schedule:
-        return Schedule(self.epochs, self.learning_rate, self.rate_decay)
+    def _schedule(self, epochs: int) -> Schedule:
+        return Schedule(epochs, self.learning_rate, self.rate_decay)
 
     def _train(self, log: Log, options: TrainingOptions) -> list[Record]:
-        state = self._run(log, options, self._schedule, self.random_state)
+        state = self._run(log, options, self._schedule(self.epochs), self.random_state)
         self.lengths_ = history_frame(state.lengths, options.metrics)
         return state.history
 
@@ -104,7 +102,7 @@ class FactorLearner(Learner):
             users = Ids(rows.log.users.values[: known[0]], rows.log.users.column)
             items = Ids(rows.log.items.values[: known[1]], rows.log.items.column)
             start.users[known[0] :, : self.factors] = self._folded(rows_of_new_users(users, items, rows.log))
-        schedule = replace(self._schedule, epochs=options.epochs or -(-trained // UPDATE_SHARE))
+        schedule = self._schedule(options.epochs or -(-trained // UPDATE_SHARE))
         seed = rows.seed(self.random_state, *start)  # tells this update from any other, also in the checkpoint
         history = self._run(rows.all_rows(), options, schedule, seed, start, known).history
         self.trained_ = np.array([trained], np.int64)
@@ -175,8 +173,7 @@ class FactorLearner(Learner):
 
     def _set_factors(self, tables: Any) -> None:
         """Take over factors, which training goes on to change."""
-        self.user_factors_ = copied(tables.users, self.factors)
-        self.item_factors_ = np.array(tables.items[:, : self.factors])
+        self.user_factors_, self.item_factors_ = copied(tables, self.factors)
 
     # new users
 
@@ -198,7 +195,7 @@ class FactorLearner(Learner):
                 f"{type(self).__name__} cannot fold in new users: its epoch has no fold; give update the log of the "
                 "fit (past=log), or recommend with unknown_users='popular'."
             )
-        schedule, threads = replace(self._schedule, epochs=self._trained_epochs), worker_count(self.threads)
+        schedule, threads = self._schedule(self._trained_epochs), worker_count(self.threads)
         seed = int(generator(self.random_state if isinstance(self.random_state, int) else 0).integers(2**63))
         for number in range(schedule.epochs):
             if fold:

@@ -6,7 +6,7 @@ import inspect
 import os
 import warnings
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import KW_ONLY, asdict, dataclass, field
 from functools import cached_property, wraps
 from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Literal, ParamSpec, TypeVar
 
@@ -46,12 +46,13 @@ class Record:
     metrics: dict[str, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class TrainingOptions:
-    """The arguments that ``fit`` and ``update`` share; ``Learner.fit`` says what they mean."""
+    """The arguments of ``fit`` after the log; ``Learner.fit`` says what they mean."""
 
-    validation: Gains | RemoteGains | Literal["auto"] | None = None
+    validation: Gains | RemoteGains | Literal["auto"] | None = "auto"
     metric: Metrics = "CDCG"
+    _: KW_ONLY
     patience: int | None = 10
     show_progress: bool | None = None
     checkpoint: str | os.PathLike[str] | None = None
@@ -101,10 +102,8 @@ class TrainingOptions:
     @cached_property
     def sample(self) -> Codes | None:
         """The users whose mean a check is; None: all."""
-        if self.gains is None or self.validation_users is None:
-            return None
-        users = np.unique(self.gains.user)
-        if len(users) <= self.validation_users:
+        users = np.empty(0) if self.gains is None else np.unique(self.gains.user)
+        if self.validation_users is None or len(users) <= self.validation_users:
             return None
         return np.random.default_rng(np.random.SeedSequence(0)).choice(users, self.validation_users, replace=False)
 
@@ -121,10 +120,6 @@ class TrainingOptions:
         """The first metric, signed so that larger is better."""
         value = metrics[self.metrics[0].name]
         return value if self.metrics[0].larger_is_better else -value
-
-    def best_epoch(self, records: Sequence[Record]) -> int:
-        """The epoch whose check was the best, the first of equals."""
-        return max((record for record in records if record.metrics), key=lambda one: self.merit(one.metrics)).epoch
 
     def warn_of_training_log(self, fingerprint: str | None) -> None:
         """Early stopping by the training log itself notices no overfitting."""
@@ -151,17 +146,11 @@ class TrainingOptions:
 
 
 @dataclass(frozen=True)
-class FitOptions(TrainingOptions):
-    """The arguments of ``fit`` after the log."""
-
-    validation: Gains | RemoteGains | Literal["auto"] | None = "auto"
-    metric: Metrics = "CDCG"
-
-
-@dataclass(frozen=True)
 class UpdateOptions(TrainingOptions):
-    """The arguments of ``update`` after the log."""
+    """The arguments of ``update`` after the log: ``past`` and, by name, those of ``fit``."""
 
+    validation: Gains | RemoteGains | Literal["auto"] | None = field(default=None, kw_only=True)
+    metric: Metrics = field(default="CDCG", kw_only=True)
     past: Log | None = None
     epochs: int | None = field(default=None, kw_only=True)
 

@@ -26,10 +26,9 @@ from taurank.learners.training import Epoch
 from taurank.sgd.kernels import StepParams, pair_params
 from taurank.sgd.losses import SURROGATES
 from taurank.sgd.negatives import draw_for_users
-from taurank.sgd.planning import SAMPLE, by_user
 from taurank.sgd.samplers import Sampler, choose_pairs, fill_pairs, pair_kinds, slots_of
 from taurank.sgd.scheduler import Factors, Stats, fold_samples, run_pairwise_epoch
-from taurank.sgd.strata import Strata
+from taurank.sgd.strata import SAMPLE, Strata, by_user
 
 
 @dataclass(kw_only=True, eq=False)

@@ -83,7 +83,7 @@ class State:
         self.lengths.append(replace(self.history[-1], metrics=metrics))
         merit = options.merit(metrics)
         if self.best is None or merit >= self.best:
-            self.best, self.best_tables, self.best_history = merit, copied_factors(self.tables), self.history
+            self.best, self.best_tables, self.best_history = merit, copied(self.tables), self.history
         self.tables, self.epoch, self.history = None, 0, []
 
 
@@ -128,7 +128,7 @@ def _check(learner: Any, state: State, options: TrainingOptions, threads: int) -
     merit = options.merit(metrics)
     if state.best is None or merit > state.best:
         state.best, state.best_epoch, state.worse = merit, state.epoch, 0
-        state.best_tables = copied_factors(state.tables)
+        state.best_tables = copied(state.tables)
     else:
         state.worse += 1
     return metrics
@@ -205,28 +205,18 @@ def identity_of(learner: Any, options: TrainingOptions, schedule: Schedule, rand
     hyper = {**learner.hyper_parameters(), "threads": None, "random_state": random_state}
     names = [metric.name for metric in options.metrics]
     features = options.features and options.features.fingerprint
-    how = (
-        names,
-        options.patience,
-        options.chooses_length,
-        options.validate_every,
-        options.validation_users,
-        features,
-    )
+    checks = (options.patience, options.chooses_length, options.validate_every, options.validation_users)
+    how = (names, *checks, features)
     kind = (type(learner).__module__, type(learner).__qualname__)
     data = fingerprint(log) if options.gains is None else fingerprint(log, options.gains)
     what = (kind, sorted(hyper.items()), schedule, how, data)
     return hashlib.blake2b(repr(what).encode(), digest_size=16).hexdigest()
 
 
-def copied_factors(tables: Any) -> Factors:
-    """The tables as they are now; training goes on to change them."""
-    return Factors(copied(tables.users), copied(tables.items))
-
-
-def copied(table: Any, columns: int | None = None) -> Any:
-    """A copy of its first columns; rows in files stay there, which nobody changes."""
-    return table if isinstance(table, ShardedArray) else np.array(table[:, :columns])
+def copied(tables: Any, columns: int | None = None) -> Factors:
+    """The first columns as they are now; training goes on to change them. Rows in files stay there."""
+    each = (tables.users, tables.items)
+    return Factors(*(table if isinstance(table, ShardedArray) else np.array(table[:, :columns]) for table in each))
 
 
 def aligned(table: Floats32, rows: int | None = None) -> Floats32:

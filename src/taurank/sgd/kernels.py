@@ -18,7 +18,7 @@ from taurank._jit import compiled, inlined, vectorized
 from taurank._types import Floats32, Longs
 from taurank.sgd.intrinsics import prefetch
 from taurank.sgd.losses import LOGISTIC, f32, pair_gradient, pair_loss, point_gradient, point_loss
-from taurank.sgd.planning import Samples
+from taurank.sgd.strata import Samples
 
 MEASURE_EVERY = 32  # samples of the right chain: the reported loss is a sub-sample, because a loss costs a logarithm
 LARGEST_SUM = np.float32(1e30)  # of the absolute scores of a unit; beyond it, or at NaN, training has diverged

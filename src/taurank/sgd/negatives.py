@@ -9,7 +9,7 @@ import numpy as np
 from taurank._jit import compiled
 from taurank._random import below, stream_key
 from taurank._types import Codes
-from taurank.sgd.planning import SAMPLE, TRIES, Baskets, Positives, Samples
+from taurank.sgd.strata import SAMPLE, TRIES, Baskets, Positives, Samples
 
 
 @compiled

@@ -25,8 +25,7 @@ from taurank._jit import compiled, inlined
 from taurank._random import below, uniform
 from taurank._threads import Flag, run_interruptibly, share_blocks
 from taurank._types import Codes, Floats, Longs
-from taurank.sgd.planning import SAMPLE, TRIES, Samples
-from taurank.sgd.strata import shuffle
+from taurank.sgd.strata import SAMPLE, TRIES, Samples, shuffle
 
 TP, TN, CP, CN = 0, 1, 2, 3
 CLASS_NAMES = ("treated positive", "treated negative", "control positive", "control negative")

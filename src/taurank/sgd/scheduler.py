@@ -21,8 +21,7 @@ from taurank._types import Codes, Floats32, Longs
 from taurank.sgd.intrinsics import LINE, fetch_add, load_acquire
 from taurank.sgd.kernels import UNIT_STATS, StepParams, fold_users, run_unit
 from taurank.sgd.negatives import draw_negatives
-from taurank.sgd.planning import SAMPLE, Baskets, Positives, Samples, deal, plan_users
-from taurank.sgd.strata import Strata
+from taurank.sgd.strata import SAMPLE, Baskets, Positives, Samples, Strata, deal, plan_users
 
 COLUMNS = 8  # the width of a factor table is a multiple of it, so that rows consist of whole vectors
 GUARD = 64  # floats between two tables: rows closer than the longest vector loop might run other instructions
