@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from taurank._jit import compiled, inlined, vectorized
-from taurank._types import Codes, Floats, Floats32
+from taurank._types import Floats, Floats32
 from taurank.evaluation import topk
 
 ROUNDING_32 = 6e-8  # a little more than 2⁻²⁴: covers the terms of second order for up to 65,536 columns
@@ -87,7 +87,7 @@ class ProductSearch:
         return top
 
 
-def _room(users: int, survivors: int) -> tuple[Floats32, Codes, Floats32]:
+def _room(users: int, survivors: int) -> tuple[Any, ...]:
     """For the products of a tile, and for the survivors of each user, in catalog order: columns and products."""
     shapes = ((users, TILE), np.float32), ((users, survivors), np.int32), ((users, survivors), np.float32)
     return tuple(np.empty(*each) for each in shapes)

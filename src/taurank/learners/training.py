@@ -215,8 +215,9 @@ def identity_of(learner: Any, options: TrainingOptions, schedule: Schedule, rand
 
 def copied(tables: Any, columns: int | None = None) -> Factors:
     """The first columns as they are now; training goes on to change them. Rows in files stay there."""
-    each = (tables.users, tables.items)
-    return Factors(*(table if isinstance(table, ShardedArray) else np.array(table[:, :columns]) for table in each))
+    each: Any = (tables.users, tables.items)
+    each = [table if isinstance(table, ShardedArray) else np.array(table[:, :columns]) for table in each]
+    return Factors(*each)
 
 
 def aligned(table: Floats32, rows: int | None = None) -> Floats32:
