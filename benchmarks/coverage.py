@@ -1,11 +1,11 @@
 """How often does the 95 % interval of an estimate cover the truth? By simulation, case by case.
 
-    python benchmarks/coverage.py [--draws 1000] [--seed 0] [--cases rare users] [--bootstrap]
+    python benchmarks/coverage.py [--draws 1000] [--seed 0] [--cases rare users]
     python benchmarks/coverage.py --integrate
 
 Every draw takes new users from a population and a new log of theirs, estimates CP@10 of a fixed ranking by every
 estimator, and asks whether the interval covers the effect of the population. Beside it stands how often the verdict
-was to believe and, with ``--bootstrap``, the interval of a bootstrap over users (BCa).
+was to believe.
 
 With ``--integrate``, how often an interval with few times as clusters covers where the mean and the shocks of times
 are normal: exactly, by integration over the variance between times, for shocks of any size.
@@ -23,7 +23,7 @@ from scipy.special import chdtri, ndtr, ndtri, stdtrit
 from taurank import Log
 from taurank.data.ids import Catalog, Ids
 from taurank.evaluation.evidence import judge
-from taurank.evaluation.intervals import TIMES_DIFFER, Bootstrap, Resamples, clustered_variance
+from taurank.evaluation.intervals import TIMES_DIFFER, clustered_variance
 from taurank.evaluation.measurement import Measurement
 
 Floats = npt.NDArray[np.float64]
@@ -119,18 +119,15 @@ class Tally:
     draws: int = 0
 
 
-def coverage(case: Case, draws: int, seed: int = 0, bootstrap: bool = False) -> Tally:
+def coverage(case: Case, draws: int, seed: int = 0) -> Tally:
     """How many of the draws were covered by each estimator's interval, and how many believed."""
     rng = np.random.default_rng(seed)
-    names = ("doubly robust", "SNIPS", "IPS", *(["bootstrap"] if bootstrap else []))
-    tally = Tally(dict.fromkeys(names, 0), draws=draws)
+    tally = Tally(dict.fromkeys(("doubly robust", "SNIPS", "IPS"), 0), draws=draws)
     for _ in range(draws):
         log = case.draw(rng)
         measurement = Measurement.prepare(log, f"CP@{K}")
-        (found,) = measurement.measure(np.zeros((case.users, K)), 1, Resamples()).values
+        (found,) = measurement.evidence(measurement.ranking(np.zeros((case.users, K))), 1)
         intervals = {"doubly robust": found.own, "SNIPS": found.snips, "IPS": found.ips}
-        if bootstrap:
-            intervals["bootstrap"] = Bootstrap(found.ips.per_user, found.ips.per_time, found.ips.visits, Resamples())
         for name, one in intervals.items():
             low, high = one.interval()
             tally.covered[name] += low <= case.truth <= high
@@ -167,16 +164,14 @@ def main() -> None:
     parser.add_argument("--cases", nargs="*", default=[""], help="Words that a case's name must contain.")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--integrate", action="store_true", help="Few times as clusters, without any simulation.")
-    parser.add_argument("--bootstrap", action="store_true", help="Beside it, a bootstrap over users.")
     options = parser.parse_args()
     if options.integrate:
         _integrate()
         return
-    beside = " bootstrap of IPS |" if options.bootstrap else ""
-    print(f"| case | doubly robust | SNIPS | IPS |{beside} believed |\n|---|---|---|---|{'---|' * bool(beside)}---|")
+    print("| case | doubly robust | SNIPS | IPS | believed |\n|---|---|---|---|---|")
     for name, case in CASES.items():
         if any(word in name for word in options.cases):
-            tally = coverage(case, options.draws, options.seed, options.bootstrap)
+            tally = coverage(case, options.draws, options.seed)
             figures = [f"{100 * count / tally.draws:.1f}" for count in (*tally.covered.values(), tally.believed)]
             print(f"| {name} | {' | '.join(figures)} |", flush=True)
 

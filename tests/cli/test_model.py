@@ -14,6 +14,7 @@ import pytest
 
 from support.command_line import Command, Finished
 from taurank import Gains, Log, evaluate, load
+from taurank.evaluation.text import verdict_sentence
 
 SMALL = ("--set", "factors=8", "--set", "epochs=5")
 OWN = """
@@ -175,7 +176,7 @@ class TestEvaluate:
         assert text.code == 0, text.err
         lines = text.out.splitlines()
         sentence = " ".join(lines[: next(n for n, line in enumerate(lines) if line.startswith("metric"))])
-        assert sentence == result.verdict_sentence()
+        assert sentence == verdict_sentence(result)
         assert sentence.startswith(("Believe it, because ", "CP@5: Do not believe it, because "))
         assert lines[-1] == "measured by: doubly_robust"
         assert max(map(len, lines)) <= 80

@@ -14,7 +14,6 @@ import taurank
 from support.twins import dense
 from taurank import World, compare, evaluate, gains
 from taurank.errors import InputError, OverlapWarning
-from taurank.evaluation.intervals import resampled_means
 from taurank.evaluation.results import Result
 
 METRICS = ["CP@5", "CDCG", "CAR"]
@@ -82,29 +81,17 @@ def test_warnings_are_said_once_and_wrapped() -> None:
     assert max(map(len, str(table["a"]).splitlines())) <= 80
 
 
-def test_text_ranks_nothing_and_users_are_resampled_once_when_an_interval_is_asked_for(
-    made: Any, rankers: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    drawn = []
-
-    def resample(values: Any, **options: Any) -> Any:
-        drawn.append(values.shape)
-        return resampled_means(values, **options)
-
+def test_printing_ranks_nothing(made: Any, rankers: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*arguments: Any, **options: Any) -> Any:
         raise AssertionError("items were ranked")
 
-    monkeypatch.setattr("taurank.evaluation.intervals.resampled_means", resample)
     table = evaluate(rankers, made, METRICS)
     monkeypatch.setattr("taurank.evaluation.weights._each_block", refuse)
-    assert table["good"]["CDCG"].mean > table["noise"]["CDCG"].mean
     assert repr(table) == "Comparison(noise, good, same; baseline noise)"
     assert repr(table["good"]).startswith("Result(CP@5 0.")
-    assert not drawn
     for value in (table, table["good"], table["good"]["CDCG"], table.differences["good", "CP@5"]):
         assert len(repr(value)) < 120
         assert str(value)
-    assert drawn == [(300, 5 * len(METRICS))]  # three rankers and two differences
 
 
 def test_results_survive_a_pickle(made: Any, rankers: dict[str, Any]) -> None:

@@ -14,15 +14,8 @@ from support.builders import cells_frame, dense_log, limited_log, sparse_log
 from taurank import InputError, Log, World, bounds, compare, evaluate, gains
 from taurank.errors import OverlapWarning
 from taurank.estimation.estimators import Estimator
-from taurank.evaluation.events import Events, EventSums
 from taurank.evaluation.evidence import slope
-from taurank.evaluation.intervals import (
-    Estimate,
-    Visits,
-    bca_interval,
-    clustered_variance,
-    resampled_means,
-)
+from taurank.evaluation.intervals import Estimate, Events, Moments, clustered_variance
 from taurank.evaluation.metrics import position_weights
 
 METRICS = ["CP@3", "CDCG", "CAR"]
@@ -117,7 +110,7 @@ class TestAgainstTheSlowTwin:
         for metric in METRICS:
             expected = slow(log, made.estimator, scores, metric)
             assert result[metric].mean == pytest.approx(expected, abs=1e-12)
-            assert result[metric].spread.contributions.mean() == pytest.approx(expected, abs=1e-12)
+            assert result[metric].estimate.contributions.mean() == pytest.approx(expected, abs=1e-12)
 
     @pytest.mark.parametrize("name", LOGS)
     @pytest.mark.parametrize("metric", ["P@3", "DCG", "AR", "CAUC", "AUC"])
@@ -181,10 +174,10 @@ def test_right_on_average() -> None:
     assert np.mean(drawn) == pytest.approx(truth, abs=4 * np.std(drawn) / len(drawn) ** 0.5)
 
 
-def estimate(per_user: Any, per_time: Any, events: EventSums, unit: float, *limits: Any) -> Estimate:
+def estimate(per_user: Any, per_time: Any, moments: Moments, unit: float, *limits: Any) -> Estimate:
     """Where everybody visits always."""
-    visits = Visits(np.full(len(per_user), len(per_time)), np.full(len(per_time), len(per_user)))
-    return Estimate(per_user, per_time, visits, events, unit, *limits)
+    visits = np.full(len(per_user), len(per_time)), np.full(len(per_time), len(per_user))
+    return Estimate(per_user, per_time, visits, moments, unit, *limits)
 
 
 def rows_of(weight: Any, outcome: Any, treated: Any = True, propensity: Any = 0.01, value: Any = None) -> Events:
@@ -210,7 +203,7 @@ def events(
     value, kept, n = weight * outcome, treated | outcome, users * times
     rows = rows_of(weight[kept] / n, outcome[kept], treated[kept], chance[kept])
     per_user, per_time = value.sum((1, 2)) / times, value.sum((0, 1)) / users
-    return estimate(per_user, per_time, EventSums.of(rows), 0.1 / n, (-1.0, 1.0))
+    return estimate(per_user, per_time, Moments.of(rows), 0.1 / n, (-1.0, 1.0))
 
 
 @pytest.mark.statistical
@@ -262,7 +255,7 @@ class TestCoverage:
     def test_a_list_that_was_never_shown_may_have_any_effect_up_to_its_weight(self) -> None:
         rows = rows_of(np.full(2, -0.01), np.ones(2), False, 0.1)
         per_user = np.array([-0.1, -0.1, 0.0, 0.0, 0.0])
-        low, high = estimate(per_user, per_user.mean(keepdims=True), EventSums.of(rows), 0.01, (-0.5, 0.5)).interval()
+        low, high = estimate(per_user, per_user.mean(keepdims=True), Moments.of(rows), 0.01, (-0.5, 0.5)).interval()
         assert high == 0.5
         assert -0.5 < low < per_user.mean()
 
@@ -270,7 +263,7 @@ class TestCoverage:
         rng = np.random.default_rng(1)
         one = events(rng, 20, 1, 0.2, 0.6, (0.3, 0.1))
         variance, freedom = one.clustered()
-        assert variance * one.events.size**2 == pytest.approx(one.per_user.var(ddof=1) / 20, rel=1e-12)
+        assert variance == pytest.approx(one.per_user.var(ddof=1) / 20, rel=1e-12)
         assert freedom == 19.0
 
     def test_one_poisson_count_is_jeffreys(self) -> None:
@@ -281,14 +274,14 @@ class TestCoverage:
         rows = rows_of(np.full(5000, weight), np.arange(5000) < 4)
         per_user = np.zeros(users)
         per_user[:4] = weight * users
-        low, high = estimate(per_user, np.array([per_user.mean()]), EventSums.of(rows), 1e-12).interval()
+        low, high = estimate(per_user, np.array([per_user.mean()]), Moments.of(rows), 1e-12).interval()
         assert high == pytest.approx(weight * gamma.ppf(0.975, 4.5), rel=0.02)
         assert low == pytest.approx(weight * gamma.ppf(0.025, 4), rel=0.02)
 
 
 def expected_moments(weight: Any, outcome: Any) -> tuple[Any, float]:
     """What the upper limit expects of treated rows with these weights."""
-    *moments, common = EventSums.of(rows_of(weight, outcome)).at(1.0).expected(1.0, 1.0)
+    *moments, common = Moments.of(rows_of(weight, outcome)).expected(1.0, 1.0)
     return np.array(moments), common
 
 
@@ -332,7 +325,7 @@ def test_rows_of_weight_zero_count_for_nothing() -> None:
     rows = rows_of(weight, rng.random(60) < 0.4, rng.random(60) < 0.6, rng.random(60), weight * 0.3)
     with_zeros = Events(*(np.concatenate([column, column[:20]]) for column in rows))
     with_zeros.weight[60:] = with_zeros.value[60:] = 0.0
-    first, second = EventSums.of(rows), EventSums.of(with_zeros)
+    first, second = Moments.of(rows), Moments.of(with_zeros)
     for side in (-1.0, 1.0):
         assert first.expected(side, 0.1) == pytest.approx(second.expected(side, 0.1), rel=1e-12)
     assert first.squares == pytest.approx(second.squares)
@@ -403,7 +396,7 @@ class TestVerdict:
     def test_the_truth_has_no_verdict(self) -> None:
         result = evaluate(TODAY, WORLD.sample(1, random_state=2).truth, "CP@10")
         assert result.verdict is None
-        assert result.verdict_sentence() == ""
+        assert not str(result).startswith(("Believe", "Do not"))
 
     def test_a_result_is_of_the_ranker_as_it_was(self, log: Log) -> None:
         scores = TODAY.astype(float)
@@ -495,20 +488,6 @@ def test_slope_takes_the_largest_cap_that_agrees() -> None:
     assert slope([spread(1.0, 0.1)], 0.95) == 0
 
 
-def test_an_estimate_above_all_purchases_is_said_before_the_number() -> None:
-    """All purchases come from showing one of three items three times in ten: a list shown always causes more."""
-    rng = np.random.default_rng(2)
-    chance = np.full((300, 3, 1), 0.3)
-    treated = rng.random(chance.shape) < chance
-    log = dense_log(treated, treated & (rng.random(chance.shape) < 0.3), chance)
-    rankings = {"first": np.tile([3.0, 2.0, 1.0], (300, 1)), "last": np.tile([1.0, 2.0, 3.0], (300, 1))}
-    for ranker in (rankings["first"], rankings):
-        text = str(evaluate(ranker, log, "CP@1"))
-        lead, _, table = text.partition("ranker " if ranker is rankings else "metric ")
-        assert "is more than all purchases of the log are worth" in " ".join(lead.split())
-        assert "more than all purchases" not in table
-
-
 @pytest.mark.parametrize("size", [1e-9, 1.0, 1e9])
 @pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
 def test_sums_over_parts_of_the_events_give_the_interval_of_the_whole(size: float, share: float) -> None:
@@ -522,8 +501,9 @@ def test_sums_over_parts_of_the_events_give_the_interval_of_the_whole(size: floa
     per_user: Any = np.bincount(rng.integers(0, users, n), weight * outcome, minlength=users)
     per_time: Any = np.bincount(rng.integers(0, times, n), weight * outcome, minlength=times)
     parts = np.split(np.arange(n), [0, 3, 250])  # one of them is empty
-    sums = EventSums.added([EventSums.of(events.at(part)) for part in parts])
-    whole, added = (estimate(per_user, per_time, one, size).interval() for one in (EventSums.of(events), sums))
+    columns: list[Any] = list(events)
+    sums = Moments.added([Moments.of(Events(*(column[part] for column in columns))) for part in parts])
+    whole, added = (estimate(per_user, per_time, one, size).interval() for one in (Moments.of(events), sums))
     assert added == pytest.approx(whole, rel=1e-9)
 
 
@@ -543,12 +523,3 @@ def test_a_difference_has_no_rows_that_differ_by_rounding_alone() -> None:
     nearly[7] *= 1.5
     first, other = rows_of(weight, outcome), rows_of(nearly, outcome)
     assert first.minus(other).row.tolist() == [7]
-
-
-def test_an_interval_does_not_depend_on_how_sums_are_rounded() -> None:
-    """Resampled means of few distinct values often equal the mean; they are ties whatever their last digit is."""
-    values = np.repeat([0.1, 0.2, 0.3], 40)
-    means = resampled_means(values[:, None])[:, 0]
-    assert np.count_nonzero(np.isclose(means, values.mean(), rtol=1e-12)) > 20
-    lower, upper = (bca_interval(values, means * (1.0 + noise), 0.95) for noise in (-1e-14, 1e-14))
-    np.testing.assert_allclose(lower, upper, rtol=1e-9)

@@ -12,7 +12,7 @@ import pytest
 from support.builders import cells_frame, limited_log, sparse_log
 from taurank import Gains, InputError, Log, compare, evaluate, gains
 from taurank.data.eligibility import Eligibility
-from taurank.evaluation.intervals import Visits, contributions
+from taurank.evaluation.intervals import contributions
 
 USERS, ITEMS, TIMES = 150, 12, 3
 
@@ -53,23 +53,18 @@ def test_gains_refuse_a_log_with_another_catalog() -> None:
         gains.ips(by_hand()).within(sparse_log(cells_frame(4, 3, 2, 0)))
 
 
-def random_candidates(rng: np.random.Generator, how: str) -> Any:
-    some = rng.random((9, 8, 4)) < 0.3
-    return {"none": None, "timed": (None, *np.nonzero(some[0])), "own": np.nonzero(some)}[how]
-
-
 @pytest.mark.parametrize("how", ["none", "timed", "own"])
 @pytest.mark.parametrize("chosen", [np.arange(9) >= 0, np.arange(9) % 3 > 0])
 def test_visits_against_the_slow_twin(how: str, chosen: npt.NDArray[np.bool_]) -> None:
     rng = np.random.default_rng(5)
-    log = sparse_log(cells_frame(9, 8, 4, 0))
+    log, some = sparse_log(cells_frame(9, 8, 4, 0)), rng.random((9, 8, 4)) < 0.3
+    candidates: Any = {"none": None, "timed": (None, *np.nonzero(some[0])), "own": np.nonzero(some)}[how]
     visiting: Any = np.nonzero(rng.random((9, 4)) < 0.5)
-    limits = Eligibility.from_positions(log.catalog, visiting, random_candidates(rng, how))
-    cells = np.indices((9, 8, 4))
-    visits = limits.contains(*cells).any(axis=1) & chosen[:, None]
-    fast = Visits.of(limits, chosen)
-    np.testing.assert_array_equal(fast.by_user, visits.sum(axis=1))
-    np.testing.assert_array_equal(fast.by_time, visits.sum(axis=0))
+    limits = Eligibility.from_positions(log.catalog, visiting, candidates)
+    visits = limits.contains(*np.indices((9, 8, 4))).any(axis=1) & chosen[:, None]
+    by_user, by_time = limits.visits(chosen)
+    np.testing.assert_array_equal(by_user, visits.sum(axis=1))
+    np.testing.assert_array_equal(by_time, visits.sum(axis=0))
 
 
 def test_contributions_have_the_spread_of_the_ratio() -> None:
@@ -149,8 +144,7 @@ def test_estimate_segments_and_differences_agree(shops: list[Shop]) -> None:
     assert (row["difference_low"], row["difference_high"]) == pytest.approx(pair.interval())
 
 
-def test_a_paired_bootstrap_leaves_out_who_never_visits(shops: list[Shop]) -> None:
+def test_a_paired_interval_leaves_out_who_never_visits(shops: list[Shop]) -> None:
     shop = shops[0]
     pair = compare(shop.scores, -shop.scores, gains.outcome(shop.log), "P@4")
-    low, high = pair.interval()
-    assert low < pair.difference < high
+    assert pair.low < pair.difference < pair.high

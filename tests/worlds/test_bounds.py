@@ -22,7 +22,7 @@ from taurank.data.ids import Ids
 from taurank.errors import InputError, OverlapWarning
 from taurank.estimation.gains import Gains
 from taurank.evaluation.evaluate import evaluate
-from taurank.evaluation.intervals import Bootstrap, Resamples, Visits
+from taurank.evaluation.intervals import Estimate
 from taurank.evaluation.metrics import position_weights
 from taurank.worlds.world import Sample
 
@@ -312,8 +312,8 @@ def coverage(drawn: Drawn, values: Gains, metric: str, wanted: int = 2000) -> fl
     target = bounds.expected(world, scores, metric)
 
     def covers(per_user: Floats) -> bool:
-        visits = Visits(np.ones(len(per_user), int), np.array([len(per_user)]))
-        low, high = Bootstrap(per_user, per_user.mean(keepdims=True), visits, Resamples()).interval()
+        visits = np.ones(len(per_user), int), np.array([len(per_user)])
+        low, high = Estimate(per_user, per_user.mean(keepdims=True), visits).interval()
         return low <= target <= high
 
     with ThreadPoolExecutor(2) as pool:
@@ -325,9 +325,9 @@ def coverage(drawn: Drawn, values: Gains, metric: str, wanted: int = 2000) -> fl
 
 @pytest.mark.statistical
 class TestInterval:
-    """Does the 95 % bootstrap interval cover the expected metric 95 % of the time?
+    """Does the 95 % interval cover the expected metric 95 % of the time?
 
-    The bootstrap resamples users, so users must be what varies: each replicate draws its own 200 users from
+    Users are a sample, so they must be what varies: each replicate draws its own 200 users from
     a population of 10,000 and a fresh time of theirs, and the target is the population's expected metric. At
     every time the population is dealt out into 50 groups, and 40 times make 2,000 replicates. With the same
     users in each replicate the target would be theirs alone: the differences between users would widen the

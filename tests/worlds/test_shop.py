@@ -93,7 +93,7 @@ def test_ips_with_true_propensities_finds_what_a_visit_is_worth(shop: Shop, clea
     )
     today = shop.today()
     metric = tr.evaluate(today, tr.gains.ips(log), ["CP@10"])["CP@10"]
-    error = metric.spread.contributions.std() / np.sqrt(len(metric.spread.contributions))
+    error = metric.estimate.contributions.std() / np.sqrt(len(metric.estimate.contributions))
     assert abs(10 * metric.mean - shop.value(today)) < 4 * 10 * error
 
 

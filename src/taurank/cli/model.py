@@ -152,13 +152,15 @@ def evaluate(
 
 
 def _as_text(result: Any, gains: str, format: Output) -> str:
+    from taurank.evaluation.text import verdict_sentence
+
     frame = result.to_frame()
     if format == "table":
         return f"{result}\nmeasured by: {gains}"
     if format == "csv":
         return str(frame.to_csv(index=False))
     metrics = json.loads(frame.to_json(orient="records"))
-    return to_json({"verdict": result.verdict_sentence() or None, "gains": gains, "metrics": metrics})
+    return to_json({"verdict": verdict_sentence(result) or None, "gains": gains, "metrics": metrics})
 
 
 def recommend(

@@ -24,9 +24,8 @@ from taurank.errors import InputError
 from taurank.estimation import gains as estimators
 from taurank.estimation.estimators import Estimator
 from taurank.estimation.gains import Gains
-from taurank.evaluation.events import EventSums
 from taurank.evaluation.evidence import Evidence, Lists, Tally, events_of
-from taurank.evaluation.intervals import Estimate, Visits
+from taurank.evaluation.intervals import Estimate, Moments
 from taurank.evaluation.measurement import GainSums, Measurement, logged_cells
 from taurank.evaluation.metrics import Metric
 from taurank.evaluation.rankers import Ranker, Ranking
@@ -128,13 +127,11 @@ class ClusterEvidence(Evidence):
     ) -> list[ClusterEvidence]:
         tallies = _each(log, _tallies, (ranker,), metrics, estimator)
         everything = Eligibility.everything(log.catalog)
-        (listed, largest), visits, evidence = list_weights(everything, metrics), Visits.of(everything), []
+        (listed, largest), evidence = list_weights(everything, metrics), []
+        visits = everything.visits(np.ones(log.n_users, np.bool_))
         for m, metric in enumerate(metrics):
-            bounded = not (metric.weights(log.n_items) < 0).any()
-            lists = Lists(
-                listed.sums(m), (np.zeros(1), np.zeros(1)), float(largest[m]), bounded, visits,
-                float(log.summary.positives),
-            )  # fmt: skip
+            bound = np.inf if (metric.weights(log.n_items) < 0).any() else 1.0
+            lists = Lists(listed.sums(m), (np.zeros(1), np.zeros(1)), float(largest[m]), bound, visits)
             tally = Tally.added([parts[m] for parts in tallies])
             evidence.append(cls(log, ranker, metric, tally, lists, estimator))
         return evidence
@@ -142,7 +139,7 @@ class ClusterEvidence(Evidence):
     def minus(self, other: ClusterEvidence) -> Estimate:
         """The paired difference, by another pass over both rankings."""
         parts = _each(self.log, _difference, (self.ranker, other.ranker), [self.metric], self.estimator)
-        return self.own.minus(other.own, EventSums.added(parts))
+        return self.own.minus(other.own, Moments.added(parts))
 
     def of_users(self, users: Any) -> Never:
         raise InputError("on a cluster an estimate is that of all users; split them on one machine (Log.read).")
@@ -159,15 +156,15 @@ def _each(log: ClusterRows, function: Callable[..., T], rankers: tuple[Ranker, .
 
 def _tallies(log: Log, rankers: tuple[Ranker], metrics: list[Metric], estimator: Estimator, n: int) -> list[Tally]:
     """A tally of each metric; ``n`` is the number of users and times of the whole log."""
-    return [Tally.of(log, *weighed, estimator, n, with_pairs=True) for weighed in _weighed(log, rankers[0], metrics)]
+    return [Tally.of(log, *weighed, estimator, n) for weighed in _weighed(log, rankers[0], metrics)]
 
 
 def _difference(
     log: Log, rankers: tuple[Ranker, Ranker], metrics: list[Metric], estimator: Estimator, n: int
-) -> EventSums:
+) -> Moments:
     """The sums over the events of the paired difference of two rankings, by the first metric."""
     first, second = (events_of(log, *_weighed(log, one, metrics)[0], estimator, n) for one in rankers)
-    return EventSums.of(first.minus(second))
+    return Moments.of(first.minus(second))
 
 
 def _weighed(log: Log, ranker: Ranker, metrics: list[Metric]) -> list[tuple[Longs, Floats]]:

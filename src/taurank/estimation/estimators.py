@@ -24,6 +24,7 @@ from taurank.errors import InputError
 from taurank.estimation.folds import MAX_FOLDS, Folds
 
 NEAR = 1e-3  # a propensity within this of 0 or 1, the limits included, lacks overlap: one arm is hardly observed
+MAX_WEIGHT = 1e75  # its fourth power can be added up
 _ITEM_PRIOR = 20.0  # treated rows of the mean item that every item's rate is shrunk toward
 _USER_PRIOR = 3.0  # expected purchases that every user's readiness is shrunk toward 1 with
 _MAX_SHARE = 0.9  # an item's share of treated cells, at most: P/(1−P) stays below 9
@@ -51,12 +52,16 @@ class Caps:
 
 @dataclass(frozen=True, eq=False)
 class Estimator:
-    """What an estimate divides by and corrects with; ``normalized`` is SNIPS."""
+    """What an estimate divides by and corrects with; ``normalized`` is SNIPS.
+
+    With ``overlap_only`` rows that lack overlap are set aside when a ranking is measured, unless a cap mends it.
+    """
 
     name: str
     caps: Caps = Caps()
     variate: Variate | None = None
     normalized: bool = False
+    overlap_only: bool = False
 
     @property
     def is_dense(self) -> bool:
@@ -68,7 +73,7 @@ class Estimator:
         treated, control = self.caps.denominators(log.recorded_propensity(self.name)[rows])
         with np.errstate(over="ignore", divide="ignore"):
             weight = np.where(log.treated[rows] == 1, 1.0 / treated, -1.0 / control)
-        if not np.isfinite(weight).all():
+        if not (np.abs(weight) < MAX_WEIGHT).all():
             raise InputError("a propensity is too small to be inverted; give a cap, such as cap=0.01.")
         return weight
 

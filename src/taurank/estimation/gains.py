@@ -104,11 +104,13 @@ def doubly_robust(log: Log, *, cap: float | None = None, folds: int = 5) -> Gain
     """The doubly robust estimate Z·Y / P − (1−Z)·Y / (1−P) + c·(1 − Z / P), with a cross-fitted c.
 
     c is fitted on other times than the row's (on other users if the log has one time), so it is unbiased for
-    any c if P is right. ``cap`` applies to the weights of both arms, ``folds`` is the number of folds. The gains
+    any c if P is right. Cells with a propensity within 0.001 of 0 or 1 are set aside by ``evaluate``, which counts
+    them. ``cap`` applies to the weights of both arms, ``folds`` is the number of folds. The gains
     hold the logged rows; ``evaluate`` adds the c of the cells without a row.
     """
     log.recorded_propensity("the doubly robust estimator")
-    return _estimated(log, "doubly_robust", Estimator("doubly robust", Caps.of(cap), fit_variate(log, folds)))
+    estimator = Estimator("doubly robust", Caps.of(cap), fit_variate(log, folds), overlap_only=True)
+    return _estimated(log, "doubly_robust", estimator)
 
 
 recommended = doubly_robust  # what ``evaluate`` and ``tune`` make of a log

@@ -17,20 +17,13 @@ from taurank.data.ids import Ids
 from taurank.data.log import Log
 from taurank.errors import InputError, OverlapWarning, TrainingLogWarning, plural, show
 from taurank.estimation.gains import Gains
-from taurank.evaluation.evidence import IPS, OVERLAP_LIMIT, SNIPS, Evidence, Verdict, judge, number, slope, span
-from taurank.evaluation.intervals import Resamples, check_fraction
-from taurank.evaluation.measurement import Measured, Measurement
+from taurank.evaluation.evidence import IPS, SNIPS, Verdict, judge, slope
+from taurank.evaluation.intervals import check_fraction
+from taurank.evaluation.measurement import Measurement
 from taurank.evaluation.metrics import Metric
-from taurank.evaluation.rankers import AnyRanker
-from taurank.evaluation.results import (
-    Comparison,
-    Difference,
-    MetricResult,
-    OtherEstimate,
-    Result,
-    overlap_sentence,
-    training_sentence,
-)
+from taurank.evaluation.rankers import AnyRanker, Ranking
+from taurank.evaluation.results import Comparison, Difference, MetricResult, OtherEstimate, Result
+from taurank.evaluation.text import OVERLAP_LIMIT, number, overlap_sentence, span, training_sentence
 
 Metrics = str | Metric | Iterable[str | Metric]
 CAPS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
@@ -54,18 +47,10 @@ def evaluate(
 
 
 def evaluate(
-    ranker: Any,
-    gains: Gains | Log,
-    metrics: Metrics | None = None,
-    *,
-    baseline: str | None = None,
-    by: Any = None,
-    level: float = 0.95,
-    detail: bool = False,
-    unlisted: str | None = None,
-    unit: str = "time",
+    ranker: Any, gains: Gains | Log, metrics: Metrics | None = None, *, baseline: str | None = None, by: Any = None,
+    level: float = 0.95, detail: bool = False, unlisted: str | None = None, unit: str = "time",
     threads: int | None = None,
-) -> Result | Comparison:
+) -> Result | Comparison:  # fmt: skip
     """Measure a ranker, or several by name, by gains, or by the recommended estimate from a log.
 
     ``gains`` are the truth, an estimate such as ``gains.ips(log)``, or a log, which stands for
@@ -95,35 +80,27 @@ def evaluate(
     if not several and baseline is not None:
         raise InputError("baseline names one of several rankers; give them as {name: ranker, ...}.")
     rankers = ranker if several else {"": ranker}
-    table = _compare(rankers, gains, metrics, baseline, by, level, detail, unlisted, unit, threads)
+    table = _evaluate(rankers, gains, metrics, baseline, by, level, detail, unlisted, unit, threads)
     if several:
         return table
-    segments = {label: part[""] for label, part in table.segments.items()}
-    return replace(table[""], segments=segments)
+    table[""].segments = {label: part[""] for label, part in table.segments.items()}
+    return table[""]
 
 
 def compare(
-    a: AnyRanker,
-    b: AnyRanker,
-    gains: Gains | Log,
-    metric: str | Metric | None = None,
-    *,
-    level: float = 0.95,
-    unlisted: str | None = None,
-    unit: str = "time",
-    threads: int | None = None,
-) -> Difference:
+    a: AnyRanker, b: AnyRanker, gains: Gains | Log, metric: str | Metric | None = None, *, level: float = 0.95,
+    unlisted: str | None = None, unit: str = "time", threads: int | None = None,
+) -> Difference:  # fmt: skip
     """The paired difference a − b of one metric, user by user, with its interval; options as ``evaluate``."""
     if metric is not None and not isinstance(metric, (str, Metric)):
         raise InputError(f"compare takes one metric, such as 'CP@10', got {show(metric)}.")
-    table = _compare(
-        {"first": a, "second": b}, gains, metric, "second", None, level, False, unlisted, unit, threads, one=True
-    )
+    both = {"first": a, "second": b}
+    table = _evaluate(both, gains, metric, "second", None, level, False, unlisted, unit, threads, one=True)
     (pair,) = table.differences.values()
     return pair
 
 
-def _compare(
+def _evaluate(
     rankers: Mapping[Any, Any], gains: Any, metrics: Any, baseline: Any, by: Any, level: float, detail: bool,
     unlisted: Any, unit: Any, threads: Any, one: bool = False,
 ) -> Comparison:  # fmt: skip
@@ -146,18 +123,17 @@ def _compare(
     if not measurement.is_estimate and (by is not None or detail):
         raise InputError("by and detail need an estimate: give a log, or gains such as gains.ips(log).")
     workers = worker_count(threads)
-    resamples = Resamples(workers)
-    measured = {name: measurement.measure(ranker, workers, resamples) for name, ranker in rankers.items()}
-    options = measurement, baseline or next(iter(rankers)), level, detail, unit
-    segments = {}
-    for label, users in segments_of(by, measurement.gains.users).items() if by is not None else ():
-        parts = {
-            name: own._replace(values=[value.of_users(users) for value in own.values])
-            for name, own in measured.items()
+    measure: Any = measurement.evidence if measurement.is_estimate else measurement.measured
+    rankings = {name: measurement.ranking(ranker) for name, ranker in rankers.items()}
+    values = {name: measure(ranking, workers) for name, ranking in rankings.items()}
+    options = measurement, rankings, baseline or next(iter(rankers)), level, detail, unit
+    table = _table(values, *options)
+    if by is not None:
+        table.segments = {
+            label: _table({name: [one.of_users(users) for one in own] for name, own in values.items()}, *options)
+            for label, users in segments_of(by, measurement.gains.users).items()
         }
-        segments[label] = _table(parts, *options)
-    table = replace(_table(measured, *options), segments=segments)
-    trained = [name for name, own in measured.items() if own.trained_here]
+    trained = [name for name, result in table.items() if result.trained_here]
     overlap, training = overlap_sentence(table.values()), training_sentence(trained) if trained else ""
     for sentence, kind in ((overlap, OverlapWarning), (training, TrainingLogWarning)):
         if sentence:
@@ -166,36 +142,46 @@ def _compare(
 
 
 def _table(
-    measured: Mapping[str, Measured], measurement: Measurement, baseline: str, level: float, detail: bool, unit: str
-) -> Comparison:
-    """The results of each ranker, all differences from the baseline, and the choice."""
+    values: Mapping[str, Any], measurement: Measurement, rankings: Mapping[str, Ranking], baseline: str,
+    level: float, detail: bool, unit: str,
+) -> Comparison:  # fmt: skip
+    """The results of each ranker, all differences from the baseline, and the choice.
+
+    ``values`` are those of each metric: the evidence of a log, or an estimate that has no log.
+    """
     gains, metrics, results, differences = measurement.gains, measurement.metrics, {}, {}
     per = "per visiting user" if gains.eligibility.has_visits else "per user"
     per += f" and {unit}" if gains.timed else ""
-    for name, own in measured.items():
+    for name, ranking in rankings.items():
+        trained = getattr(ranking.ranker, "log_fingerprint_", None)
+        is_trained_here = trained is not None and trained == gains.log_fingerprint
         rows = {}
-        for metric, value in zip(metrics, own.values, strict=True):
+        for metric, value in zip(metrics, values[name], strict=True):
             extra = gains.kind == "effect" or (gains.kind is None and metric.name.startswith("C"))
-            purchases = f"{'extra ' if extra else ''}purchases {per}"
-            rows[metric.name] = MetricResult(value, level, metric, purchases)
-            if isinstance(value, Evidence):
-                estimators = tuple(_estimators(value, level)) if detail else ()
-                verdict = judge(value, level, own.trained_here)
-                figures = value.overlap_share, verdict, value.purchases, value.exposure[0], estimators
-                rows[metric.name] = MetricResult(value.own, level, metric, purchases, *figures)
-        results[name] = Result(rows, gains.users, gains.times, gains.name, level, *own[1:])
-    for name, own in measured.items():
-        trained = tuple(each for each in (name, baseline) if measured[each].trained_here)
-        for metric, first, second in zip(metrics, own.values, measured[baseline].values, strict=True):
+            purchases, evidence = f"{'extra ' if extra else ''}purchases {per}", {}
+            if measurement.is_estimate:
+                evidence = {
+                    "verdict": judge(value, level, is_trained_here), "overlap_share": value.overlap_share,
+                    "purchases": value.purchases, "exposure": value.exposure[0],
+                    "estimators": tuple(_estimators(value, level)) if detail else (),
+                }  # fmt: skip
+            own = value.own if measurement.is_estimate else value
+            rows[metric.name] = MetricResult.of(metric, own, level, purchases, **evidence)
+        unknown = ranking.unknown_users, ranking.unknown_items
+        results[name] = Result(rows, gains.users, gains.times, gains.name, *unknown, is_trained_here)
+    for name, result in results.items():
+        trained_here = tuple(each for each in (name, baseline) if results[each].trained_here)
+        for metric, first, second in zip(metrics, values[name], values[baseline], strict=True):
             if name != baseline:
-                pair = results[name][metric.name], results[baseline][metric.name]
-                differences[name, metric.name] = Difference(first.minus(second), level, *pair, trained)
+                pair = result[metric.name], results[baseline][metric.name]
+                differences[name, metric.name] = Difference.of(first.minus(second), *pair, trained_here)
     table = Comparison(results, baseline, differences)
-    choice, reason = _choose(table, metrics[0])
-    return replace(table, choice=choice, verdict=reason)
+    if measurement.is_estimate:
+        table.choice, table.verdict = _choose(table, metrics[0])
+    return table
 
 
-def _choose(table: Comparison, metric: Metric) -> tuple[str | None, Verdict | None]:
+def _choose(table: Comparison, metric: Metric) -> tuple[str | None, Verdict]:
     """The best of several rankings by one metric, and why to believe it; None if the log cannot tell."""
     baseline, verdicts = table.baseline, {name: result[metric.name].verdict for name, result in table.items()}
     refused = {name: verdict for name, verdict in verdicts.items() if verdict is not None and not verdict.believe}
@@ -204,11 +190,13 @@ def _choose(table: Comparison, metric: Metric) -> tuple[str | None, Verdict | No
     if baseline in refused or (refused and not believed):
         name = baseline if baseline in refused else next(iter(refused))
         return None, replace(refused[name], reason=f"for {name} {refused[name].reason}", caution="")
-    if verdicts[baseline] is None or not believed:
-        return None if verdicts[baseline] is None else baseline, verdicts[baseline]
+    own = verdicts[baseline]
+    assert own is not None
+    if not believed:
+        return baseline, own
     sign = 1.0 if metric.larger_is_better else -1.0
     name, best = max(believed.items(), key=lambda one: sign * one[1].difference)
-    figure = f"{metric.name} {number(best.difference)}, {span(best.interval())}"
+    figure = f"{metric.name} {number(best.difference)}, {span(best.low, best.high)}"
     others = f" ({len(refused)} of {len(differences)} rankings are not believable)" if refused else ""
     if best.winner == "first":
         reason = f"{name} is clearly better than {baseline} ({figure}){others}"

@@ -1,14 +1,19 @@
-"""What a log says about one metric of one ranking: a tally of rows that adds up, and whether to believe what it says.
+"""What a log says about one metric of one ranking, and whether to believe it.
 
-Each row's weight is known, because an interval needs its square and cube, a paired interval the difference of two
-rankings in the same row, and a verdict what the rows are like. Of the cells without a row it is enough to know their
-sums over lists: how much weight there is, and how much of the control variate c.
+A tally adds up over rows and users. Each row's weight is known, because an interval needs its square and cube, a
+paired interval the difference of two rankings in the same row, and a verdict what the rows are like. Of the cells
+without a row it is enough to know their sums over lists: how much weight there is, and how much of the control
+variate c.
+
+Rows whose propensity is within 0.001 of 0 or 1 say next to nothing about an effect, but a single one can decide the
+interval. The recommended estimator sets them aside: their cells count as if they had no effect, and a verdict says
+how many there are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -18,15 +23,14 @@ from scipy.special import stdtrit
 from taurank._types import Floats, Longs, Mask
 from taurank.data.log import Log
 from taurank.errors import plural
-from taurank.estimation.estimators import Estimator, almost_always, almost_never, lacks_overlap, outcomes_of
-from taurank.evaluation.events import Events, EventSums, power_of_two
-from taurank.evaluation.intervals import Estimate, Visits, per_visit
+from taurank.estimation.estimators import NEAR, Caps, Estimator, almost_always, almost_never, outcomes_of
+from taurank.evaluation.intervals import Estimate, Events, Moments
+from taurank.evaluation.text import OVERLAP_LIMIT, number, span
 
-IPS, SNIPS = Estimator("IPS"), Estimator("SNIPS", normalized=True)
+IPS, SNIPS = Estimator("IPS", overlap_only=True), Estimator("SNIPS", normalized=True, overlap_only=True)
 FEW_PURCHASES = 10.0
 FEW_USERS = 20
 MISFIT = 0.1  # propensities may be off by this share on average before the estimate is refused
-OVERLAP_LIMIT = 0.05  # warn above this share of a metric's weight on pairs without overlap
 ByUserAndTime = tuple[Floats, Floats]
 
 
@@ -41,98 +45,77 @@ class Figures(NamedTuple):
     pairs: float  # Σ |w| over all pairs
     always_bought: float  # Σ w·Y over treated rows with P almost 1
     always: float  # Σ w over rows with P almost 1
-    represented: float  # Σ s without rows with P almost 0
-
-
-class Sums(NamedTuple):
-    """Sums of an estimator's values per user and per time, and sums over its events."""
-
-    per_user: Floats
-    per_time: Floats
-    events: EventSums
-
-    @classmethod
-    def of(cls, log: Log, events: Events, n: int) -> Sums:
-        return cls(*_by_user_and_time(log, events.row, events.value * n), EventSums.of(events))
-
-    @classmethod
-    def added(cls, parts: Sequence[Sums]) -> Sums:
-        """Those of all users from those of groups of them, one behind the other."""
-        per_user, per_time, events = zip(*parts, strict=True)
-        return cls(np.concatenate(per_user), np.sum(per_time, axis=0), EventSums.added(events))
+    represented: float  # Σ s, and Σ w where P is almost 1
+    aside: float  # rows that the estimator sets aside
 
 
 class Tally(NamedTuple):
     """What the rows of some users say about one metric of one ranking."""
 
-    own: Sums  # by the estimator of the gains
-    ips: Sums
-    inside: Sums | None  # by IPS, of the rows with overlap; None if all have it
-    shown: ByUserAndTime  # Σ s
+    by_user: Floats  # users, values of the estimator; of IPS; s, and w where s was set aside
+    by_time: Floats
+    own: Moments
+    ips: Moments
     figures: Figures
 
     @classmethod
-    def of(
-        cls, log: Log, rows: Longs, weight: Floats, estimator: Estimator, n: int, with_pairs: bool = False
-    ) -> Tally:
-        """``n`` is the number of visits of the whole log; pairs are added up if any lacks overlap, or ``with_pairs``.
-
-        The values of ``own`` are those of the rows alone.
-        """
-        treated, outcome = log.treated[rows] == 1, outcomes_of(log, rows)
-        propensity = log.recorded_propensity("the check of propensities")[rows]
-        extreme, always = lacks_overlap(propensity), almost_always(propensity)
-        plain = events_of(log, rows, weight, IPS, n)
+    def of(cls, log: Log, rows: Longs, weight: Floats, estimator: Estimator, n: int) -> Tally:
+        """``n`` is the number of visits of the whole log; the values are those of the rows alone."""
+        plain, values = (events_of(log, rows, weight, one, n) for one in (IPS, estimator))
+        ips, treated, outcome, propensity = Moments.of(plain), plain.treated, plain.outcome, plain.propensity
+        own = (
+            ips if (estimator.caps, estimator.overlap_only) == (IPS.caps, True) else Moments.of(values)
+        )  # of the same weights
+        own = own._replace(squares=np.array([np.sum(values.value**2), *own.squares[1:]]))
+        never, always = almost_never(propensity), almost_always(propensity)
+        extreme = never | always
         shown = np.where(treated, plain.weight * n, 0.0)
-        ips = Sums.of(log, plain, n)
-        if estimator.caps != IPS.caps:
-            own = Sums.of(log, events_of(log, rows, weight, estimator, n), n)
-        elif estimator.variate is None:
-            own = ips
-        else:  # other values, with the same weights
-            value = weight * estimator.values(log, rows)
-            squares = np.array([np.sum((value / n / ips.events.size) ** 2), *ips.events.squares[1:]])
-            own = Sums(*_by_user_and_time(log, rows, value), ips.events._replace(squares=squares))
-        inside = None
-        if extreme.any():
-            inside = Sums.of(log, plain.at(~extreme), n)
-        pairs = (0.0, 0.0)
-        if extreme.any() or with_pairs:
-            pair = log.user[rows].astype(np.int64) * log.n_items + log.item[rows]
-            _, first, number = np.unique(pair, return_index=True, return_inverse=True)
-            weights = np.abs(weight[first])
-            pairs = float(weights[np.bincount(number, extreme) > 0].sum()), float(weights.sum())
-        bought = log.outcome[rows] != 0
+        pair = log.user[rows].astype(np.int64) * log.n_items + log.item[rows]
+        _, first, place = np.unique(pair, return_index=True, return_inverse=True)
+        by_pair, bought, kept = np.abs(weight[first]), log.outcome[rows] != 0, treated & ~extreme
         figures = Figures(
-            float(shown.sum()), float(np.sum(shown * outcome)), float(np.count_nonzero(treated)),
-            float(np.count_nonzero(treated & bought)), *pairs, float(np.sum(weight[always & treated & bought])),
-            float(np.sum(weight[always])), float(np.sum(shown[~almost_never(propensity)])),
+            float(shown.sum()), float(np.sum(shown * outcome)), float(np.count_nonzero(kept)),
+            float(np.count_nonzero(kept & bought)), float(by_pair[np.bincount(place, extreme) > 0].sum()),
+            float(by_pair.sum()), float(np.sum(weight[always & treated & bought])), float(np.sum(weight[always])),
+            float(shown.sum() + weight[always].sum()),
+            float(np.count_nonzero(_set_aside(estimator, propensity))),
         )  # fmt: skip
-        return cls(own, ips, inside, _by_user_and_time(log, rows, shown), figures)
+        columns = [values.value * n, plain.value * n, np.where(extreme, weight, shown)]
+        by_user, by_time = (
+            np.stack([np.bincount(codes[rows], column, size).astype(np.float64) for column in columns])
+            for codes, size in ((log.user, log.n_users), (log.time, log.n_times))
+        )
+        return cls(by_user, by_time, own, ips, figures)
 
     @classmethod
     def added(cls, parts: Sequence[Tally]) -> Tally:
         """The tally of all users from those of groups of them, one behind the other."""
-        own, ips, _, shown, figures = zip(*parts, strict=True)
-        inside = [one.inside or one.ips for one in parts] if any(one.inside is not None for one in parts) else None
+        by_user, by_time, own, ips, figures = zip(*parts, strict=True)
+        totals = Figures(*(float(total) for total in np.sum(figures, axis=0)))
         return cls(
-            Sums.added(own), Sums.added(ips), None if inside is None else Sums.added(inside),
-            (np.concatenate([by_user for by_user, _ in shown]), np.sum([by_time for _, by_time in shown], axis=0)),
-            Figures(*(float(total) for total in np.sum(figures, axis=0))),
-        )  # fmt: skip
+            np.concatenate(by_user, axis=1), np.sum(by_time, axis=0), Moments.added(own), Moments.added(ips), totals
+        )
 
 
 def events_of(log: Log, rows: Longs, weight: Floats, estimator: Estimator, n: int, constant: float = 0.0) -> Events:
     """The events of an estimate from the rows that a metric weighs; ``constant`` is the c of SNIPS."""
-    counts, value = weight * estimator.weights(log, rows) / n, weight * estimator.values(log, rows) / n
-    treated, propensity = log.treated[rows] == 1, log.recorded_propensity(estimator.name)[rows]
-    value = value - constant * np.where(treated, counts, 0.0)
-    return Events(rows, counts, outcomes_of(log, rows), treated, propensity, value)
+    propensity, treated = log.recorded_propensity(estimator.name)[rows], log.treated[rows] == 1
+    aside = _set_aside(estimator, propensity)
+    counts, value, kept = np.zeros(len(rows)), -constant * weight, rows[~aside]
+    counts[~aside] = weight[~aside] * estimator.weights(log, kept)
+    value[~aside] = weight[~aside] * estimator.values(log, kept)
+    value[~aside] -= constant * np.where(treated, counts, 0.0)[~aside]
+    if estimator.variate is not None and len(kept) < len(rows):  # as if there was no effect
+        value[aside] -= weight[aside] * estimator.variate.at(
+            *(codes[rows[aside]] for codes in (log.user, log.item, log.time))
+        )
+    return Events(rows, counts / n, outcomes_of(log, rows), treated, propensity, value / n)
 
 
-def _by_user_and_time(log: Log, rows: Longs, value: Floats) -> ByUserAndTime:
-    pair = np.bincount(log.user[rows], value, log.n_users), np.bincount(log.time[rows], value, log.n_times)
-    return pair[0].astype(np.float64), pair[1].astype(np.float64)  # no rows are counted as integers
+def _set_aside(estimator: Estimator, propensity: Floats) -> Mask:
+    """Rows whose denominator is below 0.001 in one arm or the other, whatever caps do."""
+    treated, control = estimator.caps.denominators(propensity)
+    return np.asarray(((treated <= NEAR) | (control <= 1.0 - (1.0 - NEAR))) & estimator.overlap_only)
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,23 +125,26 @@ class Lists:
     weight: ByUserAndTime
     variate: ByUserAndTime  # of c times the weight; 0 if the estimator has no c
     largest: float  # weight of any rank
-    bounded: bool  # no list has more effect than its weight: an outcome is 0 or 1, and no weight is negative
-    visits: Visits
-    bought: float  # in the log
-    users: Mask | None = None
+    outcome: float  # the largest possible; inf if a weight is negative
+    visits: tuple[Longs, Longs]
 
     @property
     def n(self) -> int:
-        return max(int(self.visits.by_user.sum()), 1)
+        return max(int(self.visits[0].sum()), 1)
 
-    def estimate(self, sums: Sums, cells: ByUserAndTime) -> Estimate:
+    def estimate(self, by_user: Floats, by_time: Floats, moments: Moments, cells: ByUserAndTime) -> Estimate:
         """From what rows add, and all cells."""
-        visits, most = self.visits, float(self.weight[0].sum()) / self.n if self.bounded else np.inf
-        per_user = per_visit(sums.per_user + cells[0], visits.by_user)
-        per_time = per_visit(sums.per_time + cells[1], visits.by_time)
-        if self.users is not None:
-            per_user, visits = per_user[self.users], Visits(visits.by_user[self.users], visits.by_time)
-        return Estimate(per_user, per_time, visits, sums.events, self.largest / self.n, (-most, most))
+        most = float(self.weight[0].sum()) / self.n * self.outcome if self.weight[0].any() else 0.0
+        per_user = per_visit(by_user + cells[0], self.visits[0])
+        per_time = per_visit(by_time + cells[1], self.visits[1])
+        return Estimate(per_user, per_time, self.visits, moments, self.largest / self.n, (-most, most))
+
+
+def per_visit(sums: Floats, counts: Longs) -> Floats:
+    """Means over the visits of users or times, the last axis; nan without one."""
+    means = np.full(sums.shape, np.nan)
+    np.divide(sums, counts, out=means, where=np.broadcast_to(counts > 0, sums.shape))
+    return means
 
 
 class Evidence:
@@ -170,28 +156,28 @@ class Evidence:
         That is c = Σ w·Z·Y/P / Σ w·Z/P everywhere, the form of the doubly robust estimate: then the spread between
         users is that of a ratio.
         """
-        ips, figures, nothing = tally.ips, tally.figures, (np.zeros(1), np.zeros(1))
-        mean = figures.shown_bought / figures.shown if figures.shown > 0 else 0.0
-        squares = ips.events.squares.copy()
+        self.figures, self.lists, self.shown, self.estimator = tally.figures, lists, tally.by_user[2], estimator
+        mean = tally.figures.shown_bought / tally.figures.shown if tally.figures.shown > 0 else 0.0
+        squares = tally.ips.squares.copy()
         squares[0] = max(squares[0] + mean**2 * squares[1] - 2.0 * mean * squares[2], 0.0)
-        events = ips.events._replace(squares=squares)
-        by_user, by_time = (mean * (all_of - shown) for all_of, shown in zip(lists.weight, tally.shown, strict=True))
-        self.ips = lists.estimate(ips, nothing)
-        self.snips = lists.estimate(ips._replace(events=events), (by_user, by_time))
-        self.own = self.snips if estimator.normalized else lists.estimate(tally.own, lists.variate)
-        self.inside = self.ips if tally.inside is None else lists.estimate(tally.inside, nothing)
-        self.estimator, self.constant = estimator, mean if estimator.normalized else 0.0
-        self.figures, self.lists, self.shown = figures, lists, tally.shown[0]
-        self.n_users = int(np.count_nonzero(lists.visits.by_user))
+        cells = mean * (lists.weight[0] - tally.by_user[2]), mean * (lists.weight[1] - tally.by_time[2])
+        ips = tally.by_user[1], tally.by_time[1]
+        self.ips = lists.estimate(*ips, tally.ips, (np.zeros(1), np.zeros(1)))
+        self.snips = lists.estimate(*ips, tally.ips._replace(squares=squares), cells)
+        self.own, self.constant = self.snips, mean
+        if not estimator.normalized:
+            self.own, self.constant = (
+                lists.estimate(tally.by_user[0], tally.by_time[0], tally.own, lists.variate),
+                0.0,
+            )
+        self.n_users = int(np.count_nonzero(lists.visits[0]))
         # the share of the weight on logged pairs that falls on pairs with a propensity within 0.001 of 0 or 1
-        self.overlap_share = figures.extreme / figures.pairs if figures.extreme > 0 else 0.0
-        # what all purchases of the log would count if the metric gave each its largest weight, per user and time
-        self.own_purchases = self.own.unit * lists.bought
+        self.overlap_share = tally.figures.extreme / tally.figures.pairs if tally.figures.extreme > 0 else 0.0
         # treated purchases: Kish's effective number of treated rows, times their rate
-        self.purchases, squared = 0.0, float(ips.events.squares[1])
+        self.purchases, squared = 0.0, float(tally.ips.squares[1])
         if squared > 0.0:
-            effective = (figures.shown / lists.n / ips.events.size) ** 2 / squared
-            self.purchases = effective * figures.treated_bought / figures.treated
+            effective = (tally.figures.shown / lists.n) ** 2 / squared
+            self.purchases = effective * tally.figures.treated_bought / tally.figures.treated
 
     @cached_property
     def exposure(self) -> tuple[float, float, float]:
@@ -201,9 +187,7 @@ class Evidence:
         if total == 0.0 or n < 2:
             return np.nan, -np.inf, np.inf
         ratio = float(self.shown.sum()) / total
-        deviation = self.shown - ratio * listed
-        size = power_of_two(deviation)
-        error = size * float(np.sqrt(n / (n - 1.0) * np.sum((deviation / size) ** 2))) / total
+        error = float(np.sqrt(n / (n - 1.0) * np.sum((self.shown - ratio * listed) ** 2))) / total
         width = float(stdtrit(n - 1, 0.9995)) * error
         return ratio, ratio - width, ratio + width
 
@@ -213,13 +197,49 @@ class Evidence:
         Where a recommendation is never withheld, Y^C is unknown and τ lies in [Y^T − 1, Y^T]. Where it is never
         made, τ ≤ 1; how much of the list that is follows from what the treated rows with overlap represent, Σ w·Z/P.
         """
-        most, n = self.own.limits[1], self.lists.n
-        if not np.isfinite(most):
-            return -np.inf, np.inf
-        low, high = self.inside.interval(level)
-        bought, shown = self.figures.always_bought / n, self.figures.always / n
-        never = max(most - self.figures.represented / n, 0.0)
-        return max(low + bought - shown, -most), min(high + bought + never, most)
+        most, n, figures = self.own.limits[1], self.lists.n, self.figures
+        low, high = self.ips.interval(level)
+        never = max(most - figures.represented / n, 0.0)
+        return max(low + (figures.always_bought - figures.always) / n, -most), min(
+            high + figures.always_bought / n + never, most
+        )
+
+
+class LogEvidence(Evidence):
+    """Evidence from the rows of a log that a metric weighs; ``lists_of`` are the lists of some users or of all."""
+
+    def __init__(
+        self, log: Log, rows: Longs, weight: Floats, estimator: Estimator, lists_of: Callable[[Mask | None], Lists],
+        users: Mask | None = None,
+    ) -> None:  # fmt: skip
+        lists = lists_of(users)
+        super().__init__(Tally.of(log, rows, weight, estimator, lists.n), lists, estimator)
+        self.log, self.rows, self.weight, self.lists_of = log, rows, weight, lists_of
+
+    def of_users(self, users: Mask) -> LogEvidence:
+        here = users[self.log.user[self.rows]]
+        return LogEvidence(self.log, self.rows[here], self.weight[here], self.estimator, self.lists_of, users)
+
+    def capped(self, caps: Sequence[float]) -> dict[float, Estimate]:
+        """The estimate with each of these caps, on both arms, that changes any row."""
+        propensity = self.log.recorded_propensity("estimate")[self.rows]
+        smallest = float(np.minimum(propensity, 1.0 - propensity).min(initial=1.0))
+        capped = {}
+        for cap in caps:
+            if cap > smallest:
+                estimator = replace(self.estimator, caps=Caps(cap, cap), normalized=False)
+                capped[cap] = Evidence(
+                    Tally.of(self.log, self.rows, self.weight, estimator, self.lists.n), self.lists, estimator
+                ).own
+        return capped
+
+    def minus(self, other: LogEvidence) -> Estimate:
+        """The paired difference."""
+        first, second = (
+            events_of(one.log, one.rows, one.weight, one.estimator, one.lists.n, one.constant)
+            for one in (self, other)
+        )
+        return self.own.minus(other.own, Moments.of(first.minus(second)))
 
 
 @dataclass(frozen=True)
@@ -245,11 +265,12 @@ def judge(evidence: Evidence, level: float = 0.95, trained_here: bool = False) -
     refusal = next(_refusals(evidence, level, trained_here), None)
     if refusal is not None:
         return Verdict(False, *refusal)
-    own, purchases, (low, high) = evidence.own, evidence.own_purchases, evidence.own.interval(level)
+    low, high = evidence.own.interval(level)
     cautions = []
-    if abs(own.mean) > purchases:
-        cautions.append(f"{number(own.mean)} is more than all purchases of the log are worth, {number(purchases)}")
-    if len(own.per_time) == 2:  # docs/estimates.md
+    if evidence.figures.aside:
+        rows = plural(int(evidence.figures.aside), "row")
+        cautions.append(f"{rows} with a propensity within 0.001 of 0 or 1 are set aside, as if without effect")
+    if len(evidence.own.per_time) == 2:  # docs/estimates.md
         cautions.append("two times say little about how times differ, so that a 95% interval may cover 88% only")
     reason = (
         f"the propensities fit, the estimators agree and an effective number of {number(evidence.purchases)} "
@@ -277,13 +298,12 @@ def _refusals(evidence: Evidence, level: float, trained_here: bool) -> Iterator[
     if evidence.overlap_share > OVERLAP_LIMIT:
         yield (
             f"{evidence.overlap_share:.0%} of its weight falls on pairs that are shown almost always or almost never "
-            f"(propensity within 0.001 of 1 or 0); all that is certain is {span(evidence.worst_case(level))}",
+            f"(propensity within 0.001 of 1 or 0); all that is certain is {span(*evidence.worst_case(level))}",
             "withhold or show these pairs at random some of the time",
         )
-    low, high = own.interval(level)
-    most = evidence.own_purchases
+    (low, high), most = own.interval(level), own.limits[1]
     if low > most or high < -most:
-        reason = f"{number(own.mean)} is more than all purchases of the log could be worth ({number(most)})"
+        reason = f"{number(own.mean)} is more than any list could be worth ({number(most)})"
         yield reason, "check the propensities, and show these items to more users"
     if evidence.purchases < FEW_PURCHASES:
         yield (
@@ -299,15 +319,6 @@ def _refusals(evidence: Evidence, level: float, trained_here: bool) -> Iterator[
         if not low <= other.mean <= high and not other_low <= own.mean <= other_high:
             reason = f"{estimator.name} says {number(other.mean)}, outside its interval, and the other way round"
             yield reason, "check the propensities with taurank.diagnose"
-
-
-def number(value: float) -> str:
-    """Three significant digits."""
-    return f"{value:,.0f}" if 1000 <= abs(value) < 1e9 else f"{value:.3g}"
-
-
-def span(interval: tuple[float, float]) -> str:
-    return f"{number(interval[0])} to {number(interval[1])}"
 
 
 def slope(estimates: list[Estimate], level: float) -> int:

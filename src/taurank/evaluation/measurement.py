@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -16,24 +16,13 @@ from taurank.data.ids import Ids
 from taurank.data.log import Log
 from taurank.data.remote import RemoteGains, RemoteLog
 from taurank.errors import InputError, plural
-from taurank.estimation.estimators import Caps, Estimator, outcomes_of
+from taurank.estimation.estimators import outcomes_of
 from taurank.estimation.gains import Gains, recommended
-from taurank.evaluation.events import EventSums
-from taurank.evaluation.evidence import Evidence, Lists, Sums, Tally, events_of
-from taurank.evaluation.intervals import Bootstrap, Estimate, Mean, Resamples, Visits, per_visit
+from taurank.evaluation.evidence import Evidence, Lists, LogEvidence, per_visit
+from taurank.evaluation.intervals import Estimate
 from taurank.evaluation.metrics import DEFAULT, OUTCOME_DEFAULT, Metric, parse_all
 from taurank.evaluation.rankers import Ranking, TableRanker
 from taurank.evaluation.weights import Cells, CellWeights, ListSums, assortments, list_weights
-
-
-class Measured(NamedTuple):
-    """One ranker, measured: of each metric the evidence of a log, or a ``Bootstrap`` if the gains are no estimate."""
-
-    values: Sequence[Any]
-    unknown_users: int
-    unknown_items: int
-    trained_here: bool
-
 
 GainSums = tuple[Floats, Floats]  # gains times weights, metric × user and metric × time
 
@@ -78,37 +67,13 @@ class Measurement:
             raise InputError(f"{areas[0]} is not a weighted sum of effects; estimate C{areas[0]}.")
         return cls(made, parsed, unlisted, users)
 
-    def means(self, ranker: Any, threads: int | None = None) -> dict[str, float]:
-        """The mean of each metric, without an interval; for ``users`` the mean of their means."""
-        workers, ranking = worker_count(threads), self._ranking(ranker)
-        estimator = self.gains.estimator
-        spreads: Sequence[Mean]
-        if self.is_estimate and estimator is not None and estimator.is_dense:
-            spreads = [evidence.own for evidence in self.evidence(ranking, workers)]
-        else:
-            spreads = self._spreads(self.sums(ranking, workers))
-        means = [one.mean if self.users is None else float(np.nanmean(one.per_user[self.users])) for one in spreads]
-        return dict(zip((metric.name for metric in self.metrics), means, strict=True))
-
-    def measure(self, ranker: Any, workers: int, resamples: Resamples) -> Measured:
-        """All that a result is made of."""
-        ranking = self._ranking(ranker)
-        values: Sequence[Any]
-        if self.is_estimate:
-            values = self.evidence(ranking, workers)
-        else:
-            spreads = self._spreads(self.sums(ranking, workers))
-            values = [Bootstrap(one.per_user, one.per_time, one.visits, resamples) for one in spreads]
-        trained = getattr(ranking.ranker, "log_fingerprint_", None)
-        is_trained_here = trained is not None and trained == self.gains.log_fingerprint
-        return Measured(values, ranking.unknown_users, ranking.unknown_items, is_trained_here)
-
     @property
     def is_estimate(self) -> bool:
         """Whether the gains are those of an estimator with propensities, so that intervals know their log."""
         return self.gains.estimator is not None and self.gains.log is not None
 
-    def _ranking(self, ranker: Any) -> Ranking:
+    def ranking(self, ranker: Any) -> Ranking:
+        """The ranker in the gains' catalog, checked to be as deep as the metrics look."""
         gains = self.gains
         ranking = Ranking(ranker, gains.users, gains.items)
         if isinstance(ranking.ranker, TableRanker) and self.unlisted is None:
@@ -118,10 +83,34 @@ class Measurement:
                 ranking.ranker.check_depth(self.metrics, gains.users, items)
         return ranking
 
+    def means(self, ranker: Any, threads: int | None = None) -> dict[str, float]:
+        """The mean of each metric, without an interval; for ``users`` the mean of their means."""
+        ranking, workers, estimator = self.ranking(ranker), worker_count(threads), self.gains.estimator
+        if self.is_estimate and estimator is not None and estimator.is_dense:
+            estimates = [evidence.own for evidence in self.evidence(ranking, workers)]
+        else:
+            estimates = self.measured(ranking, workers)
+        means = [one.mean if self.users is None else float(np.nanmean(one.per_user[self.users])) for one in estimates]
+        return dict(zip((metric.name for metric in self.metrics), means, strict=True))
+
     # gains as they are
 
+    def measured(self, ranking: Ranking, workers: int) -> list[Estimate]:
+        """The mean of each metric by the gains as they are."""
+        gains, (user_sums, time_sums) = self.gains, self.sums(ranking, workers)
+        with np.errstate(over="ignore"):
+            largest = float(np.max(np.abs(user_sums), initial=0.0)) ** 2 * gains.n_users
+        if not np.isfinite(largest):  # their squares would overflow
+            raise InputError(
+                f"the gains '{gains.name}' are too large to add up (up to {np.abs(gains.value).max():.1e}); "
+                "cap them, for example gains.capped_ips(log, cap=0.01)."
+            )
+        visits = gains.eligibility.visits(np.ones(gains.n_users, np.bool_))
+        per_user, per_time = per_visit(user_sums, visits[0]), per_visit(time_sums, visits[1])
+        return [Estimate(*means, visits) for means in zip(per_user, per_time, strict=True)]
+
     def sums(self, ranking: Ranking, workers: int) -> GainSums:
-        """Δ_u = Σ_i weight · gain, Eq. (delta_u_tau), and the same by time."""
+        """Δ_u = Σ_i weight · gain_ui, Eq. (delta_u_tau), and the same by time."""
         gains, (cells, values) = self.gains, self._gain_cells
         weights, _ = cells.weigh(ranking, workers)
         user, time = cells.cells.user, cells.cells.time
@@ -159,19 +148,6 @@ class Measurement:
         cells = Cells(gains.user[rows], gains.item[rows], gains.time[rows])
         return CellWeights(gains.eligibility, cells, self.metrics), gains.value[rows]
 
-    def _spreads(self, sums: GainSums) -> list[Mean]:
-        gains, (user_sums, time_sums) = self.gains, sums
-        with np.errstate(over="ignore"):
-            largest = float(np.max(np.abs(user_sums), initial=0.0)) * gains.n_users
-        if not np.isfinite(largest):  # means of resampled users would overflow
-            raise InputError(
-                f"the gains '{gains.name}' are too large to add up (up to {np.abs(gains.value).max():.1e}); "
-                "cap them, for example gains.capped_ips(log, cap=0.01)."
-            )
-        visits = Visits.of(gains.eligibility)
-        per_user, per_time = per_visit(user_sums, visits.by_user), per_visit(time_sums, visits.by_time)
-        return [Mean(*means, visits) for means in zip(per_user, per_time, strict=True)]
-
     # estimates
 
     def evidence(self, ranking: Ranking, workers: int) -> Sequence[Evidence]:
@@ -181,22 +157,19 @@ class Measurement:
         assert log is not None
         assert estimator is not None
         weights, variate = cells.weigh(ranking, workers)
+        evidence = []
+        for m, metric in enumerate(self.metrics):
+            outcome = largest_outcome(log, metric)
 
-        def of_metric(m: int, metric: Metric) -> LogEvidence:
-            bounded = log.value is None and not (metric.weights(log.n_items) < 0).any()
-
-            def lists_of(users: Mask | None) -> Lists:
-                outcome = outcomes_of(log, slice(None) if users is None else users[log.user])
-                sums = (np.zeros(1), np.zeros(1)) if variate is None else variate.sums(m, users)
-                visits = Visits.of(log.eligibility, users)
-                return Lists(
-                    listed.sums(m, users), sums, float(largest[m]), bounded, visits, float(outcome.sum()), users
-                )
+            def lists_of(users: Mask | None, m: int = m, outcome: float = outcome) -> Lists:
+                everyone = np.ones(log.n_users, np.bool_) if users is None else users
+                c = (np.zeros(1), np.zeros(1)) if variate is None else variate.sums(m, users)
+                visits = log.eligibility.visits(everyone)
+                return Lists(listed.sums(m, users), c, float(largest[m]), outcome, visits)
 
             at = np.flatnonzero(weights[m])
-            return LogEvidence(log, rows[at], weights[m][at], estimator, lists_of)
-
-        return [of_metric(m, metric) for m, metric in enumerate(self.metrics)]
+            evidence.append(LogEvidence(log, rows[at], weights[m][at], estimator, lists_of))
+        return evidence
 
     @cached_property
     def _logged_cells(self) -> tuple[Longs, CellWeights, ListSums, Floats]:
@@ -214,40 +187,11 @@ class Measurement:
         return rows, weights, *list_weights(log.eligibility, self.metrics)
 
 
-class LogEvidence(Evidence):
-    """Evidence from the rows of a log that a metric weighs; ``lists_of`` are the lists of some users or of all."""
-
-    def __init__(
-        self, log: Log, rows: Longs, weight: Floats, estimator: Estimator, lists_of: Callable[[Mask | None], Lists],
-        users: Mask | None = None,
-    ) -> None:  # fmt: skip
-        lists = lists_of(users)
-        super().__init__(Tally.of(log, rows, weight, estimator, lists.n), lists, estimator)
-        self.log, self.rows, self.weight, self.lists_of = log, rows, weight, lists_of
-
-    def of_users(self, users: Mask) -> LogEvidence:
-        here = users[self.log.user[self.rows]]
-        return LogEvidence(self.log, self.rows[here], self.weight[here], self.estimator, self.lists_of, users)
-
-    def capped(self, caps: Sequence[float]) -> dict[float, Estimate]:
-        """The estimate with each of these caps, on both arms, that changes any row."""
-        propensity = self.log.recorded_propensity("estimate")[self.rows]
-        smallest, n = float(np.minimum(propensity, 1.0 - propensity).min(initial=1.0)), self.lists.n
-        estimates = {}
-        for cap in caps:
-            if cap > smallest:
-                estimator = replace(self.estimator, caps=Caps(cap, cap), normalized=False)
-                sums = Sums.of(self.log, events_of(self.log, self.rows, self.weight, estimator, n), n)
-                estimates[cap] = self.lists.estimate(sums, self.lists.variate)
-        return estimates
-
-    def minus(self, other: LogEvidence) -> Estimate:
-        """The paired difference."""
-        first, second = (
-            events_of(one.log, one.rows, one.weight, one.estimator, one.lists.n, one.constant)
-            for one in (self, other)
-        )
-        return self.own.minus(other.own, EventSums.of(first.minus(second)))
+def largest_outcome(log: Log, metric: Metric) -> float:
+    """What no effect in a cell can exceed, as far as a log can tell; inf if a weight of the metric is negative."""
+    if (metric.weights(log.n_items) < 0).any():
+        return np.inf
+    return 1.0 if log.value is None else float(np.abs(outcomes_of(log)).max(initial=0.0)) or np.inf
 
 
 def logged_cells(log: Log) -> tuple[Longs, Cells]:
