@@ -17,7 +17,7 @@ from taurank.data.ids import Ids
 from taurank.data.log import Log
 from taurank.errors import InputError, OverlapWarning, TrainingLogWarning, plural, show
 from taurank.estimation.gains import Gains
-from taurank.evaluation.evidence import IPS, SNIPS, Verdict, judge, slope
+from taurank.evaluation.evidence import AGREEMENT, IPS, SNIPS, Evidence, Verdict, judge, slope
 from taurank.evaluation.intervals import check_fraction
 from taurank.evaluation.measurement import Measurement
 from taurank.evaluation.metrics import Metric
@@ -177,34 +177,63 @@ def _table(
                 differences[name, metric.name] = Difference.of(first.minus(second), *pair, trained_here)
     table = Comparison(results, baseline, differences)
     if measurement.is_estimate:
-        table.choice, table.verdict = _choose(table, metrics[0])
+        table.choice, table.verdict = _choose(table, metrics[0], {name: own[0] for name, own in values.items()})
     return table
 
 
-def _choose(table: Comparison, metric: Metric) -> tuple[str | None, Verdict]:
-    """The best of several rankings by one metric, and why to believe it; None if the log cannot tell."""
+def _choose(table: Comparison, metric: Metric, evidence: Mapping[str, Evidence]) -> tuple[str | None, Verdict]:
+    """The best ranking of those clearly better than the baseline, by one metric; None if the log cannot tell.
+
+    Clearly better are those whose paired interval excludes 0 by Holm's correction for their number: the first of m at
+    1 − (1 − level) / m, the next at m − 1 and so on. Where estimators disagree about a ranking it counts nevertheless
+    if they agree about the decision: about the sign of the difference, and its size within a factor of 2.
+    """
     baseline, verdicts = table.baseline, {name: result[metric.name].verdict for name, result in table.items()}
     refused = {name: verdict for name, verdict in verdicts.items() if verdict is not None and not verdict.believe}
     differences = {name: table.differences[name, metric.name] for name in table if name != baseline}
-    believed = {name: pair for name, pair in differences.items() if name not in refused}
-    if baseline in refused or (refused and not believed):
+
+    def agrees(name: str) -> bool:
+        own, others = differences[name].difference, (
+            one.mean - other.mean
+            for one, other in (
+                (evidence[name].snips, evidence[baseline].snips), (evidence[name].ips, evidence[baseline].ips)
+            )
+        )  # fmt: skip
+        return all(abs(other - own) <= abs(own) for other in others)
+
+    disagree = {name for name, verdict in refused.items() if verdict.check == AGREEMENT}
+    certain = {name for name in differences if not {name, baseline} & disagree or agrees(name)}
+    believed = {
+        name: pair for name, pair in differences.items()
+        if name in certain and not {name, baseline} & (set(refused) - disagree)
+    }  # fmt: skip
+    if refused and not believed:
         name = baseline if baseline in refused else next(iter(refused))
         return None, replace(refused[name], reason=f"for {name} {refused[name].reason}", caution="")
     own = verdicts[baseline]
     assert own is not None
     if not believed:
         return baseline, own
+    clear = set[str]()
+    while True:
+        level = 1.0 - (1.0 - table.level) / max(len(believed) - len(clear), 1)
+        more = {name for name, pair in believed.items() if name not in clear and pair.winner_at(level) == "first"}
+        if not more:
+            break
+        clear |= more
     sign = 1.0 if metric.larger_is_better else -1.0
-    name, best = max(believed.items(), key=lambda one: sign * one[1].difference)
-    figure = f"{metric.name} {number(best.difference)}, {span(best.low, best.high)}"
-    others = f" ({len(refused)} of {len(differences)} rankings are not believable)" if refused else ""
-    if best.winner == "first":
-        reason = f"{name} is clearly better than {baseline} ({figure}){others}"
+    name = max(clear or believed, key=lambda name: sign * differences[name].difference)
+    figure = f"{metric.name} {number(differences[name].difference)}, {span(*differences[name].interval())}"
+    others = len(differences) - len(believed)
+    remark = f" ({others} of {len(differences)} rankings are not believable)" if others else ""
+    if clear:
+        best = f", the best of {len(clear)} that are" if len(clear) > 1 else ""
+        reason = f"{name} is clearly better than {baseline} ({figure}){best}{remark}"
         return name, Verdict(True, reason, "confirm it on a random part of the users")
     if all(pair.winner == "second" for pair in believed.values()):
-        reason = f"{baseline} is clearly better than the others (best of them: {figure}){others}"
+        reason = f"{baseline} is clearly better than the others (best of them: {figure}){remark}"
         return baseline, Verdict(True, reason, f"stay with {baseline}")
-    reason = f"no ranking is clearly better than {baseline} (best: {name}, {figure}){others}"
+    reason = f"no ranking is clearly better than {baseline} (best: {name}, {figure}){remark}"
     return None, Verdict(False, reason, "collect a longer log, or show more at random")
 
 

@@ -30,7 +30,8 @@ from taurank.evaluation.text import OVERLAP_LIMIT, number, span
 IPS, SNIPS = Estimator("IPS", overlap_only=True), Estimator("SNIPS", normalized=True, overlap_only=True)
 FEW_PURCHASES = 10.0
 FEW_USERS = 20
-MISFIT = 0.1  # propensities may be off by this share on average before the estimate is refused
+MISFIT = 0.1  # propensities, and other estimators, may be off by this share before the estimate is refused
+AGREEMENT = "agreement"
 ByUserAndTime = tuple[Floats, Floats]
 
 
@@ -127,6 +128,7 @@ class Lists:
     largest: float  # weight of any rank
     outcome: float  # the largest possible; inf if a weight is negative
     visits: tuple[Longs, Longs]
+    users_aside: tuple[str, ...] = ()  # whose cells lack overlap
 
     @property
     def n(self) -> int:
@@ -246,13 +248,14 @@ class LogEvidence(Evidence):
 class Verdict:
     """``believe`` or not, the ``reason``, and the ``next_step``; ``str`` is the sentence that leads an estimate.
 
-    ``caution`` is what a reader must know before the number although it is believed.
+    ``caution`` is what a reader must know before the number although it is believed, ``check`` the one that failed.
     """
 
     believe: bool
     reason: str
     next_step: str
     caution: str = ""
+    check: str = ""
 
     def __str__(self) -> str:
         start = "Believe it" if self.believe else "Do not believe it"
@@ -264,12 +267,17 @@ def judge(evidence: Evidence, level: float = 0.95, trained_here: bool = False) -
     """The verdict on one metric of one ranking: the first refusal, if there is one."""
     refusal = next(_refusals(evidence, level, trained_here), None)
     if refusal is not None:
-        return Verdict(False, *refusal)
+        check, reason, next_step = refusal
+        return Verdict(False, reason, next_step, check=check)
     low, high = evidence.own.interval(level)
-    cautions = []
+    cautions, aside = [], []
+    if names := evidence.lists.users_aside:
+        examples = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
+        aside.append(f"{plural(len(names), 'user')} with most propensities above 0.999 ({examples})")
     if evidence.figures.aside:
-        rows = plural(int(evidence.figures.aside), "row")
-        cautions.append(f"{rows} with a propensity within 0.001 of 0 or 1 are set aside, as if without effect")
+        aside.append(f"{plural(int(evidence.figures.aside), 'row')} with a propensity within 0.001 of 0 or 1")
+    if aside:
+        cautions.append(f"{' and '.join(aside)} are set aside: the estimate is that of the others")
     if len(evidence.own.per_time) == 2:  # docs/estimates.md
         cautions.append("two times say little about how times differ, so that a 95% interval may cover 88% only")
     reason = (
@@ -282,21 +290,22 @@ def judge(evidence: Evidence, level: float = 0.95, trained_here: bool = False) -
     return Verdict(True, reason, next_step, " and ".join(cautions))
 
 
-def _refusals(evidence: Evidence, level: float, trained_here: bool) -> Iterator[tuple[str, str]]:
-    """Why not to believe the estimate, and what to do instead, the most fundamental reason first."""
+def _refusals(evidence: Evidence, level: float, trained_here: bool) -> Iterator[tuple[str, str, str]]:
+    """The check that fails, why, and what to do instead, the most fundamental one first."""
     own, show_more = evidence.own, "show these items to a random share of the users for a while"
     if trained_here:
         reason = "the model was trained on the log it is measured on"
-        yield reason, "measure it on another log, for example a later week"
+        yield "training log", reason, "measure it on another log, for example a later week"
     ratio, ratio_low, ratio_high = evidence.exposure
     if ratio > 1.0 + MISFIT and ratio_low > 1.0:
         reason = f"the log shows the items on this list {number(ratio)} times as often as its propensities say"
-        yield reason, "record the propensities, or estimate them with what decides who is shown what"
+        yield "propensities", reason, "record the propensities, or estimate them with what decides who is shown what"
     if ratio < 1.0 - MISFIT and ratio_high < 1.0:
         share = f"{1.0 - ratio:.0%} of the list lies on pairs that the log never shows"
-        yield f"{share}, or its propensities are wrong", show_more
+        yield "propensities", f"{share}, or its propensities are wrong", show_more
     if evidence.overlap_share > OVERLAP_LIMIT:
         yield (
+            "overlap",
             f"{evidence.overlap_share:.0%} of its weight falls on pairs that are shown almost always or almost never "
             f"(propensity within 0.001 of 1 or 0); all that is certain is {span(*evidence.worst_case(level))}",
             "withhold or show these pairs at random some of the time",
@@ -304,21 +313,23 @@ def _refusals(evidence: Evidence, level: float, trained_here: bool) -> Iterator[
     (low, high), most = own.interval(level), own.limits[1]
     if low > most or high < -most:
         reason = f"{number(own.mean)} is more than any list could be worth ({number(most)})"
-        yield reason, "check the propensities, and show these items to more users"
+        yield "possible", reason, "check the propensities, and show these items to more users"
     if evidence.purchases < FEW_PURCHASES:
         yield (
+            "purchases",
             f"it rests on an effective number of {number(evidence.purchases)} purchases of recommended items "
             f"(at least {FEW_PURCHASES:g} needed)",
             f"collect a longer log, or {show_more}",
         )
     if evidence.n_users < FEW_USERS:
         users = plural(evidence.n_users, "user")
-        yield f"it rests on {users} (at least {FEW_USERS} needed)", "collect more users"
+        yield "users", f"it rests on {users} (at least {FEW_USERS} needed)", "collect more users"
     for estimator, other in ((SNIPS, evidence.snips), (IPS, evidence.ips)):
         other_low, other_high = other.interval(level)
-        if not low <= other.mean <= high and not other_low <= own.mean <= other_high:
+        outside = not low <= other.mean <= high and not other_low <= own.mean <= other_high
+        if outside and abs(other.mean - own.mean) > MISFIT * abs(own.mean):
             reason = f"{estimator.name} says {number(other.mean)}, outside its interval, and the other way round"
-            yield reason, "check the propensities with taurank.diagnose"
+            yield AGREEMENT, reason, "check the propensities with taurank.diagnose"
 
 
 def slope(estimates: list[Estimate], level: float) -> int:

@@ -16,7 +16,7 @@ from taurank.data.ids import Ids
 from taurank.data.log import Log
 from taurank.data.remote import RemoteGains, RemoteLog
 from taurank.errors import InputError, plural
-from taurank.estimation.estimators import outcomes_of
+from taurank.estimation.estimators import almost_always, outcomes_of
 from taurank.estimation.gains import Gains, recommended
 from taurank.evaluation.evidence import Evidence, Lists, LogEvidence, per_visit
 from taurank.evaluation.intervals import Estimate
@@ -157,30 +157,47 @@ class Measurement:
         assert log is not None
         assert estimator is not None
         weights, variate = cells.weigh(ranking, workers)
-        evidence = []
+        aside, evidence = self._aside, []
+        names = tuple(log.users.name(int(user)) for user in np.flatnonzero(aside))
         for m, metric in enumerate(self.metrics):
             outcome = largest_outcome(log, metric)
 
             def lists_of(users: Mask | None, m: int = m, outcome: float = outcome) -> Lists:
-                everyone = np.ones(log.n_users, np.bool_) if users is None else users
-                c = (np.zeros(1), np.zeros(1)) if variate is None else variate.sums(m, users)
-                visits = log.eligibility.visits(everyone)
-                return Lists(listed.sums(m, users), c, float(largest[m]), outcome, visits)
+                within = ~aside if users is None else users & ~aside
+                c = (np.zeros(1), np.zeros(1)) if variate is None else variate.sums(m, within)
+                visits, weight = log.eligibility.visits(within), listed.sums(m, within)
+                return Lists(weight, c, float(largest[m]), outcome, visits, names)
 
             at = np.flatnonzero(weights[m])
             evidence.append(LogEvidence(log, rows[at], weights[m][at], estimator, lists_of))
         return evidence
 
     @cached_property
+    def _aside(self) -> Mask:
+        """Users who are shown most of what they are shown almost always, such as bots: they say nothing.
+
+        Whether a cell with P almost 1 has a row does not depend on chance, so that this does not select by outcomes.
+        """
+        log, estimator = self.gains.log, self.gains.estimator
+        assert log is not None
+        assert estimator is not None
+        if not estimator.overlap_only:
+            return np.zeros(log.n_users, np.bool_)
+        always = almost_always(log.recorded_propensity(estimator.name)) & (log.treated == 1)
+        shown, sure = (np.bincount(log.user, part, log.n_users) for part in (log.treated, always))
+        return np.asarray(sure > 0.5 * shown)
+
+    @cached_property
     def _logged_cells(self) -> tuple[Longs, CellWeights, ListSums, Floats]:
         """The rows of the log and their cells, of the users wanted unless others matter to them (SNIPS)."""
-        log, estimator, chosen = self.gains.log, self.gains.estimator, None
+        log, estimator = self.gains.log, self.gains.estimator
         assert log is not None
         assert estimator is not None
         rows, cells = logged_cells(log)
+        chosen = ~self._aside
         if self.users is not None and not estimator.normalized:
-            chosen = np.zeros(log.n_users, np.bool_)
-            chosen[self.users] = True
+            chosen &= np.isin(np.arange(log.n_users), self.users)
+        if not chosen.all():
             wanted = chosen[cells.user]
             rows, cells = rows[wanted], Cells(*(codes[wanted] for codes in cells))
         weights = CellWeights(log.eligibility, cells, self.metrics, estimator.variate, chosen)
