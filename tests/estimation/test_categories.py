@@ -13,7 +13,9 @@ import taurank as tr
 from support.builders import dense_log
 from taurank import propensity
 from taurank.data.eligibility import Eligibility
+from taurank.estimation.propensity.calibration import Scope
 from taurank.estimation.propensity.shares import CategoryShares, _strength
+from taurank.pilot.gate import check_gate
 
 USERS, ITEMS, CATEGORIES, OWN, TIMES, SLOTS = 500, 60, 6, 2, 5, 5
 CATEGORY = np.arange(ITEMS) % CATEGORIES
@@ -120,3 +122,27 @@ def test_users_and_items_without_a_category_are_allowed(shop: CategoryShop) -> N
     assert isinstance(model.first.shares[0], CategoryShares)
     assert model.first.shares[0].categories.count == 7  # and one of the items without
     assert repr(model) == "ExposureModel(500 users, 60 items, 5 times, 2 folds)"
+
+
+def test_one_gate_makes_all_checks_within_the_categories(shop: CategoryShop) -> None:
+    """A promotion shown twice as often as recorded, made up for by other items: the sum over all of them fits."""
+    log, features = shop.log, tr.Features(items=shop.tables["items"], categories=shop.tables["categories"])
+    right = log.with_propensity(shop.truth[log.user, log.item])
+    assert not check_gate(right, features).refuses
+    assert not propensity.pair_calibration(right, features).failing
+    scope = Scope(right, features)
+    cells = shop.can_show[:, :, None] & shop.visits[:, None, :]
+    for counted, axes in zip(scope.cells_by, ((1, 2), (0, 2), (0, 1)), strict=True):
+        np.testing.assert_array_equal(counted, cells.sum(axis=axes))
+    listed = replace(right, eligibility=Eligibility.from_positions(log.catalog, None, np.nonzero(cells)))
+    for one, other in zip(Scope(listed, features).cells_by, scope.cells_by, strict=True):
+        np.testing.assert_array_equal(one, other)
+    promoted = log.item % 10 == 1
+    wrong = right.with_propensity(shop.truth[log.user, log.item] / np.where(promoted, 2.0, 0.95))
+    inside = scope.contains(log.user, log.item, log.time) & (log.treated == 1)
+    assert wrong.propensity is not None
+    wrong = wrong.with_propensity(wrong.propensity * (1.0 / wrong.propensity[inside]).sum() / cells.sum())
+    assert tr.diagnose(wrong, categories=features).treated_total.ratio == pytest.approx(1.0)
+    gate = check_gate(wrong, features)
+    assert gate.refuses
+    assert "of the items" in gate.sentence

@@ -117,7 +117,9 @@ def test_additive_propensities_alone_are_refused(tmp_path: Path) -> None:
     assert result.gate.refuses
     assert result.estimate is None  # no training: the gate needs the log alone
     assert not list((tmp_path / "out" / "stages").glob("model-*"))
-    assert result.answer.sentence.startswith("The log cannot tell which ranking is best: the propensities do not fit")
+    assert result.answer.sentence.startswith(
+        "The log cannot tell which ranking is best: The sum of 1/P over the treated"
+    )
     assert "of the slots randomized" in str(result)
     assert not (tmp_path / "out" / "model").exists()
     assert "Suggested experiment" in (tmp_path / "out" / "report.html").read_text()

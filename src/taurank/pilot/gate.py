@@ -1,9 +1,4 @@
-"""The gate before any estimate: do the propensities fit what was shown?
-
-If they do, the sum of 1/P over the treated cells is, up to chance, the number of cells that could have been shown.
-Where a shop shows each user some categories only, those are the cells within the user's categories; otherwise all
-eligible ones, which ``taurank.diagnose`` checks.
-"""
+"""The gate before any training: do the propensities fit what was shown?"""
 
 from __future__ import annotations
 
@@ -14,11 +9,7 @@ import numpy as np
 from taurank._types import Longs
 from taurank.data.features import Features
 from taurank.data.log import Log
-from taurank.pilot.categories import own_categories
 from taurank.report.diagnosis import diagnose
-
-TOLERANCE = 0.1  # a sum may be off by this share
-ERRORS = 4.0  # and by this many standard errors
 
 
 @dataclass(frozen=True)
@@ -34,20 +25,9 @@ class Gate:
 
 
 def check_gate(log: Log, categories: Features | None) -> Gate:
-    """The diagnosis' verdict, or, with categories, that of the cells within them."""
-    if categories is None:
-        diagnosis = diagnose(log)
-        return Gate(diagnosis.level, diagnosis.verdict)
-    own, category = own_categories(categories, log.users, log.items)
-    rows = np.flatnonzero((log.treated == 1) & own[log.user, category[log.item]])
-    weight = 1.0 / log.recorded_propensity("a pilot")[rows]
-    size = own.astype(np.int64) @ np.bincount(category[log.eligibility.cells_by_item > 0], minlength=own.shape[1])
-    cells = float(visits_of(log) @ size)
-    ratio, error = weight.sum() / cells, np.sqrt((weight * (weight - 1.0)).sum()) / cells
-    figures = f"the sum of 1/P over what was shown is {ratio:.3g} times the cells in the users' categories"
-    if abs(ratio - 1.0) > TOLERANCE + ERRORS * error:
-        return Gate("poor", f"the propensities do not fit: {figures}, and should be 1 (± {2 * error:.2g})")
-    return Gate("good", f"The propensities fit: {figures} (± {2 * error:.2g}).")
+    """The verdict of ``diagnose``, over the users' categories where they are known."""
+    diagnosis = diagnose(log, categories=categories)
+    return Gate(diagnosis.level, diagnosis.verdict)
 
 
 def visits_of(log: Log) -> Longs:

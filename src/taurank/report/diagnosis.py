@@ -20,6 +20,7 @@ import numpy as np
 
 from taurank._checks import check_instance
 from taurank._types import Floats
+from taurank.data.features import Features
 from taurank.data.log import Log
 from taurank.estimation.estimators import NEAR, almost_always, almost_never
 from taurank.estimation.propensity.calibration import (
@@ -30,6 +31,7 @@ from taurank.estimation.propensity.calibration import (
     Bin,
     Margin,
     PairCalibration,
+    Scope,
     Total,
     bins,
     control_total,
@@ -66,7 +68,7 @@ _COLLECT = "Collect more data before comparing methods: more users, more times, 
 _OK = "Overlap looks fine: fit a causal learner such as DLCE and measure it with evaluate(model, log)."
 
 
-def diagnose(log: Log, cells: Any = None) -> Diagnosis:
+def diagnose(log: Log, cells: Any = None, *, categories: Features | None = None) -> Diagnosis:
     """What the log says about overlap and about its propensities.
 
     Always: Σ_treated 1/P against users · items · times, and the same for each user and each item; Kish's effective
@@ -77,11 +79,19 @@ def diagnose(log: Log, cells: Any = None) -> Diagnosis:
     share treated per bin of P. They are known if the log has a row for every cell, or from ``cells``: a
     frame or a file with ``user_id, item_id, propensity`` and the log's ``time``, for all cells or for some
     that were chosen without regard to treatment (see ``sample_cells`` of a model from ``taurank.propensity.fit``).
+
+    ``categories``, with the tables ``items`` and ``categories``, says what each user can be shown: cells outside are
+    left out of every sum.
     """
     check_instance("log", log, Log, "Log.from_frame or Log.read")
     propensity = log.recorded_propensity("diagnose")
-    rows = np.flatnonzero(log.treated)
-    treated, eligible, known = propensity[rows], log.eligibility, known_cells(log, propensity, cells)
+    scope, rows = Scope(log, categories), np.flatnonzero(log.treated)
+    rows = rows[scope.contains(log.user[rows], log.item[rows], log.time[rows])]
+    treated, known, (by_user, by_item, by_time) = (
+        propensity[rows],
+        known_cells(scope, propensity, cells),
+        scope.cells_by,
+    )
     return Diagnosis(
         n_rows=len(log),
         n_users=log.n_users,
@@ -91,12 +101,12 @@ def diagnose(log: Log, cells: Any = None) -> Diagnosis:
         treated=_arm("treated", log, propensity, 1),
         control=_arm("control", log, propensity, 0),
         smallest_treated=float(treated.min(initial=1.0)),
-        treated_total=Total.of("treated", log.cells, treated),
-        users=margin(log.user[rows], eligible.cells_by_user, treated),
-        items=margin(log.item[rows], eligible.cells_by_item, treated),
+        treated_total=Total.of("treated", float(by_time.sum()), treated),
+        users=margin(log.user[rows], by_user, treated),
+        items=margin(log.item[rows], by_item, treated),
         control_total=None if known is None else control_total(*known),
         bins=None if known is None else bins(*known),
-        pairs=pair_calibration(log),
+        pairs=pair_calibration(log, categories),
     )
 
 

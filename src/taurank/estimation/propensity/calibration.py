@@ -9,17 +9,20 @@ it serves recorded and estimated propensities alike.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from taurank._checks import check_instance, generator
-from taurank._types import Bits, Codes, Floats, Longs
+from taurank._types import Bits, Codes, Floats, Longs, Mask
 from taurank.data import tables
+from taurank.data.features import Features
 from taurank.data.log import Log
 from taurank.data.reader import PROPENSITY, read_cells
 from taurank.errors import InputError, plural
 from taurank.estimation.propensity.cells import MAX_CELLS, PairHistory
+from taurank.estimation.propensity.shares import Categories
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,7 +34,55 @@ Z_LIMIT = 3.0  # z-score above which a difference counts
 ENOUGH = 50  # treated cells a user, an item or a stratum needs for a check of its own
 RATIO_SLACK = 0.05  # a sum of weights this close to the number of cells is close enough
 PAIR_SLACK = 0.25  # the same within a stratum of pairs
+MARGIN_SLACK = 0.1  # and for a single user or item
 PAST = ("not shown before", "shown once before", "shown twice or more before")
+
+
+@dataclass(frozen=True, eq=False)
+class Scope:
+    """The cells whose propensities are checked: the eligible ones, or those in the categories of their user.
+
+    Where a shop shows each user some categories only, nothing can be shown outside them, and no weight stands for it.
+    """
+
+    log: Log
+    categories: Features | None = None
+
+    @cached_property
+    def own(self) -> Categories | None:
+        if self.categories is None:
+            return None
+        check_instance("categories", self.categories, Features, "taurank.Features(items=…, categories=…)")
+        given = self.categories.user_categories(self.log.users, self.log.items)
+        if given is None:
+            raise InputError("the features need a table of categories: taurank.Features(items=…, categories=…).")
+        return Categories(self.log.n_users, given)
+
+    def contains(self, user: Any, item: Any, time: Any) -> Mask:
+        """Which cells, given as positions, are checked."""
+        eligible = self.log.eligibility.contains(user, item, time)
+        return eligible if self.own is None else eligible & (self.own.entry(user, item) >= 0)
+
+    @cached_property
+    def cells_by(self) -> tuple[Longs, Longs, Longs]:
+        """How many cells each user, item and time has."""
+        eligible, own = self.log.eligibility, self.own
+        if own is None:
+            return eligible.cells_by_user, eligible.cells_by_item, eligible.cells_by_time
+        if eligible.listed is not None:
+            codes = np.stack(eligible.cell(np.arange(eligible.cells)))
+            codes = codes[:, own.entry(codes[0], codes[1]) >= 0]
+            users, items, times = (np.bincount(c, minlength=n) for c, n in zip(codes, eligible.shape, strict=True))
+            return users, items, times
+        users, items, times = (np.zeros(n, np.int64) for n in eligible.shape)
+        for time in range(len(times)):
+            visits = eligible.visitors.contains(np.arange(len(users)), time)
+            open_now = eligible.candidates.contains(np.arange(len(items)), time)
+            cells = visits[own.user] * own.of_items(open_now.astype(np.float64))[own.category]
+            users += own.by_user(cells).astype(np.int64)
+            items += np.bincount(own.category[visits[own.user]], minlength=own.count)[own.item] * open_now
+            times[time] = cells.sum()
+        return users, items, times
 
 
 @dataclass(frozen=True)
@@ -100,33 +151,35 @@ class PairCalibration:
         return pd.DataFrame(self.strata)
 
 
-def pair_calibration(log: Log) -> PairCalibration:
-    """Check the propensities of a log pair by pair."""
+def pair_calibration(log: Log, categories: Features | None = None) -> PairCalibration:
+    """Check the propensities of a log pair by pair; with ``categories`` the pairs that could be shown."""
     check_instance("log", log, Log, "Log.from_frame or Log.read")
-    treated = log.treated == 1
+    scope, treated = Scope(log, categories), np.flatnonzero(log.treated)
     p = log.recorded_propensity("pair_calibration")[treated]
     if log.n_times == 1 or log.catalog.n_cells >= 2**63:
         return PairCalibration(())
-    shown = PairHistory.from_rows(log, treated)
+    shown = PairHistory.from_rows(log, log.treated == 1)
 
     def stratum(user: Any, item: Any, time: Any) -> Longs:
-        """0, 1 or 2; −1 at the first time, which has no past."""
-        return np.where(time == 0, -1, np.minimum(shown.before(user, item, time)[0], len(PAST) - 1))
+        """0, 1 or 2 by how often the pair was shown; −1 outside the scope or without a past."""
+        past = np.minimum(shown.before(user, item, time)[0], len(PAST) - 1)
+        return np.where((time == 0) | ~scope.contains(user, item, time), -1, past)
 
     # the cells with a past are counted, or estimated from a million of them
     later = shown.n_later_cells
     number = np.arange(later) if later <= MAX_CELLS else generator(0).integers(0, later, MAX_CELLS)
-    codes = shown.later_cells(number)
-    past = stratum(*codes)[log.eligibility.contains(*codes)]
-    cells = np.bincount(past, minlength=len(PAST)) * (later / max(len(number), 1))
-    cells[0] = float(log.eligibility.cells_by_time[1:].sum()) - cells[1:].sum()
+    past = stratum(*shown.later_cells(number))
+    cells = np.bincount(past + 1, minlength=len(PAST) + 1)[1:] * (later / max(len(number), 1))
+    cells[0] = float(scope.cells_by[2][1:].sum()) - cells[1:].sum()
     own = stratum(log.user[treated], log.item[treated], log.time[treated])
     return PairCalibration(tuple(Total.of(name, float(cells[k]), p[own == k]) for k, name in enumerate(PAST)))
 
 
-def require_pair_calibration(log: Log, purpose: str = "an estimate of effects") -> PairCalibration:
+def require_pair_calibration(
+    log: Log, purpose: str = "an estimate of effects", categories: Features | None = None
+) -> PairCalibration:
     """Refuse propensities that do not fit pairs, with one sentence that says how far they are off."""
-    result = pair_calibration(log)
+    result = pair_calibration(log, categories)
     if not result.holds:
         raise InputError(
             f"{purpose} needs propensities that fit single pairs. {result.sentence} Record propensities, or "
@@ -141,7 +194,7 @@ class Margin:
     """The same sum for each user, or each item, with enough treated cells: how many are far from 1."""
 
     checked: int
-    far: int  # more than Z_LIMIT standard errors away
+    far: int  # more than Z_LIMIT standard errors and MARGIN_SLACK away
 
     @property
     def far_share(self) -> float:
@@ -172,7 +225,8 @@ def margin(code: Codes, cells: Longs, propensity: Floats) -> Margin:
     p = np.maximum(propensity, TINY)
     count, total, variance = (np.bincount(code, x, len(cells)) for x in (np.ones_like(p), 1.0 / p, (1.0 - p) / p**2))
     enough = count >= ENOUGH
-    far = enough & (np.abs(total - cells) > Z_LIMIT * np.sqrt(variance))
+    gap = np.abs(total - cells)
+    far = enough & (gap > Z_LIMIT * np.sqrt(variance)) & (gap > MARGIN_SLACK * cells)
     return Margin(int(np.count_nonzero(enough)), int(np.count_nonzero(far)))
 
 
@@ -184,14 +238,16 @@ def bins(p: Floats, treated: Bits) -> tuple[Bin, ...]:
     return tuple(Bin(int(n), q / n, z / n, v**0.5 / n) for n, q, z, v in np.stack([*sums], axis=1).tolist() if n)
 
 
-def known_cells(log: Log, propensity: Floats, cells: Any) -> tuple[Floats, Bits] | None:
-    """Propensity and treatment of eligible cells that were not chosen by what happened there, if there are such."""
+def known_cells(scope: Scope, propensity: Floats, cells: Any) -> tuple[Floats, Bits] | None:
+    """Propensity and treatment of checked cells that were not chosen by what happened there, if there are such."""
+    log = scope.log
     if cells is None:
-        return (propensity, log.treated) if len(log) == log.cells else None
+        inside = scope.contains(log.user, log.item, log.time)
+        return (propensity[inside], log.treated[inside]) if len(log) == log.cells else None
     ids = (log.users.values, log.items.values, log.times.values)
     given = read_cells(tables.open_table(cells), ids, [replace(PROPENSITY, required=True)])
     codes = (given.user, given.item, given.time)
-    eligible = log.eligibility.contains(*codes)
+    eligible = scope.contains(*codes)
     key, p = log.catalog.cell_index(*codes)[eligible], given.numbers["propensity"][eligible]
     own = log.catalog.cell_index(log.user, log.item, log.time)
     _, at, rows = np.intersect1d(key, own, assume_unique=True, return_indices=True)
