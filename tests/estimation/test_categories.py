@@ -134,7 +134,8 @@ def test_one_gate_makes_all_checks_within_the_categories(shop: CategoryShop) -> 
     cells = shop.can_show[:, :, None] & shop.visits[:, None, :]
     for counted, axes in zip(scope.cells_by, ((1, 2), (0, 2), (0, 1)), strict=True):
         np.testing.assert_array_equal(counted, cells.sum(axis=axes))
-    listed = replace(right, eligibility=Eligibility.from_positions(log.catalog, None, np.nonzero(cells)))
+    user, item, time = np.nonzero(cells)
+    listed = replace(right, eligibility=Eligibility.from_positions(log.catalog, None, (user, item, time)))
     for one, other in zip(Scope(listed, features).cells_by, scope.cells_by, strict=True):
         np.testing.assert_array_equal(one, other)
     promoted = log.item % 10 == 1
