@@ -84,9 +84,9 @@ def test_a_smaller_catalog_keeps_the_cells_that_remain(seed: int, kind: str, vis
 @given(st.integers(0, 10_000), st.sampled_from(KINDS), st.booleans())
 def test_metadata_restores_it(seed: int, kind: str, visits: bool) -> None:
     eligibility = replace(eligibility_of(seed, kind, visits)[0], treated_outside=3, outcomes_outside=7)
-    catalog, restored = from_metadata(to_metadata(catalog_of(), eligibility))
+    catalog, restored = from_metadata(to_metadata(catalog_of(), eligibility), "it")
     assert catalog == catalog_of()
-    assert restored.numbers() == (3, 7)
+    assert restored.outside == (3, 7)
     np.testing.assert_equal(restored.arrays(), eligibility.arrays())
 
 
@@ -117,8 +117,8 @@ def test_files_with_different_eligible_cells_are_refused_together(tmp_path: Path
 def test_damaged_metadata_is_refused() -> None:
     metadata = to_metadata(catalog_of(), eligibility_of(3, "item_time", True)[0])
     for wrong in (b"", b"!", b"AAAA", metadata[ELIGIBILITY_KEY][:-60]):
-        with pytest.raises(InputError, match="the eligibility is corrupt"):
-            from_metadata({**metadata, ELIGIBILITY_KEY: wrong})
+        with pytest.raises(InputError, match="the eligibility of it is corrupt"):
+            from_metadata({**metadata, ELIGIBILITY_KEY: wrong}, "it")
 
 
 def test_counts_need_no_memory_for_the_cells() -> None:
@@ -163,7 +163,7 @@ def test_rows_outside_are_counted_and_may_have_any_propensity() -> None:
     log = tr.Log.from_frame(LOG, visits=VISITS)
     expected = inside(VISITS)
     pd.testing.assert_frame_equal(log.to_frame()[COLUMNS], expected, check_dtype=False)
-    assert log.eligibility.numbers() == (1, 2)  # c's recommendation, and what b and c bought
+    assert log.eligibility.outside == (1, 2)  # c's recommendation, and what b and c bought
     assert log.users.values.to_pylist() == ["a", "b", "c", "d"]  # d visits and has no row
     assert log.cells == len(VISITS) * log.n_items
 

@@ -46,7 +46,10 @@ def test_batches_are_encoded_like_the_slow_twin(batches: list[list[int | None]],
     expected = [twin.setdefault(value, len(twin)) for batch in batches for value in batch]
     column = IdColumn("user_id", wrong := WrongRows())
     arrays = [pa.array(batch, pa.int64()) for batch in batches]
-    codes = [column.add(array.dictionary_encode() if encoded else array) for array in arrays]
+    codes = []
+    for array in arrays:
+        codes.append(column.add(array.dictionary_encode() if encoded else array))
+        wrong.rows_before += len(array)
     if None in twin:
         first = [value for batch in batches for value in batch].index(None) + 1
         with pytest.raises(InputError, match=f"the first in row {first};"):

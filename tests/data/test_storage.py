@@ -117,10 +117,10 @@ def test_text_that_ends_outside_its_bytes_is_refused(ends: list[int]) -> None:
 def test_the_catalog_in_metadata() -> None:
     catalog = Catalog(Ids([1, 2], "user_id"), Ids(["a"], "item_id"), Ids([0], "time"))
     metadata = to_metadata(catalog, Eligibility.everything(catalog))
-    assert from_metadata(metadata)[0] == catalog
+    assert from_metadata(metadata, "it")[0] == catalog
     for text in (b"", b"!", b"AAAA", metadata[CATALOG_KEY][:-60], metadata[CATALOG_KEY].replace(b"A", b"B")):
         with pytest.raises(InputError, match="corrupt"):
-            from_metadata({CATALOG_KEY: text})
+            from_metadata({CATALOG_KEY: text}, "it")
 
 
 class TestFolders:

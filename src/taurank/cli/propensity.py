@@ -93,7 +93,7 @@ def slates(
     for column in ("slate_id", name):
         if nulls := table[column].null_count:
             raise InputError(f"column '{column}' has {plural(nulls, 'null value')}; drop these rows.")
-    scores = to_numbers(source.numerals(table[name].combine_chunks()), name, source.text)
+    scores = to_numbers(table[name].combine_chunks(), name, source)
     if name == "weight":
         if np.any(scores < 0.0):
             raise InputError(f"column 'weight' must be ≥ 0; {np.count_nonzero(scores < 0.0):,} rows are not.")

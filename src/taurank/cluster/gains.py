@@ -44,7 +44,7 @@ class ClusterGains(RemoteGains):
         self.log, self.how = log, (estimator, dict(options))
         nothing, bits = np.empty(0, np.int32), np.empty(0, np.int8)
         propensity = np.empty(0) if log.summary.has_propensity else None
-        rows = Log(log.catalog, nothing, nothing, nothing, bits, bits, propensity, log.summary.timed)
+        rows = Log(log.catalog, nothing, nothing, nothing, bits, bits, propensity, timed=log.summary.timed)
         self.empty = _gains(rows, self.how)  # also refuses wrong options, and a log without propensities
         self.empty.__dict__["log_fingerprint"] = self.log_fingerprint = log.fingerprint  # cached there
         self.name, self.kind = self.empty.name, self.empty.kind

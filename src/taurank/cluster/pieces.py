@@ -105,7 +105,7 @@ def read_piece(piece: Piece) -> Log:
     numbers = cells.numbers
     return Log(
         cells.catalog, cells.user, cells.item, cells.time,
-        numbers["treated"], numbers["outcome"], numbers.get("propensity"), cells.timed,
+        numbers["treated"], numbers["outcome"], numbers.get("propensity"), timed=cells.timed,
     )  # fmt: skip
 
 
@@ -117,7 +117,7 @@ def read_part(piece: Piece, whole: Whole) -> Log:
         at[2] = np.zeros(1, np.int32)
     return PartOfLog(
         whole.catalog, at[0][log.user], at[1][log.item], at[2][log.time], log.treated, log.outcome, log.propensity,
-        log.timed, share=whole.treated_share,
+        timed=log.timed, share=whole.treated_share,
     )  # fmt: skip
 
 

@@ -9,6 +9,7 @@ import base64
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
+from dataclasses import KW_ONLY, dataclass
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,7 @@ import pyarrow as pa
 
 from taurank._types import Codes
 from taurank.data import storage
-from taurank.data.eligibility import Eligibility, Members
+from taurank.data.eligibility import Eligibility
 from taurank.data.ids import ID_COLUMNS, Catalog, WithCatalog, ids_from_arrays, ids_to_arrays
 from taurank.data.remote import RemoteGains, RemoteLog
 from taurank.data.tables import BATCH_ROWS, write_batches
@@ -33,14 +34,17 @@ ELIGIBILITY_KEY = b"taurank.eligibility"
 Numbers = npt.NDArray[Any]
 
 
+@dataclass(frozen=True, eq=False)
 class CellTable(WithCatalog, ABC):
     """Rows of cells: ``user, item, time`` are positions in the catalog, one of each per row."""
 
+    catalog: Catalog
     user: Codes
     item: Codes
     time: Codes
-    timed: bool
-    eligibility: Eligibility
+    _: KW_ONLY
+    timed: bool = True  # has a column time; without one all rows belong to one time
+    eligibility: Eligibility = None  # type: ignore[assignment]  # everything, see __post_init__
 
     @abstractmethod
     def numbers(self) -> Mapping[str, Numbers | None]:
@@ -49,12 +53,16 @@ class CellTable(WithCatalog, ABC):
     def __len__(self) -> int:
         return len(self.user)
 
+    def __post_init__(self) -> None:
+        if self.eligibility is None:
+            object.__setattr__(self, "eligibility", Eligibility.everything(self.catalog))
+        if self.eligibility.shape != self.catalog.shape:
+            raise InputError("the eligibility must have the catalog of its cells; use Log.reindex.")
+        self.__setstate__(self.__dict__)
+
     def __setstate__(self, state: dict[str, Any]) -> None:
         """A copy or an unpickled table is as frozen as the one it was made from."""
         self.__dict__.update(state)
-        self._freeze()
-
-    def _freeze(self) -> None:
         for value in self.__dict__.values():
             if isinstance(value, np.ndarray):
                 value.flags.writeable = False
@@ -97,41 +105,35 @@ class CellTable(WithCatalog, ABC):
 def to_metadata(catalog: Catalog, eligibility: Eligibility) -> dict[bytes, bytes]:
     """The catalog, and the eligible cells if they are limited, as metadata of a schema."""
     types, arrays = ids_to_arrays(*catalog.lists)
-    metadata = {CATALOG_KEY: _to_text("catalog", {"ids": types}, arrays)}
-    if not eligibility.is_everything or any(eligibility.numbers()):
+    parts: dict[bytes, tuple[str, Any, Any]] = {CATALOG_KEY: ("catalog", {"ids": types}, arrays)}
+    if not eligibility.is_everything or any(eligibility.outside):
         steps = {name: np.diff(codes, prepend=0) for name, codes in eligibility.arrays().items()}  # compress well
-        metadata[ELIGIBILITY_KEY] = _to_text("eligibility", {"outside": eligibility.numbers()}, steps)
-    return metadata
+        parts[ELIGIBILITY_KEY] = ("eligibility", {"outside": eligibility.outside}, steps)
+    return {
+        key: base64.b64encode(pa.compress(storage.to_bytes(*part), "zstd", asbytes=True))
+        for key, part in parts.items()
+    }
 
 
-def from_metadata(metadata: Mapping[bytes, bytes]) -> tuple[Catalog, Eligibility]:
-    """The catalog and the eligible cells that a schema carries."""
-    facts, arrays = _from_text("catalog", metadata[CATALOG_KEY])
+def from_metadata(metadata: Mapping[bytes, bytes], name: str) -> tuple[Catalog, Eligibility]:
+    """The catalog and the eligible cells that the schema of ``name`` carries."""
+
+    def read(key: bytes, kind: str) -> tuple[dict[str, Any], storage.Arrays]:
+        what = f"the {kind} of {name}"
+        try:
+            packed = pa.BufferReader(base64.b64decode(metadata[key], validate=True))
+            data = pa.CompressedInputStream(packed, "zstd").read()
+        except (ValueError, OSError) as error:  # OSError: what Arrow raises about damaged bytes
+            raise InputError(f"{what} is corrupt; save the file again.") from error
+        return storage.from_bytes(what, data, kind)
+
+    facts, arrays = read(CATALOG_KEY, "catalog")
     catalog = Catalog(*ids_from_arrays(facts.get("ids"), arrays, *ID_COLUMNS))
     if ELIGIBILITY_KEY not in metadata:
         return catalog, Eligibility.everything(catalog)
-    facts, steps = _from_text("eligibility", metadata[ELIGIBILITY_KEY])
+    facts, steps = read(ELIGIBILITY_KEY, "eligibility")
     codes = {name: np.cumsum(values) for name, values in steps.items()}
-
-    def members(name: str, size: int) -> Members:
-        timed = f"{name}_timed" in codes
-        return Members(size, catalog.n_times, codes.get(f"{name}_{'timed' if timed else 'always'}"), timed)
-
-    visitors, candidates = members("visitors", catalog.n_users), members("candidates", catalog.n_items)
-    return catalog, Eligibility(visitors, candidates, codes.get("listed"), *facts["outside"])
-
-
-def _to_text(kind: str, facts: Mapping[str, Any], arrays: storage.Arrays) -> bytes:
-    return base64.b64encode(pa.compress(storage.to_bytes(kind, facts, arrays), "zstd", asbytes=True))
-
-
-def _from_text(kind: str, text: bytes) -> tuple[dict[str, Any], storage.Arrays]:
-    try:
-        packed = pa.BufferReader(base64.b64decode(text, validate=True))
-        data = pa.CompressedInputStream(packed, "zstd").read()
-    except (ValueError, OSError) as error:  # OSError: what Arrow raises about damaged bytes
-        raise InputError(f"the {kind} is corrupt; save the file again.") from error
-    return storage.from_bytes(f"the {kind}", data, kind)
+    return catalog, Eligibility.from_arrays(catalog, codes, facts["outside"])
 
 
 def fingerprint(*tables: CellTable | RemoteLog | RemoteGains) -> str:
@@ -154,7 +156,7 @@ def fingerprint(*tables: CellTable | RemoteLog | RemoteGains) -> str:
             add(f"remote {table.fingerprint}")
             continue
         types, ids = ids_to_arrays(*table.catalog.lists)
-        add(f"table of {len(table)} rows, timed {table.timed}, {types}, eligible {table.eligibility.numbers()}")
+        add(f"table of {len(table)} rows, timed {table.timed}, {types}, eligible {table.eligibility.outside}")
         columns = {"user": table.user, "item": table.item, "time": table.time, **table.numbers()}
         for name, array in (ids | columns | table.eligibility.arrays()).items():
             add(name, array)

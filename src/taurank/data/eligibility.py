@@ -8,6 +8,7 @@ out: visits and candidates are sorted integers, and the counts follow from how m
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -71,6 +72,17 @@ class Eligibility:
         if times is None and catalog.n_times > 1:
             raise InputError("candidates with a user_id need a time as well; add the column to the table.")
         return limits._list(users, items, np.zeros(len(users), np.int64) if times is None else times)
+
+    @classmethod
+    def from_arrays(cls, catalog: Catalog, arrays: Mapping[str, Longs], outside: Sequence[int]) -> Eligibility:
+        """The inverse of ``arrays``."""
+
+        def members(name: str, size: int) -> Members:
+            timed = f"{name}_timed" in arrays
+            return Members(size, catalog.n_times, arrays.get(f"{name}_{'timed' if timed else 'always'}"), timed)
+
+        visitors, candidates = members("visitors", catalog.n_users), members("candidates", catalog.n_items)
+        return cls(visitors, candidates, arrays.get("listed"), *outside)
 
     def _list(self, users: Any, items: Any, times: Any) -> Eligibility:
         """The listed cells of visitors, instead of visitors and candidates."""
@@ -198,7 +210,9 @@ class Eligibility:
         parts = {f"{name}_{'timed' if own.timed else 'always'}": own.codes for name, own in both}
         return {name: codes for name, codes in {**parts, "listed": self.listed}.items() if codes is not None}
 
-    def numbers(self) -> tuple[int, int]:
+    @property
+    def outside(self) -> tuple[int, int]:
+        """The recommendations and outcomes that were set aside."""
         return self.treated_outside, self.outcomes_outside
 
 
@@ -207,17 +221,13 @@ class Members:
     """The users that visit, or the items that are candidates, at each time.
 
     ``codes`` is None (all of ``size``, always), sorted positions that belong to every time, or, with ``timed``,
-    sorted time · size + position.
+    sorted time · size + position. So there is a group of members for each time, or one for all times.
     """
 
     size: int
     n_times: int
     codes: Longs | None = None
     timed: bool = False
-
-    def __post_init__(self) -> None:
-        if self.codes is not None:
-            self.codes.flags.writeable = False
 
     @classmethod
     def from_positions(cls, size: int, n_times: int, codes: Any, times: Any) -> Members:
@@ -229,74 +239,65 @@ class Members:
         return cls(size, n_times, np.unique(keys), times is not None)
 
     @cached_property
-    def always(self) -> Longs:
-        """Those of any time, where all times have the same ones."""
-        return np.arange(self.size) if self.codes is None else self.codes
+    def _group(self) -> Longs:
+        """The group of each time."""
+        return np.arange(self.n_times) * self.timed
 
     @cached_property
-    def _coded(self) -> tuple[Longs, Longs, Longs]:
-        """Where each time's codes begin, and the time and position of each code; for those by time."""
-        assert self.codes is not None
-        time, code = np.divmod(self.codes, self.size)
-        return np.searchsorted(time, np.arange(self.n_times + 1)), time, code
+    def _members(self) -> tuple[Longs, Longs, Longs]:
+        """Where each group begins, and the group and the position of each member."""
+        group, code = np.divmod(np.arange(self.size) if self.codes is None else self.codes, max(self.size, 1))
+        return np.searchsorted(group, np.arange(self._group.max(initial=0) + 2)), group, code
 
     @cached_property
     def by_time(self) -> Longs:
         """How many there are at each time."""
-        return self.count_by_time(np.ones(self.size, np.bool_))
+        return np.diff(self._members[0])[self._group]
 
     def count_by_time(self, chosen: Mask) -> Longs:
         """How many of the chosen ones there are at each time."""
-        if not self.timed:
-            return np.full(self.n_times, np.count_nonzero(chosen[self.always]), np.int64)
-        _, time, code = self._coded
-        return np.bincount(time[chosen[code]], minlength=self.n_times)
+        start, group, code = self._members
+        return np.bincount(group[chosen[code]], minlength=len(start) - 1)[self._group]
 
     def sums(self, weight: Longs) -> Longs:
         """For each member the sum of a weight by time over its times."""
-        sums = np.zeros(self.size, np.int64)
-        if self.timed:
-            _, time, code = self._coded
-            np.add.at(sums, code, weight[time])  # exact: a weighted bincount rounds above 2^53
-        else:
-            sums[self.always] = weight.sum()
+        start, group, code = self._members
+        total, sums = np.zeros(len(start) - 1, np.int64), np.zeros(self.size, np.int64)
+        np.add.at(total, self._group, weight)  # exact: a weighted bincount rounds above 2^53
+        np.add.at(sums, code, total[group])
         return sums
 
     def contains(self, codes: Any, times: Any) -> Mask:
         """Whether each is a member at its time."""
         if self.codes is None:
             return np.ones(np.shape(codes), np.bool_)
-        codes = np.asarray(codes, np.int64)
-        return is_among(np.asarray(times, np.int64) * self.size + codes if self.timed else codes, self.codes)
+        return is_among(self._group[times] * self.size + codes, self.codes)
 
     def nth(self, rank: Longs, time: Longs) -> Longs:
         """The member with this rank, from 0, among those of its time."""
-        if not self.timed:
-            return np.asarray(self.always[rank])
-        start, _, code = self._coded
-        return np.asarray(code[start[time] + rank])
+        start, _, code = self._members
+        return np.asarray(code[start[self._group[time]] + rank])
 
     def reindex(self, size: int, n_times: int, code: Any, time: Any) -> Members:
         """The same with new positions, −1 where one is left out."""
         if self.codes is None:
             return Members(size, n_times)
-        if not self.timed:
-            kept = np.asarray(code[self.codes], np.int64)
-            return Members(size, n_times, np.unique(kept[kept >= 0]))
-        _, old_time, old_code = self._coded
-        new_time, new_code = time[old_time], code[old_code]
-        kept = (new_time >= 0) & (new_code >= 0)
-        return Members.from_positions(size, n_times, new_code[kept], new_time[kept])
+        _, group, old = self._members
+        new, when = code[old], time[group] if self.timed else None
+        kept = new >= 0 if when is None else (new >= 0) & (when >= 0)
+        return Members.from_positions(size, n_times, new[kept], None if when is None else when[kept])
 
     def concat(self, other: Members, times: Any, other_times: Any) -> Members:
         """At some times these members, at others those of another."""
-        keys = np.union1d(self._keys_at(times), other._keys_at(other_times))
-        return Members(self.size, self.n_times, keys, timed=True)
+        keys = [own._keys_at(when) for own, when in ((self, times), (other, other_times))]
+        return Members(self.size, self.n_times, np.union1d(*keys), timed=True)
 
     def _keys_at(self, times: Any) -> Longs:
-        if self.timed and self.codes is not None:
-            return self.codes[np.isin(self._coded[1], times)]
-        return np.add.outer(np.unique(times) * np.int64(self.size), self.always).ravel()
+        _, group, code = self._members
+        if self.timed:
+            at = np.isin(group, times)
+            return group[at] * self.size + code[at]
+        return np.add.outer(np.unique(times) * np.int64(self.size), code).ravel()
 
 
 def is_among(keys: Longs, known: Longs) -> Mask:

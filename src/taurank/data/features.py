@@ -9,6 +9,7 @@ and has an indicator. A model of exposure sees classes: a category as it is, a f
 from __future__ import annotations
 
 import hashlib
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
@@ -191,10 +192,8 @@ class Table:
 def _parsed(text: pa.Array) -> pa.Array:
     """A column of a CSV as integers or fractions, if all of it can be read as such."""
     for kind in (pa.int64(), pa.float64()):
-        try:
+        with suppress(pa.ArrowInvalid):
             return text.cast(kind)
-        except pa.ArrowInvalid:
-            continue
     return text
 
 
@@ -218,8 +217,7 @@ def _classes(name: str, column: Any, rows: Codes) -> Longs:
         edges = np.unique(np.quantile(known, np.arange(1, TENTHS) / TENTHS)) if len(known) else known
         return np.where(np.isnan(values), 0, 1 + np.searchsorted(edges, values, side="right"))
     encoded = column if pa.types.is_dictionary(column.type) else pc.dictionary_encode(column)
-    codes = np.asarray(encoded.indices.fill_null(-1), np.int64)
-    classes = np.where(rows >= 0, codes[rows] + 1, 0)
+    classes = np.where(rows >= 0, np.asarray(encoded.indices.fill_null(-1), np.int64)[rows] + 1, 0)
     if classes.max(initial=0) > MAX_CLASSES:
         raise InputError(f"feature '{name}' has more than {MAX_CLASSES:,} classes; group them first.")
     return classes
@@ -261,9 +259,8 @@ def _standardized(name: str, values: pa.Array) -> Floats:
 def _indicators(values: pa.Array, row: Any, rows: int) -> Matrix:
     """One column per category, in order of their text; a null has none."""
     text = (values.dictionary_decode() if pa.types.is_dictionary(values.type) else values).cast(pa.string())
-    known = np.flatnonzero(~np.asarray(pc.is_null(text)))
+    known = np.flatnonzero(np.asarray(text.is_valid(), dtype=bool))
     text = text.take(pa.array(known))
-    categories = pc.unique(text)
-    categories = categories.take(pc.array_sort_indices(categories))
+    categories = text.unique().sort()
     codes = np.asarray(pc.index_in(text, value_set=categories))
     return csr_array((np.ones(len(known)), (row[known], codes)), (rows, len(categories)))

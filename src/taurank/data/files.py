@@ -33,10 +33,10 @@ def find_files(path: str | os.PathLike[str]) -> list[Path]:
         raise InputError(f"a path to a file, a glob or a folder is needed, got {path!r}.")
     check_local(path)
     text = os.fsdecode(path)
-    if os.path.isfile(text):
-        return [Path(text)]
     folder = Path(text) if os.path.isdir(text) else None
     try:
+        if os.path.isfile(text):
+            return [Path(text)]
         every = sorted(map(Path, glob.glob(text, recursive=True)) if folder is None else folder.rglob("*"))
         found = [file for file in every if file.is_file() and (folder is None or known_kind(file))]
     except (OSError, ValueError) as error:
@@ -52,14 +52,13 @@ def find_files(path: str | os.PathLike[str]) -> list[Path]:
                 "write the column into the files first."
             )
         files.append(file)
-    if not files:
-        if folder is not None:
-            raise InputError(f"the folder '{text}' contains no .parquet or .csv file.")
-        what = (
-            f"'{text}' is not a regular file; copy it to one first" if every else f"the file '{text}' does not exist"
-        )
-        raise InputError(f"{what}.")
-    return files
+    if files:
+        return files
+    if folder is not None:
+        raise InputError(f"the folder '{text}' contains no .parquet or .csv file.")
+    if every:
+        raise InputError(f"'{text}' is not a regular file; copy it to one first.")
+    raise InputError(f"the file '{text}' does not exist.")
 
 
 def known_kind(file: Path) -> str | None:
@@ -107,16 +106,9 @@ def atomic_folder(path: str | os.PathLike[str], replaced: str | None = None) -> 
 
     An older folder is replaced if it has the file ``replaced`` in it, or is empty; anything else there is refused.
     """
-    check_local(path)
-    if not isinstance(path, (str, os.PathLike)):
-        raise InputError(f"{path!r} is not the name of a folder.")
-    target = Path(path).resolve()
-    if target.exists() and not target.is_dir():
-        raise InputError(f"'{path}' is a file; name a folder.")
+    target = check_target(path, folder=True)
     if target.is_dir() and any(target.iterdir()) and not (replaced and (target / replaced).is_file()):
         raise InputError(f"the folder '{path}' has other files in it; name a new one.")
-    if not target.parent.is_dir():
-        raise InputError(f"the folder '{target.parent}' does not exist; create it first.")
     try:
         with temporary_folder(target.parent) as folder:
             whole = folder / target.name  # with the permissions of any new folder
@@ -136,18 +128,20 @@ def temporary_folder(parent: str | os.PathLike[str] | None = None) -> Iterator[P
         yield Path(folder)
 
 
-def check_target(path: str | os.PathLike[str]) -> Path:
-    """The file behind a path to be written to, links followed; refused if it cannot be one."""
+def check_target(path: str | os.PathLike[str], folder: bool = False) -> Path:
+    """The file (or folder) behind a path to be written to, links followed; refused if it cannot be one."""
     check_local(path)
     try:
         target = Path(path).resolve()
-        has_parent, is_other = target.parent.is_dir(), target.exists() and not target.is_file()
+        has_parent, exists = target.parent.is_dir(), target.exists()
+        is_right = target.is_dir() if folder else target.is_file()
     except (TypeError, ValueError, OSError, RuntimeError) as error:  # RuntimeError: links in a circle
         raise InputError(f"{path!r} cannot be written: {reason(error)}.") from error
-    if is_other or not has_parent:
-        what = "a folder" if target.is_dir() else "not a regular file"
-        missing = f"the folder '{target.parent}' does not exist; create it first."
-        raise InputError(f"'{path}' is {what}; name a file to write." if is_other else missing)
+    if exists and not is_right:
+        what = "a folder" if target.is_dir() else "a file" if folder else "not a regular file"
+        raise InputError(f"'{path}' is {what}; name {'a folder' if folder else 'a file to write'}.")
+    if not has_parent:
+        raise InputError(f"the folder '{target.parent}' does not exist; create it first.")
     return target
 
 

@@ -7,6 +7,7 @@ the two meet. Ids are int64, text, or dates and timestamps, whatever library the
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -96,7 +97,7 @@ class Ids:
                 ids = Ids(pa.concat_arrays([ids.values, ids.match_type(new)]), ids.column)
         return ids
 
-    def match_type(self, array: pa.Array) -> pa.Array:
+    def match_type(self, array: pa.Array, label: str = "") -> pa.Array:
         """Cast ids to the type of these where that loses nothing, else say that the types differ."""
         own = self.values.type
         if array.type == own:
@@ -109,8 +110,8 @@ class Ids:
         except pa.ArrowException:
             pass
         raise InputError(
-            f"column '{self.column}' has {array.type} ids such as {show(array[0])}, but the catalog has {own} ids "
-            f"such as {show(self.values[0])}; give both the same type."
+            f"column '{label or self.column}' has {array.type} ids such as {show(array[0])}, but the catalog has "
+            f"{own} ids such as {show(self.values[0])}; give both the same type."
         )
 
     def name(self, code: int) -> str:
@@ -118,9 +119,8 @@ class Ids:
         return show(self.values[int(code)])
 
 
-@dataclass(frozen=True)
-class Catalog:
-    """All users, items and times of a log, in order."""
+class Sized:
+    """How many users, items and times there are."""
 
     users: Ids
     items: Ids
@@ -138,10 +138,23 @@ class Catalog:
     def n_times(self) -> int:
         return len(self.times)
 
+
+@dataclass(frozen=True)
+class Catalog(Sized):
+    """All users, items and times of a log, in order."""
+
+    users: Ids
+    items: Ids
+    times: Ids
+
     @property
     def n_cells(self) -> int:
         """users · items · times: every cell at which something could have been recommended."""
         return self.n_users * self.n_items * self.n_times
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        return self.n_users, self.n_items, self.n_times
 
     @property
     def lists(self) -> tuple[Ids, Ids, Ids]:
@@ -162,34 +175,22 @@ class Catalog:
         return index
 
 
-class WithCatalog:
+class WithCatalog(Sized):
     """Shortcuts to the lists and sizes of a catalog."""
 
     catalog: Catalog
 
     @property
-    def users(self) -> Ids:
+    def users(self) -> Ids:  # type: ignore[override]
         return self.catalog.users
 
     @property
-    def items(self) -> Ids:
+    def items(self) -> Ids:  # type: ignore[override]
         return self.catalog.items
 
     @property
-    def times(self) -> Ids:
+    def times(self) -> Ids:  # type: ignore[override]
         return self.catalog.times
-
-    @property
-    def n_users(self) -> int:
-        return len(self.users)
-
-    @property
-    def n_items(self) -> int:
-        return len(self.items)
-
-    @property
-    def n_times(self) -> int:
-        return len(self.times)
 
 
 def to_array(values: Any, column: str) -> pa.Array:
@@ -253,8 +254,35 @@ def typed_ids(values: pa.Array, id_type: Any, column: str) -> pa.Array:
         ) from error
 
 
-def sorted_ids(values: pa.Array) -> pa.Array:
-    return values.take(pc.array_sort_indices(values))
+def unite(
+    column: str, parts: Sequence[tuple[str, pa.Array, bool]], given: Any = None, recorded: Any = None,
+    id_type: Any = None,
+) -> tuple[Ids, list[pa.Array]]:  # fmt: skip
+    """The catalog of a column over tables, and the distinct ids of each table in its type.
+
+    ``parts`` has for each table the name of its column, its ids, and whether they are text of a CSV, which has no
+    type yet. ``given`` is the caller's own list, and complete. ``recorded`` is what files carry; ids that occur
+    beyond it follow it. Without either: the ids that occur, sorted. ``id_type`` is the type that the caller asks for.
+    """
+    if id_type is not None:
+        parts = [(label, typed_ids(ids, id_type, column), False) for label, ids, _ in parts]
+    known = given if given is not None else recorded
+    if known is None:
+        typed = [ids for _, ids, is_text in parts if not is_text]
+        text = pa.concat_arrays([ids for _, ids, is_text in parts if is_text]) if not typed else None
+        model = Ids((typed[0] if typed else typed_ids(text, None, column)).unique(), column)
+    else:
+        model = Ids(known, column)
+    arrays = [
+        typed_ids(ids, model.values.type, column) if is_text else model.match_type(ids, label)
+        for label, ids, is_text in parts
+    ]
+    if given is not None:
+        return model, arrays
+    occurring = pa.concat_arrays(arrays).unique()
+    if recorded is None:
+        return Ids(occurring.sort(), column), arrays
+    return model.extended(Ids(occurring.filter(pa.array(model.encode(occurring) < 0)).sort(), column)), arrays
 
 
 def ids_to_arrays(*lists: Ids) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:
@@ -262,16 +290,14 @@ def ids_to_arrays(*lists: Ids) -> tuple[dict[str, Any], dict[str, npt.NDArray[An
     types: dict[str, Any] = {}
     arrays: dict[str, npt.NDArray[Any]] = {}
     for ids in lists:
-        array = ids.values
+        array = pa.concat_arrays([ids.values])  # from its first byte on, if it was part of another
         types[ids.column] = [str(array.type), len(array)]
-        first, last = array.offset, array.offset + len(array)
         parts = [np.frombuffer(buffer or b"", np.uint8) for buffer in array.buffers()[1:]]
         if array.type == pa.string():
-            ends = parts[0].view(np.int32)[first : last + 1] if len(array) else np.zeros(1, np.int32)
-            parts = [(ends - ends[0]).view(np.uint8), parts[1][int(ends[0]) : int(ends[-1])]]
+            ends = parts[0][: 4 * (len(array) + 1)] if len(array) else np.zeros(4, np.uint8)
+            parts = [ends, parts[1][: ends[-4:].view(np.int32)[0]]]
         else:
-            width = array.type.bit_width // 8
-            parts = [parts[0][first * width : last * width]]
+            parts = [parts[0][: len(array) * array.type.bit_width // 8]]
         arrays |= {f"{ids.column}.{n}": part for n, part in enumerate(parts)}
     return types, arrays
 

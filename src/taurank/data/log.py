@@ -7,7 +7,6 @@ catalog (all users, items and times, in order) belongs to the log: a user withou
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from datetime import timedelta
@@ -21,7 +20,7 @@ from taurank._checks import check_number
 from taurank.data.cell_table import CellTable, Numbers, fingerprint
 from taurank.data.eligibility import Eligibility
 from taurank.data.events.summary import EventSummary
-from taurank.data.ids import Catalog, Codes, Ids
+from taurank.data.ids import Catalog, Ids
 from taurank.data.reader import (
     ANY_PROPENSITY,
     OUTCOME,
@@ -30,7 +29,6 @@ from taurank.data.reader import (
     TREATED,
     read_cells,
     read_limits,
-    recorded_eligibility,
 )
 from taurank.data.tables import open_table
 from taurank.errors import InputError, plural
@@ -54,24 +52,11 @@ class Log(CellTable):
     ``eligibility`` has the cells that could have been recommended (by default all users × items × times).
     """
 
-    catalog: Catalog
-    user: Codes
-    item: Codes
-    time: Codes
     treated: npt.NDArray[np.int8]
     outcome: npt.NDArray[np.int8]
     propensity: npt.NDArray[np.float64] | None
-    timed: bool = True
     summary: EventSummary | None = None
     value: npt.NDArray[np.float64] | None = None
-    eligibility: Eligibility = None  # type: ignore[assignment]  # everything, see __post_init__
-
-    def __post_init__(self) -> None:
-        if self.eligibility is None:
-            object.__setattr__(self, "eligibility", Eligibility.everything(self.catalog))
-        if self.eligibility.shape != (self.n_users, self.n_items, self.n_times):
-            raise ValueError("the eligibility must have the catalog of its log; use Log.reindex")
-        self._freeze()
 
     @property
     def cells(self) -> int:
@@ -116,10 +101,10 @@ class Log(CellTable):
             propensity = None
         log = cls(
             rows.catalog, rows.user, rows.item, rows.time, numbers["treated"], numbers["outcome"], propensity,
-            rows.timed, value=numbers.get("value"),
+            timed=rows.timed, value=numbers.get("value"), eligibility=rows.eligibility,
         )  # fmt: skip
         if not limited:
-            return replace(log, eligibility=recorded_eligibility(source, log.catalog))
+            return log
         tables = {"visits": visits, "candidates": candidates}
         catalog, eligibility = read_limits(log.catalog, log.timed, given, tables)
         return log.reindex(*catalog.lists)._within(eligibility)
@@ -144,7 +129,7 @@ class Log(CellTable):
         users: Any = None, items: Any = None, combine: str = "same", columns: Mapping[str, str] | None = None,
         nulls: str = "refuse", timezone: str | None = None, incomplete: str = "drop", visits: Any = None,
         candidates: Any = None, id_types: Mapping[str, Any] | None = None, memory_limit: str | None = None,
-        threads: int | None = None, temp_folder: str | os.PathLike[str] | None = None,
+        threads: int | None = None,
     ) -> Log:  # fmt: skip
         """One log from impressions and outcomes, with ``log.summary`` for what became of every event.
 
@@ -165,7 +150,7 @@ class Log(CellTable):
         optionally ``timestamp``, or both and ``user_id``) limit the cells that could have been recommended.
 
         ``users``, ``items``: a catalog larger than what occurs; ``id_types`` as in ``Log.read``. ``memory_limit``
-        ("2GB"), ``threads`` and ``temp_folder`` are for DuckDB's work; none of them changes the log.
+        ("2GB") and ``threads`` are for DuckDB, which spills into the system's temporary folder (TMPDIR).
         """
         from taurank.data.events.build import build_rows, open_database
         from taurank.data.events.periods import Periods, check_zone, read_window
@@ -177,7 +162,7 @@ class Log(CellTable):
         )  # fmt: skip
         given = {"impressions": impressions, "outcomes": outcomes, "visits": visits, "candidates": candidates}
         tables = {name: table for name, table in given.items() if table is not None or name in _NEEDED_TABLES}
-        with open_database(memory_limit, threads, temp_folder) as database:
+        with open_database(memory_limit, threads) as database:
             return cls(**build_rows(database, tables, {"user_id": users, "item_id": items}, options))
 
     def __repr__(self) -> str:
@@ -196,29 +181,23 @@ class Log(CellTable):
         """What is in the log: sizes, how much was recommended, what happened in each arm."""
         import pandas as pd
 
-        limits, positives, propensity = self.eligibility, self.outcome == 1, self.propensity
+        limits, propensity, everything = self.eligibility, self.propensity, self.eligibility.is_everything
         summary: dict[str, Any] = {
-            "rows": len(self),
-            "users": self.n_users,
-            "items": self.n_items,
-            "times": self.n_times,
-        }
-        if not limits.is_everything:
-            summary |= {
-                "eligible cells": limits.cells,
-                "treated, not eligible": limits.treated_outside,
-                "outcomes, not eligible": limits.outcomes_outside,
-            }
-        summary |= {
+            "rows": len(self), "users": self.n_users, "items": self.n_items, "times": self.n_times,
+            "eligible cells": limits.cells,
+            "treated, not eligible": limits.treated_outside,
+            "outcomes, not eligible": limits.outcomes_outside,
             "treated rows": int(np.count_nonzero(self.treated)),
-            f"treated share of {'all cells' if limits.is_everything else 'eligible'}": self.treated_share,
-            "positives, treated": int(np.count_nonzero(positives & (self.treated == 1))),
-            "positives, control": int(np.count_nonzero(positives & (self.treated == 0))),
+            f"treated share of {'all cells' if everything else 'eligible'}": self.treated_share,
+            "positives, treated": int(np.count_nonzero(self.outcome[self.treated == 1])),
+            "positives, control": int(np.count_nonzero(self.outcome[self.treated == 0])),
             "smallest propensity": None if propensity is None else np.nanmin(propensity, initial=1.0),
             "largest propensity": None if propensity is None else np.nanmax(propensity, initial=0.0),
             "rows without propensity": self.n_without_propensity,
-        }
-        return pd.Series(summary, dtype=object)
+        }  # fmt: skip
+        return pd.Series(
+            {name: n for name, n in summary.items() if not (everything and "eligible" in name)}, dtype=object
+        )
 
     @property
     def n_without_propensity(self) -> int:

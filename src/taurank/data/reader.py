@@ -13,13 +13,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from taurank._types import Codes, Floats, Mask
 from taurank.data.cell_table import CATALOG_KEY, ELIGIBILITY_KEY, Numbers, from_metadata
 from taurank.data.eligibility import Eligibility
-from taurank.data.ids import ID_COLUMNS, Catalog, Ids, sorted_ids, to_ids, typed_ids
+from taurank.data.ids import ID_COLUMNS, Catalog, Ids, to_ids, unite
 from taurank.data.tables import Source, open_table
 from taurank.errors import InputError, first_line, plural, show, together
 
@@ -45,27 +46,26 @@ class ColumnRule:
         if wrong.any():
             raise InputError(_wrong_values(self.column, self.must, int(wrong.sum()), show(values[wrong][0])))
 
-    def read(self, array: pa.Array, wrong_rows: WrongRows, rows_before: int, text: bool, label: str = "") -> Floats:
-        """The numbers of a batch that begins after ``rows_before`` rows, NaN where a null is allowed.
+    def read(self, array: pa.Array, wrong_rows: WrongRows, source: Source, label: str = "") -> Floats:
+        """The numbers of a batch, NaN where there is a null; what is wrong is counted.
 
-        What is wrong is counted; ``text`` says that the batch comes from a CSV, ``label`` what messages call the
-        column.
+        ``label`` is what messages call the column.
         """
         label = label or self.column
         array = without_dictionary(array)
         if not self.nullable:
-            wrong_rows.add_nulls(label, array, rows_before)
+            wrong_rows.add_nulls(label, array)
         known = array.drop_null() if array.null_count else array
-        values = to_numbers(known, label, text)
+        values = to_numbers(known, label, source)
         wrong = ~np.asarray(self.is_right(values))
         if wrong.any():
-            wrong_rows.add(label, self.must, known, wrong)
+            wrong_rows.add(label, self.must, int(np.count_nonzero(wrong)), show(known[int(wrong.argmax())]))
             values = np.where(wrong, 0.0, values)
-        if len(known) < len(array):
-            rows = np.full(len(array), np.nan if self.nullable else 0.0)
-            rows[np.asarray(array.is_valid(), dtype=bool)] = values
-            return rows
-        return values
+        if len(known) == len(array):
+            return values
+        rows = np.full(len(array), np.nan if self.nullable else 0.0)
+        rows[np.asarray(array.is_valid(), dtype=bool)] = values
+        return rows
 
 
 TREATED = ColumnRule("treated", np.int8, lambda values: (values == 0.0) | (values == 1.0), "0 or 1")
@@ -88,22 +88,17 @@ class WrongRows:
 
     def __init__(self, advice: str = "fill or drop these rows") -> None:
         self.advice = advice  # about nulls
+        self.rows_before = 0  # of the batch that is being read
         self._kinds: dict[tuple[str, str], tuple[int, str]] = {}
 
-    def __bool__(self) -> bool:
-        return bool(self._kinds)
-
-    def add_nulls(self, column: str, array: pa.Array, rows_before: int) -> None:
-        """Count the nulls of a batch that begins after ``rows_before`` rows."""
+    def add_nulls(self, column: str, array: pa.Array) -> None:
+        """Count the nulls of a batch."""
         if array.null_count:
             first = int(np.asarray(array.is_null(), dtype=bool).argmax())
-            self._add(column, "", array.null_count, f"{rows_before + first + 1:,}")
+            self.add(column, "", array.null_count, f"{self.rows_before + first + 1:,}")
 
-    def add(self, column: str, must: str, array: pa.Array, wrong: Mask) -> None:
+    def add(self, column: str, must: str, count: int, example: str) -> None:
         """Count the values of a batch that are not what they must be."""
-        self._add(column, must, int(np.count_nonzero(wrong)), show(array[int(wrong.argmax())]))
-
-    def _add(self, column: str, must: str, count: int, example: str) -> None:
         before, first = self._kinds.get((column, must), (0, example))
         self._kinds[column, must] = (before + count, first)
 
@@ -133,27 +128,22 @@ def without_dictionary(array: pa.Array) -> pa.Array:
     return array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
 
 
-def to_numbers(array: pa.Array, column: str, text: bool) -> Floats:
-    """Any number column as float64; text that is not a number becomes NaN where ``text`` allows text at all."""
-    kind = array.type
-    if not text and (pa.types.is_temporal(kind) or pa.types.is_string(kind)):
-        raise InputError(f"column '{column}' has type {kind}; it must have numbers.")
+def to_numbers(array: pa.Array, column: str, source: Source) -> Floats:
+    """Any number column as float64; of a CSV, text that is not a number becomes NaN."""
+    kind, text = array.type, source.text
+    array = source.numerals(array) if text else array
     try:
+        if not text and (pa.types.is_temporal(kind) or pa.types.is_string(kind)):
+            raise TypeError
         array = array.cast(pa.int8()) if pa.types.is_boolean(kind) else array
         return np.asarray(array.cast(pa.float64(), safe=False), dtype=np.float64)
     except (pa.ArrowException, ValueError, TypeError) as error:
         if not text:
             raise InputError(f"column '{column}' has type {kind}; it must have numbers.") from error
     encoded = array.dictionary_encode()
-    parsed = np.array([_parse(word.lower()) for word in encoded.dictionary.to_pylist()], np.float64)
-    return np.asarray(parsed[np.asarray(encoded.indices)])
-
-
-def _parse(word: str) -> float:
-    try:
-        return float({"true": "1", "false": "0"}.get(word, word))
-    except ValueError:
-        return float("nan")
+    words = encoded.dictionary.to_pandas().str.lower().replace({"true": "1", "false": "0"})
+    numbers = np.asarray(pd.to_numeric(words, errors="coerce"), np.float64)
+    return np.asarray(numbers[np.asarray(encoded.indices)])
 
 
 class IdColumn:
@@ -164,16 +154,16 @@ class IdColumn:
 
     def __init__(self, label: str, wrong_rows: WrongRows) -> None:
         self.label, self.wrong_rows = label, wrong_rows
-        self.n_rows = self.n_codes = 0
+        self.n_codes = 0
         self._parts: list[pa.Array] = []  # the distinct ids of each batch
 
     def add(self, array: pa.Array) -> Codes:
         """The provisional codes of one batch; a row with a null, which is counted, has any code."""
         encoded = to_ids(array, self.label).dictionary_encode()
-        self.wrong_rows.add_nulls(self.label, encoded.indices, self.n_rows)
+        self.wrong_rows.add_nulls(self.label, encoded.indices)
         codes = np.asarray(encoded.indices.fill_null(0)) + self.n_codes
         self._parts.append(encoded.dictionary)
-        self.n_rows, self.n_codes = self.n_rows + len(array), self.n_codes + len(encoded.dictionary)
+        self.n_codes += len(encoded.dictionary)
         return codes.astype(np.int32, copy=False)
 
     def finish(self) -> tuple[pa.Array, Codes]:
@@ -188,29 +178,15 @@ class IdColumn:
         return ids, pc.index_in(every, value_set=ids).to_numpy().astype(np.int32, copy=False)
 
     def encode(
-        self, codes: Codes, column: str, given: Any = None, recorded: pa.Array | None = None, *,
-        text: bool = False, id_type: Any = None, where: str = "",
+        self, codes: Codes, column: str, given: Any = None, recorded: Any = None, *, text: bool = False,
+        id_type: Any = None, where: str = "",
     ) -> tuple[Ids, Codes]:  # fmt: skip
-        """The catalog of the column, and the positions in it of rows with these provisional codes.
-
-        ``given`` is the caller's own list, and complete: a row outside it is refused. ``recorded`` is what the files
-        carry; ids that occur beyond it follow it. Without either: the ids that occur, sorted. ``text`` says that the
-        ids come from a CSV and have no type yet; ``id_type`` is the one the caller asks for.
-        """
+        """The catalog of the column (see ``unite``), and the positions in it of rows with these provisional codes."""
         values, merged = self.finish()
-        known = given if given is not None else recorded
-        if known is None:
-            values = typed_ids(values, id_type, column) if text or id_type else values
-            ids = Ids(sorted_ids(pc.unique(values)), column)
-        else:
-            ids = Ids(known, column)
-            values = typed_ids(values, ids.values.type, column) if text else ids.match_type(values)
-            if given is None:
-                fresh = values.filter(pa.array(ids.encode(values) < 0))
-                ids = ids.extended(Ids(sorted_ids(fresh), column))
+        ids, (values,) = unite(column, [(column, values, text)], given, recorded, id_type)
         positions = ids.encode(values)
         rows = positions[merged][codes]
-        if (positions < 0).any():
+        if given is not None and (positions < 0).any():
             example = values[int(np.argmax(positions < 0))]
             raise InputError(f"{where}{not_in_catalog(int(np.count_nonzero(rows < 0)), ids, example)}")
         return ids, rows
@@ -227,7 +203,7 @@ def not_in_catalog(n: int, ids: Ids, example: Any) -> str:
 
 @dataclass(frozen=True)
 class Rows:
-    """What was read: the catalog, three codes per row, and the number columns."""
+    """What was read."""
 
     catalog: Catalog
     user: Codes
@@ -235,6 +211,7 @@ class Rows:
     time: Codes
     timed: bool
     numbers: dict[str, Numbers]
+    eligibility: Eligibility  # that the files carry
 
 
 def read_cells(
@@ -269,7 +246,7 @@ def read_cells(
     again = key[1:] == key[:-1]
     if again.any():
         raise _repeated_cells(catalog, int(key[1:][again][0]), int(np.count_nonzero(again)), timed)
-    return Rows(catalog, *codes, timed, columns)
+    return Rows(catalog, *codes, timed, columns, _recorded_eligibility(source, catalog))
 
 
 def single_time(times: Any, recorded: pa.Array | None) -> Ids:
@@ -312,7 +289,7 @@ def read_limits(
     Where ``given`` has no list, ids that occur in a table only follow those of the log.
     """
     lists = dict(zip(ID_COLUMNS, catalog.lists, strict=True))
-    positions: dict[str, dict[str, Any]] = {}
+    positions: dict[str, dict[str, Any]] = {"visits": {}, "candidates": {}}
     for name, needed in (("visits", "user_id"), ("candidates", "item_id")):
         if tables[name] is None:
             continue
@@ -322,20 +299,16 @@ def read_limits(
         if "time" in source.columns and not timed:
             raise InputError(f"the {name} have a column 'time', but the log has none.")
         wanted = [own for own in ID_COLUMNS if own in source.columns and (name, own) != ("visits", "item_id")]
-        ids, positions[name] = _walk(source, dict(zip(wanted, wanted, strict=True)))
-        for column, own in zip(ID_COLUMNS, given, strict=True):
-            if column in wanted:
-                known = lists[column].values
-                lists[column], positions[name][column] = ids[column].encode(
-                    positions[name][column], column, None if own is None else known, known, text=source.text,
-                    where=f"{name}: ",
-                )  # fmt: skip
-    visit, candidate = positions.get("visits"), positions.get("candidates")
+        ids, codes = _walk(source, dict(zip(wanted, wanted, strict=True)))
+        for column in wanted:
+            known, complete = lists[column].values, given[ID_COLUMNS.index(column)] is not None
+            lists[column], positions[name][column] = ids[column].encode(
+                codes[column], column, known if complete else None, known, text=source.text, where=f"{name}: "
+            )
     catalog = Catalog(*lists.values())
+    visit, candidate = positions["visits"].get, positions["candidates"].get
     return catalog, Eligibility.from_positions(
-        catalog,
-        None if visit is None else (visit["user_id"], visit.get("time")),
-        None if candidate is None else (candidate.get("user_id"), candidate["item_id"], candidate.get("time")),
+        catalog, (visit("user_id"), visit("time")), (candidate("user_id"), candidate("item_id"), candidate("time"))
     )
 
 
@@ -347,19 +320,17 @@ def _walk(
     checked = {rule.column: rule for rule in rules if rule.column in names}
     ids = {column: IdColumn(column, wrong_rows) for column in names if column not in checked}
     parts: dict[str, list[Any]] = {column: [] for column in names}
-    n_rows = 0
     for batch in source.batches(names.values()):
         for column, name in names.items():
-            array = batch.column(name)
             if column in ids:
-                parts[column].append(ids[column].add(array))
+                parts[column].append(ids[column].add(batch.column(name)))
             else:
                 rule = checked[column]
-                numbers = rule.read(source.numerals(array), wrong_rows, n_rows, source.text)
+                numbers = rule.read(batch.column(name), wrong_rows, source)
                 parts[column].append(numbers.astype(rule.dtype, copy=False))
-        n_rows += batch.num_rows
+        wrong_rows.rows_before += batch.num_rows
     wrong_rows.check()
-    if not n_rows:
+    if not wrong_rows.rows_before:
         raise InputError(f"{source.name} has no rows.")
     return ids, {column: np.concatenate(parts.pop(column)) for column in names}
 
@@ -369,12 +340,10 @@ def _locate(source: Source, rules: list[ColumnRule], renames: Mapping[str, str])
     research = "idx_user" in source.columns and "user_id" not in source.columns
     renames = {**(RESEARCH_NAMES if research else {}), **renames}
     required = {"user_id": True, "item_id": True, "time": False, **{rule.column: rule.required for rule in rules}}
-    names = {}
-    for column, is_required in required.items():
-        name = column if column in source.columns else renames.get(column)
-        if name in source.columns:
-            names[column] = str(name)
-        elif is_required:
+    names = {column: column if column in source.columns else renames.get(column, "") for column in required}
+    names = {column: name for column, name in names.items() if name in source.columns}
+    for column in required:
+        if required[column] and column not in names:
             one = len(source.columns) == 1 and column in source.columns[0]
             raise InputError(
                 f"{source.name} has no column '{column}'; needed: {', '.join(c for c in required if required[c])}; "
@@ -387,7 +356,7 @@ def _locate(source: Source, rules: list[ColumnRule], renames: Mapping[str, str])
 def recorded_ids(source: Source) -> list[pa.Array | None]:
     """The catalog that files written by ``Log.write`` carry; of several files, their union in order."""
     texts = dict.fromkeys(metadata[CATALOG_KEY] for metadata in source.metadata if CATALOG_KEY in metadata)
-    catalogs = [_recorded(source, {CATALOG_KEY: text})[0] for text in texts]
+    catalogs = [from_metadata({CATALOG_KEY: text}, source.name)[0] for text in texts]
     if not catalogs:
         return [None, None, None]
     try:
@@ -397,7 +366,7 @@ def recorded_ids(source: Source) -> list[pa.Array | None]:
         raise InputError(f"{source.name} have ids of different types ({first_line(error)}).") from error
 
 
-def recorded_eligibility(source: Source, catalog: Catalog) -> Eligibility:
+def _recorded_eligibility(source: Source, catalog: Catalog) -> Eligibility:
     """The eligible cells that files written by ``Log.write`` carry, at their positions in ``catalog``."""
     limited = [metadata for metadata in source.metadata if ELIGIBILITY_KEY in metadata]
     if not limited:
@@ -405,12 +374,5 @@ def recorded_eligibility(source: Source, catalog: Catalog) -> Eligibility:
     texts = {(metadata.get(CATALOG_KEY), metadata[ELIGIBILITY_KEY]) for metadata in limited}
     if len(texts) > 1 or len(limited) < len(source.metadata):
         raise InputError(f"{source.name} have different eligible cells; read them one at a time.")
-    own, eligibility = _recorded(source, limited[0])
+    own, eligibility = from_metadata(limited[0], source.name)
     return eligibility if own == catalog else eligibility.reindex(catalog, *own.positions_in(catalog))
-
-
-def _recorded(source: Source, metadata: Mapping[bytes, bytes]) -> tuple[Catalog, Eligibility]:
-    try:
-        return from_metadata(metadata)
-    except InputError as error:
-        raise InputError(f"{source.name} cannot be used: {first_line(error)}.") from error

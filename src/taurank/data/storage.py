@@ -41,15 +41,30 @@ def write(
 
     Returns the arrays, sharded ones where they are now.
     """
-    if any(isinstance(array, ShardedArray) for array in arrays.values()):
-        return _write_folder(path, kind, metadata, arrays)
-    header, plain = _described(kind, metadata, arrays)
-    with atomic_path(path) as temporary:
-        try:
-            safetensors.numpy.save_file(plain, temporary, header)
-        except SafetensorError as error:  # such as a full disk
-            raise InputError(f"'{path}' cannot be written: {first_line(error)}.") from error
-    return dict(arrays)
+    sharded = {name: array.files for name, array in arrays.items() if isinstance(array, ShardedArray)}
+    if not sharded:
+        header, plain = _described(kind, metadata, arrays)
+        with atomic_path(path) as temporary:
+            try:
+                safetensors.numpy.save_file(plain, temporary, header)
+            except SafetensorError as error:  # such as a full disk
+                raise InputError(f"'{path}' cannot be written: {first_line(error)}.") from error
+        return dict(arrays)
+    if Path(path).suffix:
+        raise InputError(
+            f"'{path}' is the name of a file, but this {kind} is sharded and becomes a folder; "
+            f"name it without an ending, such as '{Path(path).with_suffix('')}'."
+        )
+    small = {name: array for name, array in arrays.items() if name not in sharded}
+    shards = {name: [file.name for file in files] for name, files in sharded.items()}
+    with atomic_folder(path, INDEX) as folder:
+        for file in {*chain.from_iterable(sharded.values())}:
+            try:
+                os.link(file, folder / file.name)
+            except OSError:  # another file system
+                shutil.copyfile(file, folder / file.name)
+        write(folder / INDEX, kind, {**metadata, "shards": shards}, small)
+    return small | {name: ShardedArray([Path(path).resolve() / file for file in shards[name]]) for name in shards}
 
 
 def read(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -58,21 +73,18 @@ def read(path: str | os.PathLike[str], kind: str) -> tuple[dict[str, Any], dict[
         raise InputError(f"the path of a file is needed, got {path!r}.")
     name = os.fsdecode(path)
     check_local(name)
+    folder = Path(name).resolve() if is_folder(name) else None
+    if folder and not (folder / INDEX).is_file():
+        raise InputError(f"the folder '{name}' has no {INDEX}; it is not a {kind}, or not written completely.")
     try:
-        folder = Path(name).resolve() if is_folder(name) else None
-        file = folder / INDEX if folder else Path(name)
-        if not file.is_file():
-            if folder:
-                raise InputError(
-                    f"the folder '{name}' has no {INDEX}; it is not a {kind}, or not written completely."
-                )
-            raise InputError(f"the file '{name}' does not exist.")
-        with safe_open(file, framework="numpy") as opened:
+        with safe_open(folder / INDEX if folder else name, framework="numpy") as opened:
             header = opened.metadata() or {}
             arrays: dict[str, Any] = {field: opened.get_tensor(field) for field in opened.keys()}  # noqa: SIM118
+    except FileNotFoundError as error:
+        raise InputError(f"the file '{name}' does not exist.") from error
     except (OSError, MemoryError) as error:
         raise InputError(f"'{name}' cannot be read: {reason(error)}.") from error
-    except (SafetensorError, TypeError, KeyError, AttributeError) as error:
+    except (SafetensorError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise InputError(f"'{name}' is not a complete taurank file ({first_line(error)}); save it again.") from error
     metadata = _checked(f"'{name}'", kind, header, arrays)
     for field, files in metadata.pop("shards").items() if folder else ():
@@ -153,7 +165,12 @@ class ShardedArray:
 
     def __init__(self, files: Sequence[Path]) -> None:
         self.files = tuple(files)
-        self.parts = [_map(file) for file in self.files]
+        try:
+            self.parts = [np.asarray(np.load(file, mmap_mode="r", allow_pickle=False)) for file in self.files]
+        except (OSError, ValueError, EOFError) as error:
+            raise InputError(
+                f"the shards of '{self.files[0].parent}' cannot be read: {reason(error)}; save the model again."
+            ) from error
         self.start = np.cumsum([0, *map(len, self.parts)])
         self.dtype, self.shape = self.parts[0].dtype, (int(self.start[-1]), *self.parts[0].shape[1:])
         self.ndim, self.size = len(self.shape), int(np.prod(self.shape))
@@ -191,34 +208,6 @@ def write_shard(folder: Path, name: str, array: Values) -> Path:
     return temporary.rename(folder / f"{name}-{_digest(temporary)}.npy")
 
 
-def _write_folder(
-    path: str | os.PathLike[str], kind: str, metadata: Mapping[str, Any], arrays: Mapping[str, Any]
-) -> dict[str, Any]:
-    if Path(path).suffix:
-        raise InputError(
-            f"'{path}' is the name of a file, but this {kind} is sharded and becomes a folder; "
-            f"name it without an ending, such as '{Path(path).with_suffix('')}'."
-        )
-    sharded = {name: array.files for name, array in arrays.items() if isinstance(array, ShardedArray)}
-    small = {name: array for name, array in arrays.items() if name not in sharded}
-    with atomic_folder(path, INDEX) as folder:
-        for file in {*chain.from_iterable(sharded.values())}:
-            try:
-                os.link(file, folder / file.name)
-            except OSError:  # another file system
-                shutil.copyfile(file, folder / file.name)
-        shards = {name: [file.name for file in files] for name, files in sharded.items()}
-        write(folder / INDEX, kind, {**metadata, "shards": shards}, small)
-    return small | {name: ShardedArray([Path(path).resolve() / file for file in shards[name]]) for name in shards}
-
-
-def _map(file: Path) -> Values:
-    try:
-        return np.asarray(np.load(file, mmap_mode="r", allow_pickle=False))
-    except (OSError, ValueError, EOFError) as error:
-        raise InputError(f"'{file}' cannot be read: {reason(error)}; save the model again.") from error
-
-
 def _digest(file: Path) -> str:
     with open(file, "rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
@@ -254,28 +243,26 @@ def check_arrays(arrays: Mapping[str, Values], declared: Mapping[str, Array], le
     if unknown := sorted(arrays.keys() - declared.keys()):
         raise ValueError(f"the array '{unknown[0]}' is unknown")
     sizes = dict(lengths)
-    for problem in (_shape_problem, _value_problem):
-        for name, array in declared.items():
-            if name in arrays and (text := problem(arrays[name], array, sizes)):
-                raise ValueError(f"the array '{name}' {text}")
+    present = [(name, arrays[name], rule) for name, rule in declared.items() if name in arrays]
+    for name, array, rule in present:
+        expected: list[int] = []
+        if array.dtype != np.dtype(rule.dtype):
+            raise ValueError(f"the array '{name}' has type {array.dtype}, expected {rule.dtype}")
+        for axis, length in zip(rule.shape, array.shape, strict=False):
+            word, _, more = str(axis).partition(" + ")
+            free = length - int(more or 0)  # a free axis has the length it is first seen with
+            expected.append(axis if isinstance(axis, int) else sizes.setdefault(word, free) + int(more or 0))
+        if array.ndim != len(rule.shape) or array.shape != tuple(expected):
+            wanted = tuple(expected) if array.ndim == len(rule.shape) else " × ".join(map(str, rule.shape))
+            raise ValueError(f"the array '{name}' has shape {array.shape}, expected {wanted}")
+    for name, array, rule in present:
+        if problem := _value_problem(array, rule, sizes):
+            raise ValueError(f"the array '{name}' {problem}")
 
 
-def _shape_problem(array: Values, declared: Array, sizes: dict[str, Any]) -> str:
-    if array.dtype != np.dtype(declared.dtype):
-        return f"has type {array.dtype}, expected {declared.dtype}"
-    if array.ndim != len(declared.shape):
-        return f"has shape {array.shape}, expected {' × '.join(map(str, declared.shape))}"
-    expected: list[int] = []
-    for axis, length in zip(declared.shape, array.shape, strict=True):
-        word, _, more = str(axis).partition(" + ")
-        free = length - int(more or 0)  # a free axis has the length it is first seen with
-        expected.append(axis if isinstance(axis, int) else sizes.setdefault(word, free) + int(more or 0))
-    return "" if array.shape == tuple(expected) else f"has shape {array.shape}, expected {tuple(expected)}"
-
-
-def _value_problem(array: Values, declared: Array, sizes: Mapping[str, int]) -> str:
-    if declared.offsets_of:
-        length = sizes[declared.offsets_of]
+def _value_problem(array: Values, rule: Array, sizes: Mapping[str, int]) -> str:
+    if rule.offsets_of:
+        length = sizes[rule.offsets_of]
         if array[0] != 0 or array[-1] != length or (array[1:] < array[:-1]).any():
             return f"does not divide its {length:,} entries"
     if not array.size:
@@ -283,8 +270,8 @@ def _value_problem(array: Values, declared: Array, sizes: Mapping[str, int]) -> 
     low, high = array.min(), array.max()
     if array.dtype.kind == "f" and not (np.isfinite(low) and np.isfinite(high)):
         return "has values that are not finite"
-    least = 0 if array.dtype.kind == "i" and declared.minimum is None else declared.minimum
-    most = sizes[declared.below] - 1 if declared.below else declared.maximum
+    least = 0 if array.dtype.kind == "i" and rule.minimum is None else rule.minimum
+    most = sizes[rule.below] - 1 if rule.below else rule.maximum
     if (least is not None and low < least) or (most is not None and high > most):
         return f"has values out of range, from {low} to {high}"
     return ""

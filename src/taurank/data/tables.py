@@ -50,8 +50,8 @@ class Source:
             raise InputError(f"{self.name} has two columns named '{min(repeated)}'; rename one of them.")
 
     def numerals(self, array: pa.Array) -> pa.Array:
-        """A column of numbers with a decimal point."""
-        if not self.decimal_comma or not pa.types.is_string(array.type):
+        """A column of text with a decimal point in its numbers."""
+        if not self.decimal_comma:
             return array
         return pc.replace_substring_regex(array, r"^([+-]?\d*),(\d+([eE][+-]?\d+)?)$", r"\1.\2")
 

@@ -18,13 +18,12 @@ from typing import Any, Literal, ParamSpec
 import numpy as np
 
 from taurank._checks import check_choice, check_instance, check_positions
-from taurank._types import Codes, Floats, Longs, Mask
+from taurank._types import Floats, Longs, Mask
 from taurank.data import tables
 from taurank.data.cell_table import CellTable, Numbers, fingerprint
-from taurank.data.eligibility import Eligibility
 from taurank.data.ids import Catalog
 from taurank.data.log import Log
-from taurank.data.reader import VALUE, read_cells, recorded_eligibility
+from taurank.data.reader import VALUE, read_cells
 from taurank.data.remote import RemoteLog
 from taurank.errors import InputError, first_line, plural
 from taurank.estimation.estimators import Caps, Estimator, fit_variate, lacks_overlap, outcomes_of
@@ -127,17 +126,11 @@ class Gains(CellTable):
     and means to visits: that of the log, or of another one by ``within``.
     """
 
-    catalog: Catalog
-    user: Codes
-    item: Codes
-    time: Codes
     value: Floats
     name: str = "gain"
-    timed: bool = True
     kind: Kind | None = None
     log: Log | None = None
     estimator: Estimator | None = None
-    eligibility: Eligibility = None  # type: ignore[assignment]  # everything, see __post_init__
 
     def __post_init__(self) -> None:
         check_instance("catalog", self.catalog, Catalog, "log.catalog")
@@ -151,11 +144,7 @@ class Gains(CellTable):
             raise InputError("the user, item, time and value of gains must be arrays of the same length.")
         if self.log is not None and self.log.catalog != self.catalog:
             raise InputError("the log of gains must have the catalog of the gains.")
-        if self.eligibility is None:
-            object.__setattr__(self, "eligibility", Eligibility.everything(self.catalog))
-        if self.eligibility.shape != (self.n_users, self.n_items, self.n_times):
-            raise InputError("the eligibility of gains must have the catalog of the gains.")
-        self._freeze()
+        super().__post_init__()
 
     @classmethod
     def from_frame(
@@ -168,11 +157,10 @@ class Gains(CellTable):
         (``idx_user, idx_item, idx_time, causal_effect``) is read too. ``name`` labels the values, ``kind``
         declares them "effect" or "outcome".
         """
-        source = tables.open_table(frame)
-        rows = read_cells(source, (users, items, times), [VALUE], {"value": "causal_effect"})
+        rows = read_cells(tables.open_table(frame), (users, items, times), [VALUE], {"value": "causal_effect"})
         return cls(
-            rows.catalog, rows.user, rows.item, rows.time, rows.numbers["value"], name, rows.timed, kind,
-            eligibility=recorded_eligibility(source, rows.catalog),
+            rows.catalog, rows.user, rows.item, rows.time, rows.numbers["value"], name, kind, timed=rows.timed,
+            eligibility=rows.eligibility,
         )  # fmt: skip
 
     @classmethod
@@ -242,7 +230,7 @@ def _of_rows(
     log: Log, rows: Longs, value: Floats, name: str, estimator: Estimator | None = None, kind: Kind = "effect"
 ) -> Gains:
     codes = (log.user[rows], log.item[rows], log.time[rows])
-    return Gains(log.catalog, *codes, value, name, log.timed, kind, log, estimator, log.eligibility)
+    return Gains(log.catalog, *codes, value, name, kind, log, estimator, timed=log.timed, eligibility=log.eligibility)
 
 
 def _finite(values: Any) -> Floats:

@@ -60,7 +60,7 @@ class Panel:
 
 def read(files: SourceFiles, items: Items) -> Panel:
     """The panel of the files, with categories or products as items."""
-    with open_database(MEMORY_LIMIT, min(MAX_THREADS, os.cpu_count() or 1), None) as database:
+    with open_database(MEMORY_LIMIT, min(MAX_THREADS, os.cpu_count() or 1)) as database:
         try:
             database.execute("SET enable_progress_bar = false")  # it would write into a pipe
             _load(database, files, items)

@@ -21,7 +21,7 @@ from scipy.special import expit, logit
 from taurank._checks import RandomState, check_integer, check_number, generator
 from taurank._types import Floats, Floats32
 from taurank.data import storage
-from taurank.data.ids import Catalog, Ids, ids_from_arrays, ids_to_arrays
+from taurank.data.ids import Catalog, Ids, Sized, ids_from_arrays, ids_to_arrays
 from taurank.data.log import Log
 from taurank.data.storage import Array, check_arrays
 from taurank.errors import InputError, plural
@@ -47,7 +47,7 @@ class Sample:
     truth: Gains
 
 
-class World:
+class World(Sized):
     """Potential outcomes and propensities of all pairs of users and items; frozen once made.
 
     ``treated_rate`` is μ^T, ``control_rate`` is μ^C, ``propensity`` is P: arrays users × items, stored as
@@ -74,14 +74,6 @@ class World:
         self.propensity = _checked_rates("propensity", propensity, shape)
         self.recorded = None if recorded is None else _checked_rates("recorded", recorded, shape)
         self.origin: Mapping[str, Any] = dict(origin or {})
-
-    @property
-    def n_users(self) -> int:
-        return len(self.users)
-
-    @property
-    def n_items(self) -> int:
-        return len(self.items)
 
     def __repr__(self) -> str:
         return f"World({self.n_users:,} users, {self.n_items:,} items, {dict(self.origin)})"

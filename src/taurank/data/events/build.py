@@ -49,17 +49,13 @@ COMBINE: Mapping[str, str] = {
 
 
 @contextmanager
-def open_database(
-    memory_limit: str | None, threads: int | None, temp_folder: str | os.PathLike[str] | None
-) -> Iterator[Any]:
-    """A private in-memory DuckDB with a temporary folder; both are removed afterwards."""
-    if temp_folder is not None and not (isinstance(temp_folder, (str, os.PathLike)) and os.path.isdir(temp_folder)):
-        raise InputError(f"temp_folder {temp_folder!r} is not a folder; create it first.")
+def open_database(memory_limit: str | None, threads: int | None) -> Iterator[Any]:
+    """A private in-memory DuckDB with a folder in the system's temporary one; both are removed afterwards."""
     if threads is not None:
         check_integer("threads", threads)
     settings = {"memory_limit": memory_limit, "threads": threads}
     try:
-        with temporary_folder(temp_folder) as folder:
+        with temporary_folder() as folder:
             config = {name: value for name, value in settings.items() if value is not None}
             config |= {"temp_directory": os.fspath(folder), "preserve_insertion_order": False}
             try:
@@ -71,7 +67,9 @@ def open_database(
     except duckdb.OutOfMemoryException as error:
         raise InputError(f"memory_limit is too small for these tables: {first_line(error)}.") from error
     except (OSError, duckdb.IOException) as error:
-        raise InputError(f"temporary files cannot be written: {reason(error)}; give a temp_folder.") from error
+        raise InputError(
+            f"temporary files cannot be written: {reason(error)}; name another folder in TMPDIR."
+        ) from error
 
 
 def build_rows(
@@ -91,14 +89,12 @@ def build_rows(
     limits = {name: _limit(database, table) for name, table in tables.items() if name in ("visits", "candidates")}
     fates = _match(database, tables, options, limits)
     _check_propensities(database, catalog, tables, options.combine, bool(limits))
-    visits, candidates = (limits.get(name) for name in ("visits", "candidates"))
+    visit, candidate = (limits.get(name, {}).get for name in ("visits", "candidates"))
     eligibility = Eligibility.from_positions(
-        catalog,
-        None if visits is None else (visits["user_id"], visits["period"]),
-        None if candidates is None else (candidates.get("user_id"), candidates["item_id"], candidates.get("period")),
-        treated_outside=fates["impressions"]["not eligible"],
-        outcomes_outside=fates["outcomes"]["not eligible"],
-    )
+        catalog, (visit("user_id"), visit("period")),
+        (candidate("user_id"), candidate("item_id"), candidate("period")),
+        treated_outside=fates["impressions"]["not eligible"], outcomes_outside=fates["outcomes"]["not eligible"],
+    )  # fmt: skip
     instants = "SELECT instant FROM impressions UNION ALL SELECT instant FROM outcomes"
     ends = one(database, f"SELECT min(instant), max(instant) FROM ({instants})")
     common = "SELECT count(*) FROM impressions SEMI JOIN outcomes USING ({})"
@@ -135,11 +131,12 @@ def _span(database: Any, options: EventOptions, zone: str | None) -> tuple[int, 
         return 0, len(periods.edges) - 2, ()
     both = "SELECT period FROM raw_impressions UNION ALL SELECT period FROM raw_outcomes"
     low, high, busy = one(database, f"SELECT min(period), max(period), count(DISTINCT period) FROM ({both})")
+    names = periods.names(low, high)
     if high - low + 1 > MAX_EMPTY * max(busy, 20):  # each would count as "nothing shown"
-        start, end = (show(periods.names(number, number)[0]) for number in (low, high))
         raise InputError(
-            f"column 'timestamp': the events reach from {start} to {end}, {high - low + 1:,} periods, but only "
-            f"{busy:,} of them have events; correct the wrong dates, or give the edges of the periods."
+            f"column 'timestamp': the events reach from {show(names[0])} to {show(names[-1])}, {len(names):,} "
+            f"periods, but only {busy:,} of them have events; correct the wrong dates, or give the edges of the "
+            "periods."
         )
     if options.incomplete == "keep":
         return low, high, ()
@@ -150,21 +147,24 @@ def _span(database: Any, options: EventOptions, zone: str | None) -> tuple[int, 
     for table in ("outcomes", "impressions"):
         ends = f"SELECT min(period), max(period), min(instant), max(instant) FROM raw_{table}"
         first, last, begin, end = one(database, ends)
-        head, tail = begin - starts[first - low], starts[last - low + 1] - end
-        users, in_head, in_tail = one(
+        if first == last:
+            continue
+        gaps = (begin - starts[first - low], starts[last - low + 1] - end)
+        users, *busy_in = one(
             database,
-            f"""SELECT count(*), count(*) FILTER (period <> {first} AND early - start_at < {head}),
-                count(*) FILTER (period <> {last} AND end_at - late < {tail})
+            f"""SELECT count(*), count(*) FILTER (period <> {first} AND early - start_at < {gaps[0]}),
+                count(*) FILTER (period <> {last} AND end_at - late < {gaps[1]})
             FROM (SELECT period, min(instant) early, max(instant) late FROM raw_{table} GROUP BY user_id, period)
             JOIN bounds USING (period)""",
         )
-        lacks_head = in_head >= ENOUGH * (last - first) and head >= MIN_PART * np.diff(starts)[first - low]
-        lacks_tail = in_tail >= ENOUGH * (last - first) and tail >= MIN_PART * np.diff(starts)[last - low]
-        if first < last:
-            start, stop = (low, high) if users >= ENOUGH * (last - first + 1) else (first, last)
-            text = [clock_text(instant, zone, "m").replace("T", " ") for instant in (begin, end)]
-            reasons |= dict.fromkeys(range(start, first + lacks_head), f"{table} begin {text[0]}")
-            reasons |= dict.fromkeys(range(last + 1 - lacks_tail, stop + 1), f"{table} end {text[1]}")
+        lacks_head, lacks_tail = (
+            inside >= ENOUGH * (last - first) and gap >= MIN_PART * np.diff(starts)[period - low]
+            for inside, gap, period in zip(busy_in, gaps, (first, last), strict=True)
+        )
+        start, stop = (low, high) if users >= ENOUGH * (last - first + 1) else (first, last)
+        text = [clock_text(instant, zone, "m").replace("T", " ") for instant in (begin, end)]
+        reasons |= dict.fromkeys(range(start, first + lacks_head), f"{table} begin {text[0]}")
+        reasons |= dict.fromkeys(range(last + 1 - lacks_tail, stop + 1), f"{table} end {text[1]}")
     database.unregister("bounds")
     complete = [number for number in range(low, high + 1) if number not in reasons]
     if not complete:
@@ -172,10 +172,8 @@ def _span(database: Any, options: EventOptions, zone: str | None) -> tuple[int, 
             f"no {periods.kind} is complete: {'; '.join(sorted(set(reasons.values())))}; choose a shorter period, or "
             "incomplete='keep' (--incomplete keep)."
         )
-    first, last = complete[0], complete[-1]
-    names = periods.names(low, high)
-    dropped = (number for number in sorted(reasons) if not first <= number <= last)
-    return first, last, tuple(f"{show(names[number - low])} ({reasons[number]})" for number in dropped)
+    dropped = (number for number in sorted(reasons) if not complete[0] <= number <= complete[-1])
+    return complete[0], complete[-1], tuple(f"{show(names[number - low])} ({reasons[number]})" for number in dropped)
 
 
 def _place(database: Any, table: EventTable, first: int, last: int) -> None:

@@ -46,17 +46,21 @@ class EventSummary:
     apart: tuple[str, ...]
 
     def __str__(self) -> str:
-        caution = "no {0} occurs in both tables; are {0} ids written alike in both?"
-        lines = [
-            ("caution", caution.format(what)) for what in self.apart
-        ]  # one person or product probably has two ids
+        caution = "no {0} occurs in both tables; are {0} ids written alike in both?"  # one product has two ids
+        lines = [("caution", caution.format(what)) for what in self.apart]
         lines += [("time", " to ".join(self.span)), ("periods", f"{self.n_periods:,} ({self.period})")]
         lines += [("", f"dropped as incomplete: {remark}") for remark in self.dropped_periods]
         lines += [("window", "the period itself" if self.window is None else f"{self.window} after an impression")]
         repeated = {"of those counted repeat an outcome of their cell": self.repeated_outcomes}
-        lines += self._counts("impressions", self.impressions) + self._counts(
-            "outcomes", {**self.outcomes, **repeated}
-        )
+        for name, counts in (("impressions", self.impressions), ("outcomes", {**self.outcomes, **repeated})):
+            total = f"{sum(counts.get(fate, 0) for fate in TEXTS):,}"
+            nulls = [f"{key.partition('.')[2]} {n:,}" for key, n in self.nulls.items() if key.startswith(f"{name}.")]
+            columns = {"null": f" ({', '.join(nulls)})"} if nulls else {}
+            lines += [(name, total)] + [
+                ("", f"{count:>{len(total)},} {TEXTS.get(fate, fate)}{columns.get(fate, '')}")
+                for fate, count in counts.items()
+                if count or fate in _ALWAYS
+            ]
         propensity = "recorded for every row"
         if self.rows_without_propensity:
             lacking = f"{self.rows_without_propensity:,} of {self.rows:,} rows have none"
@@ -66,14 +70,3 @@ class EventSummary:
             textwrap.fill(text, WIDTH, initial_indent=f"{name:<12} ", subsequent_indent=" " * 15)
             for name, text in lines
         )
-
-    def _counts(self, name: str, counts: Mapping[str, int]) -> list[tuple[str, str]]:
-        """The rows of a table and what became of them, in a column of right-aligned numbers."""
-        total = f"{sum(counts.get(fate, 0) for fate in TEXTS):,}"
-        nulls = [f"{key.partition('.')[2]} {n:,}" for key, n in self.nulls.items() if key.startswith(f"{name}.")]
-        columns = {"null": f" ({', '.join(nulls)})"} if nulls else {}
-        return [(name, total)] + [
-            ("", f"{count:>{len(total)},} {TEXTS.get(fate, fate)}{columns.get(fate, '')}")
-            for fate, count in counts.items()
-            if count or fate in _ALWAYS
-        ]
