@@ -67,7 +67,16 @@ def test_bots_are_set_aside_named_and_counted(certain: float) -> None:
     assert first == pytest.approx(second, abs=2e-3)  # c is fitted to all
     assert first[2] - first[1] < 0.08
     assert np.isnan(result["CP@5"].per_user[:6]).all()
-    assert "6 users with most propensities above 0.999 (0, 1, 2, …) are set aside" in str(result).replace("\n", " ")
+    assert "6 users with many propensities above 0.999 (0, 1, 2, …) are set aside" in str(result).replace("\n", " ")
+
+
+def test_nobody_is_set_aside_for_what_she_happened_to_be_shown() -> None:
+    """Every user has one certain cell; whether another is shown beside it must not decide who counts."""
+    chance = np.array([1.0 - 1e-9, 0.5])
+    log = draw(4, chance, np.array([0.4, 0.3]), np.array([0.4, 0.1]), users=4000, times=1)
+    own = evaluate(np.tile([0.0, 1.0], (4000, 1)), log, "CP@1")["CP@1"]
+    assert np.isfinite(own.per_user).all()
+    assert own.low < 0.2 < own.high
 
 
 def test_cells_that_are_certain_are_set_aside_and_counted() -> None:

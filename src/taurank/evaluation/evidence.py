@@ -273,7 +273,7 @@ def judge(evidence: Evidence, level: float = 0.95, trained_here: bool = False) -
     cautions, aside = [], []
     if names := evidence.lists.users_aside:
         examples = ", ".join(names[:3]) + (", …" if len(names) > 3 else "")
-        aside.append(f"{plural(len(names), 'user')} with most propensities above 0.999 ({examples})")
+        aside.append(f"{plural(len(names), 'user')} with many propensities above 0.999 ({examples})")
     if evidence.figures.aside:
         aside.append(f"{plural(int(evidence.figures.aside), 'row')} with a propensity within 0.001 of 0 or 1")
     if aside:

@@ -174,9 +174,10 @@ class Measurement:
 
     @cached_property
     def _aside(self) -> Mask:
-        """Users who are shown most of what they are shown almost always, such as bots: they say nothing.
+        """Users such as bots: cells with P almost 1 are half of a usual list, and far more than other users have.
 
-        Whether a cell with P almost 1 has a row does not depend on chance, so that this does not select by outcomes.
+        Whether such a cell has a row does not depend on chance, and a user is not compared with what else she
+        happened to be shown: so nobody is selected by treatments or outcomes.
         """
         log, estimator = self.gains.log, self.gains.estimator
         assert log is not None
@@ -184,8 +185,12 @@ class Measurement:
         if not estimator.overlap_only:
             return np.zeros(log.n_users, np.bool_)
         always = almost_always(log.recorded_propensity(estimator.name)) & (log.treated == 1)
-        shown, sure = (np.bincount(log.user, part, log.n_users) for part in (log.treated, always))
-        return np.asarray(sure > 0.5 * shown)
+        sure, visits = (
+            np.bincount(log.user, always, log.n_users),
+            log.eligibility.visits(np.ones(log.n_users, np.bool_))[0],
+        )
+        usual = max(0.5 * float(np.count_nonzero(log.treated)), 3.0 * float(sure.sum())) / max(int(visits.sum()), 1)
+        return np.asarray(sure > usual * visits)
 
     @cached_property
     def _logged_cells(self) -> tuple[Longs, CellWeights, ListSums, Floats]:
