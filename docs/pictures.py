@@ -1,7 +1,7 @@
 """Draw the pictures of the README and the site: ``python docs/pictures.py``.
 
-The figures of the paper's methods are those of docs/results/comparison.csv; those of EmpiricalBayes, on other draws of
-the same worlds, are of docs/empirical_bayes.md (``python benchmarks/quality.py dunnhumby``).
+The figures of the paper's methods are those of docs/results/comparison.csv; those of EmpiricalBayes, on other draws
+of the same worlds, are of docs/empirical_bayes.md (``python benchmarks/quality.py dunnhumby``).
 """
 
 from __future__ import annotations
@@ -95,7 +95,8 @@ def boxes(places: Boxes, arrows: list[tuple[str, str]]) -> str:
         top = y + height / 2 + 5 - 10 * (len(lines) - 1)
         for n, words in enumerate(lines):
             parts.append(
-                f'<text x="{x + width / 2}" y="{top + 20 * n}" text-anchor="middle" fill="{INK}">{escape(words)}</text>'
+                f'<text x="{x + width / 2}" y="{top + 20 * n}" text-anchor="middle" fill="{INK}">'
+                f"{escape(words)}</text>"
             )
     return "\n".join([*parts, "</svg>", ""])
 
