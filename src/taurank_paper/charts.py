@@ -38,8 +38,8 @@ STYLES = {
     "ulbpr": Style("#1b7fc0", "square"), "ulrmf": Style("#3fa3db", "triangle-up"),
     "cause": Style("#009e73", "triangle-down"), "dlto": Style("#c28a00", "diamond"),
     "blce": Style("#c2689a", "triangle-right"), "dlce": Style("#d55e00", "circle"),
-    "countingbayes": Style("#6b8e23", "cross"), "truth": Style("currentColor", "stroke"),
-    "ten_weeks": Style("currentColor", "stroke"),
+    "countingbayes": Style("#6b8e23", "cross"), "empiricalbayes": Style("#7a3fb0", "circle"),
+    "truth": Style("currentColor", "stroke"), "ten_weeks": Style("currentColor", "stroke"),
 }  # fmt: skip
 # for every other method: any pair of these
 OTHER_COLORS = ("#b0527d", "#4d9aa3", "#8467cf", "#a8642f", "#7a8a2a", "#6d7f93", "#c25353")

@@ -30,8 +30,8 @@ ROUNDING = 1e-9  # 0.0313 − 0.0310 is not more than 0.0003
 METRICS = ("CP@10", "CP@100", "CDCG")  # of Tables 3 and 4
 NAMES = {
     "random": "Random", "popular": "Popular", "bpr": "BPR", "ulbpr": "ULBPR", "ulrmf": "ULRMF", "cause": "CausE",
-    "dlto": "DLTO", "blce": "BLCE", "dlce": "DLCE", "countingbayes": "CountingBayes", "truth": "Truth",
-    "ten_weeks": "Ten-week limit",
+    "dlto": "DLTO", "blce": "BLCE", "dlce": "DLCE", "countingbayes": "CountingBayes",
+    "empiricalbayes": "EmpiricalBayes", "truth": "Truth", "ten_weeks": "Ten-week limit",
 }  # fmt: skip
 DATASETS: tuple[DatasetKey, ...] = tuple((items, setting) for items in ITEMS for setting in ASSIGNMENTS)
 

@@ -26,7 +26,7 @@ from taurank_paper.scores import (
 )
 
 NOTHING = Cell("–", kind="quiet")
-EXTRA = ("countingbayes",)  # not in the paper, set apart from its methods
+EXTRA = ("countingbayes", "empiricalbayes")  # not in the paper, set apart from its methods
 FLAT = 0.01  # relative gain in the last quarter of the updates below which a curve has gone flat
 _QUANTITIES = {  # and how they are written
     "users": ("users", ",.0f"), "items": ("items", ",.0f"), "treated_rate": ("mean μᵀ", ".4f"),
@@ -100,7 +100,8 @@ def compared(frame: pd.DataFrame, name: str, metrics: Sequence[str], numbers: Se
             better = "" if larger_is_better(metric) else " (smaller is better)"
             groups.append((metric + better, len(list(own))))
         number = f" ({numbers[ITEMS.index(dataset[0])]})" if len(theirs) else ""
-        apart = [methods.index(first) for first in (*EXTRA, *LIMITS[:1]) if first in methods]
+        extra = [methods.index(one) for one in EXTRA if one in methods][:1]
+        apart = [*extra, *(methods.index(first) for first in LIMITS[:1] if first in methods)]
         heads = ["", *("paper" if kind else "here" for _, _, kind in columns)]
         blocks.append(page.grid(heads, rows, ", ".join(dataset) + number, groups, apart))
     return blocks
@@ -123,7 +124,7 @@ def _cell(score: Score | None, metric: str, kind: str = "") -> Cell:
 def best_score(rows: pd.DataFrame, method: str, metric: str) -> float | None:
     """The best score among those a method competes with.
 
-    The limits know the truth and do not compete. CountingBayes competes with all methods; the paper's and a
+    The limits know the truth and do not compete. The two that are set apart compete with all methods; the paper's and a
     researcher's own compete among themselves.
     """
     if method in LIMITS:
