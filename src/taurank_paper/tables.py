@@ -124,8 +124,8 @@ def _cell(score: Score | None, metric: str, kind: str = "") -> Cell:
 def best_score(rows: pd.DataFrame, method: str, metric: str) -> float | None:
     """The best score among those a method competes with.
 
-    The limits know the truth and do not compete. The two that are set apart compete with all methods; the paper's and a
-    researcher's own compete among themselves.
+    The limits know the truth and do not compete. The two that are set apart compete with all methods; the
+    paper's and a researcher's own compete among themselves.
     """
     if method in LIMITS:
         return None
