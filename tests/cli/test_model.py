@@ -166,6 +166,17 @@ class TestEvaluate:
             assert finished.code == 0
             assert json.loads(finished.out)["gains"] == estimator
 
+    def test_by_segments_of_items(self, taurank: Command, model: Path, shop: Path, tmp_path: Path) -> None:
+        log = Log.read(shop / "test.parquet")
+        items = log.items.values.to_pylist()
+        labels = ["a" if place % 2 else "b" for place in range(len(items))]
+        pd.DataFrame({"item_id": items, "shelf": labels}).to_csv(tmp_path / "by.csv", index=False)
+        arguments = ("evaluate", model, shop / "test.parquet", "--metrics", "CP@5", "--by", tmp_path / "by.csv")
+        finished = taurank(*arguments, "--format", "json")
+        assert finished.code == 0, finished.err
+        rows = {row["segment"]: row["mean"] for row in json.loads(finished.out)["metrics"]}
+        assert rows["a"] + rows["b"] == pytest.approx(rows["all"])
+
     def test_without_a_cap_the_recommended_estimate_leads_with_its_verdict(
         self, taurank: Command, model: Path, shop: Path
     ) -> None:

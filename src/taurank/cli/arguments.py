@@ -146,6 +146,29 @@ def read_column(path: Path | None, column: str) -> Any:
     return None if path is None else read_ids(open_table(path), column).unique()  # a log repeats its users
 
 
+def read_labels(path: Path | None) -> Any:
+    """A table of labels: user_id or item_id and one more column, numbers where all of it are; or None."""
+    if path is None:
+        return None
+    import pyarrow as pa
+
+    from taurank.data.reader import read_ids
+    from taurank.data.tables import open_table
+
+    source, columns = open_table(path), {}
+    for name in source.columns:
+        if name in ("user_id", "item_id"):
+            columns[name] = read_ids(source, name)
+            continue
+        parts = [batch.column(0) for batch in source.batches([name])]
+        columns[name] = pa.chunked_array(parts)
+        try:
+            columns[name] = pa.chunked_array([source.numerals(part).cast(pa.float64()) for part in parts])
+        except pa.ArrowException:  # text
+            continue
+    return pa.table(columns)
+
+
 def read_items(path: Path | None, *, of_one_time: bool = False) -> Any:
     """A log if the file has a log's columns, else a table with item_id, and user_id if it has one."""
     if path is None:

@@ -105,7 +105,8 @@ def evaluate(
     model: Annotated[
         Path,
         typer.Argument(
-            metavar="MODEL", help="A model, a .npy array of scores, or a table: user_id, item_id, score or rank."
+            metavar="MODEL",
+            help="A model, a .npy array of scores, or a table: user_id, item_id, and score, rank or probability.",
         ),
         READS,
     ],
@@ -123,6 +124,9 @@ def evaluate(
     ] = None,
     unlisted: Annotated[
         Literal["last"] | None, typer.Option(help="Where to rank items that a table of rankings does not list.")
+    ] = None,
+    by: Annotated[
+        Path | None, typer.Option(help="Table of segments: user_id or item_id and one more column."), READS
     ] = None,
     unit: Annotated[str, typer.Option(help="Name of one time step in the output, for example week.")] = "time",
     level: Annotated[float, typer.Option(help="Confidence level of the intervals.")] = 0.95,
@@ -144,8 +148,8 @@ def evaluate(
         if format == "table":
             warnings.simplefilter("ignore", TrainingLogWarning)  # the table has it
         result = measure(
-            ranker, gains, arguments.split_commas(metrics) or None, level=level, unlisted=unlisted,
-            unit=unit, threads=threads,
+            ranker, gains, arguments.split_commas(metrics) or None, by=arguments.read_labels(by), level=level,
+            unlisted=unlisted, unit=unit, threads=threads,
         )  # fmt: skip
         text = _as_text(result, gains.name, format)
     say(text, end="" if format == "csv" else "\n")

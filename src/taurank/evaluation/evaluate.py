@@ -28,6 +28,7 @@ from taurank.evaluation.text import OVERLAP_LIMIT, number, overlap_sentence, spa
 Metrics = str | Metric | Iterable[str | Metric]
 CAPS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 NO_LABEL = "(none)"
+MAX_LABELS = 20  # of numbers that are labels
 
 
 @overload
@@ -57,7 +58,8 @@ def evaluate(
     ``gains.recommended(log)``. Every estimate leads with a verdict: whether to believe it, why, and what to do next.
 
     ``ranker`` is a fitted learner, an array of scores users × items in the order of the gains' catalog, or a
-    ranking table ``user_id, item_id, score`` (or ``rank``) as a frame or a path. A mapping of names to rankers
+    ranking table ``user_id, item_id, score`` (or ``rank``) as a frame or a path, or a stochastic policy, a table
+    ``user_id, item_id, probability``, whose CP@k is the value of k slots, over k. A mapping of names to rankers
     returns a ``Comparison`` with paired differences from the ``baseline`` (the first one, unless named) and, for
     estimates, the choice among them.
 
@@ -69,8 +71,8 @@ def evaluate(
     ``level`` is that of the intervals. For estimates, ``detail=True`` computes every estimator: beside the doubly
     robust one, which is the answer, SNIPS, IPS and caps with SLOPE's choice among them; where overlap fails, a row
     "worst case" has all that is certain. ``by`` splits the users of an estimate: a frame with ``user_id`` and one
-    more column, a mapping of user ids to labels, or an array of labels in the order of the catalog. ``unit`` names a
-    time in sentences ("week").
+    more column, a mapping of user ids to labels, or an array of labels in the order of the catalog; a frame with
+    ``item_id`` splits what the items add to each list. ``unit`` names a time in sentences ("week").
 
     Warns (``OverlapWarning``) if the gains are estimated and more than 5% of a metric's weight on logged pairs
     falls on pairs with a propensity within 1e-3 of 0 or 1, and (``TrainingLogWarning``) if they come from the log
@@ -129,9 +131,17 @@ def _evaluate(
     options = measurement, rankings, baseline or next(iter(rankers)), level, detail, unit
     table = _table(values, *options)
     if by is not None:
+        by_item = "item_id" in columns_of(by)
+        segments = segments_of(by, measurement.gains.items if by_item else measurement.gains.users)
+        masks = list(segments.values())
+        parts = {
+            name: measurement.by_item(rankings[name], workers, masks) if by_item
+            else [[one.of_users(users) for one in own] for users in masks]
+            for name, own in values.items()
+        }  # fmt: skip
         table.segments = {
-            label: _table({name: [one.of_users(users) for one in own] for name, own in values.items()}, *options)
-            for label, users in segments_of(by, measurement.gains.users).items()
+            label: _table({name: own[place] for name, own in parts.items()}, *options)
+            for place, label in enumerate(segments)
         }
     trained = [name for name, result in table.items() if result.trained_here]
     overlap, training = overlap_sentence(table.values()), training_sentence(trained) if trained else ""
@@ -252,31 +262,52 @@ def _estimators(evidence: Any, level: float) -> Iterator[OtherEstimate]:
         yield OtherEstimate(f"SLOPE: cap {cap:g}" if cap else "SLOPE: no cap", one.mean, *one.interval(level))
 
 
-def segments_of(by: Any, users: Ids) -> dict[str, Mask]:
-    """The users of each label, by label in sorted order; users without one are a segment of their own."""
-    codes = np.arange(len(users), dtype=np.int32)
+def columns_of(by: Any) -> list[str]:
+    """Those of a frame; none of anything else."""
     frame = nw.from_native(by, eager_only=True, pass_through=True)
+    return [str(name) for name in frame.columns] if isinstance(frame, nw.DataFrame) else []
+
+
+def segments_of(by: Any, ids: Ids) -> dict[str, Mask]:
+    """The users, or items, of each label, by label in sorted order; those without one are a segment of their own.
+
+    Numbers of more than 20 different values are cut into quarters of the catalog.
+    """
+    codes, what, columns = np.arange(len(ids), dtype=np.int32), ids.column.removesuffix("_id"), columns_of(by)
     if isinstance(by, Mapping):
-        codes, given = users.encode(list(by.keys())), list(by.values())
-    elif isinstance(frame, nw.DataFrame):
-        others = [name for name in frame.columns if name != "user_id"]
-        if "user_id" not in frame.columns or len(others) != 1:
-            raise InputError(f"by needs user_id and one more column, got {', '.join(map(str, frame.columns))[:200]}.")
-        codes, given = users.encode(frame["user_id"].to_arrow()), frame[others[0]].to_list()
+        codes, given = ids.encode(list(by.keys())), list(by.values())
+    elif columns:
+        others = [name for name in columns if name != ids.column]
+        if ids.column not in columns or len(others) != 1:
+            raise InputError(f"by needs {ids.column} and one more column, got {', '.join(columns)[:200]}.")
+        frame = nw.from_native(by, eager_only=True)
+        codes, given = ids.encode(frame[ids.column].to_arrow()), frame[others[0]].to_list()
     else:
         try:
             given = list(by)
         except TypeError as error:
             raise InputError(f"by must be a frame, a mapping or labels, got {show(by)}.") from error
-        if isinstance(by, str) or len(given) != len(users):
-            raise InputError(f"by needs one label per user ({plural(len(users), 'user')}), got {show(by)}.")
+        if isinstance(by, str) or len(given) != len(ids):
+            raise InputError(f"by needs one label per {what} ({plural(len(ids), what)}), got {show(by)}.")
     known = np.flatnonzero(codes >= 0)
     if len(np.unique(codes[known])) != len(known):
-        raise InputError("by names a user more than once; give one segment per user.")
+        raise InputError(f"by names {'an' if what == 'item' else 'a'} {what} more than once; give one segment each.")
     if not len(known):
-        raise InputError("by names none of the users of the log.")
-    labels = np.full(len(users), NO_LABEL, dtype=object)
+        raise InputError(f"by names none of the {what}s of the log.")
+    labels = np.full(len(ids), NO_LABEL, dtype=object)
     for row in known:
         missing = given[row] is None or (isinstance(given[row], float) and np.isnan(given[row]))
-        labels[codes[row]] = NO_LABEL if missing else str(given[row])
-    return {label: labels == label for label in sorted(set(labels))}
+        labels[codes[row]] = NO_LABEL if missing else given[row]
+    numbers = [label for label in labels if isinstance(label, (int, float)) and not isinstance(label, bool)]
+    if len(set(numbers)) > MAX_LABELS:
+        ends = np.quantile(numbers, [0.0, 0.25, 0.5, 0.75, 1.0])
+        names = [f"{n}. {number(ends[n - 1])} to {number(ends[n])}" for n in (1, 2, 3, 4)]
+        labels = np.array(
+            [
+                names[int(np.searchsorted(ends[1:4], label))] if isinstance(label, (int, float)) else label
+                for label in labels
+            ],
+            dtype=object,
+        )
+    texts = np.array([str(label) for label in labels], dtype=object)
+    return {label: texts == label for label in sorted(set(texts))}

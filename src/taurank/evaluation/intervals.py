@@ -70,7 +70,8 @@ class Estimate:
     def minus(self, other: Estimate, moments: Moments | None = None) -> Estimate:
         """The paired difference; ``moments`` are those of the differences of rows."""
         per_user, per_time = self.per_user - other.per_user, self.per_time - other.per_time
-        same = moments is not None and not moments.rows and not np.nan_to_num(per_user).any()  # the same lists
+        apart = np.nanmax(np.abs(per_user), initial=0.0) > 1e-12 * np.nanmax(np.abs(self.per_user), initial=0.0)
+        same = moments is not None and not moments.rows and not apart  # the same lists
         most = 0.0 if same else 2.0 * max(self.limits[1], other.limits[1])
         return Estimate(per_user, per_time, self.visits, moments, max(self.unit, other.unit), (-most, most))
 

@@ -16,13 +16,21 @@ from taurank.data.ids import Ids
 from taurank.data.log import Log
 from taurank.data.remote import RemoteGains, RemoteLog
 from taurank.errors import InputError, plural
-from taurank.estimation.estimators import almost_always, outcomes_of
+from taurank.estimation.estimators import Estimator, Variate, almost_always, outcomes_of
 from taurank.estimation.gains import Gains, recommended
 from taurank.evaluation.evidence import Evidence, Lists, LogEvidence, per_visit
 from taurank.evaluation.intervals import Estimate
 from taurank.evaluation.metrics import DEFAULT, OUTCOME_DEFAULT, Metric, parse_all
 from taurank.evaluation.rankers import Ranking, TableRanker
-from taurank.evaluation.weights import Cells, CellWeights, ListSums, assortments, list_weights
+from taurank.evaluation.weights import (
+    Cells,
+    CellWeights,
+    GivenWeights,
+    ListSums,
+    assortments,
+    list_weights,
+    segmented,
+)
 
 GainSums = tuple[Floats, Floats]  # gains times weights, metric × user and metric × time
 
@@ -76,7 +84,9 @@ class Measurement:
         """The ranker in the gains' catalog, checked to be as deep as the metrics look."""
         gains = self.gains
         ranking = Ranking(ranker, gains.users, gains.items)
-        if isinstance(ranking.ranker, TableRanker) and self.unlisted is None:
+        if ranking.is_policy:
+            ranking.ranker.check_slots(self.metrics)
+        elif isinstance(ranking.ranker, TableRanker) and self.unlisted is None:
             for part in assortments(gains.eligibility):
                 whole = part.items is None
                 items = gains.items if whole else Ids(gains.items.values.take(part.items), gains.items.column)
@@ -112,7 +122,8 @@ class Measurement:
     def sums(self, ranking: Ranking, workers: int) -> GainSums:
         """Δ_u = Σ_i weight · gain_ui, Eq. (delta_u_tau), and the same by time."""
         gains, (cells, values) = self.gains, self._gain_cells
-        weights, _ = cells.weigh(ranking, workers)
+        weighed = self._policy_weights(cells.cells) if ranking.is_policy else cells
+        weights, _ = weighed.weigh(ranking, workers)
         user, time = cells.cells.user, cells.cells.time
         per_user = np.empty((len(weights), gains.n_users))
         per_time = np.empty((len(weights), gains.n_times))
@@ -152,25 +163,64 @@ class Measurement:
 
     def evidence(self, ranking: Ranking, workers: int) -> Sequence[Evidence]:
         """By metric."""
-        rows, cells, listed, largest = self._logged_cells
-        log, estimator = self.gains.log, self.gains.estimator
-        assert log is not None
-        assert estimator is not None
-        weights, variate = cells.weigh(ranking, workers)
-        aside, evidence = self._aside, []
-        names = tuple(log.users.name(int(user)) for user in np.flatnonzero(aside))
-        for m, metric in enumerate(self.metrics):
-            outcome = largest_outcome(log, metric)
+        if ranking.is_policy:
+            return self.by_item(ranking, workers, [np.ones(self.gains.n_items, np.bool_)])[0]
+        weights, sums = self._weights.weigh(ranking, workers)
+        listed, *limits = self._lists
+        return self.evidence_of(weights, listed, next(iter(sums), None), limits)
 
-            def lists_of(users: Mask | None, m: int = m, outcome: float = outcome) -> Lists:
-                within = ~aside if users is None else users & ~aside
+    def by_item(self, ranking: Ranking, workers: int, segments: Sequence[Mask]) -> list[list[LogEvidence]]:
+        """By segment of the items and metric: what the items of a segment add to the list, which is that of all."""
+        (_, cells, chosen), (log, estimator) = self._logged_cells, self._log
+        variate, parts = segmented(estimator.variate, segments, log.eligibility.shape)
+        weigher: Any = CellWeights(log.eligibility, cells, self.metrics, variate, chosen, parts)
+        if ranking.is_policy:
+            weigher = self._policy_weights(cells, chosen, variate, parts)
+        weights, sums = weigher.weigh(ranking, workers)
+        c = sums[len(segments) :] or [None] * len(segments)
+        return [
+            self.evidence_of(weights, listed, own, self._lists[1:], segment[cells.item])
+            for segment, listed, own in zip(segments, sums, c, strict=False)
+        ]
+
+    def evidence_of(
+        self, weights: Floats, listed: ListSums, variate: ListSums | None, limits: Sequence[Floats],
+        among: Mask | None = None,
+    ) -> list[LogEvidence]:  # fmt: skip
+        """From the weights of rows and sums over lists; ``among`` are the rows that count.
+
+        ``limits`` are, by metric, the largest weight and the largest possible effect in a cell.
+        """
+        (rows, _, _), (log, estimator) = self._logged_cells, self._log
+        names = tuple(log.users.name(int(user)) for user in np.flatnonzero(self._aside))
+        evidence = []
+        for m, weight in enumerate(weights):
+
+            def lists_of(users: Mask | None, m: int = m) -> Lists:
+                within = ~self._aside if users is None else users & ~self._aside
                 c = (np.zeros(1), np.zeros(1)) if variate is None else variate.sums(m, within)
-                visits, weight = log.eligibility.visits(within), listed.sums(m, within)
-                return Lists(weight, c, float(largest[m]), outcome, visits, names)
+                visits = log.eligibility.visits(within)
+                weight, (largest, effect) = listed.sums(m, within), limits
+                return Lists(weight, c, float(largest[m]), float(effect[m]), visits, names)
 
-            at = np.flatnonzero(weights[m])
-            evidence.append(LogEvidence(log, rows[at], weights[m][at], estimator, lists_of))
+            at = np.flatnonzero(weight if among is None else (weight != 0) & among)
+            evidence.append(LogEvidence(log, rows[at], weight[at], estimator, lists_of))
         return evidence
+
+    def _policy_weights(
+        self, cells: Cells, users: Mask | None = None, variate: Variate | None = None, parts: int = 1
+    ) -> GivenWeights:
+        """The chance of a cell to be shown in one of k slots, over k."""
+        slots = np.array([metric.depth or 0 for metric in self.metrics])[:, None, None]
+        return GivenWeights(
+            self.gains.eligibility, cells, lambda _, chance: chance / slots, len(slots), variate, parts, users
+        )
+
+    @property
+    def _log(self) -> tuple[Log, Estimator]:
+        assert self.gains.log is not None
+        assert self.gains.estimator is not None
+        return self.gains.log, self.gains.estimator
 
     @cached_property
     def _aside(self) -> Mask:
@@ -179,9 +229,7 @@ class Measurement:
         Whether such a cell has a row does not depend on chance, and a user is not compared with what else she
         happened to be shown: so nobody is selected by treatments or outcomes.
         """
-        log, estimator = self.gains.log, self.gains.estimator
-        assert log is not None
-        assert estimator is not None
+        log, estimator = self._log
         if not estimator.overlap_only:
             return np.zeros(log.n_users, np.bool_)
         always = almost_always(log.recorded_propensity(estimator.name)) & (log.treated == 1)
@@ -193,11 +241,9 @@ class Measurement:
         return np.asarray(sure > usual * visits)
 
     @cached_property
-    def _logged_cells(self) -> tuple[Longs, CellWeights, ListSums, Floats]:
+    def _logged_cells(self) -> tuple[Longs, Cells, Mask]:
         """The rows of the log and their cells, of the users wanted unless others matter to them (SNIPS)."""
-        log, estimator = self.gains.log, self.gains.estimator
-        assert log is not None
-        assert estimator is not None
+        log, estimator = self._log
         rows, cells = logged_cells(log)
         chosen = ~self._aside
         if self.users is not None and not estimator.normalized:
@@ -205,15 +251,26 @@ class Measurement:
         if not chosen.all():
             wanted = chosen[cells.user]
             rows, cells = rows[wanted], Cells(*(codes[wanted] for codes in cells))
-        weights = CellWeights(log.eligibility, cells, self.metrics, estimator.variate, chosen)
-        return rows, weights, *list_weights(log.eligibility, self.metrics)
+        return rows, cells, chosen
 
+    @cached_property
+    def _weights(self) -> CellWeights:
+        (_, cells, chosen), (log, estimator) = self._logged_cells, self._log
+        return CellWeights(log.eligibility, cells, self.metrics, estimator.variate, chosen)
 
-def largest_outcome(log: Log, metric: Metric) -> float:
-    """What no effect in a cell can exceed, as far as a log can tell; inf if a weight of the metric is negative."""
-    if (metric.weights(log.n_items) < 0).any():
-        return np.inf
-    return 1.0 if log.value is None else float(np.abs(outcomes_of(log)).max(initial=0.0)) or np.inf
+    @cached_property
+    def _lists(self) -> tuple[ListSums, Floats, Floats]:
+        """What lists weigh, each metric's largest weight, and the largest effect: inf if a weight is negative."""
+        log, _ = self._log
+        listed, largest = list_weights(log.eligibility, self.metrics)
+        negative = [(metric.weights(log.n_items) < 0).any() for metric in self.metrics]
+        return listed, largest, np.where(negative, np.inf, self.largest_effect)
+
+    @cached_property
+    def largest_effect(self) -> float:
+        """In a cell, as far as the log can tell: 1, or the largest value of an outcome."""
+        log, _ = self._log
+        return 1.0 if log.value is None else float(np.abs(outcomes_of(log)).max(initial=0.0)) or np.inf
 
 
 def logged_cells(log: Log) -> tuple[Longs, Cells]:

@@ -72,6 +72,7 @@ class Ranking:
         if self.is_array:
             ranker = _ArrayRanker(as_scores(ranker), users, items)
         self.ranker = ranker if is_learner or self.is_array else TableRanker(ranker)
+        self.is_policy = getattr(self.ranker, "is_policy", False)
         own_users, own_items = self.ranker.users, self.ranker.items
         for ids in (own_users, own_items):
             check_instance("a ranker's users and items", ids, Ids, "taurank.data.ids.Ids(list_of_ids, column)")
@@ -164,18 +165,20 @@ class TableRanker:
     """The listed pairs of a table, best first by ``score``, or by ``rank`` (1 is best) where it has no score.
 
     ``table`` is a pandas, Polars or PyArrow frame, or a path to Parquet or CSV. A pair that is not listed ranks
-    below all pairs that are, tied.
+    below all pairs that are, tied. A column ``probability`` makes it a stochastic policy instead: how likely each
+    pair is shown, 0 if it is not listed.
     """
 
     def __init__(self, table: Any) -> None:
         source = tables.open_table(table)
         rule = _rule(source)
         pairs = read_cells(source, (None, None, None), [rule])
-        score = pairs.numbers[rule.column] if rule.column == "score" else -pairs.numbers[rule.column]
+        self.is_policy = rule.column == "probability"
+        score = pairs.numbers[rule.column] * (-1.0 if rule.column == "rank" else 1.0)
         self.users: Ids = pairs.catalog.users
         self.items: Ids = pairs.catalog.items
         self._start, (self._item, self._score) = group(pairs.user, len(self.users), pairs.item, score)
-        self._floor = np.nextafter(self._score.min(), -np.inf)
+        self._floor = 0.0 if self.is_policy else np.nextafter(self._score.min(), -np.inf)
 
     def score_block(self, user_codes: Codes) -> Floats:
         scores = np.full((len(user_codes), len(self.items)), self._floor)
@@ -206,6 +209,18 @@ class TableRanker:
                     "last, tied, with unlisted='last' (--unlisted last)."
                 )
 
+    def check_slots(self, metrics: Iterable[Metric]) -> None:
+        """Refuse metrics but P@k, k being at least the number of items that the policy shows."""
+        slots = np.bincount(np.repeat(np.arange(len(self.users)), np.diff(self._start)), self._score)
+        most = float(slots.max(initial=0.0))
+        user, needed = self.users.name(int(slots.argmax())), max(1, int(np.ceil(most - 1e-6)))
+        for metric in metrics:
+            if metric.form != "P@k" or (metric.depth or 0) < needed:
+                raise InputError(
+                    f"{metric.name} does not fit a policy: the probabilities of user {user} add up to {most:g}; "
+                    f"measure it by CP@k, k being the number of slots that it fills, such as CP@{needed}."
+                )
+
 
 def is_table(ranker: Any) -> bool:
     """A path, or a frame that names users or items in its columns (another frame is an array of scores)."""
@@ -223,6 +238,8 @@ def _rule(source: tables.Source) -> ColumnRule:
     """Which column ranks the pairs, and what it may hold."""
     if "time" in source.columns:
         raise InputError(f"{source.name} has a column 'time', but a ranking has one score per user and item.")
+    if "probability" in source.columns:
+        return ColumnRule("probability", np.float64, lambda v: (v >= 0.0) & (v <= 1.0), "between 0 and 1")
     if "score" in source.columns:
         return ColumnRule("score", np.float64, lambda v: np.isfinite(v) & (v > _LOWEST), "finite numbers")
     if "rank" in source.columns:

@@ -10,11 +10,11 @@ estimate also sums its control variate c over whole lists, for which all items a
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -31,7 +31,7 @@ from taurank.evaluation.rank_kernels import (
     weigh_in_order,
     weigh_own_lists,
 )
-from taurank.evaluation.rankers import Block, Ranking
+from taurank.evaluation.rankers import Block, Ranking, Scores
 from taurank.evaluation.topk import best_first
 
 _SORT_PAYS = 100  # sorting a row costs about as much as comparing it with this many items (measured)
@@ -99,22 +99,26 @@ class _Part(NamedTuple):
 
 
 class CellWeights:
-    """Cells to weigh under some metrics, prepared once for all rankings; ``users`` limits the sums over lists."""
+    """Cells to weigh under some metrics, prepared once for all rankings; ``users`` limits the sums over lists.
+
+    The terms of the variate are those of ``parts`` variates, one behind the other, which are summed each by itself.
+    """
 
     def __init__(
         self, eligibility: Eligibility, cells: Cells, metrics: list[Metric], variate: Variate | None = None,
-        users: Mask | None = None,
+        users: Mask | None = None, parts: int = 1,
     ) -> None:  # fmt: skip
         self.eligibility, self.cells, self.metrics, self.variate = eligibility, cells, metrics, variate
         self.users = np.ones(eligibility.shape[0], np.bool_) if users is None else users
+        self.parts = parts
 
-    def weigh(self, ranking: Ranking, workers: int) -> tuple[Floats, ListSums | None]:
-        """Weights, metric × cell, and the sums of c over lists (None without a variate)."""
+    def weigh(self, ranking: Ranking, workers: int) -> tuple[Floats, list[ListSums]]:
+        """Weights, metric × cell, and the sums over lists of each part of the variate."""
         if self.eligibility.listed is not None:
             return self._weigh_own_lists(ranking, workers)
         n_users, _, n_times = self.eligibility.shape
         weights = np.zeros((len(self.metrics), len(self.cells.user)))
-        columns, group_of_time = [np.zeros((len(self.metrics), n_users))], np.zeros(n_times, int)
+        columns, group_of_time = [np.zeros((self.parts, len(self.metrics), n_users))], np.zeros(n_times, int)
         for part in self._parts:
             terms = part.folds[0][1].shape[1] * len(part.folds) if part.folds else 0
             sums = np.zeros((len(self.metrics), n_users, terms))
@@ -141,10 +145,12 @@ class CellWeights:
             own_terms = np.split(sums, max(len(part.folds), 1), axis=2)
             for (times, factor), own in zip(part.folds, own_terms, strict=False):
                 group_of_time[times] = len(columns)
-                columns.append(np.einsum("mur,ur->mu", own, factor))
+                products = (own * factor).reshape(len(own), n_users, self.parts, -1)
+                columns.append(np.moveaxis(products.sum(axis=3), 2, 0))
         if self.variate is None:
-            return weights, None
-        return weights, ListSums(np.stack(columns, axis=2), group_of_time, _visits(self.eligibility))
+            return weights, []
+        visits = _visits(self.eligibility)
+        return weights, [ListSums(part, group_of_time, visits) for part in np.stack(columns, axis=3)]
 
     @cached_property
     def _parts(self) -> list[_Part]:
@@ -163,14 +169,14 @@ class CellWeights:
             parts.append(_Part(own, CellRows(start, place), number, tables, *terms))
         return parts
 
-    def _weigh_own_lists(self, ranking: Ranking, workers: int) -> tuple[Floats, ListSums | None]:
+    def _weigh_own_lists(self, ranking: Ranking, workers: int) -> tuple[Floats, list[ListSums]]:
         """Each visit has a list of its own, whose cells are all weighed."""
-        visits, (n_users, _, n_times) = self.eligibility.own_visits, self.eligibility.shape
+        visits, n_users = self.eligibility.own_visits, self.eligibility.shape[0]
         start, (visit,) = group(visits.user.astype(np.int32), n_users, np.arange(len(visits.user)))
         sizes, table = np.unique(np.diff(visits.start), return_inverse=True)
-        tables, listed = rank_weights(self.metrics, sizes.tolist()), np.arange(self.eligibility.cells)
-        user, item, time = (codes.astype(np.int32) for codes in self.eligibility.cell(listed))
-        weights = np.zeros((len(self.metrics), len(listed)))
+        tables = rank_weights(self.metrics, sizes.tolist())
+        item = self.eligibility.cell(np.arange(self.eligibility.cells))[1].astype(np.int32)
+        weights = np.zeros((len(self.metrics), len(item)))
 
         def weigh_block(block: Block) -> None:
             scores, counts = ranking.scores(block), start[block.users + 1] - start[block.users]
@@ -180,11 +186,94 @@ class CellWeights:
 
         _each_block(ranking, np.diff(start) > 0, workers, weigh_block)
         wanted = weights[:, self.eligibility.position(*self.cells)]
-        if self.variate is None:
-            return wanted, None
-        cell, c = user.astype(np.int64) * n_times + time, self.variate.at(user, item, time)
-        sums = [np.bincount(cell, weight * c, n_users * n_times).reshape(n_users, n_times) for weight in weights]
-        return wanted, ListSums(np.stack(sums), np.arange(n_times))
+        return wanted, list_sums(self.eligibility, weights, self.variate, self.parts)
+
+
+def list_sums(eligibility: Eligibility, weights: Floats, variate: Variate | None, parts: int) -> list[ListSums]:
+    """Sums over lists of a user's own from the weights of all listed cells, metric × cell."""
+    if variate is None:
+        return []
+    (n_users, _, n_times), (user, item, time) = eligibility.shape, eligibility.cell(np.arange(eligibility.cells))
+    fold = variate.fold_of_time[time] if variate.fold_of_user is None else variate.fold_of_user[user]
+    c = (variate.user_factor[fold, user] * variate.item_factor[fold, item]).reshape(len(user), parts, -1).sum(axis=2)
+    cell = user * n_times + time
+    sums = [np.stack([np.bincount(cell, weight * own, n_users * n_times) for weight in weights]) for own in c.T]
+    shape = len(weights), n_users, n_times
+    return [ListSums(np.asarray(part, np.float64).reshape(shape), np.arange(n_times)) for part in sums]
+
+
+def segmented(variate: Variate | None, segments: Sequence[Mask], shape: tuple[int, int, int]) -> tuple[Variate, int]:
+    """A variate of several parts: for each segment of the items 1 in it and 0 elsewhere, then c in the same way."""
+    n_users, n_items, n_times = shape
+    if variate is None:
+        variate = Variate(np.zeros((1, n_users, 0)), np.zeros((1, n_items, 0)), np.zeros(n_times, np.int64))
+    folds, _, terms = variate.user_factor.shape
+    ones = np.zeros((folds, n_users, max(terms, 1)))
+    ones[:, :, 0] = 1.0
+    if not segments:
+        return variate, 0
+    users = [ones] * len(segments) + [variate.user_factor] * (len(segments) if terms else 0)
+    flags = [np.where(segment[:, None], 1.0, 0.0) * (np.arange(max(terms, 1)) == 0) for segment in segments]
+    items = [np.broadcast_to(flag, (folds, *flag.shape)) for flag in flags]
+    items += [variate.item_factor * segment[:, None] for segment in segments] if terms else []
+    whole = replace(variate, user_factor=np.concatenate(users, axis=2), item_factor=np.concatenate(items, axis=2))
+    return whole, len(items)
+
+
+class GivenWeights:
+    """Cells that weigh what their score says, whatever other scores are: ``weigh_scores`` of a block of users.
+
+    It returns weights, metric × user × item, which count where a cell is eligible.
+    """
+
+    def __init__(
+        self, eligibility: Eligibility, cells: Cells, weigh_scores: Callable[[Block, Scores], Floats], metrics: int,
+        variate: Variate | None = None, parts: int = 1, users: Mask | None = None,
+    ) -> None:  # fmt: skip
+        self.eligibility, self.cells, self.weigh_scores, self.metrics = eligibility, cells, weigh_scores, metrics
+        self.users, self.parts = np.ones(eligibility.shape[0], np.bool_) if users is None else users, parts
+        self.variate = segmented(None, [], eligibility.shape)[0] if variate is None else variate
+
+    def weigh(self, ranking: Ranking, workers: int) -> tuple[Floats, list[ListSums]]:
+        """Weights, metric × cell, and the sums over lists of each part of the variate."""
+        (n_users, _, n_times), own_lists = self.eligibility.shape, self.eligibility.listed is not None
+        listed = self.eligibility.cell(np.arange(self.eligibility.cells)) if own_lists else self.cells
+        start, (item, number) = group(listed[0].astype(np.int32), n_users, listed[1], np.arange(len(listed[0])))
+        weights = np.zeros((self.metrics, len(listed[0])))
+        groups, group_of_time = list[tuple[Any, int]](), np.zeros(n_times, np.int64)
+        for part in assortments(self.eligibility) if not own_lists else ():
+            folds = self.variate.fold_of_time[part.times]
+            for fold in np.unique(folds) if self.variate.fold_of_user is None else (-1,):
+                groups.append((slice(None) if part.items is None else part.items, int(fold)))
+                times = part.times if fold < 0 else part.times[folds == fold]
+                group_of_time[times] = len(groups)
+        sums = np.zeros((self.parts, self.metrics, n_users, len(groups) + 1))
+
+        def weigh_block(block: Block) -> None:
+            given, counts = self.weigh_scores(block, ranking.scores(block)), np.diff(start)[block.users]
+            row = np.repeat(np.arange(len(block.users)), counts)
+            at = np.repeat(start[block.users] - np.cumsum(counts) + counts, counts) + np.arange(len(row))
+            weights[:, number[at]] = given[:, row, item[at]]
+            for g, (items, fold) in enumerate(groups, 1):
+                for f in range(self.variate.folds) if fold < 0 else (fold,):
+                    here = slice(None) if fold >= 0 else np.flatnonzero(self._fold_of(block) == f)
+                    users = block.users[here]
+                    products = given[:, here][:, :, items] @ self.variate.item_factor[f][items]
+                    products = (products * self.variate.user_factor[f][users]).reshape(
+                        self.metrics, len(users), self.parts, -1
+                    )
+                    sums[:, :, users, g] = np.moveaxis(products.sum(axis=3), 2, 0)
+
+        _each_block(ranking, self.users, workers, weigh_block)
+        if own_lists:
+            wanted = weights[:, self.eligibility.position(*self.cells)]
+            return wanted, list_sums(self.eligibility, weights, self.variate, self.parts)
+        visits = _visits(self.eligibility)
+        return weights, [ListSums(part, group_of_time, visits) for part in sums]
+
+    def _fold_of(self, block: Block) -> Any:
+        assert self.variate.fold_of_user is not None
+        return self.variate.fold_of_user[block.users]
 
 
 def _terms(variate: Variate, own: Assortment) -> tuple[Floats, Longs, list[tuple[Longs, Floats]]]:
