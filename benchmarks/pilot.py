@@ -1,11 +1,14 @@
 """Is the answer of a pilot right? Made-up shops, whose truth is known, from messy tables to the report.
 
-    python benchmarks/pilot.py --users 20000 --items 1000 --seeds 1 2 3
-    python benchmarks/pilot.py --users 200000 --items 20000 --seeds 1 --time-only
+    python benchmarks/pilot.py --users 5000 --items 300 --seeds 31 32 33
+    python benchmarks/pilot.py --plain --violations none
+    python benchmarks/pilot.py --users 200000 --items 20000 --seeds 21 --time-only
 
-For each shop: every ranking's estimate, interval and truth; whether the order by the estimates is the order by truth
-wherever the estimates differ significantly; whether the interval covers; what was refused. Then the same shop without
-recorded propensities and with the additive model, which must be refused. Time and peak memory at the end.
+For each kind of shop, without and with one violation of what an estimate assumes, and for each seed: what the pilot
+answers; whether the choice is the best ranking in truth, or its truth lies within the interval of the best one's
+estimate; how many intervals cover the truth; how large the estimate of the choice is, as a multiple of its truth; and
+whether the pilot says a word of caution. ``--plain`` leaves out the tables of visits and categories, ``--unrecorded``
+the propensities.
 """
 
 from __future__ import annotations
@@ -14,112 +17,102 @@ import argparse
 import resource
 import tempfile
 import time
-from itertools import combinations
+import tomllib
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import pandas as pd
 
 import taurank as tr
 from taurank.pilot import Pilot
-from taurank.pilot.tables import IDS, read_table
-from taurank.worlds.shop import Shop, first_of_each
+from taurank.worlds.shop import Shop
 from taurank.worlds.shop_tables import write_tables
+from taurank.worlds.shop_visits import Violations
+
+KINDS = {
+    "none": Violations(),
+    "delay": Violations(delay=0.4),
+    "saturation": Violations(saturation=0.2),
+    "replacement": Violations(replacement=0.5),
+    "every visit": Violations(every_visit=True),
+    "intent": Violations(intent=1.0),
+    "position": Violations(position=0.05),
+    "returns": Violations(returns=0.3),
+}
+
+
+class Row(NamedTuple):
+    shop: str
+    seed: int
+    answer: str
+    right: str  # the choice is the best ranking, or cannot be told from it
+    covered: int
+    intervals: int
+    ratio: float  # estimate / truth of the choice, or of the best ranking
+    cautions: int
+    seconds: float
 
 
 def main() -> None:
     options = _options()
-    for seed in options.seeds:
-        with tempfile.TemporaryDirectory() as name:
-            folder = Path(name)
-            shop = Shop.draw(options.users, options.items, options.weeks, seed)
-            start = time.perf_counter()
-            counts = write_tables(shop, folder, threads=options.threads)
-            print(
-                f"\nseed {seed}: {shop!r}, {counts['impressions']:,} impressions, {counts['purchases']:,} purchases"
-            )
-            print(f"tables written in {time.perf_counter() - start:.0f} s")
-            start = time.perf_counter()
-            result = tr.pilot.run(folder / "pilot.toml", folder / "out", threads=options.threads)
-            print(f"pilot in {time.perf_counter() - start:.0f} s, peak memory {_peak():.2f} GB")
-            print(result)
-            if not options.time_only:
-                _check(result, shop, options.threads)
-                _without_propensities(shop, folder, options.threads)
+    rows = []
+    for kind in options.violations:
+        for seed in options.seeds:
+            with tempfile.TemporaryDirectory() as name:
+                row = _run(kind, seed, Path(name), options)
+            rows.append(row)
+            print(*row, sep="\t", flush=True)
+    frame = pd.DataFrame(rows)
+    print(frame.to_string(index=False, float_format="%.2f"))
+    counts, covered = frame["right"].value_counts(normalize=True), frame["covered"].sum()
+    shares = ", ".join(f"{name} {share:.0%}" for name, share in counts.items())
+    print(f"right: {shares}; intervals cover {covered / max(1, frame['intervals'].sum()):.0%}; {_peak():.2f} GB at most")
 
 
-def _check(result: Pilot, shop: Shop, threads: int | None) -> None:
-    """Estimates against the truth of the same weeks, in the same unit: purchases per visit."""
-    truth = {name: _truth(shop, result, name) for name in _rankers(result)}
-    if result.estimate is None:
-        print("  refused before any training")
-        return
-    rows = {name: ranker[result.config.pilot.metric] for name, ranker in result.estimate.items()}
-    k = result.config.pilot.k
-    covered = 0
-    for name, one in rows.items():
-        low, high, true = k * one.low, k * one.high, truth[name]
-        covered += low <= true <= high
-        print(
-            f"  {name:<8} estimate {k * one.mean:.3f} ({low:.3f} to {high:.3f})  truth {true:.3f}  "
-            f"{'covered' if low <= true <= high else 'NOT COVERED'}  "
-            f"{'believe' if one.verdict is not None and one.verdict.believe else 'refused'}"
-        )
-    right, clear = _order(result, truth, threads)
-    print(
-        f"  order right in {right} of {clear} significant pairs; {covered} of {len(rows)} intervals cover the truth"
-    )
+def _run(kind: str, seed: int, folder: Path, options: argparse.Namespace) -> Row:
+    shop = Shop.draw(options.users, options.items, options.weeks, seed, KINDS[kind])
+    recorded: Any = "nothing" if options.unrecorded else "propensity"
+    write_tables(shop, folder, recorded=recorded, threads=options.threads)
+    plan = tomllib.loads((folder / "pilot.toml").read_text())
+    if options.plain:
+        kept = ("impressions", "purchases", "today")
+        plan["tables"] = {name: plan["tables"][name] for name in kept}
+        plan["columns"].pop("visits.timestamp")
+        plan["pilot"] = {}
+    if options.unrecorded:
+        plan["columns"].pop("propensity", None)
+    plan["tables"] = {name: str(folder / path) for name, path in plan["tables"].items()}
+    start = time.perf_counter()
+    result = tr.pilot.run(plan, folder / "out", threads=options.threads, show_progress=options.time_only)
+    seconds = time.perf_counter() - start
+    if options.verbose or options.time_only:
+        print(result)
+    if options.time_only or result.estimate is None:
+        return Row(kind, seed, result.answer.decision, "refused", 0, 0, float("nan"), 0, seconds)
+    return _compare(result, shop, kind, seed, seconds)
 
 
-def _rankers(result: Pilot) -> dict[str, Any]:
-    today = read_table(result.config.tables.named()["today"], result.config, IDS, ("score",))
-    return {"today": today, **result.rankings}
-
-
-def _truth(shop: Shop, result: Pilot, name: str) -> float:
-    """The mean over all visits of the log's users in the measured weeks."""
-    ranker = _rankers(result)[name]
-    lists = ranker if name == "today" else ranker.recommend(k=result.config.pilot.k)
-    test, first = result.test, result.log.n_times - result.test.n_times
-    lists = lists[lists["item_id"].isin(shop.items.values.to_pylist())]
-    lists = lists[lists["user_id"].isin(test.users.values.to_pylist())]
-    pairs = first_of_each(lists, result.config.pilot.k)
-    visits = shop.visited[:, first:].sum(1)[shop.users.encode_known(pairs["user_id"].array)]
-    effect = shop.effect(pairs["user_id"].array, pairs["item_id"].array)
-    everyone = shop.visited[:, first:].sum(1)[shop.users.encode_known(test.users.values.to_pandas().array)]
-    return float((effect * visits).sum() / everyone.sum())
-
-
-def _order(result: Pilot, truth: dict[str, float], threads: int | None) -> tuple[int, int]:
-    """Pairs of rankings that the paired interval of the library tells apart, and those in the order of the truth."""
-    rankers, gains = _rankers(result), tr.gains.recommended(result.test)
-    right = clear = 0
-    for first, second in combinations(truth, 2):
-        pair = tr.compare(
-            rankers[first],
-            rankers[second],
-            gains,
-            result.config.pilot.metric,
-            level=result.config.pilot.level,
-            unlisted="last",
-            threads=threads,
-        )
-        winner = pair.winner
-        if winner is not None:
-            clear += 1
-            right += (winner == "first") == (truth[first] > truth[second])
-    return right, clear
-
-
-def _without_propensities(shop: Shop, folder: Path, threads: int | None) -> None:
-    other = folder / "unrecorded"
-    other.mkdir()
-    write_tables(shop, other, recorded="nothing", threads=threads)
-    plan = (other / "pilot.toml").read_text().replace('propensity = "chance"\n', "")
-    for model in ("additive", "exposure"):
-        (other / f"{model}.toml").write_text(plan + f'propensity = "{model}"\n')
-        result = tr.pilot.run(other / f"{model}.toml", other / model, threads=threads)
-        print(f"  nothing recorded, {model} model: {result.answer.decision}. {result.answer.sentence}")
-        if result.answer.decision != "unknown":
-            _check(result, shop, threads)
+def _compare(result: Pilot, shop: Shop, kind: str, seed: int, seconds: float) -> Row:
+    """Estimates against the truth, in the same unit: purchases per visit, of all weeks."""
+    assert result.estimate is not None
+    options = result.setting.config.pilot
+    k, items = options.k, set(shop.items.values.to_pylist())
+    known = set(result.setting.test.users.values.to_pylist())
+    truth, estimates = {}, {}
+    for name, ranker in result.estimate.items():
+        lists = shop.today() if name == "today" else result.rankings[name].recommend(k=k)
+        lists = lists[lists["item_id"].isin(items)]
+        share = shop.visited[shop.users.encode_known(sorted(known))].sum() / shop.visited.sum()
+        truth[name] = shop.value(lists[lists["user_id"].isin(known)], k) / share
+        estimates[name] = ranker[options.metric]
+    best, choice = max(truth, key=lambda name: truth[name]), result.answer.choice
+    right = "refused"
+    if choice is not None:
+        right = "yes" if choice == best or k * estimates[best].low <= truth[choice] else "no"
+    covered = sum(k * one.low <= truth[name] <= k * one.high for name, one in estimates.items())
+    ratio = k * estimates[choice or best].mean / truth[choice or best]
+    answer, notes = f"{result.answer.decision} {choice or ''}", len(result.cautions)
+    return Row(kind, seed, answer, right, covered, len(truth), ratio, notes, seconds)
 
 
 def _peak() -> float:
@@ -128,11 +121,15 @@ def _peak() -> float:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--users", type=int, default=20_000)
-    parser.add_argument("--items", type=int, default=1_000)
+    parser.add_argument("--users", type=int, default=5_000)
+    parser.add_argument("--items", type=int, default=300)
     parser.add_argument("--weeks", type=int, default=8)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[31, 32, 33])
+    parser.add_argument("--violations", nargs="+", choices=KINDS, default=list(KINDS))
+    parser.add_argument("--plain", action="store_true", help="No tables of visits, items and categories.")
+    parser.add_argument("--unrecorded", action="store_true", help="No propensities.")
     parser.add_argument("--threads", type=int, default=None)
+    parser.add_argument("--verbose", action="store_true", help="Print every answer.")
     parser.add_argument("--time-only", action="store_true", help="Only time and memory, no check against the truth.")
     return parser.parse_args()
 

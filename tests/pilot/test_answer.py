@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import taurank as tr
-from taurank.pilot.answer import unknown
+from taurank.pilot.answer import Setting, unknown
 from taurank.pilot.config import PilotConfig
 from taurank.pilot.power import ExperimentDesign, power
 
@@ -19,7 +19,8 @@ def log() -> tr.Log:
 def proposed(log: tr.Log, effect: float, folder: Path) -> ExperimentDesign:
     log.write(folder / "log.parquet")
     sections: dict[str, Any] = {"tables": {"log": folder / "log.parquet"}, "pilot": {"k": 5, "effect": effect}}
-    design = unknown(PilotConfig.from_sections(sections), "reason", "step", log, bought_anyway=0.2).experiment
+    setting = Setting(PilotConfig.from_sections(sections), log, log, None, None, ())
+    design = unknown(setting, "reason", "step", bought_anyway=0.2).experiment
     assert design is not None
     return design
 

@@ -10,16 +10,18 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
+from taurank._types import Longs
 from taurank.data.log import Log
 from taurank.errors import InputError
 from taurank.evaluation.results import Comparison, Difference
-from taurank.pilot.categories import Ranking
+from taurank.pilot.categories import Categories, Ranking
 from taurank.pilot.config import PilotConfig
-from taurank.pilot.gate import Gate, visits_of
 from taurank.pilot.power import SHARES, ExperimentDesign, power
+from taurank.report.diagnosis import Diagnosis
 
 TODAY = "today"
 SHARE_TO_DETECT = 0.1  # of the log's purchases: the effect to detect, if the plan names none
+MANY_SHOWS = 1.2  # of an item in a period, from which on they are counted in the answer
 MAX_WEEKS = 8.0  # that a proposed experiment should take
 
 Decision = Literal["show", "keep", "unknown"]
@@ -40,24 +42,75 @@ class Answer:
         return self.sentence
 
 
+@dataclass(frozen=True, eq=False)
+class Setting:
+    """What an answer is about: the log, its last periods, and what users can be shown.
+
+    ``shows`` is how often an item that is shown to a user in a period is shown in it, None if the log does not say;
+    ``notes`` say which tables were derived.
+    """
+
+    config: PilotConfig
+    log: Log
+    test: Log
+    categories: Categories | None
+    shows: float | None
+    notes: tuple[str, ...]
+
+    @property
+    def period(self) -> str:
+        period = self.config.log.period
+        return period if self.config.tables.log is None and period in ("day", "week", "month") else "period"
+
+    @property
+    def per(self) -> str:
+        """What an effect is a mean over: with visits, users count in the periods in which they came."""
+        return f"{'visiting ' if self.log.eligibility.has_visits else ''}user and {self.period}"
+
+    @property
+    def shown(self) -> str:
+        """How the items are shown, in the log as in what is estimated from it."""
+        if self.shows is None:
+            return f"shown in a {self.period}"
+        often = "once" if self.shows < MANY_SHOWS else f"{self.shows:.1f} times"
+        return f"shown {often} in a {self.period}"
+
+    @property
+    def visits(self) -> Longs:
+        """At how many times each user could be shown something."""
+        return self.log.eligibility.visits(np.ones(self.log.n_users, np.bool_))[0]
+
+    @property
+    def purchases_per_visit(self) -> float:
+        return float(np.count_nonzero(self.log.outcome) / max(1, self.visits.sum()))
+
+    @property
+    def items_per_user(self) -> int:
+        """The items that a user can be shown: those of the user's categories."""
+        known = self.log.eligibility.cells_by_item > 0
+        if self.categories is None:
+            return int(np.count_nonzero(known))
+        own, category = self.categories.own, self.categories.category
+        sizes = own @ np.bincount(category[known], minlength=own.shape[1])
+        return int(sizes[sizes > 0].mean()) if sizes.any() else 0
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Pilot:
     """The result of a pilot; ``print`` leads with the answer.
 
-    ``estimate`` compares the rankings on the last periods, ``test``; it is None if the gate refused the log, and then
-    nothing was trained. ``rankings`` were fitted to the periods before. If a learner was chosen, ``model`` is fitted
-    to all of them. ``folder`` has ``report.html``, the plan and the stages, and with a model also ``model`` and
-    ``recommendations.parquet``.
+    ``estimate`` compares the rankings on the last periods, ``setting.test``; it is None if ``gate``, the diagnosis,
+    refused the log, and then nothing was trained. ``rankings`` were fitted to the periods before. If a learner was
+    chosen, ``model`` is fitted to all of them. ``folder`` has ``report.html``, the plan and the stages, and with a
+    model also ``model`` and ``recommendations.parquet``.
     """
 
     answer: Answer
     estimate: Comparison | None
-    gate: Gate
+    gate: Diagnosis
     rankings: Mapping[str, Ranking]
     model: Ranking | None
-    config: PilotConfig
-    log: Log
-    test: Log
+    setting: Setting
     folder: Path
 
     @property
@@ -66,11 +119,11 @@ class Pilot:
 
     def table(self, segment: str = "all") -> pd.DataFrame:
         """The recommended estimate of every ranking and its difference from the baseline, in purchases."""
-        k, compared = self.config.pilot.k, self.estimate
+        options, compared = self.setting.config.pilot, self.estimate
         if compared is None:
             return pd.DataFrame()
-        metric, compared = self.config.pilot.metric, compared if segment == "all" else compared.segments[segment]
-        rows = []
+        k, metric, rows = options.k, options.metric, []
+        compared = compared if segment == "all" else compared.segments[segment]
         for name, result in compared.items():
             own, apart = result[metric], compared.differences.get((name, metric))
             rows.append({
@@ -87,34 +140,36 @@ class Pilot:
     def __str__(self) -> str:
         lines = [self.answer.sentence, f"Next: {self.answer.next_step}."]
         if self.answer.experiment is not None:
-            lines.append(f"To find out: {self.answer.experiment}")
-        lines += self.cautions
+            within = "" if self.setting.categories is None else " The items are those of a user's own categories."
+            lines.append(f"To find out: {self.answer.experiment}{within}")
+        lines += [*self.cautions, *self.setting.notes]
         table = [] if self.estimate is None else ["", self.table().to_string(index=False)]
         return "\n".join([*lines, *table, ""])
 
 
-def decide(config: PilotConfig, estimate: Comparison, log: Log, bought_anyway: Callable[[], float]) -> Answer:
+def decide(setting: Setting, estimate: Comparison, bought_anyway: Callable[[], float]) -> Answer:
     """The estimate's choice; ``bought_anyway`` is asked for only where an experiment has to be designed."""
     verdict = estimate.verdict
     assert verdict is not None
     if estimate.choice is None:
-        return unknown(config, verdict.reason, verdict.next_step, log, bought_anyway())
-    pairs = {name: pair for (name, metric), pair in estimate.differences.items() if metric == config.pilot.metric}
+        return unknown(setting, verdict.reason, verdict.next_step, bought_anyway())
+    metric = setting.config.pilot.metric
+    pairs = {name: pair for (name, each), pair in estimate.differences.items() if each == metric}
     baseline = name_of(estimate.baseline)
     if estimate.choice != estimate.baseline:
-        sentence = f"Show {estimate.choice}: {_difference(config, pairs[estimate.choice])} than {baseline}."
+        sentence = f"Show {estimate.choice}: {_difference(setting, pairs[estimate.choice])} than {baseline}."
         return Answer("show", estimate.choice, sentence, verdict.next_step)
     sentence = f"Keep {baseline}: no other ranking was compared."
     if pairs:
         best = max(pairs, key=lambda name: pairs[name].difference)
-        sentence = f"Keep {baseline}: of the others {best} comes closest, and {_difference(config, pairs[best])}."
+        sentence = f"Keep {baseline}: of the others {best} comes closest, and {_difference(setting, pairs[best])}."
     return Answer("keep", estimate.choice, sentence, verdict.next_step)
 
 
-def unknown(config: PilotConfig, reason: str, next_step: str, log: Log, bought_anyway: float) -> Answer:
+def unknown(setting: Setting, reason: str, next_step: str, bought_anyway: float) -> Answer:
     """Why the log cannot tell, and the experiment that would."""
     sentence = f"The log cannot tell which ranking is best: {reason.rstrip('.')}."
-    return Answer("unknown", None, sentence, next_step, _experiment(config, log, bought_anyway))
+    return Answer("unknown", None, sentence, next_step, _experiment(setting, bought_anyway))
 
 
 def name_of(ranker: str) -> str:
@@ -129,31 +184,27 @@ def span(low: float, high: float) -> str:
     return f"{low:.3f} to {high:.3f}"
 
 
-def _difference(config: PilotConfig, pair: Difference) -> str:
+def _difference(setting: Setting, pair: Difference) -> str:
     """CP@k is a mean over k items; a shop counts purchases."""
-    k = config.pilot.k
-    low, middle, high = (k * end for end in (pair.low, pair.difference, pair.high))
+    options = setting.config.pilot
+    low, middle, high = (options.k * end for end in (pair.low, pair.difference, pair.high))
     word = "more" if middle >= 0 else "fewer"
     low, high = (low, high) if middle >= 0 else (-high, -low)
     return (
-        f"its first {k} items cause {abs(middle):.3g} {word} purchases per {config.per} "
-        f"({config.pilot.level:.0%} interval {low:.3g} to {high:.3g})"
+        f"its first {options.k} items, {setting.shown}, cause {abs(middle):.3g} {word} purchases per {setting.per} "
+        f"({options.level:.0%} interval {low:.3g} to {high:.3g})"
     )
 
 
-def purchases_per_visit(log: Log) -> float:
-    return float(np.count_nonzero(log.outcome) / max(1, visits_of(log).sum()))
-
-
-def _experiment(config: PilotConfig, log: Log, bought_anyway: float) -> ExperimentDesign | None:
+def _experiment(setting: Setting, bought_anyway: float) -> ExperimentDesign | None:
     """The smallest share of randomized slots that detects the effect in a few weeks; all slots if none does."""
-    k, items = config.pilot.k, int(np.count_nonzero(log.eligibility.cells_by_item))
-    effect = config.pilot.effect or SHARE_TO_DETECT * purchases_per_visit(log)
+    k, items = setting.config.pilot.k, setting.items_per_user
+    effect = setting.config.pilot.effect or SHARE_TO_DETECT * setting.purchases_per_visit
     if items < k or not effect:
         return None
     sizes: dict[str, Any] = {
-        "effect": min(effect, float(k)), "users": log.n_users, "items": items, "slots": k,
-        "visits": float(visits_of(log).mean() / log.n_times), "bought_anyway": min(bought_anyway, k - effect),
+        "effect": min(effect, float(k)), "users": setting.log.n_users, "items": items, "slots": k,
+        "visits": float(setting.visits.mean() / setting.log.n_times), "bought_anyway": min(bought_anyway, k - effect),
     }  # fmt: skip
     try:
         designs = [power(**sizes, randomized=share) for share in SHARES if share * k < items]

@@ -103,11 +103,6 @@ class PilotConfig(_Section):
             find_files(path)
         return self
 
-    @property
-    def per(self) -> str:
-        """What an effect is a mean over: with a table of visits, users count in the periods in which they came."""
-        return "user and week" if self.tables.visits is None else "visiting user and week"
-
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> PilotConfig:
         """The configuration in a TOML file; tables are relative to the file's folder."""

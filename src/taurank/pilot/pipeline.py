@@ -2,10 +2,14 @@
 
 Tables → log → propensities → gate → earlier periods train, later periods measure → one estimate of all rankings → the
 answer → the chosen learner fitted to everything. Each stage is stored, see ``stages``.
+
+A plain export has no table of visits, and none of the categories that a user can be shown. Both are then derived
+from what was shown, unless the propensities fit better without.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import warnings
 from collections.abc import Mapping
@@ -13,21 +17,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
+
 from taurank._progress import Progress
 from taurank.data.files import find_files, write_text
 from taurank.data.log import Log
 from taurank.errors import InputError, OverlapWarning
 from taurank.estimation import gains, propensity
+from taurank.estimation.propensity.calibration import Total
 from taurank.evaluation.evaluate import evaluate
 from taurank.evaluation.measurement import Measurement
 from taurank.evaluation.results import Comparison
 from taurank.learners import LEARNERS, Learner, Popular, load
-from taurank.pilot.answer import TODAY, Pilot, decide, unknown
-from taurank.pilot.categories import Ranking, WithinCategories, learner_of
+from taurank.pilot.answer import TODAY, Pilot, Setting, decide, unknown
+from taurank.pilot.categories import Categories, Ranking, WithinCategories, derived, learner_of
 from taurank.pilot.config import PilotConfig
-from taurank.pilot.gate import check_gate
 from taurank.pilot.stages import Stages, key_of
 from taurank.pilot.tables import SmallTables
+from taurank.report.diagnosis import Diagnosis, diagnose
 
 
 def run(
@@ -70,37 +78,100 @@ class _Run:
         files = [(str(file.resolve()), file.stat()) for path in used for file in find_files(path)]
         facts = [[name, about.st_size, about.st_mtime_ns] for name, about in files]  # what changes when a file does
         key = key_of(facts, dict(config.columns), config.log.model_dump())
-        log = self.stages.run("log", key, ".parquet", lambda path: self._checked(self._read()).write(path), Log.read)
+        log, shows = self.stages.run("log", key, ".parquet", self._write_log, _read_log)
         self._checked(log)  # a stored stage, too: today's ranking may have changed
-        key = key_of(key, options.propensity, options.seed)
+        notes = []
+        if config.tables.visits is None and log.eligibility.has_visits and config.tables.log is None:
+            notes.append("No table of visits: a user counts in the periods in which something was shown.")
+        is_recorded = log.n_without_propensity < len(log) / 2
+        categories = None
+        if self.small.categories is not None:
+            categories = Categories.of(self.small.categories, log)
+        elif not is_recorded:  # what is estimated depends on what could have been shown
+            categories = self._derived(log)
+        key = key_of(key, options.propensity, options.seed, options.test_share)
         log = self.stages.run(
-            "propensity", key, ".parquet", lambda path: self._with_propensity(log).write(path), Log.read
+            "propensity", key, ".parquet", lambda path: self._with_propensity(log, categories).write(path), Log.read
         )
         train, test = log.split(share=options.test_share)
-        gate = check_gate(log, self.small.categories)
-        if gate.refuses:  # nothing that is learned from such a log could be measured
+        gate = _diagnosis(log, test, categories)
+        if gate.level == "poor" and categories is None:
+            categories = self._derived(log)
+            gate = gate if categories is None else _diagnosis(log, test, categories)
+        if categories is not None and categories.are_derived:
+            known = categories.own.any(axis=1)
+            notes.append(
+                f"No table of categories: {categories.sentence} The estimate leaves out the "
+                f"{np.count_nonzero(~known):,} users who were shown too little before the measured periods."
+            )
+            test = test.select(users=test.users.values.filter(pa.array(known)))
+        setting = Setting(config, log, test, categories, shows, tuple(notes))
+        if gate.level == "poor":  # nothing that is learned from such a log could be measured
             anyway = self._bought_anyway({"popular": Popular().fit(train)}, test)
-            answer = unknown(config, gate.sentence, "record the propensities of what is shown", log, anyway)
-            return Pilot(answer, None, gate, {}, None, config, log, test, self.folder)
-        early = key_of(key, options.test_share)
-        rankings = {name: self._fitted("model", name, early, train) for name in options.learners}
+            answer = unknown(setting, gate.verdict, self._advice(gate, is_recorded), anyway)
+            return Pilot(answer, None, gate, {}, None, setting, self.folder)
+        rankings = {name: self._fitted("model", name, key, train, categories) for name in options.learners}
         compared = self._compare(rankings, test)
         self.stages.progress.step("estimates")
-        answer = decide(config, compared, log, lambda: self._bought_anyway(rankings, test))
-        model = self._fitted("refit", answer.choice, key, log) if answer.choice in rankings else None
-        return Pilot(answer, compared, gate, rankings, model, config, log, test, self.folder)
+        answer = decide(setting, compared, lambda: self._bought_anyway(rankings, test))
+        model = None
+        if answer.choice in rankings:
+            model = self._fitted("refit", answer.choice, key, log, categories)
+        return Pilot(answer, compared, gate, rankings, model, setting, self.folder)
+
+    def _write_log(self, path: Path) -> None:
+        """The log, and beside it how often what is shown in a period is shown in it."""
+        log = self._checked(self._read())
+        counts = {} if log.summary is None else log.summary.impressions
+        shows = 1.0 + counts.get("repeated", 0) / counts["treated"] if counts.get("treated") else None
+        write_text(path.with_suffix(".json"), json.dumps(shows))
+        log.write(path)
 
     def _read(self) -> Log:
-        tables = self.config.tables
+        tables, options = self.config.tables, self.config.log.model_dump(exclude_none=True)
         if tables.log is not None:
             return Log.read(tables.log)
         named = tables.named()
-        optional: dict[str, Any] = {name: named[name] for name in ("visits", "candidates") if name in named}
         columns = {key.replace("purchases.", "outcomes."): name for key, name in self.config.columns.items()}
-        return Log.from_events(
-            named["impressions"], named["purchases"], columns=columns, threads=self.threads, **optional,
-            **self.config.log.model_dump(exclude_none=True),
-        )  # fmt: skip
+        limits: dict[str, Any] = {name: named[name] for name in ("visits", "candidates") if name in named}
+
+        def build(limits: dict[str, Any]) -> Log:
+            return Log.from_events(
+                named["impressions"], named["purchases"], columns=columns, threads=self.threads, **limits, **options
+            )
+
+        if tables.visits is not None:
+            return build(limits)
+        plain = dict(columns)
+        for column in ("user_id", "timestamp"):
+            if theirs := columns.get(f"impressions.{column}", columns.get(column)):
+                columns[f"visits.{column}"] = theirs
+        log = build({**limits, "visits": named["impressions"]})
+        shown = np.flatnonzero(log.treated == 1)
+        p = np.full(len(shown), np.nan) if log.propensity is None else log.propensity[shown]
+        known = p[~np.isnan(p)]
+        total = Total.of("treated", log.cells * len(known) / max(1, len(shown)), known)
+        if len(known) and total.ratio > 1 and total.is_far():  # users to whom nothing was shown count, too
+            columns = plain
+            return build(limits)
+        return log
+
+    def _derived(self, log: Log) -> Categories | None:
+        """From the earlier periods alone: the later ones measure what is made of them."""
+        train, _ = log.split(share=self.config.pilot.test_share)
+        return derived(train, self.small.item_categories, self.config.pilot.seed)
+
+    def _advice(self, gate: Diagnosis, is_recorded: bool) -> str:
+        """What is missing: a table of what could have been shown, or the propensities."""
+        total = gate.treated_total
+        missing = {
+            "visits": "when each user came: user_id, timestamp", "candidates": "what could be shown: item_id",
+            "categories": "what each user can be shown: user_id, category; candidates then need a category",
+        }  # fmt: skip
+        lacking = [name for name in missing if getattr(self.config.tables, name) is None]
+        if is_recorded and total.is_far() and total.ratio < 1 and lacking:
+            return f"add the table {lacking[0]} to the plan ({missing[lacking[0]]})"
+        return "record the propensities of what is shown" if not is_recorded else gate.advice[0].rstrip(".")
 
     def _checked(self, log: Log) -> Log:
         if log.n_times < 2:
@@ -110,15 +181,15 @@ class _Run:
         self.small.check(log, self.config)
         return log
 
-    def _with_propensity(self, log: Log) -> Log:
+    def _with_propensity(self, log: Log, categories: Categories | None) -> Log:
         """Recorded propensities are kept, missing ones estimated; the exposure model knows the users' categories."""
         if not log.n_without_propensity:
             return log
-        model, categories = self.config.pilot.propensity, self.small.categories
-        features = categories if model == "exposure" else None
+        model = self.config.pilot.propensity
+        features = None if categories is None or model != "exposure" else categories.features
         return propensity.estimate(log, self.config.pilot.seed, model=model, features=features, threads=self.threads)
 
-    def _fitted(self, stage: str, name: str, key: str, log: Log) -> Ranking:
+    def _fitted(self, stage: str, name: str, key: str, log: Log, categories: Categories | None) -> Ranking:
         """A learner with its own defaults, fitted to a log; its lists stay within the users' categories."""
         options = self.config.pilot
         learner = LEARNERS[name]()
@@ -131,7 +202,7 @@ class _Run:
             learner.fit(log, show_progress=False).save(path)
 
         model: Learner = self.stages.run(f"{stage}-{name}", key_of(key, name, settings), ".model", make, load)
-        return model if self.small.categories is None else WithinCategories(model, self.small.categories)
+        return model if categories is None else WithinCategories(model, categories)
 
     def _compare(self, rankings: Mapping[str, Any], test: Log) -> Comparison:
         """All rankings on the last periods, today's first if there is one."""
@@ -151,6 +222,17 @@ class _Run:
         return k * max(bought.means(one, self.threads)[f"P@{k}"] for one in rankings.values())
 
 
+def _diagnosis(log: Log, test: Log, categories: Categories | None) -> Diagnosis:
+    """Of the cells that could be shown; of derived categories, by the periods from which they were not derived."""
+    if categories is None:
+        return diagnose(log)
+    return diagnose(test if categories.are_derived else log, categories=categories.features)
+
+
+def _read_log(path: Path) -> tuple[Log, float | None]:
+    return Log.read(path), json.loads(path.with_suffix(".json").read_text())
+
+
 def _write_outputs(result: Pilot, plan: str, threads: int | None) -> None:
     if plan:
         write_text(result.folder / "pilot.toml", plan)
@@ -160,8 +242,8 @@ def _write_outputs(result: Pilot, plan: str, threads: int | None) -> None:
         model.unlink(missing_ok=True)
     else:
         learner_of(result.model).save(model)
-        k = result.config.pilot.k
-        result.model.write_recommendations(recommendations, k=k, candidates=result.log, threads=threads)
+        k = result.setting.config.pilot.k
+        result.model.write_recommendations(recommendations, k=k, candidates=result.setting.log, threads=threads)
     from taurank.pilot.report import write_report  # needs the extra ``report``
 
     write_report(result, plan)

@@ -13,7 +13,7 @@ import pandas as pd
 
 from taurank import __version__
 from taurank.evaluation.results import Comparison
-from taurank.pilot.answer import KINDS, Pilot, name_of, number, purchases_per_visit, span
+from taurank.pilot.answer import KINDS, Pilot, name_of, number, span
 from taurank.pilot.categories import learner_of
 
 LABELS = {"show": "Show it", "keep": "Keep it", "unknown": "Not known"}
@@ -51,10 +51,11 @@ def write_report(result: Pilot, plan: str) -> None:
         page.verdict(KINDS[answer.decision], LABELS[answer.decision], " ".join([answer.sentence, *result.cautions])),
         *steps,
         page.heading("Propensities and overlap"),
-        page.verdict(gate.level, gate.level.capitalize(), gate.sentence),
+        page.verdict(gate.level, gate.level.capitalize(), gate.verdict),
         *_experiment(result),
         page.heading("What was used"),
         page.table(_facts(result)),
+        *([page.listed(result.setting.notes)] if result.setting.notes else []),
         *details,
         *([page.fold("The plan", [page.text(plan)])] if plan else []),
     ]
@@ -62,8 +63,8 @@ def write_report(result: Pilot, plan: str) -> None:
 
 
 def _estimates(result: Pilot, estimate: Comparison, steps: list[Any]) -> list[Any]:
-    options = result.config.pilot
-    drawing = page.chart(_chart(result, estimate), _UNIT.format(k=options.k, per=result.config.per))
+    options = result.setting.config.pilot
+    drawing = page.chart(_chart(result, estimate), _UNIT.format(k=options.k, per=result.setting.per))
     reasons = [
         f"{name_of(name)}: {verdict}" for (name, metric), verdict in estimate.verdicts.items()
         if metric == options.metric
@@ -83,7 +84,7 @@ def _estimates(result: Pilot, estimate: Comparison, steps: list[Any]) -> list[An
 
 def _chart(result: Pilot, estimate: Comparison) -> alt.LayerChart:
     """The recommended estimates with their intervals; those that are not to be believed are pale."""
-    k, metric = result.config.pilot.k, result.config.pilot.metric
+    k, metric = result.setting.config.pilot.k, result.setting.config.pilot.metric
     frame = pd.DataFrame([
         {"ranking": name, "estimate": k * one.mean, "low": k * one.low, "high": k * one.high,
          "believe": 1.0 if one.verdict is not None and one.verdict.believe else 0.35}
@@ -92,7 +93,7 @@ def _chart(result: Pilot, estimate: Comparison) -> alt.LayerChart:
     base = alt.Chart(frame, width=420, height=max(120, 34 * len(frame))).encode(
         y=alt.Y("ranking:N", sort=None, title=None), opacity=alt.Opacity("believe:Q", legend=None, scale=None)
     )
-    low = alt.X("low:Q", title=f"extra purchases per {result.config.per}")
+    low = alt.X("low:Q", title=f"extra purchases per {result.setting.per}")
     ends = base.mark_rule(strokeWidth=2).encode(x=low, x2="high:Q")
     zero = alt.Chart(pd.DataFrame({"x": [0.0]})).mark_rule(strokeDash=[3, 3], opacity=0.6).encode(x="x:Q")
     return zero + ends + base.mark_point(filled=True, size=90).encode(x="estimate:Q")
@@ -106,23 +107,23 @@ def _experiment(result: Pilot) -> list[Any]:
     for name in ("weeks", "users"):
         table[name] = [f"{np.ceil(number):,.0f}" for number in table[name]]
     table["randomized"] = [f"{share:.0%}" for share in table["randomized"]]
-    caption = f"To detect {design.effect:.3g} extra purchases per {result.config.per}"
+    caption = f"To detect {design.effect:.3g} extra purchases per {result.setting.per}"
     return [page.heading("Suggested experiment"), page.table(table, caption=caption)]
 
 
 def _facts(result: Pilot) -> pd.DataFrame:
-    log = result.log
+    log = result.setting.log
     facts = {
         "users": f"{log.n_users:,}", "items": f"{log.n_items:,}", "periods": f"{log.n_times:,}",
-        "periods that measure": f"{result.test.n_times:,}", "rows": f"{len(log):,}",
-        "purchases per user and period": f"{purchases_per_visit(log):.3g}",
-        "seed": str(result.config.pilot.seed), "taurank": __version__,
+        "periods that measure": f"{result.setting.test.n_times:,}", "rows": f"{len(log):,}",
+        "purchases per user and period": f"{result.setting.purchases_per_visit:.3g}",
+        "seed": str(result.setting.config.pilot.seed), "taurank": __version__,
     }  # fmt: skip
     return pd.DataFrame(facts.items(), columns=["what", "how much"])
 
 
 def _opinions(result: Pilot, estimate: Comparison) -> pd.DataFrame:
-    rows, k = estimate.estimators(), result.config.pilot.k
+    rows, k = estimate.estimators(), result.setting.config.pilot.k
     rows = rows[rows["segment"] == "all"] if "segment" in rows else rows
     return pd.DataFrame({
         "ranking": rows["ranker"], "estimator": rows["estimator"],

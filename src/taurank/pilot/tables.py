@@ -31,6 +31,7 @@ class SmallTables:
     today: TableRanker | None
     segments: pd.DataFrame | None
     categories: Features | None
+    item_categories: pd.DataFrame | None = None
 
     @classmethod
     def read(cls, config: PilotConfig) -> SmallTables:
@@ -50,11 +51,17 @@ class SmallTables:
                     f"'{tables.users}' repeats a user_id in {plural(len(repeated), 'row')}, for example "
                     f"{show(repeated.iloc[0])}; keep one row per user."
                 )
-        if tables.categories is not None and tables.candidates is not None:
-            of_item = read_table(tables.candidates, config, ("item_id", "category")).drop_duplicates("item_id")
+        of_item = None
+        if tables.candidates is not None:
+            needed: tuple[str, ...] = ("item_id", "category")
+            optional: tuple[str, ...] = ()
+            if tables.categories is None:
+                needed, optional = needed[:1], needed[1:]
+            of_item = read_table(tables.candidates, config, needed, optional).drop_duplicates("item_id")
+        if tables.categories is not None:
             of_user = read_table(tables.categories, config, ("user_id", "category"), ("score",))
             categories = Features(items=of_item, categories=of_user)
-        return cls(today, segments, categories)
+        return cls(today, segments, categories, of_item if of_item is not None and "category" in of_item else None)
 
     def check(self, log: Log, config: PilotConfig) -> None:
         """They must be about the users and items of the log."""
