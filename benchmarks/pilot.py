@@ -66,7 +66,7 @@ def main() -> None:
     print(frame.to_string(index=False, float_format="%.2f"))
     counts, covered = frame["right"].value_counts(normalize=True), frame["covered"].sum()
     shares = ", ".join(f"{name} {share:.0%}" for name, share in counts.items())
-    print(f"right: {shares}; intervals cover {covered / max(1, frame['intervals'].sum()):.0%}; {_peak():.2f} GB at most")
+    print(f"right: {shares}; intervals cover {covered / max(1, frame['intervals'].sum()):.0%}; {_peak():.2f} GB")
 
 
 def _run(kind: str, seed: int, folder: Path, options: argparse.Namespace) -> Row:

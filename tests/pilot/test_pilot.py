@@ -146,7 +146,7 @@ def test_the_gate_makes_all_checks_within_the_categories(result: Pilot) -> None:
     assert "of the items" in found.verdict
 
 
-@pytest.mark.parametrize("items", [True, False])
+@pytest.mark.parametrize("items", [pytest.param(True, marks=pytest.mark.slow), False])
 def test_a_plain_export_gets_an_answer(shop: Shop, tables: Path, tmp_path: Path, items: bool) -> None:
     """Without tables of visits and categories both are derived, with those of items in place of groups if known."""
     plan = tomllib.loads((tables / "pilot.toml").read_text())
