@@ -25,7 +25,7 @@ project, author, copyright = "taurank", "taurank developers", "2026, taurank dev
 release = version = taurank.__version__
 
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.doctest", "sphinx_copybutton"]
-exclude_patterns = ["_build", "notes", "requirements.txt", "results/authors", "results/comparison.md"]
+exclude_patterns = ["_build", "requirements.txt", "results/authors", "results/comparison.md"]
 html_theme = "furo"
 html_title = "taurank"
 html_static_path = ["_static"]
