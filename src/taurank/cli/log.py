@@ -43,6 +43,11 @@ def build(
     candidates: Annotated[
         Path | None, typer.Option(help="Table of candidates: item_id[, timestamp[, user_id]]."), READS
     ] = None,
+    slates: Annotated[
+        Path | None,
+        typer.Option(help="Candidates of all slates: user_id, item_id, timestamp, propensity[, slate_id]."),
+        READS,
+    ] = None,
     memory_limit: Annotated[str | None, typer.Option(help='Memory limit, for example "2GB".')] = None,
 ) -> None:
     """Build a log from a table of impressions and a table of outcomes."""
@@ -55,7 +60,7 @@ def build(
     built = Log.from_events(
         impressions, outcomes, period=edges if len(edges) > 1 else period, window=window, combine=combine,
         columns={ours.strip(): theirs.strip() for ours, _, theirs in pairs}, nulls=nulls, timezone=timezone,
-        incomplete=incomplete, visits=visits, candidates=candidates, memory_limit=memory_limit,
+        incomplete=incomplete, visits=visits, candidates=candidates, slates=slates, memory_limit=memory_limit,
     )  # fmt: skip
     built.write(out)
     say(str(built.summary))

@@ -128,14 +128,15 @@ class Log(CellTable):
         cls, impressions: Any, outcomes: Any, *, period: Any = "day", window: timedelta | str | None = None,
         users: Any = None, items: Any = None, combine: str = "same", columns: Mapping[str, str] | None = None,
         nulls: str = "refuse", timezone: str | None = None, incomplete: str = "drop", visits: Any = None,
-        candidates: Any = None, id_types: Mapping[str, Any] | None = None, memory_limit: str | None = None,
-        threads: int | None = None,
+        candidates: Any = None, slates: Any = None, id_types: Mapping[str, Any] | None = None,
+        memory_limit: str | None = None, threads: int | None = None,
     ) -> Log:  # fmt: skip
         """One log from impressions and outcomes, with ``log.summary`` for what became of every event.
 
         Both tables are a frame or a path (Parquet or CSV; a file, a glob, a folder) with ``user_id, item_id,
         timestamp`` and optionally ``propensity``, the probability that the item was shown, and, for outcomes,
-        ``value``, what each is worth. A cell (user, item, period) is treated if an impression fell into it.
+        ``value``, what each is worth; a negative one is a return, which cancels the latest outcomes of its user and
+        item before it. A cell (user, item, period) is treated if an impression fell into it.
 
         ``period``: "day", "week", "month", a number of them ("2 weeks"), or a list of edges e0 < e1 < …; periods are
         [start, end), on the clock of ``timezone``. A first or last one that the tables cover only in part is dropped
@@ -144,8 +145,11 @@ class Log(CellTable):
         impression of its user and item within the window; choose a period about as long.
 
         ``combine``, for the propensity of a cell with several events: "same" refuses values that differ, "any" is
-        1 − Π(1 − p), "first", "max". A null propensity was not recorded; other nulls are refused, or with
-        ``nulls="drop"`` dropped and counted. ``columns`` maps our names to yours, ``{"user_id": "customer",
+        1 − Π(1 − p), "first", "max". ``slates`` (``user_id, item_id, timestamp, propensity``, optionally
+        ``slate_id``) has the candidates of every slate: a cell's propensity is then 1 − Π(1 − p) over the slates of
+        its user in its period, also those on which the item was not drawn, and other cells are not eligible. A few
+        cells with a propensity of 0 or 1 are set aside. A null propensity was not recorded; other nulls are refused,
+        or with ``nulls="drop"`` dropped and counted. ``columns`` maps our names to yours, ``{"user_id": "customer",
         "outcomes.timestamp": "bought_at"}``. ``visits`` (``user_id, timestamp``) and ``candidates`` (``item_id``,
         optionally ``timestamp``, or both and ``user_id``) limit the cells that could have been recommended.
 
@@ -160,7 +164,10 @@ class Log(CellTable):
             Periods.from_option(period), read_window(window), combine, {} if columns is None else columns, nulls,
             check_zone(timezone), incomplete, id_types or {},
         )  # fmt: skip
-        given = {"impressions": impressions, "outcomes": outcomes, "visits": visits, "candidates": candidates}
+        given = {
+            "impressions": impressions, "outcomes": outcomes, "visits": visits, "candidates": candidates,
+            "slates": slates,
+        }  # fmt: skip
         tables = {name: table for name, table in given.items() if table is not None or name in _NEEDED_TABLES}
         with open_database(memory_limit, threads) as database:
             return cls(**build_rows(database, tables, {"user_id": users, "item_id": items}, options))

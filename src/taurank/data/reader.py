@@ -75,7 +75,7 @@ PROPENSITY = ColumnRule(
     "a probability strictly between 0 and 1", required=False, nullable=True,
 )  # fmt: skip
 ANY_PROPENSITY = replace(  # where nothing could have been recommended
-    PROPENSITY, is_right=lambda values: (values >= 0.0) & (values <= 1.0)
+    PROPENSITY, is_right=lambda values: (values >= 0.0) & (values <= 1.0), must="a probability between 0 and 1"
 )
 VALUE = ColumnRule("value", np.float64, np.isfinite, "a finite number")
 OUTCOME_VALUE = ColumnRule(

@@ -376,7 +376,10 @@ GOOD = changed("propensity", 0.5)
         (changed("timestamp", None), "'impressions.timestamp' has 3 null values"),
         (changed("timestamp", [1704067200] * 3), "has numbers such as 1704067200, .*unit='s'"),
         (changed("timestamp", ["2024-01-01"] * 3), "has .*string such as '2024-01-01', .*to_datetime"),
-        (changed("propensity", [0.5, 1.0, 0.0]), "'impressions.propensity' must .* 2 rows are not, .* 1.0"),
+        (
+            changed("propensity", [0.5, 1.0, 0.0]),
+            "'impressions.propensity' must .* 2 cells are not, .* 1.0 at user 'b'",
+        ),
         (changed("propensity", [0.5, np.inf, 0.5]), "1 row is not, for example inf"),
         (changed("propensity", ["x"] * 3), "'impressions.propensity' has type"),
         (pl.from_pandas(GOOD).with_columns(propensity=pl.lit(float("nan"))), "3 rows are not, .* nan"),

@@ -196,7 +196,7 @@ def test_events_outside_eligible_cells_are_set_aside() -> None:
     with pytest.raises(InputError, match="candidates with a user_id need a timestamp"):
         Log.from_events(shown, bought, candidates=listed.drop(columns="timestamp"))
     zero = bought.assign(propensity=[0.0, 0.0, 0.0])
-    with pytest.raises(InputError, match="strictly between 0 and 1 in eligible cells; 1 cell"):
+    with pytest.raises(InputError, match=r"strictly between 0 and 1; 1 cell is not, for example 0\.0 at user 'b'"):
         Log.from_events(shown, zero, visits=visits, candidates=candidates)
 
 
@@ -228,3 +228,95 @@ def test_eligible_cells_agree_with_a_slow_filter() -> None:
         pd.testing.assert_frame_equal(log.to_frame(), rows[kept].reset_index(drop=True))
         assert log.eligibility is not None
         assert log.eligibility.contains(log.user, log.item, log.time).all()
+
+
+def chances(*events: Any) -> pd.DataFrame:
+    return table(list(events), "propensity", "slate_id")
+
+
+def test_every_slate_was_a_chance_also_those_on_which_the_item_was_not_drawn() -> None:
+    """a and b get two slates in the first week; item 1 was drawn on one of a's and is bought by b unseen."""
+    later = START + timedelta(days=1)
+    shown = table([("a", 1, START), ("b", 2, START), ("b", 2, later)])
+    bought = table([("b", 1, START), ("c", 1, START), ("b", 3, later)])
+    first = [("a", 1, START, 0.2, "s1"), ("a", 2, START, 0.8, "s1"), ("a", 1, later, 0.5, "s2")]
+    twice = [("b", 1, START, 0.25, slate) for slate in ("s3", "s4", "s4")]
+    rest = [("b", 2, START, 0.5, "s3"), ("b", 3, START, 0.0, "s3"), ("b", 2, START + timedelta(weeks=1), 0.5, "s5")]
+    log = Log.from_events(shown, bought, slates=chances(*first, *twice, *rest), period="week")
+    assert log.to_frame()[["user_id", "item_id", "treated", "outcome"]].to_numpy().tolist() == [
+        ["a", 1, 1, 0], ["b", 1, 0, 1], ["b", 2, 1, 0]
+    ]  # fmt: skip
+    # s4 is one chance, though it is written twice
+    np.testing.assert_allclose(np.asarray(log.propensity), [1 - 0.8 * 0.5, 1 - 0.75 * 0.75, 0.5])
+    assert log.cells == 4  # a: 1 and 2, b: 1 and 2; item 3 had no chance
+    assert log.eligibility.outside == (0, 2)  # c was shown no slate, and 3 could not be shown
+    by_the_impression = Log.from_events(
+        shown.assign(propensity=[0.2, 0.5, 0.5]), bought, combine="any", period="week"
+    )
+    assert by_the_impression.propensity is not None
+    assert by_the_impression.propensity[0] == 0.2  # what the table of slates repairs
+
+
+def test_a_few_certain_cells_are_set_aside_and_counted() -> None:
+    shown = many_days(START, START + timedelta(days=2)).assign(propensity=0.5)
+    shown.loc[shown["user_id"] == 3, "propensity"] = 1.0
+    bought = shown.assign(propensity=0.5)
+    log = Log.from_events(shown, bought, period="day")
+    assert log.summary is not None
+    assert (log.summary.impressions["certain"], log.summary.impressions["treated"]) == (3, 87)
+    assert (log.summary.outcomes["certain"], log.summary.outcomes["matched"]) == (3, 87)
+    assert sum(log.summary.impressions.values()) == len(shown)
+    assert len(log) == 87
+    assert "3 with a propensity of 0 or 1, set aside" in str(log.summary)
+    shown.loc[shown["user_id"] < 9, "propensity"] = 1.0
+    with pytest.raises(InputError, match=r"strictly between 0 and 1; 27 cells are not.*leave the column out"):
+        Log.from_events(shown, bought, period="day")
+
+
+def not_returned(values: list[float]) -> list[float]:
+    """The slow twin: each return takes from the latest purchases that are left."""
+    left: list[tuple[int, float]] = []
+    kept = [0.0] * len(values)
+    for n, value in enumerate(values):
+        if value > 0:
+            left.append((n, value))
+        owed = -value
+        while owed > 0 and left:
+            latest, rest = left.pop()
+            if rest > owed:
+                left.append((latest, rest - owed))
+            owed -= rest
+    for n, rest in left:
+        kept[n] = rest
+    return kept
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_returns_cancel_the_latest_purchases_before_them(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    values = rng.choice([1.0, 2.5, 4.0, -1.0, -2.5], 12).tolist()
+    days = [START + timedelta(days=n) for n in range(12)]
+    bought = table([("a", 1, day, value) for day, value in zip(days, values, strict=True)], "value")
+    other = table([("b", 1, START, 0.1)], "value")
+    log = Log.from_events(SHOWN, pd.concat([bought, other]), period="day")
+    kept = {day.date(): value for day, value in zip(days, not_returned(values), strict=True) if value > 0}
+    rows = log.to_frame()
+    mine = rows[(rows["user_id"] == "a") & (rows["outcome"] == 1)]
+    assert dict(zip(mine["time"], mine["value"], strict=True)) == pytest.approx(kept)
+    assert rows.loc[(rows["user_id"] == "b") & (rows["outcome"] == 1), "value"].tolist() == [0.1]
+    summary = log.summary
+    assert summary is not None
+    assert summary.outcomes["return"] == sum(value < 0 for value in values)
+    assert summary.outcomes["returned"] == sum(value > 0 for value in values) - len(kept)
+    assert sum(summary.outcomes.values()) == 13
+    assert "returns, netted against earlier outcomes" in str(summary)
+
+
+def test_tables_of_rectools_and_lenskit_are_taken_as_they_are() -> None:
+    value = BOUGHT.assign(value=[2.0, 3.0])
+    rectools = value.rename(columns={"timestamp": "datetime", "value": "weight"})
+    expected = Log.from_events(SHOWN, value)
+    assert Log.from_events(SHOWN.rename(columns={"timestamp": "datetime"}), rectools).equals(expected)
+    assert Log.from_events(SHOWN, BOUGHT.assign(weight=7.0)).value is None  # a shop's own column beside timestamp
+    lenskit = BOUGHT.assign(rating=[4.5, 1.0])
+    assert Log.from_events(SHOWN, lenskit).equals(Log.from_events(SHOWN, BOUGHT))

@@ -32,6 +32,7 @@ from taurank.errors import InputError, first_line, plural, show
 MAX_EMPTY = 50  # periods per period with events, from which on a date must be wrong
 ENOUGH = 10  # users with events in a stretch of time, so that a period without any there is incomplete
 MIN_PART = 0.02  # a missing stretch shorter than this part of the period does not matter
+MAX_CERTAIN = 0.1  # the largest share of cells with a propensity of 0 or 1 that are set aside
 
 CELL = "user_id, item_id, period"
 # How the propensities of several events in one cell become one; "any" is 1 − Π(1 − p), in a fixed order,
@@ -40,8 +41,8 @@ CELL = "user_id, item_id, period"
 COMBINE: Mapping[str, str] = {
     "same": "min(propensity)",
     "any": (
-        "CASE WHEN count(propensity) = count(*) THEN least(list_reduce(list(propensity ORDER BY propensity), "
-        "lambda a, b: a + b * (1 - a)), 1 - pow(2, -53)) END"
+        "CASE WHEN max(propensity) >= 1 THEN 1 WHEN count(propensity) = count(*) THEN least(list_reduce("
+        "list(propensity ORDER BY propensity), lambda a, b: a + b * (1 - a)), 1 - pow(2, -53)) END"
     ),
     "first": "arg_min(propensity, (instant, propensity))",
     "max": "max(propensity)",
@@ -86,10 +87,13 @@ def build_rows(
     catalog = Catalog(users, items, Ids(options.periods.names(first, last), "time"))
     for table in tables.values():
         _place(database, table, first, last)
-    limits = {name: _limit(database, table) for name, table in tables.items() if name in ("visits", "candidates")}
-    fates = _match(database, tables, options, limits)
-    _check_propensities(database, catalog, tables, options.combine, bool(limits))
-    visit, candidate = (limits.get(name, {}).get for name in ("visits", "candidates"))
+    limiting: list[str] = [name for name in ("visits", "candidates") if name in tables] or ["slates"]
+    limits: dict[str, dict[str, Any]] = {name: _limit(database, tables[name]) for name in limiting if name in tables}
+    returns = _net_returns(database)
+    fates = _match(database, tables, options, limits, returns)
+    _check_propensities(database, catalog, tables, options.combine)
+    _set_certain_aside(database, catalog, tables, fates)
+    visit, candidate = limits.get("visits", {}).get, limits.get("candidates", limits.get("slates", {})).get
     eligibility = Eligibility.from_positions(
         catalog, (visit("user_id"), visit("period")),
         (candidate("user_id"), candidate("item_id"), candidate("period")),
@@ -185,18 +189,52 @@ def _place(database: Any, table: EventTable, first: int, last: int) -> None:
     )
     database.execute(f"""CREATE TABLE {table.name} AS
         SELECT DISTINCT user_id.position AS user_id, item_id.position AS item_id, instant,
-            CASE WHEN period BETWEEN {first} AND {last} THEN period - {first} END AS period, propensity, value
+            CASE WHEN period BETWEEN {first} AND {last} THEN period - {first} END AS period, propensity, value,
+            slate_id
         FROM raw_{table.name} r {joins}""")
     database.execute(f"DROP TABLE raw_{table.name}")
 
 
+def _net_returns(database: Any) -> dict[str, int]:
+    """Negative values are returns: each cancels the latest outcomes of its user and item before it.
+
+    With S the running sum of the values, min S from an outcome on − S before it is what is left of it. Returns of
+    more than was bought in the tables cancel nothing.
+    """
+    if not one(database, "SELECT count(*) FROM outcomes WHERE value < 0")[0]:
+        return {}
+    order = "OVER (PARTITION BY user_id, item_id ORDER BY instant, value DESC, propensity ROWS BETWEEN"
+    database.execute(f"""CREATE TABLE net AS
+        WITH summed AS (
+            SELECT *, sum(value) {order} UNBOUNDED PRECEDING AND CURRENT ROW) AS total,
+                min(value) OVER (PARTITION BY user_id, item_id) < 0 AS returned FROM outcomes),
+        kept AS (SELECT *, min(total) {order} CURRENT ROW AND UNBOUNDED FOLLOWING) - total + value AS left_over
+            FROM summed)
+        SELECT * EXCLUDE (value, total, returned, left_over), value < 0 AS is_return,
+            CASE WHEN returned THEN left_over ELSE value END AS value,
+            returned AND value > 0 AND left_over <= 1e-9 * value AS is_returned
+        FROM kept""")
+    n_return, n_returned = one(database, "SELECT count(*) FILTER (is_return), count(*) FILTER (is_returned) FROM net")
+    database.execute("DROP TABLE outcomes")
+    database.execute(
+        "CREATE TABLE outcomes AS SELECT * EXCLUDE (is_return, is_returned) FROM net "
+        "WHERE NOT is_return AND NOT is_returned"
+    )
+    return {"returned": n_returned, "return": n_return}
+
+
 def _limit(database: Any, table: EventTable) -> dict[str, Any]:
-    """The distinct visits or candidates in the log's periods, which also become a table <name>_cells."""
+    """The distinct visits or candidates in the log's periods, which also become a table <name>_cells.
+
+    Those of slates are the candidates with a chance.
+    """
     columns = {"user_id": "user_id", "item_id": "item_id", "timestamp": "period"}
     keys = [key for column, key in columns.items() if column in table.columns]
-    within = "WHERE period IS NOT NULL" if "period" in keys else ""
+    within = "period IS NOT NULL" if "period" in keys else "TRUE"
+    chance = "coalesce(propensity, 1) > 0"
     database.execute(
-        f"CREATE TABLE {table.name}_cells AS SELECT DISTINCT {', '.join(keys)} FROM {table.name} {within}"
+        f"CREATE TABLE {table.name}_cells AS SELECT DISTINCT {', '.join(keys)} FROM {table.name} "
+        f"WHERE {within} AND {chance}"
     )
     cells: dict[str, Any] = database.execute(f"FROM {table.name}_cells").fetchnumpy()
     if not len(cells[keys[0]]):
@@ -229,8 +267,9 @@ _BY_WINDOW = """
 
 
 def _match(
-    database: Any, tables: Mapping[str, EventTable], options: EventOptions, limits: Mapping[str, Mapping[str, Any]]
-) -> dict[str, dict[str, int]]:
+    database: Any, tables: Mapping[str, EventTable], options: EventOptions,
+    limits: Mapping[str, Mapping[str, Any]], returns: Mapping[str, int],
+) -> dict[str, dict[str, int]]:  # fmt: skip
     """Table cells, one row per eligible cell with an event, and what became of the events of both tables."""
     eligible = "".join(f" SEMI JOIN {name}_cells USING ({', '.join(cells)})" for name, cells in limits.items())
     inside = "WHERE period IS NOT NULL"
@@ -240,9 +279,13 @@ def _match(
     database.execute(f"CREATE TABLE attribution AS {attribution}")
     database.execute(f"CREATE VIEW attributed AS SELECT * FROM (FROM attribution {inside}){eligible}")
     happened = _merged("attributed WHERE fate IN ('matched', 'control')", tables["outcomes"], options.combine)
+    chances, by_slate = "coalesce(t.chances, h.chances)", ""
+    if "slates" in tables:  # every slate was a chance, also those on which the item was not drawn
+        chances, slates = "s.chances", f"slates {inside}"
+        by_slate = f"LEFT JOIN ({_merged(slates, tables['slates'], 'any')}) s USING ({CELL})"
     database.execute(f"""CREATE TABLE cells AS
-        SELECT {CELL}, t.events AS shown, h.events AS happened, coalesce(t.chances, h.chances) AS chance, h.value
-        FROM treated t FULL JOIN ({happened}) h USING ({CELL})""")
+        SELECT {CELL}, t.events AS shown, h.events AS happened, {chances} AS chance, h.value
+        FROM treated t FULL JOIN ({happened}) h USING ({CELL}) {by_slate}""")
     treated, events = one(database, "SELECT count(*), coalesce(sum(events), 0)::BIGINT FROM treated")
     by_fate = dict(database.execute("SELECT fate, count(*) FROM attributed GROUP BY fate").fetchall())
     fates = {
@@ -251,6 +294,7 @@ def _match(
     }
     for name, events in (("impressions", "impressions"), ("outcomes", "attribution")):
         table, (distinct, placed) = tables[name], one(database, f"SELECT count(*), count(period) FROM {events}")
+        netted = returns if name == "outcomes" else {}
         counted = sum(fates[name].values())
         if not placed:
             raise InputError(f"none of the {distinct:,} {name} falls into the given periods.")
@@ -260,8 +304,8 @@ def _match(
                 "and dates as the other tables?"
             )
         fates[name] |= {
-            "duplicate": table.n_rows - table.n_null - distinct, "null": table.n_null,
-            "outside": distinct - placed, "not eligible": placed - counted,
+            "duplicate": table.n_rows - table.n_null - distinct - sum(netted.values()), "null": table.n_null,
+            "outside": distinct - placed, "not eligible": placed - counted, **netted,
         }  # fmt: skip
     return fates
 
@@ -279,24 +323,60 @@ def _merged(events: str, table: EventTable, combine: str) -> str:
     return f"SELECT {CELL}, count(*) AS events, {chances} AS chances, {value} AS value FROM {events} GROUP BY {CELL}"
 
 
-def _check_propensities(
-    database: Any, catalog: Catalog, tables: Mapping[str, EventTable], combine: str, limited: bool
-) -> None:
-    """The events of a cell must agree on its propensity (combine="same"), which is a probability if eligible."""
-    differ = "differs within {n}, for example {low} and {high} at {cell}; set combine to any, first or max."
-    certain = "must be strictly between 0 and 1 in eligible cells; {n} have {low} or {high}, for example {cell}."
-    checks = [("chance.low < chance.high", differ)] if combine == "same" else []
-    checks += [("chance.low <= 0 OR chance.high >= 1", certain)] if limited else []
+def _check_propensities(database: Any, catalog: Catalog, tables: Mapping[str, EventTable], combine: str) -> None:
+    """The events of a cell must agree on its propensity (combine="same")."""
+    if combine != "same" or "slates" in tables:
+        return
     for name, arm in (("impressions", "shown IS NOT NULL"), ("outcomes", "shown IS NULL")):
-        for condition, sentence in checks:
-            rows = database.execute(
-                f"SELECT {CELL}, chance.low, chance.high, count(*) OVER () FROM cells WHERE {arm} AND ({condition}) "
-                f"ORDER BY period, {CELL} LIMIT 1"
-            ).fetchall()
-            for *codes, low, high, n in rows:
-                cell = "user {}, item {}, period {}".format(*map(Ids.name, catalog.lists, codes))
-                text = sentence.format(n=plural(n, "cell"), low=low, high=high, cell=cell)
-                raise InputError(f"column '{tables[name].label('propensity')}' {text}")
+        rows = database.execute(
+            f"SELECT {CELL}, chance.low, chance.high, count(*) OVER () FROM cells "
+            f"WHERE {arm} AND chance.low < chance.high ORDER BY period, {CELL} LIMIT 1"
+        ).fetchall()
+        for *codes, low, high, n in rows:
+            raise InputError(
+                f"column '{tables[name].label('propensity')}' differs within {plural(n, 'cell')}, for example {low} "
+                f"and {high} at {_name(catalog, codes)}; set combine to any, first or max."
+            )
+
+
+def _set_certain_aside(
+    database: Any, catalog: Catalog, tables: Mapping[str, EventTable], fates: dict[str, dict[str, int]]
+) -> None:
+    """Cells that were certain to be shown, or not to be, say nothing about effects: drop and count a few of them."""
+    certain = "(chance.propensity <= 0 OR chance.propensity >= 1)"
+    counts = "count(*), count(shown), coalesce(sum(shown), 0)::BIGINT"
+    n, treated, impressions = one(database, f"SELECT {counts} FROM cells WHERE {certain}")
+    if not n:
+        return
+    if n > MAX_CERTAIN * one(database, "SELECT count(*) FROM cells")[0]:
+        *codes, p = one(
+            database, f"SELECT {CELL}, chance.propensity FROM cells WHERE {certain} ORDER BY period, {CELL} LIMIT 1"
+        )
+        name = "slates" if "slates" in tables else "impressions" if treated else "outcomes"
+        raise InputError(
+            f"column '{tables[name].label('propensity')}' must be strictly between 0 and 1; {plural(n, 'cell')} "
+            f"{'is' if n == 1 else 'are'} not, for example {p} at {_name(catalog, codes)}; if nothing was drawn at "
+            "random, leave the column out and estimate it (taurank propensity estimate)."
+        )
+    matched, control = one(
+        database,
+        f"""SELECT coalesce(sum(happened) FILTER (shown IS NOT NULL), 0)::BIGINT,
+            coalesce(sum(happened) FILTER (shown IS NULL), 0)::BIGINT FROM cells WHERE {certain}""",
+    )
+    shown, happened = fates["impressions"], fates["outcomes"]
+    fates["impressions"] = {
+        **shown, "treated": shown["treated"] - treated, "repeated": shown["repeated"] - (impressions - treated),
+        "certain": impressions,
+    }  # fmt: skip
+    fates["outcomes"] = {
+        **happened, "matched": happened["matched"] - matched, "control": happened["control"] - control,
+        "certain": matched + control,
+    }  # fmt: skip
+    database.execute(f"DELETE FROM cells WHERE {certain}")
+
+
+def _name(catalog: Catalog, codes: list[int]) -> str:
+    return "user {}, item {}, period {}".format(*map(Ids.name, catalog.lists, codes))
 
 
 def _collect(database: Any, n_rows: int, propensity: bool, value: bool) -> dict[str, Any]:

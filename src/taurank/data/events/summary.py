@@ -18,6 +18,9 @@ TEXTS = {
     "duplicate": "exact duplicates, dropped",
     "null": "with a null, dropped",
     "outside": "outside the periods, dropped",
+    "returned": "returned later, dropped",
+    "return": "returns, netted against earlier outcomes",
+    "certain": "with a propensity of 0 or 1, set aside",
     "not eligible": "in cells that are not eligible, set aside",
 }
 _ALWAYS = ("treated", "repeated", "matched", "control")  # the others only where there are any

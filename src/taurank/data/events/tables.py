@@ -18,11 +18,10 @@ from taurank._checks import check_choice
 from taurank._choices import Combine, Incomplete, Nulls
 from taurank._types import Longs
 from taurank.data.events.periods import Periods, parse, read_instants
-from taurank.data.ids import Ids, unite
+from taurank.data.ids import Ids, to_ids, unite
 from taurank.data.reader import (
     ANY_PROPENSITY,
-    OUTCOME_VALUE,
-    PROPENSITY,
+    VALUE,
     IdColumn,
     WrongRows,
     not_in_catalog,
@@ -37,8 +36,13 @@ TABLES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "outcomes": (("user_id", "item_id", "timestamp"), ("propensity", "value")),
     "visits": (("user_id", "timestamp"), ()),
     "candidates": (("item_id",), ("user_id", "timestamp")),
+    "slates": (("user_id", "item_id", "timestamp", "propensity"), ("slate_id",)),
 }
-_RAW = "user_id INTEGER, item_id INTEGER, instant BIGINT, period INTEGER, propensity DOUBLE, value DOUBLE"
+RECTOOLS = {"timestamp": "datetime", "value": "weight"}  # its names, where a table has no timestamp
+_RAW = (
+    "user_id INTEGER, item_id INTEGER, instant BIGINT, period INTEGER, propensity DOUBLE, value DOUBLE, "
+    "slate_id VARCHAR"
+)
 
 
 @dataclass(frozen=True)
@@ -66,11 +70,11 @@ class EventOptions:
 class EventTable:
     """One of the tables on its way into the database: ids as codes, time as microseconds.
 
-    All rows are read before it complains, so that a message can say how many are wrong. ``limited`` by visits or
-    candidates, P = 0 and P = 1 may occur, where a cell is not eligible.
+    All rows are read before it complains, so that a message can say how many are wrong. P = 0 and P = 1 may occur;
+    their cells are set aside. A negative value of an outcome is a return.
     """
 
-    def __init__(self, name: str, data: Any, options: EventOptions, limited: bool) -> None:
+    def __init__(self, name: str, data: Any, options: EventOptions) -> None:
         self.name, self.options = name, options
         try:
             self.source = open_table(data)
@@ -80,7 +84,8 @@ class EventTable:
         self.columns: dict[str, str] = {}
         for column in (*needed, *optional):  # by the caller's name in this table, else in every table, else by ours
             own, mapped = f"{name}.{column}", options.columns
-            names = (mapped.get(own), mapped.get(column), None if own in mapped else column)
+            names = [mapped.get(own), mapped.get(column), None if own in mapped else column]
+            names += [RECTOOLS.get(column)] * ("timestamp" not in self.source.columns)
             if present := [each for each in names if each in self.source.columns]:
                 self.columns[column] = present[0]
         missing = [column for column in needed if column not in self.columns]
@@ -93,7 +98,7 @@ class EventTable:
             )
         if "user_id" in self.columns and "timestamp" not in self.columns:
             raise InputError(f"{name} with a user_id need a timestamp as well; add the column to the table.")
-        self.rules = {"propensity": ANY_PROPENSITY if limited else PROPENSITY, "value": OUTCOME_VALUE}
+        self.rules = {"propensity": ANY_PROPENSITY, "value": VALUE}
         self.wrong_rows = WrongRows("fill them, or leave these rows out with nulls='drop' (--nulls drop)")
         self.ids: dict[str, IdColumn] = {
             column: IdColumn(self.label(column), self.wrong_rows)
@@ -140,6 +145,8 @@ class EventTable:
                 rows["period"] = self.options.periods.number(rows["instant"], self.zones[-1])
             elif column in self.ids:
                 rows[column] = self.ids[column].add(array)
+            elif column == "slate_id":
+                rows[column] = to_ids(array, self.label(column)).cast(pa.string())
             else:
                 numbers = self.rules[column].read(array, self.wrong_rows, self.source, self.label(column))
                 rows[column] = pa.array(numbers, from_pandas=True)
@@ -163,7 +170,7 @@ def load_tables(database: Any, given: Mapping[str, Any], options: EventOptions) 
     tables: dict[str, EventTable] = {}
     for name, data in given.items():
         try:
-            tables[name] = EventTable(name, data, options, "visits" in given or "candidates" in given)
+            tables[name] = EventTable(name, data, options)
         except InputError as error:
             problems.append(str(error))
     for key, name in options.columns.items():
