@@ -49,11 +49,10 @@ HERE = Path(__file__).parent
 def setup(app: Sphinx) -> None:
     reference.write(HERE)
     shutil.rmtree(HERE / "notebooks", ignore_errors=True)
-    shutil.copytree(
-        HERE.parent / "examples",
-        HERE / "notebooks",
-        ignore=lambda _, names: [n for n in names if not n.endswith(".md")],
-    )
+    (HERE / "notebooks").mkdir()
+    for page in (HERE.parent / "examples").glob("*.md"):
+        text = page.read_text(encoding="utf-8").replace("](../docs/", "](../")
+        (HERE / "notebooks" / page.name).write_text(text, encoding="utf-8")
     app.add_directive("mermaid", ImportGraph)
     app.connect("autodoc-process-docstring", escape)
 
