@@ -15,7 +15,6 @@ from taurank import propensity
 from taurank.data.eligibility import Eligibility
 from taurank.estimation.propensity.calibration import Scope
 from taurank.estimation.propensity.shares import CategoryShares, _strength
-from taurank.pilot.gate import check_gate
 
 USERS, ITEMS, CATEGORIES, OWN, TIMES, SLOTS = 500, 60, 6, 2, 5, 5
 CATEGORY = np.arange(ITEMS) % CATEGORIES
@@ -128,7 +127,7 @@ def test_one_gate_makes_all_checks_within_the_categories(shop: CategoryShop) -> 
     """A promotion shown twice as often as recorded, made up for by other items: the sum over all of them fits."""
     log, features = shop.log, tr.Features(items=shop.tables["items"], categories=shop.tables["categories"])
     right = log.with_propensity(shop.truth[log.user, log.item])
-    assert not check_gate(right, features).refuses
+    assert tr.diagnose(right, categories=features).level != "poor"
     assert not propensity.pair_calibration(right, features).failing
     scope = Scope(right, features)
     cells = shop.can_show[:, :, None] & shop.visits[:, None, :]
@@ -144,6 +143,6 @@ def test_one_gate_makes_all_checks_within_the_categories(shop: CategoryShop) -> 
     assert wrong.propensity is not None
     wrong = wrong.with_propensity(wrong.propensity * (1.0 / wrong.propensity[inside]).sum() / cells.sum())
     assert tr.diagnose(wrong, categories=features).treated_total.ratio == pytest.approx(1.0)
-    gate = check_gate(wrong, features)
-    assert gate.refuses
-    assert "of the items" in gate.sentence
+    gate = tr.diagnose(wrong, categories=features)
+    assert gate.level == "poor"
+    assert "of the items" in gate.verdict

@@ -11,6 +11,7 @@ import taurank as tr
 from taurank.worlds import shop_visits as shops
 from taurank.worlds.shop import Shop, first_of_each
 from taurank.worlds.shop_tables import ZONE, write_tables
+from taurank.worlds.shop_visits import Violations
 
 
 @pytest.fixture(scope="module")
@@ -184,3 +185,35 @@ def test_bad_arguments_and_files(shop: Shop, tmp_path: Path) -> None:
     tr.World.synthetic(3, 3, 0).save(tmp_path / "world")
     with pytest.raises(tr.InputError, match="is not a made-up shop"):
         Shop.load(tmp_path / "world")
+
+
+@pytest.mark.parametrize(
+    ("violation", "share"),
+    [({"delay": 0.5}, 1.0), ({"position": 1.0}, 0.1), ({"saturation": 1.0}, None), ({"every_visit": True}, 1.3),
+     ({"replacement": 0.5}, 0.5), ({"returns": 1.0}, None), ({"intent": 1.0}, 1.0)],
+)  # fmt: skip
+def test_what_a_list_is_worth_with_a_violation(violation: dict[str, Any], share: float | None) -> None:
+    """The truth of a switch, as a share of the value without it; lists of one effect each."""
+    plain = Shop.draw(users=600, items=120, weeks=5, seed=2)
+    lists = plain.today(top=10)
+    changed = Shop.draw(600, 120, 5, 2, Violations(**violation)).value(lists)
+    if share is None:
+        assert changed < 0.9 * plain.value(lists)
+    else:
+        assert changed == pytest.approx(share * plain.value(lists), rel=0.2 if share < 1 else 0.05)
+
+
+def test_switches_change_the_tables_and_survive_a_round_trip(tmp_path: Path) -> None:
+    made = Shop.draw(400, 120, 3, 1, Violations(every_visit=True, intent=1.0, returns=0.5))
+    write_tables(made, tmp_path, messy=False, threads=1)
+    assert Shop.load(tmp_path / "shop.json").violations == made.violations
+    truth, impressions, purchases = (
+        pq.read_table(tmp_path / f"{name}.parquet").to_pandas() for name in ("truth", "impressions", "purchases")
+    )
+    assert (purchases["quantity"] < 0).any()
+    assert not impressions["propensity"].isin(truth["propensity"]).all()  # the shop does not record the intent
+    slates = impressions.groupby(["user_id", "timestamp"])["item_id"].apply(frozenset).reset_index()
+    slates["week"] = slates["timestamp"].dt.isocalendar().week
+    assert slates.groupby(["user_id", "week"])["item_id"].nunique().max() == 2  # a slate of its own for each visit
+    with pytest.raises(tr.InputError, match="delay must be"):
+        Shop.draw(violations=Violations(delay=2.0))

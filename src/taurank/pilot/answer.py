@@ -115,7 +115,8 @@ class Pilot:
 
     @property
     def cautions(self) -> list[str]:
-        return [] if self.estimate is None else self.estimate.cautions
+        later = [] if self.gate.later is None else self.gate.later.sentences
+        return [] if self.estimate is None else [*later, *self.estimate.cautions]
 
     def table(self, segment: str = "all") -> pd.DataFrame:
         """The recommended estimate of every ranking and its difference from the baseline, in purchases."""

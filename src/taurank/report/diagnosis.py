@@ -23,6 +23,7 @@ from taurank._types import Floats
 from taurank.data.features import Features
 from taurank.data.log import Log
 from taurank.estimation.estimators import NEAR, almost_always, almost_never
+from taurank.estimation.later import LaterEffects, later_effects
 from taurank.estimation.propensity.calibration import (
     ENOUGH,
     PAIR_SLACK,
@@ -65,6 +66,9 @@ _RECORD = (
 )
 _CAP = "Cap the weights: gains.doubly_robust(log, cap=0.01), and DLCE with a cap."
 _COLLECT = "Collect more data before comparing methods: more users, more times, or more recommendations."
+_LATER = (
+    "Read docs/violations.md: measure longer periods, or whole categories, before counting these effects as gained."
+)
 _OK = "Overlap looks fine: fit a causal learner such as DLCE and measure it with evaluate(model, log)."
 
 
@@ -107,6 +111,7 @@ def diagnose(log: Log, cells: Any = None, *, categories: Features | None = None)
         control_total=None if known is None else control_total(*known),
         bins=None if known is None else bins(*known),
         pairs=pair_calibration(log, categories),
+        later=later_effects(log, categories),
     )
 
 
@@ -168,6 +173,7 @@ class Diagnosis:
     control_total: Total | None
     bins: tuple[Bin, ...] | None
     pairs: PairCalibration
+    later: LaterEffects | None  # of a showing on other purchases; None where the log has too few to tell
 
     @property
     def n_cells(self) -> int:
@@ -307,6 +313,7 @@ def _checks(d: Diagnosis) -> Iterator[Check]:
         fits = "does not fit" if one.is_far(PAIR_SLACK) else "fits"
         reading = f"{'too few treated cells' if one.rows < ENOUGH else fits} (± {one.error:.2g})"
         yield Check(f"Σ 1/P, {one.name}", one.ratio, 1.0, reading, _poor_if(one in d.pairs.failing[:1], wrong))
+    yield from _of_later(d)
     yield from _of_known_cells(d)
     for arm in (d.treated, d.control):
         yield from _of_arm(arm)
@@ -336,6 +343,22 @@ def _checks(d: Diagnosis) -> Iterator[Check]:
 
 def _poor_if(wrong: bool, sentence: str) -> Finding | None:
     return Finding("poor", sentence, _RECORD) if wrong else None
+
+
+def _of_later(d: Diagnosis) -> Iterator[Check]:
+    """What a showing does to later purchases, and to others of the category; per showing."""
+    if d.later is None:
+        return
+    sentences = iter(d.later.sentences)
+    for name, effect in (
+        ("later purchases, per showing", d.later.later),
+        ("others of the category", d.later.category),
+    ):
+        if effect is not None:
+            finding = Finding("caution", next(sentences), _LATER) if effect.is_clear else None
+            low, high = effect.interval
+            reading = f"{low:+.2g} to {high:+.2g}, beside {d.later.by_lag[0].mean:.2g} in its period"
+            yield Check(name, effect.mean, 0.0, reading, finding)
 
 
 def _of_known_cells(d: Diagnosis) -> Iterator[Check]:

@@ -16,7 +16,6 @@ import json
 import os
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +41,6 @@ from taurank.worlds.shop_visits import (
 )
 
 NONE = Violations()
-LIVES = 10  # of a shop with violations, to know the value of a list
 SEGMENTS = ("new", "regular", "loyal")
 SHARES, VISIT_RATES, LIFTS = (0.4, 0.4, 0.2), (0.18, 0.32, 0.55), (0.4, 0.0, -0.5)
 SLOTS, OWN, FACTORS, BESTSELLERS = 10, 3, 4, 20
@@ -115,26 +113,19 @@ class Shop:
         user, item = self._codes(users, items)
         return self.inclusion(user, item, np.full(len(user), -1), threads)
 
-    def value(self, lists: pd.DataFrame, k: int = SLOTS) -> float:
+    def value(self, lists: Any, k: int = SLOTS) -> float:
         """The extra purchases in a week with a visit if the first ``k`` items of each user's list are shown.
 
         ``lists`` is a frame ``user_id, item_id`` with ``rank`` or ``score``, as ``recommend`` returns. A user without
-        a list counts as 0. With violations all weeks are lived through ``LIVES`` times with the lists and without,
-        by the same random numbers; what is sent back does not count.
+        a list counts as 0. It is the difference between all weeks with these lists and without any, so that it holds
+        whatever is violated; what comes after the last week counts, what is sent back does not.
         """
-        pairs, visits = first_of_each(lists, k), self.visited.sum(1)
+        pairs, lists = first_of_each(lists, k), np.full((2, self.n_users, k), -1, np.int32)
         user, item = self._codes(pairs["user_id"].array, pairs["item_id"].array)
-        if self.violations == NONE:
-            control, treated = rates_of_pairs(self.parameters, user, item)
-            return float(np.bincount(user, treated - control, self.n_users) @ visits / visits.sum())
-        shown = np.full((self.n_users, k), -1, np.int32)
-        shown[user, pairs.groupby("user_id", sort=False, observed=True).cumcount()] = item
-        slates, bought = self.slates_of_visits(self.visited, 0)[0], 0.0
-        for life, (sign, own) in product(range(LIVES), ((1.0, shown), (-1.0, np.full_like(shown, -1)))):
-            seed = self.seed + (life << 40)
-            was_shown = draw_weeks(self.parameters, self.violations, seed, self.visited, slates, 0, own)[3]
-            bought += sign * (len(was_shown) - self.violations.returns * np.count_nonzero(was_shown))
-        return bought / LIVES / float(visits.sum())
+        lists[0, user, pairs.groupby("user_id", sort=False, observed=True).cumcount()] = item
+        slates, p, v = self.slates_of_visits(self.visited, 0)[0], self.parameters, self.violations
+        shown, nothing = (draw_weeks(p, v, self.seed, self.visited, slates, 0, one)[-1] for one in lists)
+        return float((shown - nothing) / self.visited.sum())
 
     def slates_of_visits(self, visited: Mask, begin: int) -> tuple[Longs, Longs]:
         """How many slates each visit of a block of users has, and the visits that come back in the same week."""

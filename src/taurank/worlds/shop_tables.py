@@ -146,7 +146,7 @@ class _Block:
         row, self.week = np.nonzero(visited)  # of each visit
         self.user = row + begin
         self.n_slates, back = shop.slates_of_visits(visited, begin)
-        self.slates, self.visit_of, self.bought, self.shown = draw_weeks(
+        self.slates, self.visit_of, self.bought, self.shown, _ = draw_weeks(
             p, shop.violations, shop.seed, visited, self.n_slates, begin, None
         )
         self.arrived = self.week * WEEK + (self.numbers(len(self.week), 1) * (WEEK - 3600)).astype(np.int64)

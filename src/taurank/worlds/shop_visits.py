@@ -17,7 +17,6 @@ from taurank._types import Codes, Floats, Longs
 VISIT, RACE, OUTCOME, INTENT, SECOND_RACE = range(5)  # what a week's random numbers are for
 OUTSIDE = -1.5  # how much a bestseller of a foreign category is liked
 HIGHEST = 0.9  # no purchase rate is above it
-STOCK = 3  # visits for which a purchase replaces others of its category
 INTENDED = 0.3  # of the visits have an intent
 
 
@@ -46,7 +45,7 @@ class Violations(NamedTuple):
 
     delay: float = 0.0  # share of an effect that comes at the next visit
     saturation: float = 0.0  # share of an effect that each earlier week with a showing takes away
-    replacement: float = 0.0  # share of a category's other purchases that a purchase replaces, for STOCK visits
+    replacement: float = 0.0  # share of the caused purchases that replace a later one of the category
     every_visit: bool = False  # a second visit in a week has a slate of its own, with an effect of its own
     intent: float = 0.0  # in some weeks one category is shown and bought e^intent times as much; chances ignore it
     position: float = 0.0  # share of the effect that each further slot takes away
@@ -173,21 +172,24 @@ def intended(p: Any, v: Any, seed: Any, user: Any, week: Any) -> Any:
 
 @compiled
 def draw_weeks(p: Any, v: Any, seed: Any, visited: Any, slates_of_visit: Any, first_user: Any, lists: Any) -> Any:
-    """The slates of all visits, and the purchases; ``lists`` are shown instead of drawn slates, unless None.
+    """The slates of all visits, the purchases, and how many were expected, net of what is sent back.
 
-    A purchase is the number of its visit, the item, and whether the item was shown. ``lists`` has a row of items for
-    each user; −1 leaves a slot empty.
+    A purchase is the number of its visit, the item, and whether the item was shown. What is expected includes what
+    comes after the last week. ``lists`` are shown instead of drawn slates, unless None: a row of items for each user,
+    where −1 leaves a slot empty.
     """
     slates = np.empty((slates_of_visit.sum(), p.slots), np.int32)
     visit_of, bought, was_shown = [np.int64(0)], [np.int32(0)], [False]
-    slate, visit, drawn = np.empty(p.slots, np.int64), 0, 0
+    slate, visit, drawn, expected = np.empty(p.slots, np.int64), 0, 0, 0.0
     for row in range(len(visited)):
         if not visited[row].any():
             continue
         user = first_user + row
         items, weights, control, effect = rows_of_candidates(p, user)
         category, earlier, pending = p.category[items], np.zeros(len(items)), np.zeros(len(items))
-        stock = np.zeros(len(items), np.int64)  # for how many visits purchases of the item are replaced
+        owed, total = np.zeros((2, len(p.first_member)))  # purchases of each category to replace, and in a week
+        for n in range(len(items)):
+            total[category[n]] += control[n]
         for week in np.flatnonzero(visited[row]):
             lift = np.where(category == intended(p, v, seed, user, week), np.exp(v.intent), 1.0)
             strength = np.zeros(len(items))
@@ -203,14 +205,18 @@ def draw_weeks(p: Any, v: Any, seed: Any, visited: Any, slates_of_visit: Any, fi
                         strength[items == item] += (1.0 - v.position) ** slot
                 drawn += 1
             key, now = week_key(seed, user, week, OUTCOME), effect * strength * (1.0 - v.saturation) ** earlier
-            rate = control * lift * np.where(stock > 0, 1.0 - v.replacement, 1.0) + pending + now * (1.0 - v.delay)
-            stock, pending = stock - 1, now * v.delay
+            left = 1.0 - np.minimum(owed / np.maximum(total, 1e-300), 1.0)
+            owed = np.maximum(owed - total, 0.0)
+            rate = np.minimum(control * lift * left[category] + pending + now * (1.0 - v.delay), HIGHEST)
+            pending = now * v.delay
             for n in range(len(items)):
-                if uniform(key, items[n]) < min(rate[n], HIGHEST):
+                owed[category[n]] += v.replacement * now[n]
+                expected += rate[n] * (1.0 - v.returns * (strength[n] > 0.0))
+                if uniform(key, items[n]) < rate[n]:
                     visit_of.append(np.int64(visit))
                     bought.append(items[n])
                     was_shown.append(strength[n] > 0.0)
-                    stock[category == category[n]] = STOCK
             earlier += strength > 0.0
             visit += 1
-    return slates, np.array(visit_of)[1:], np.array(bought)[1:], np.array(was_shown)[1:]
+        expected += pending.sum() - owed.sum()
+    return slates, np.array(visit_of)[1:], np.array(bought)[1:], np.array(was_shown)[1:], expected
