@@ -121,3 +121,45 @@ def test_a_file_that_is_not_a_best_channel_is_refused(channels: tr.Channels, tmp
     with pytest.raises(InputError, match="not fitted"):
         tr.BestChannel({"mailer": tr.CountingBayes()}).save(tmp_path / "unfitted.model")
     assert not (tmp_path / "unfitted.model").exists()
+
+
+def three_arms(n: int = 30_000) -> pd.DataFrame:
+    """An experiment with two kinds of mail and none, a third of the users each: who visited, and who spent what."""
+    rng = np.random.default_rng(5)
+    arm = rng.integers(0, 3, n)
+    visit = (rng.random(n) < np.array([0.106, 0.183, 0.151])[arm]).astype(int)
+    names = np.array([None, "men", "women"], dtype=object)
+    users = pd.DataFrame({"user_id": np.arange(n), "item_id": "mail", "channel": names[arm], "outcome": visit})
+    return users.assign(treated=(arm > 0).astype(int), propensity=1 / 3)
+
+
+@pytest.mark.parametrize("recorded", ["shares", "rows", "nothing"])
+def test_arms_that_exclude_each_other_are_compared_with_none(recorded: str) -> None:
+    """The twin: the difference of the means of an arm and of those without mail."""
+    users = three_arms()
+    rows, exclusive = users[(users["treated"] == 1) | (users["outcome"] == 1)], True
+    options: dict[str, Any] = {"exclusive": {"men": 1 / 3, "women": 1 / 3} if recorded == "shares" else exclusive}
+    if recorded == "rows":  # a row for each channel of each user
+        rows = pd.concat([rows.assign(channel=name, treated=rows["channel"] == name) for name in ("men", "women")])
+    arms = tr.Channels.from_frame(rows, users=users["user_id"], **options)
+    mean = users.assign(channel=users["channel"].fillna("none")).groupby("channel")["outcome"].mean()
+    for name, log in arms.items():
+        difference = mean[name] - mean["none"]
+        ranking = np.ones((log.n_users, 1))
+        result = tr.evaluate(ranking, tr.gains.naive(log), "CP@1")
+        assert result["CP@1"].mean == pytest.approx(difference, abs=1e-9)
+        assert log.cells == (users["channel"] != {"men": "women", "women": "men"}[name]).sum()
+        assert log.eligibility.treated_outside == log.n_users - log.cells
+        if recorded == "nothing":
+            assert log.propensity is None
+        else:
+            np.testing.assert_allclose(np.asarray(log.propensity), 0.5)
+            weighted = tr.evaluate(ranking, tr.gains.ips(log), "CP@1")["CP@1"]
+            assert weighted.low < difference < weighted.high
+
+
+def test_refuses_arms_that_do_not_exclude_each_other(frame: pd.DataFrame) -> None:
+    with pytest.raises(InputError, match=r"users got several channels at one time \(user_id, time\)"):
+        tr.Channels.from_frame(frame, exclusive=True)
+    with pytest.raises(InputError, match=r"the share of every channel \(men, women\), in all less than 1"):
+        tr.Channels.from_frame(three_arms(100), exclusive={"men": 0.5, "women": 0.5})

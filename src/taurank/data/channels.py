@@ -1,15 +1,20 @@
 """Several channels of recommendation in one table, a mailer and a display, and the log of each.
 
 The effect of a channel is that of recommending by this channel against not doing so, with the other channels as they
-happened: they are treated as background.
+happened: they are treated as background. Channels that exclude each other, such as the arms of an experiment, are
+each compared with no recommendation at all.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from taurank._checks import check_number
+from taurank.data.eligibility import Eligibility
 from taurank.data.log import Log
 from taurank.data.tables import to_arrow
 from taurank.errors import InputError, plural, show
@@ -22,12 +27,20 @@ class Channels(dict[str, Log]):
     """A log for each channel, all with the same catalog; make one with ``from_frame``."""
 
     @classmethod
-    def from_frame(cls, frame: Any, users: Any = None, items: Any = None, times: Any = None) -> Channels:
+    def from_frame(
+        cls, frame: Any, users: Any = None, items: Any = None, times: Any = None, *,
+        exclusive: bool | Mapping[str, float] = False,
+    ) -> Channels:  # fmt: skip
         """From the columns of a log and ``channel``: one row per cell and channel.
 
         A row whose channel is missing is an outcome without any recommendation. In the log of a channel, a cell that
         was only recommended by other channels is untreated and keeps its outcome; its propensity by this channel is
         not recorded (``taurank.propensity.estimate`` fills it in).
+
+        ``exclusive``: at a time a user gets one channel or none. The log of a channel is then about the users of this
+        channel and of none, and its propensity is given these two: P(c) / (P(c) + P(none)), from the rows of a cell
+        if they have the propensities of all channels, or from ``exclusive={"mailer": 1 / 3, "display": 1 / 3}``, the
+        shares of a randomized experiment. Users without rows count if ``users`` names them.
         """
         import pandas as pd
 
@@ -49,15 +62,69 @@ class Channels(dict[str, Log]):
             raise InputError("column 'channel' has no value; name the channel of every recommendation.")
         whole = Log.from_frame(rows.drop_duplicates(cell), users, items, times)
         ids = (whole.users.values, whole.items.values, whole.times.values if whole.timed else None)
+        if exclusive:
+            rows = rows.assign(propensity=_conditional(rows, channels, cell, names, exclusive))
         background = rows[rows["outcome"] == 1].drop_duplicates(cell).assign(treated=0)
-        if "propensity" in background:
+        if "propensity" in background and not isinstance(exclusive, Mapping):
             background["propensity"] = np.nan
         logs = {}
         for name in names:
             mine = rows[channels == name]
             others = ~pd.MultiIndex.from_frame(background[cell]).isin(pd.MultiIndex.from_frame(mine[cell]))
-            logs[name] = Log.from_frame(pd.concat([mine, background[others]]), *ids)
+            log = Log.from_frame(pd.concat([mine, background[others]]), *ids)
+            if exclusive:
+                if isinstance(exclusive, Mapping):
+                    left = 1 - sum(p for other, p in exclusive.items() if other != name)
+                    log = log.with_propensity(np.full(len(log), exclusive[name] / left))
+                log = _without(log, rows[(rows["treated"] == 1) & (channels != name)])
+            logs[name] = log
         return cls(logs)
 
     def __missing__(self, channel: str) -> Log:
         raise InputError(f"there is no channel '{channel}'; known: {', '.join(self)}.")
+
+
+def _conditional(
+    rows: pd.DataFrame, channels: pd.Series[Any], cell: list[str], names: list[str],
+    exclusive: bool | Mapping[str, float],
+) -> Any:  # fmt: skip
+    """The propensity of each row's channel given that it was this channel or none; NaN where it is not known."""
+    visit = [name for name in cell if name != "item_id"]
+    shown = rows["treated"] == 1
+    several = channels[shown].groupby([rows.loc[shown, name] for name in visit]).nunique()
+    if (several > 1).any():
+        n, example = int((several > 1).sum()), several[several > 1].index[0]
+        raise InputError(
+            f"{plural(n, 'user')} got several channels at one time ({', '.join(visit)}), for example "
+            f"{show(example)}; channels that exclude each other cannot be shown together."
+        )
+    if isinstance(exclusive, Mapping):
+        for name, share in exclusive.items():
+            check_number(f"exclusive[{name!r}]", share, 0, 1)
+        if set(exclusive) != set(names) or not 0 < sum(exclusive.values()) < 1:
+            raise InputError(
+                f"exclusive must name the share of every channel ({', '.join(names)}), in all less than 1: the rest "
+                "is the share without any."
+            )
+        return np.nan
+    if "propensity" not in rows:
+        return np.nan
+    by_cell = rows.assign(channel=channels).groupby(cell)
+    known = by_cell["propensity"].transform("count") == len(names)
+    others = by_cell["propensity"].transform("sum") - rows["propensity"]
+    return (rows["propensity"] / (1 - others)).where(known)
+
+
+def _without(log: Log, rows: pd.DataFrame) -> Log:
+    """The log without the users and times of these rows, as visits that do not count."""
+    user, item = log.users.encode(rows["user_id"]), log.items.encode(rows["item_id"])
+    time = log.times.encode(rows["time"]) if log.timed else np.zeros(len(rows), np.int32)
+    own = np.ones((log.n_users, log.n_times), np.bool_)
+    own[user, time] = False
+    cells = np.unique(log.catalog.cell_index(user, item, time), return_index=True)[1]
+    bought = int(np.count_nonzero((log.outcome == 1) & ~own[log.user, log.time]))
+    visits = np.nonzero(own)
+    eligibility = Eligibility.from_positions(
+        log.catalog, (visits[0], visits[1]), treated_outside=len(cells), outcomes_outside=bought
+    )
+    return replace(log.take(own[log.user, log.time]), eligibility=eligibility)
