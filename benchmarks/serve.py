@@ -27,6 +27,10 @@ from typing import Any
 
 import numpy as np
 
+sys.path.pop(0)  # this folder: numba would take its coverage.py for the package of that name
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "examples"))
+
+from closed_loop import peeking
 from closed_loop.over_http import free_port
 from closed_loop.simulate import START as FIRST_DAY
 from closed_loop.simulate import SURFACE, DirectShop, Scenario, SimulatedClock, shop_one_day, simulate_directly
@@ -35,7 +39,7 @@ from taurank.data.ids import Ids
 from taurank.errors import DivergedError
 from taurank.learners import BPR
 from taurank.serve.decisions import Decider
-from taurank.serve.lift import run_jobs
+from taurank.serve.gate import run_jobs
 from taurank.serve.models import add_model, model_bytes
 from taurank.serve.policy import Policy
 from taurank.serve.recorder import Recorder
@@ -79,6 +83,9 @@ def main() -> None:
     if arguments.learners:
         learners()
         return
+    if arguments.grid:
+        grid(arguments.grid, arguments.runs)
+        return
     if arguments.coverage:
         coverage(arguments.coverage)
         return
@@ -116,6 +123,42 @@ def _measure(arguments: argparse.Namespace, port: int, token: str, server: int) 
         say(f"recommend at {more:.0f}/s: {run(_recommend(token, int(more), int(more * seconds)), more)}")
 
 
+LEVELS: dict[str, tuple[Any, ...]] = {
+    "items": (50, 300, 2000, 10_000), "ceiling": (0.5, 0.8, 0.9, 0.95, 0.98, 0.99, 0.999), "share": (0.05, 0.2, 0.5),
+    "rate": (0.001, 0.01, 0.05), "related": (True, False), "returning": (True, False), "visits": (1000, 5000, 20_000),
+    "ratio": (1.0, 1.0, 1.0, 2.0), "same": (True, False), "peek": (0, 100),
+}  # fmt: skip
+
+
+def grid(cells: int, runs: int) -> None:
+    """Misses at any look, and false promotions, in trials of random kinds; the seeds are not those of development."""
+    random = np.random.default_rng(20_000)
+    rows = []
+    for number in range(cells):
+        chosen = {name: values[random.integers(len(values))] for name, values in LEVELS.items()}
+        rows.append((chosen, peeking.Cell(**chosen).frequencies(runs, 30_000 + number) / runs))
+        if (number + 1) % 25 == 0:
+            say(f"{number + 1} of {cells} kinds")
+    say(f"{cells} kinds of trials, {runs} runs each, 28 periods; a run misses if any interval does")
+    say(f"{'':24}{'statistic':24} kinds  started  misses: mean  worst   promoted falsely: mean  worst")
+    for name, values in LEVELS.items():
+        for value in dict.fromkeys(values):
+            own = [(cell, each) for cell, each in rows if cell[name] == value]
+            for place, statistic in enumerate(peeking.STATISTICS):
+                started = [each[place] for _, each in own]
+                null = [each[place, peeking.ABOVE] for cell, each in own if cell["ratio"] == 1.0] or [float("nan")]
+                missed = [each[peeking.MISSED] for each in started] or [float("nan")]
+                share = np.mean([each[peeking.STARTED] for each in started]) if started else float("nan")
+                say(
+                    f"{name + ' ' + str(value):24}{statistic:24} {len(own):5d}  {share:7.2f}  {np.mean(missed):12.4f}"
+                    f"  {max(missed):.4f}   {np.mean(null):22.4f}  {max(null):.4f}"
+                )
+    for share in (0.05, 0.2):
+        cell = peeking.Cell(share=share, same=True, visits=20_000, peek=0)
+        promoted = cell.frequencies(max(100, runs // 4), 40_000, trials=20)[1, peeking.ABOVE] / max(100, runs // 4)
+        say(f"20 null challengers in a row, share {share}: one is promoted in {promoted:.3f} of the runs")
+
+
 def coverage(runs: int) -> None:
     """How often the intervals of a whole simulated run, all of its periods at once, cover the truth."""
     policy = Policy(k=4, floor=0.04, ceiling=0.8, temperature=0.4)
@@ -135,7 +178,7 @@ def learners(days: int = 12) -> None:
     scenario, clock = Scenario(periods=days), SimulatedClock()
     world = scenario.world()
     with tempfile.TemporaryDirectory() as folder:
-        store = Store(folder)
+        store = Store(folder, create=True)
         decider, recorder = Decider(store, scenario.seed.to_bytes(32, "little"), clock), Recorder(store)
         open_shop(decider, scenario, world)
         for day in range(days):
@@ -345,6 +388,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=20.0)
     parser.add_argument("--rate", type=float, default=800.0)
+    parser.add_argument("--grid", type=int, default=0, help="instead: simulate so many kinds of trials, without HTTP")
+    parser.add_argument("--runs", type=int, default=1000, help="of each kind")
     parser.add_argument("--coverage", type=int, default=0, help="instead: simulate this many runs")
     parser.add_argument("--learners", action="store_true", help="instead: true lift of models after 12 days")
     parser.add_argument("--more", type=float, nargs="*", default=(), help="further rates to try")

@@ -24,6 +24,7 @@ from closed_loop.simulate import (
 )
 from taurank.serve.api import Service
 from taurank.serve.decisions import Decider
+from taurank.serve.jobs import Painter, beat
 from taurank.serve.security import create_token
 from taurank.serve.server import create_app
 from taurank.serve.store import Store
@@ -73,7 +74,14 @@ def simulate(
     app, analyst = create_token(store, "app")[1], create_token(store, "analyst")[1]
     ready(f"http://me:{analyst}@127.0.0.1:{port}/")
     try:
-        reports = run(Decider(store, secret, clock), clock, HttpShop(port, app), scenario, say)
+        decider, painter = Decider(store, secret, clock), Painter()
+
+        def show(report: Report) -> None:
+            painter.draw(decider)
+            beat(store, clock())
+            say(report)
+
+        reports = run(decider, clock, HttpShop(port, app), scenario, show)
         while stay:
             time.sleep(1)
     finally:

@@ -21,11 +21,12 @@ from taurank.data.log import Log
 from taurank.learners import Popular
 from taurank.serve import tables
 from taurank.serve.decisions import Decider
-from taurank.serve.lift import against_holdout, arm_lift, read_visits, run_jobs
+from taurank.serve.gate import run_jobs
 from taurank.serve.models import add_model, model_bytes
 from taurank.serve.policy import Policy
 from taurank.serve.recorder import Recorder, Row, Write
 from taurank.serve.retrain import RetrainConfig, retrain
+from taurank.serve.settlement import read_measures
 from taurank.serve.store import Store
 from taurank.serve.surfaces import promote, put_surface
 from taurank.worlds.world import World
@@ -214,12 +215,12 @@ def _retrain(decider: Decider, scenario: Scenario, action: str) -> str:
 def _report(
     decider: Decider, number: int, incumbent: str, challenger: str | None, truth: Truth, action: str
 ) -> Report:
-    visits = read_visits(decider.store, SURFACE)
-    lift, holdout = arm_lift(visits, "recommended"), against_holdout(visits, "recommended")
+    with decider.store.read() as connection:
+        life = read_measures(connection, SURFACE)["life"]
+    lift, holdout = life.interval("recommended lift"), life.interval("holdout")
     return Report(
-        number + 1, incumbent, challenger, *truth.last, truth.running, float(lift.estimate[-1]), float(lift.low[-1]),
-        float(lift.high[-1]), float(holdout.low[-1]), float(holdout.high[-1]), action,
-    )  # fmt: skip
+        number + 1, incumbent, challenger, *truth.last, truth.running, *lift, holdout.low, holdout.high, action
+    )
 
 
 class DirectShop:

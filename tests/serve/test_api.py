@@ -255,7 +255,7 @@ def test_headers_health_and_metrics(shop: Shop) -> None:
     answer = shop.client.get("/health/live")
     assert answer.headers["content-security-policy"].startswith("default-src 'none'")
     assert answer.headers["x-content-type-options"] == "nosniff"
-    assert shop.client.get("/health/ready").json() == {"status": "ok"}
+    assert shop.client.get("/health/ready").json() == {"status": "ok", "job_seconds_ago": None}
     assert shop.client.get("/nowhere").headers["x-frame-options"] == "DENY"
     text = shop.call("analyst", "GET", "/metrics").text
     assert 'taurank_requests_total{route="/v1/recommend",status="200"} 1.0' in text

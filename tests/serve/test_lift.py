@@ -1,136 +1,182 @@
-"""Confidence sequences cover at all times at once; the sample-ratio test rarely cries wolf and finds a mismatch."""
+"""Intervals hold at all times at once; the sample-ratio test rarely cries wolf and finds a mismatch."""
 
 from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Any
 
 import numpy as np
 import pytest
 
+from closed_loop.peeking import ABOVE, MISSED, STARTED, Cell
 from taurank.serve.lift import (
-    MIN_ACTIVE,
+    ALPHA,
+    COLUMNS,
+    EXTRA_EVENTS,
+    MIN_EVENTS,
     MIN_USERS,
-    MIN_VALUED,
-    Means,
-    confidence,
+    Estimate,
+    Measure,
+    Totals,
+    against_holdout,
+    chance_moments,
+    interval,
     ratio_evidence,
-    running_means,
+    spent_alpha,
 )
 
 
-def slow_mean(user: np.ndarray, period: np.ndarray, value: np.ndarray, last: int) -> tuple[float, float]:
-    keep = period <= last
-    users = np.unique(user[keep])
-    sums = np.array([value[keep & (user == u)].sum() for u in users])
-    visits = np.array([np.count_nonzero(keep & (user == u)) for u in users])
-    mean = sums.sum() / visits.sum()
-    variance = ((sums - mean * visits) ** 2).sum() / visits.sum() ** 2 * len(users) / (len(users) - 1)
-    return float(mean), float(variance)
-
-
-def test_running_means_equal_their_slow_twin() -> None:
+def test_totals_equal_their_slow_twin() -> None:
+    """Users come back in six periods; sums change with each of them, means are those of all rows so far."""
     random = np.random.default_rng(0)
-    user, period = random.integers(0, 30, 400), random.integers(0, 6, 400)
-    value = random.poisson(0.4, 400).astype(np.float64)
-    means = running_means(user, period, value, 6)
-    for last in range(6):
-        mean, variance = slow_mean(user, period, value, last)
-        assert means.mean[last] == pytest.approx(mean)
-        assert means.variance[last] == pytest.approx(variance)
-        assert means.users[last] == len(np.unique(user[period <= last]))
-        assert means.active[last] == len(np.unique(user[(period <= last) & (value != 0)]))
-    assert running_means(user[:0], period[:0], value[:0], 2).users.tolist() == [0, 0]
+    totals, state = Totals(), np.zeros((30, len(COLUMNS)))
+    rows: list[tuple[int, float]] = []
+    for _ in range(6):
+        visiting = np.flatnonzero(random.random(30) < 0.5)
+        before = state[visiting].copy()
+        for user in visiting:
+            lift = float(random.poisson(0.4) - 0.3)
+            state[user] += [1.0, 1.0, lift, 2 * lift]
+            rows.append((int(user), lift))
+        totals.change(before, state[visiting])
+        users = sorted({user for user, _ in rows})
+        sums = np.array([sum(lift for user, lift in rows if user == each) for each in users])
+        visits = np.array([sum(user == each for user, _ in rows) for each in users])
+        mean = sums.sum() / visits.sum()
+        spread = ((sums - mean * visits) ** 2).sum() / visits.sum() ** 2
+        made = totals.mean("lift")
+        assert made.value == pytest.approx(mean)
+        assert (made.users, totals.visits) == (len(users), int(visits.sum()))
+        assert made.variance == pytest.approx(spread * len(users) / (len(users) - 1))
+        assert totals.mean("value").value == pytest.approx(2 * mean)
+    assert Totals().mean("lift").users == 0
+
+
+def test_chance_moments_are_those_of_a_draw() -> None:
+    pi, value = np.array([0.001, 0.3, 0.98]), np.array([1.0, 2.0, 5.0])
+    slow = np.zeros((2, 2))
+    for p, worth in zip(pi, value, strict=True):
+        outcomes = [(p, 1.0), (1 - p, -p / (1 - p))]
+        assert sum(chance * weight for chance, weight in outcomes) == pytest.approx(0)
+        for row, scale in enumerate((1.0, worth)):
+            slow[row] += [sum(chance * (scale * weight) ** power for chance, weight in outcomes) for power in (2, 4)]
+    np.testing.assert_allclose(chance_moments(pi, value), slow)
+
+
+def test_a_sequence_starts_with_enough_users_and_events() -> None:
+    estimate = Estimate(0.1, 1e-4, 1e-4, 1e-8 / MIN_EVENTS, MIN_USERS)
+    assert np.isfinite(interval(estimate, 0.0)[0].low)
+    for change in ({"users": MIN_USERS - 1}, {"fourth": 1.01e-8 / MIN_EVENTS}, {"fourth": 0.0}, {"variance": np.inf}):
+        assert interval(estimate._replace(**change), 0.0) == ((0.1, -np.inf, np.inf), 0.0)
+    smaller = estimate._replace(users=MIN_USERS - 1)
+    for difference in (estimate - smaller, smaller - estimate):
+        assert not np.isfinite(interval(difference, 0.0)[0].low)
+
+
+def test_data_that_have_not_seen_rare_events_do_not_narrow_an_interval() -> None:
+    quiet = Estimate(0.0, 1e-9, 1e-4, 1e-9, 1000)  # ten deciding events are expected, none has happened
+    wide, first = interval(quiet, 0.0)
+    assert first == pytest.approx(1e-9 + EXTRA_EVENTS * 1e-9 / 1e-4)
+    later, same = interval(quiet._replace(variance=1e-5, chance=1e-5, fourth=1e-12), first)
+    assert same == first
+    assert later.high - later.low < wide.high - wide.low
+    assert interval(quiet, 0.0, 0.01)[0].high > wide.high
+
+
+def test_the_holdout_borrows_the_purchases_of_all() -> None:
+    lists, holdout = Totals(), Totals()
+    users = np.zeros((1000, len(COLUMNS)))
+    users[:, 0] = 1.0
+    lists.change(np.zeros_like(users), users + np.array([0, 0.5, 0, 0]))
+    holdout.change(np.zeros_like(users[:100]), users[:100])  # nobody in it has bought anything yet
+    made = against_holdout(lists, holdout)
+    assert made.value == 0.5
+    assert made.chance == pytest.approx(1000 * 0.25 / 1100 * (1 / 1000 + 1 / 100))
+    assert made.users == 100
+
+
+def test_a_measure_survives_its_text() -> None:
+    measure = Measure(since=7)
+    for arm in ("challenger", "incumbent"):
+        measure.arm(arm).change(np.zeros((3, 4)), np.arange(12.0).reshape(3, 4) + 1)
+    measure.look(0.01)
+    again = Measure.load(7, measure.dump())
+    assert json.dumps(asdict(again), default=np.ndarray.tolist) == measure.dump()
+    assert set(again.last) >= {"challenger lift", "difference lift", "difference value"}
+    assert again.interval("nothing").high == np.inf
+    assert Measure.load(3, "").since == 3
+
+
+def test_all_challengers_together_spend_alpha() -> None:
+    spent = [spent_alpha(number) for number in range(1, 2000)]
+    assert spent == sorted(spent, reverse=True)
+    assert 0.99 * ALPHA < sum(spent) < ALPHA
+
+
+CELLS: list[Any] = [
+    Cell(300, 0.9, 0.2, 0.05, visits=10_000),  # the variance of the data alone covered much less than 95%
+    Cell(300, 0.9, 0.05, 0.05, same=True, returning=True),
+    Cell(300, 0.98, 0.2, 0.05, visits=10_000),
+    Cell(300, 0.9, 0.2, 0.05, ratio=4.0, visits=5000),
+]
 
 
 @pytest.mark.statistical
-def test_coverage_under_continuous_peeking() -> None:
-    """Skewed outcomes, a look after every single observation: all intervals of a run must cover at once."""
-    random = np.random.default_rng(1)
-    runs, n, rate = 1500, 3000, 0.3
-    x = random.poisson(rate, (runs, n)) * random.exponential(1.0, (runs, n))
-    t = np.arange(1, n + 1)
-    mean = np.cumsum(x, axis=1) / t
-    variance = (np.cumsum(x**2, axis=1) / t - mean**2) / np.maximum(t - 1, 1)
-    covered = fixed = 0
-    for run in range(runs):
-        means = Means(mean[run], np.maximum(variance[run], 0), t, np.cumsum(x[run] != 0))
-        enough = (t >= MIN_USERS) & (means.active >= MIN_ACTIVE)
-        sequence = confidence(means)
-        covered += bool(((sequence.low <= rate) & (rate <= sequence.high)).all())
-        naive = 1.96 * np.sqrt(np.maximum(variance[run], 0))[enough]
-        fixed += bool((np.abs(mean[run] - rate)[enough] <= naive).all())
-    assert covered / runs >= 0.95
-    assert fixed / runs < 0.75  # what peeking does to an ordinary interval
+@pytest.mark.parametrize("cell", CELLS, ids=str)
+def test_coverage_with_a_look_every_hundred_visits(cell: Cell) -> None:
+    """All intervals of a run must cover at once: of an arm, of two arms, and against the hold-out."""
+    seen = cell.frequencies(runs=400, seed=77) / 400
+    assert seen[0, STARTED] > 0.9
+    assert (seen[:, MISSED] <= 0.05).all()
+    if cell.ratio == 1.0:
+        assert (seen[:, ABOVE] <= 0.05).all()
 
 
 @pytest.mark.statistical
-@pytest.mark.parametrize("spread", [1.0, 2.0])
-def test_coverage_of_values(spread: float) -> None:
-    """A twentieth of the visits has a log-normal value, shown (+) or not (−); one arm is small."""
-    random, runs, covered = np.random.default_rng(5), 200, 0
+def test_twenty_challengers_in_a_row_promote_rarely() -> None:
+    cell = Cell(50, ceiling=0.8, share=0.2, same=True, visits=5000, peek=0)
+    seen = cell.frequencies(runs=150, seed=5, trials=20) / 150
+    assert seen[1, STARTED] > 0.9
+    assert seen[1, ABOVE] <= 0.05
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize(("spread", "cap"), [(1.0, np.inf), (2.0, 20.0)])
+def test_coverage_of_values(spread: float, cap: float) -> None:
+    """A twentieth of the visits has a log-normal value; users come back in 20 periods; one arm is small."""
+    random, runs, missed, started = np.random.default_rng(5), 100, 0, 0
     for _ in range(runs):
-        small, large = (_valued(random, users, spread) for users in (1000, 4000))
-        sequence = confidence(small - large, MIN_VALUED)
-        covered += bool(((sequence.low <= 0) & (sequence.high >= 0)).all())
-        assert np.isfinite(sequence.high[-1])
-    assert covered / runs >= 0.95
+        arms = [_Valued(random, users, spread, cap) for users in (1000, 4000)]
+        first, covered = 0.0, True
+        for _ in range(20):
+            small, large = (arm.next() for arm in arms)
+            ends, first = interval(small - large, first)
+            covered &= ends.low <= 0 <= ends.high
+        missed += not covered
+        started += np.isfinite(ends.low)
+    assert missed / runs <= 0.05
+    assert started > 0.9 * runs
 
 
-def _valued(random: np.random.Generator, users: int, spread: float) -> Means:
-    """Running means of 10 periods; the arms do not differ."""
-    n = 10 * users
-    value = random.lognormal(0.0, spread, n) * (random.random(n) < 0.05)
-    shown = random.random(n) < 0.7
-    order = np.arange(n)
-    return running_means(order % users, order // users, np.where(shown, value, -value * 0.4), 10)
+class _Valued:
+    """An arm; what is shown causes nothing."""
 
+    def __init__(self, random: np.random.Generator, users: int, spread: float, cap: float) -> None:
+        self.random, self.spread, self.cap, self.totals = random, spread, cap, Totals()
+        self.state = np.zeros((users, len(COLUMNS)))
 
-@pytest.mark.statistical
-def test_coverage_with_returning_users_and_two_arms() -> None:
-    """The same users come back in 25 periods with tastes of their own; a look after every period."""
-    random = np.random.default_rng(2)
-    runs, users, periods = 1000, 200, 25
-    covered = one_covered = 0
-    for _ in range(runs):
-        rates = random.gamma(0.5, 0.8, 2 * users)  # mean 0.4
-        values = random.poisson(rates[:, None], (2 * users, periods)).astype(np.float64)
-        first, second = _means(values[:users]), _means(values[users:])
-        both, one = confidence(first - second), confidence(first)
-        covered += bool(((both.low <= 0) & (both.high >= 0)).all())
-        one_covered += bool(((one.low <= 0.4) & (one.high >= 0.4)).all())
-    assert covered / runs >= 0.95
-    assert one_covered / runs >= 0.95
-
-
-def _means(values: np.ndarray) -> Means:
-    users, periods = values.shape
-    user, period = np.repeat(np.arange(users), periods), np.tile(np.arange(periods), users)
-    return running_means(user, period, values.ravel(), periods)
-
-
-def test_intervals_shrink_and_wait_for_enough_users() -> None:
-    random = np.random.default_rng(3)
-    values = random.poisson(0.3, (400, 12)).astype(np.float64)
-    sequence = confidence(_means(values))
-    width = sequence.high - sequence.low
-    assert (np.diff(width) < 0).all()
-    few = confidence(_means(values[:20]))
-    assert np.isinf(few.high).all()
-
-
-def test_a_difference_starts_when_both_arms_have_enough() -> None:
-    """The first look needs users, variance and ``min_active`` users with an outcome, in each arm."""
-
-    def means(users: list[int], active: list[int]) -> Means:
-        zeros = np.zeros(len(users))
-        return Means(zeros, zeros + 1.0, np.array(users), np.array(active))
-
-    plenty = means([1000] * 4, [500] * 4)
-    slow = means([1000] * 4, [29, 30, 99, 100])
-    for both in (plenty - slow, slow - plenty):
-        assert np.isfinite(confidence(both).high).tolist() == [False, True, True, True]
-        assert np.isfinite(confidence(both, MIN_VALUED).high).tolist() == [False, False, False, True]
-    few = means([98, 99, 100, 101], [98, 99, 100, 101])
-    for both in (plenty - few, few - plenty):
-        assert np.isfinite(confidence(both).high).tolist() == [False, False, True, True]
+    def next(self) -> Estimate:
+        """The mean after one more period."""
+        n, pi = len(self.state), 0.7
+        bought, shown = self.random.random(n) < 0.05, self.random.random(n) < pi
+        value = np.minimum(self.random.lognormal(0.0, self.spread, n), self.cap) * bought
+        before = self.state.copy()
+        self.state[:, 0] += 1
+        self.state[:, 3] += np.where(shown, value, -value * pi / (1 - pi))
+        self.totals.change(before, self.state)
+        self.totals.chance += chance_moments(np.full(bought.sum(), pi), value[bought])
+        return self.totals.mean("value")
 
 
 @pytest.mark.statistical

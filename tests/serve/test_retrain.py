@@ -16,7 +16,7 @@ from taurank.data.log import Log
 from taurank.errors import InputError
 from taurank.serve import tables
 from taurank.serve.decisions import Decider
-from taurank.serve.lift import run_jobs
+from taurank.serve.gate import run_jobs
 from taurank.serve.policy import Policy
 from taurank.serve.retrain import RetrainConfig, cannot_tell, compare_offline, retrain
 from taurank.serve.settlement import export, settle

@@ -13,7 +13,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -76,49 +76,51 @@ def call(port: int, method: str, path: str, token: str, body: Any = None, **head
 
 
 @pytest.mark.integration
-@pytest.mark.parametrize("proxy", [None, "127.0.0.1"])
-def test_workers_count_together_and_believe_only_a_named_proxy(sqlite_store: Store, proxy: str | None) -> None:
+def test_workers_count_together_and_end_with_a_killed_parent(sqlite_store: Store) -> None:
     open_shop(sqlite_store)
     token, port = create_token(sqlite_store, "admin")[1], free_port()
-    command = ["taurank", "serve", "--port", str(port), "--workers", "2"]
-    with running(sqlite_store.address, port, [*command, *([] if proxy is None else ["--proxy", proxy])]) as process:
+    with running(sqlite_store.address, port, ["taurank", "serve", "--port", str(port), "--workers", "2"]) as process:
         for user in range(40):
             assert call(port, "POST", "/v1/recommend", token, {"user_id": user, "surface": "home"})[0] == 200
         counts = re.findall(r"^taurank_decisions_total{.*} (\d+)", call(port, "GET", "/metrics", token)[1], re.M)
         assert sum(map(int, counts)) == 40
-        # every guess names another client, which counts only if a proxy says so
-        named = [{"X-Forwarded-For": f"9.9.9.{n}"} for n in range(80)]
-        guesses = {call(port, "GET", "/v1/models", f"guess{n}", **header)[0] for n, header in enumerate(named)}
-        assert guesses == ({401, 429} if proxy is None else {401})
-        process.terminate()
-        assert process.wait(30) in (0, 143, -signal.SIGTERM)
+        assert len(spawned(process.pid)) == 3  # two workers and the job
+        children = spawned(process.pid)
+        process.kill()
+        wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in children))
+        with pytest.raises(OSError, match="refused"):
+            socket.create_connection(("127.0.0.1", port), 1)
 
 
 @pytest.mark.integration
-def test_the_process_that_draws_pages_is_replaced_and_ends_with_the_server(sqlite_store: Store) -> None:
+def test_a_killed_job_starts_again_and_slow_clients_are_sent_away(sqlite_store: Store) -> None:
     open_shop(sqlite_store)
-    token, port = create_token(sqlite_store, "analyst")[1], free_port()
+    port = free_port()
+    with running(sqlite_store.address, port, ["taurank", "serve", "--port", str(port)]) as process:
+        slow = socket.create_connection(("127.0.0.1", port), 30)
+        slow.sendall(b"GET /health/live HTTP/1.1\r\nHost: ")
+        wait_until(lambda: json.loads(call(port, "GET", "/health/ready", "")[1])["job_seconds_ago"] is not None)
+        (job,) = spawned(process.pid)
+        os.kill(job, signal.SIGKILL)
+        wait_until(lambda: len(set(spawned(process.pid)) - {job}) == 1)
+        assert slow.recv(100) == b""
+        process.terminate()
+        assert process.wait(30) in (0, 143, -signal.SIGTERM)
+    slow.close()
 
-    def painter() -> list[int]:
-        """The children of the server, whichever thread started them."""
-        lists = [path.read_text() for path in Path(f"/proc/{process.pid}/task").glob("*/children")]
-        return [int(pid) for text in lists for pid in text.split()]
 
-    with server(sqlite_store.address, port) as process:
-        assert not painter()
-        assert call(port, "GET", "/", token)[0] == 200
-        before = painter()
-        for pid in before:
-            os.kill(pid, signal.SIGKILL)
-        assert call(port, "GET", "/", token)[0] in (200, 503)
-        assert call(port, "GET", "/", token)[0] == 200
-        children = painter()
-        assert children
-        assert not set(children) & set(before)
-    until = time.monotonic() + 20
-    while any(Path(f"/proc/{pid}").exists() for pid in children) and time.monotonic() < until:
+def spawned(parent: int) -> list[int]:
+    """The processes that a server has started, whichever thread did."""
+    lists = [path.read_text() for path in Path(f"/proc/{parent}/task").glob("*/children")]
+    children = [int(pid) for text in lists for pid in text.split()]
+    return [pid for pid in children if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+
+
+def wait_until(done: Callable[[], bool], seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < end
         time.sleep(0.1)
-    assert not any(Path(f"/proc/{pid}").exists() for pid in children)
 
 
 class Sender(threading.Thread):

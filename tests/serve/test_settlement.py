@@ -13,10 +13,11 @@ from support.shop import NOON, SetClock, decider, fitted, open_shop, small_world
 from taurank.errors import InputError
 from taurank.learners.pairs import Pairs
 from taurank.serve import tables
-from taurank.serve.lift import against_holdout, arm_lift, compare_challenger, judge, read_visits
+from taurank.serve.gate import difference, judge, mismatch
+from taurank.serve.lift import ALPHA, COLUMNS, RECOMMENDED, Measure, chance_moments
 from taurank.serve.policy import Policy
 from taurank.serve.recorder import Write
-from taurank.serve.settlement import export, settle, settle_again
+from taurank.serve.settlement import export, read_measures, settle, settle_again
 from taurank.serve.store import Conflict, Store
 from taurank.serve.surfaces import promote, put_surface, start_challenger
 
@@ -28,7 +29,7 @@ def test_lift_of_a_decision_by_hand(store: Store) -> None:
     clock = SetClock()
     made = decider(store, clock)
     row: Any = write(store, made.decide("home", "3"))[0].decision
-    shown, shown_pi = json.loads(row["shown"]), json.loads(row["propensities"])
+    shown = json.loads(row["shown"])
     items, pi = made.propensities(row)
     other = next(item for item in items if item not in shown)
     events = [(NOON - 1, shown[1]), (NOON + 1, shown[0]), (NOON + 2, shown[0]), (NOON + 3, other), (NOON + 4, "x")]
@@ -45,10 +46,10 @@ def test_lift_of_a_decision_by_hand(store: Store) -> None:
     p = pi[list(items).index(other)]
     assert result["purchases"] == 3  # the purchase before the decision does not count
     assert result["lift"] == pytest.approx(1 - p / (1 - p))
-    best = sorted(pi)[-4:]
-    chosen = [(1 / shown_pi[0], shown_pi[0]), (-1 / (1 - p), p)]
-    assert result["greedy"] == pytest.approx(sum(effect for effect, q in chosen if q >= best[0]))
-    assert result["explored"] == pytest.approx(1 - sum(best) / 4)
+    assert result["value"] == pytest.approx(4 - 2 * p / (1 - p))
+    figures = json.loads(store.rows(select(tables.settled))[0]["figures"])
+    assert figures["explored"] == pytest.approx(1 - sum(sorted(pi)[-4:]) / 4)
+    assert figures["arms"] == {"incumbent": {name: result.get(name, 1.0) for name in COLUMNS}}
     values = {(r["item_id"], r["treated"]): r["value"] for r in store.rows(select(tables.positives))}
     assert values == {(shown[0], 1): 4.0, (other, 0): 2.0}
     late = {"event_id": "late", "user_id": "3", "item_id": shown[2], "time": NOON + 5, "value": 1.0}
@@ -101,10 +102,9 @@ def test_the_gate_promotes_and_demotes(sqlite_store: Store, better: bool) -> Non
     made.surfaces.refresh()
     after = made.surfaces.get("home")
     assert (after.incumbent, after.challenger) == (second if better else first, None)
-    visits = read_visits(sqlite_store, "home")
-    if better:
-        assert arm_lift(visits, "challenger").low[-1] > 0
-    assert np.isfinite(against_holdout(visits, "incumbent").low[-1])
+    measures = measures_of(sqlite_store)
+    assert list(measures) == ["life"]  # the trial is over
+    assert np.isfinite(measures["life"].interval("holdout").low)
 
 
 def test_the_gate_weighs_values(store: Store) -> None:
@@ -126,20 +126,18 @@ def test_the_gate_weighs_values(store: Store) -> None:
     settle(made, surface, clock.now)
     assert (surface.outcome, surface.max_value) == ("value", 3.0)
     assert "caused value (up to 3 per item) per visit" in judge(store, surface, clock.now)
-    compared = compare_challenger(store, surface).lift
+    compared = difference(surface, measures_of(store)["trial"])
     slow: dict[str, list[float]] = {arm: [] for arm in ("challenger", "incumbent")}
     positives = store.rows(select(tables.positives))
     for row in store.rows(select(tables.results)):
         mine = [p for p in positives if p["decision"] == row["decision"]]
         signs = [1 if p["treated"] else -p["propensity"] / (1 - p["propensity"]) for p in mine]
         slow[row["arm"]].append(sum(s * min(p["value"], 3.0) for s, p in zip(signs, mine, strict=True)))
-    assert compared.estimate[-1] == pytest.approx(np.mean(slow["challenger"]) - np.mean(slow["incumbent"]))
-    assert np.isfinite(compared.low[-1])
+    assert compared.estimate == pytest.approx(np.mean(slow["challenger"]) - np.mean(slow["incumbent"]))
+    assert np.isfinite(compared.low)
     assert max(row["value"] for row in positives) > 3
     assert set(export(made, surface).log.to_frame().query("outcome == 1")["value"]) == {0.5, 6.5}
     assert export(made, surface.model_copy(update={"outcome": "purchases"})).log.value is None
-    with pytest.raises(InputError, match="demote it first"):
-        put_surface(store, "home", {"outcome": "purchases"})
     with pytest.raises(InputError, match="'both'"):
         put_surface(store, "home", {"outcome": "both"})
 
@@ -187,23 +185,94 @@ def test_a_sample_ratio_mismatch_stops_the_gate(sqlite_store: Store) -> None:
     open_shop(sqlite_store, holdout=0.1)
     second = stored(sqlite_store)
     start_challenger(sqlite_store, "home", second, 0.5, "", NOON)
-    made = decider(sqlite_store)
-    surface = made.surfaces.get("home")
-    rows = [
-        {"decision": f"{arm}{n}", "surface": "home", "period": surface.since, "user_id": f"{arm}{n}", "arm": arm,
-         "model": model, "purchases": 1.0, "lift": float(n % 2) + extra, "greedy": 0.0, "explored": None}
-        for arm, model, size, extra in (
-            ("holdout", None, 100, 0.0), ("incumbent", surface.incumbent, 450, 0.0), ("challenger", second, 250, 5.0))
-        for n in range(size)
-    ]  # fmt: skip
+    surface = decider(sqlite_store).surfaces.get("home")
+    trial = measures_of(sqlite_store)["trial"]
+    for arm, size, extra in (("holdout", 100, 0.0), ("incumbent", 450, 0.0), ("challenger", 250, 5.0)):
+        users = np.ones((size, len(COLUMNS)))
+        users[:, 2] = np.arange(size) % 2 + extra
+        trial.arm(arm).change(np.zeros_like(users), users)
+        trial.arm(arm).chance += np.array([[size / 4, size / 16], [0, 0]])
+    trial.look(ALPHA)
     with sqlite_store.write() as connection:
-        connection.execute(tables.results.insert(), rows)
-    comparison = compare_challenger(sqlite_store, surface)
-    assert comparison.mismatch
-    assert comparison.lift.last[1] > 0  # it would have been promoted
+        mine = tables.measures.c.name == "trial"
+        connection.execute(update(tables.measures).where(mine).values(body=trial.dump()))
+    assert mismatch(surface, trial)
+    assert difference(surface, trial).low > 0  # it would have been promoted
     assert judge(sqlite_store, surface, NOON) == "sample-ratio mismatch"
     assert judge(sqlite_store, surface, NOON) == "sample-ratio mismatch"
     alerts = sqlite_store.rows(select(tables.history).where(tables.history.c.event == "alert"))
     assert len(alerts) == 1
     assert "challenger 250" in alerts[0]["reason"]
     assert judge(sqlite_store, surface.model_copy(update={"challenger": None}), NOON) == "no challenger"
+
+
+def measures_of(store: Store) -> dict[str, Measure]:
+    with store.read() as connection:
+        return read_measures(connection, "home")
+
+
+def test_measures_are_sums_of_all_results(store: Store) -> None:
+    """What settlement adds up, period by period and after late outcomes, is what a look at all rows gives."""
+    open_shop(store, Policy(k=4, floor=0.03, temperature=0.5), holdout=0.3)
+    second = stored(store)
+    clock, random = SetClock(), np.random.default_rng(0)
+    made = decider(store, clock)
+    visit(made, clock, random, copies=3)
+    start_challenger(store, "home", second, 0.5, "", clock.now)
+    for _ in range(2):
+        visit(made, clock, random, copies=3)
+        made.surfaces.refresh()
+        settle(made, made.surfaces.get("home"), clock.now)
+    late = store.rows(
+        select(tables.decisions).where(tables.decisions.c.shown != "[]").order_by(tables.decisions.c.id)
+    )[0]
+    item = json.loads(late["shown"])[0]
+    event = {"event_id": "late", "user_id": late["user_id"], "item_id": item, "time": late["time"] + 1, "value": 3.0}
+    write(store, Write(events=[event]))
+    looks = measures_of(store)["life"].periods, measures_of(store)["life"].last
+    settle_again(made, "home", late["time"], clock.now)
+    measures = measures_of(store)
+    assert (measures["life"].periods, measures["life"].last) == looks  # that period has been looked at already
+    positives = store.rows(select(tables.positives))
+    for name, arms in (("life", {"recommended": RECOMMENDED, "holdout": ("holdout",)}),
+                       ("trial", {arm: (arm,) for arm in ("holdout", *RECOMMENDED)})):  # fmt: skip
+        measure = measures[name]
+        for arm, parts in arms.items():
+            rows = [row for row in store.rows(select(tables.results).where(tables.results.c.arm.in_(parts)))
+                    if row["period"] >= measure.since]  # fmt: skip
+            totals, users = measure.arms[arm], {row["user_id"] for row in rows}
+            assert (totals.users, totals.visits) == (len(users), len(rows))
+            own = {user: [row for row in rows if row["user_id"] == user] for user in users}
+            sums = np.array([[sum(row.get(name, 1.0) for row in each) for name in COLUMNS] for each in own.values()])
+            moments = [sums.sum(0), (sums**2).sum(0), (sums * sums[:, :1]).sum(0), (sums**4).sum(0)]
+            np.testing.assert_allclose(totals.sums, np.transpose(moments), atol=1e-9)
+            bought = [row for row in positives if row["decision"] in {each["decision"] for each in rows}]
+            pi, value = (np.array([row[column] for row in bought]) for column in ("propensity", "value"))
+            np.testing.assert_allclose(totals.chance, chance_moments(pi, value), atol=1e-9)
+    counts = store.rows(select(tables.item_sums))
+    assert sum(row["purchases"] for row in counts) == len(positives)
+
+
+def test_a_change_that_a_comparison_does_not_survive_ends_it(sqlite_store: Store) -> None:
+    """Only what is named changes; a repeated setting changes nothing; the hold-out's figures begin anew."""
+    open_shop(sqlite_store, holdout=0.2)
+    second = stored(sqlite_store)
+    start_challenger(sqlite_store, "home", second, 0.5, "", NOON)
+    with pytest.raises(Conflict, match="has the challenger"):
+        start_challenger(sqlite_store, "home", second, 0.5, "another", NOON)
+    assert put_surface(sqlite_store, "home", {"holdout": 0.2, "policy": {"k": 4}}, NOON) == ""
+    clock = SetClock()
+    made = decider(sqlite_store, clock)
+    write(sqlite_store, made.decide("home", "1"))
+    said = put_surface(sqlite_store, "home", {"holdout": 0.1, "policy": {"k": 5}}, NOON)
+    assert (
+        said == f"the trial of '{second}' ended: holdout, policy changed; figures count from 2023-11-16T00:00:00Z on"
+    )
+    made.surfaces.refresh()
+    surface = made.surfaces.get("home")
+    assert (surface.challenger, surface.policy.k, surface.policy.temperature) == (None, 5, 0.5)
+    assert measures_of(sqlite_store)["life"].since == surface.periods.number(NOON) + 1
+    start_challenger(sqlite_store, "home", second, 0.5, "", NOON)
+    made.surfaces.refresh()
+    assert made.surfaces.get("home").trials == 2
+    assert made.surfaces.get("home").alpha < surface.alpha

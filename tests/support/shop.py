@@ -33,7 +33,7 @@ def fitted(name: str = "popular", users: int = 40, items: int = 30) -> Learner:
 def open_shop(store: Store, policy: Policy | None = None, holdout: float = 0.1, period: str = "day") -> str:
     """A surface "home" with a model; returns the model's version."""
     chosen = policy or Policy(k=4, floor=0.01, temperature=0.5)
-    put_surface(store, "home", {"policy": chosen.model_dump(), "period": period, "holdout": holdout})
+    put_surface(store, "home", {"policy": chosen.model_dump(), "period": period, "holdout": holdout}, NOON)
     version = stored(store, "counting")
     promote(store, "home", version, "first model", NOON)
     return version

@@ -47,14 +47,11 @@ def serve(
     port: Annotated[int, typer.Option(metavar="PORT", help="Port to listen on.", min=1, max=65535)] = 8000,
     workers: Annotated[int, typer.Option(metavar="N", help="Server processes.", min=1, max=64)] = 1,
     rate: Annotated[float, typer.Option(metavar="N", help="Requests per second and token.", min=1)] = 5000.0,
-    proxy: Annotated[
-        str | None, typer.Option(metavar="IP", help="Reverse proxy whose X-Forwarded-For is believed.")
-    ] = None,
 ) -> None:
     """Start the service. `taurank server init` creates its store."""
     from taurank.serve.server import run
 
-    run(store, host, port, workers, rate, proxy, say)
+    run(store, host, port, workers, rate, say)
 
 
 @group.callback()
@@ -79,7 +76,7 @@ def jobs(context: typer.Context) -> None:
 
     The server does so by itself every few seconds.
     """
-    from taurank.serve.lift import run_jobs
+    from taurank.serve.gate import run_jobs
 
     with _decider(context) as decider:
         for name, text in run_jobs(decider).items():
@@ -196,6 +193,7 @@ def surface_set(
     holdout_model: Annotated[str | None, typer.Option(help="Model for the hold-out instead of nothing.")] = None,
     outcome: Annotated[str | None, typer.Option(help="Compare models by purchases, or by their value.")] = None,
     max_value: Annotated[float | None, typer.Option(help="Maximum value counted per purchased item.")] = None,
+    retention: Annotated[float | None, typer.Option(metavar="DAYS", help="Delete older settled decisions.")] = None,
 ) -> None:
     """Create a surface, or change the settings that are named."""
     from taurank.serve.surfaces import put_surface
@@ -203,13 +201,14 @@ def surface_set(
     policy = {"k": k, "floor": floor, "ceiling": ceiling, "temperature": temperature}
     given = {
         "period": period, "holdout": holdout, "holdout_model": holdout_model, "outcome": outcome,
-        "max_value": max_value, "policy": {key: value for key, value in policy.items() if value is not None},
+        "max_value": max_value, "retention": retention,
+        "policy": {key: value for key, value in policy.items() if value is not None},
     }  # fmt: skip
     with _decider(context) as decider:
-        put_surface(decider.store, name, {key: value for key, value in given.items() if value is not None})
+        ended = put_surface(decider.store, name, {key: value for key, value in given.items() if value is not None})
         decider.surfaces.refresh()
         made = decider.surfaces.get(name)
-        say(f"Surface {name}: {made.policy.k} slots per {made.period}.")
+        say(f"Surface {name}: {made.policy.k} slots per {made.period}." + (f" Note: {ended}." if ended else ""))
 
 
 @surface_group.command("list")
@@ -236,6 +235,40 @@ def switch(
     with _store(context) as store:
         apply(store, surface, state == "on", reason, time.time())
     say(f"{surface} is {state}.")
+
+
+@surface_group.command("delete")
+def surface_delete(
+    context: typer.Context, name: Annotated[str, typer.Argument(metavar="NAME", help="A surface that is off.")]
+) -> None:
+    """Delete a surface with its decisions and figures."""
+    from taurank.serve.retention import delete_surface
+
+    with _store(context) as store:
+        delete_surface(store, name, time.time())
+    say(f"Deleted the surface {name}.")
+
+
+@model_group.command("delete")
+def model_delete(context: typer.Context, model: Version) -> None:
+    """Delete a model that nothing uses."""
+    from taurank.serve.retention import delete_model
+
+    with _store(context) as store:
+        delete_model(store, model, time.time())
+    say(f"Deleted the model {model}.")
+
+
+@group.command("forget")
+def forget(
+    context: typer.Context, user: Annotated[str, typer.Argument(metavar="USER", help="Id of the user.")]
+) -> None:
+    """Delete everything that is stored about a user."""
+    from taurank.serve.retention import forget_user
+
+    with _store(context) as store:
+        gone = forget_user(store, user, time.time())
+    say(f"Deleted {', '.join(f'{number:,} {name}' for name, number in gone.items())}.")
 
 
 @model_group.command("upload")

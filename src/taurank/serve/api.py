@@ -4,39 +4,43 @@ from __future__ import annotations
 
 import asyncio
 import json
-import multiprocessing
-import os
+import math
 import shutil
 import tempfile
-import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Annotated, Any, Literal, get_type_hints
 
+import numpy as np
 from fastapi import APIRouter, Depends, HTTPException, Path, Query, Request
 from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, Response
 from fastapi.routing import APIRoute
 from sqlalchemy import select
 from starlette.background import BackgroundTask
 
-from taurank.serve import schemas, surfaces, tables
+from taurank.serve import retention, schemas, surfaces, tables
 from taurank.serve.decisions import Clock, Decider
-from taurank.serve.lift import run_jobs
+from taurank.serve.gate import run_jobs
+from taurank.serve.jobs import STOPPED_SECONDS, seconds_since_beat
 from taurank.serve.middleware import Metrics
 from taurank.serve.models import add_model, list_models
+from taurank.serve.policy import Policy
 from taurank.serve.recorder import Recorder, Row, Write
 from taurank.serve.schemas import Name
 from taurank.serve.security import Access, bearer, list_tokens, needs, revoke_token
 from taurank.serve.settlement import export, settle_again
-from taurank.serve.store import Store, Unavailable
-from taurank.serve.surfaces import Settings, Surface
+from taurank.serve.store import Store, Unavailable, upsert
+from taurank.serve.surfaces import Settings, Surface, Version
 
 COMMITTED = 20_000  # decisions in memory, about 1.5 kB each
+
+NOTHING_DRAWN = """<!DOCTYPE html><title>taurank</title><h1>taurank</h1>
+<p>The background job has not drawn this page yet; it does so within a minute of its start and of the first surface
+(<code>taurank server surface set home</code>).</p>"""
 
 _dumps = json.JSONEncoder(separators=(",", ":")).encode
 
@@ -57,8 +61,6 @@ class Service:
         self.decider = Decider(self.store, self.secret, self.clock)
         self.access = Access(self.store, self.rate)
         self.recorder = Recorder(self.store)
-        self.painter: ProcessPoolExecutor | None = None
-        self._lock = threading.Lock()
         self.committed: OrderedDict[tuple[str, str, int], Row] = OrderedDict()  # by surface, user and period
 
     async def surface(self, name: str) -> Surface:
@@ -71,50 +73,42 @@ class Service:
                 await asyncio.to_thread(self.decider.models.get, version)
         return surface
 
+    def warm_up(self) -> None:
+        """Load models and compiled code, so that the first list takes no longer than others."""
+        with suppress(Unavailable):  # they are then loaded when they are needed
+            for surface in self.decider.surfaces.all():
+                for version in {surface.incumbent, surface.challenger, surface.holdout_model} - {None}:
+                    self.decider.models.get(str(version))
+        policy = Policy(k=1)
+        policy.draw(policy.probabilities([0.0, 1.0]), np.uint64(0))
+
+    def check_database(self) -> float | None:
+        """How long ago the background job ran; raises `Unavailable` if the database cannot be written."""
+        with self.store.write() as connection:
+            upsert(connection, tables.settings, [{"name": "ready", "value": str(time.time())}])
+        return seconds_since_beat(self.store, self.clock())
+
     def changed(self, name: str) -> dict[str, Any]:
         """A surface after a change."""
         self.decider.surfaces.refresh()
         return self.decider.surfaces.get(name).model_dump()
 
-    def draw(self, surface: str | None) -> str:
-        """The dashboard of a surface, or of the first one.
-
-        It is drawn in a process of its own, started by the first page: the libraries that draw would stop the
-        threads of a server meanwhile.
-        """
-        try:
-            with self._lock:
-                if self.painter is None:
-                    spawn = multiprocessing.get_context("spawn")
-                    self.painter = ProcessPoolExecutor(1, spawn, initializer=_end_with_parent)
-                page = self.painter.submit(_draw, self.store.address, surface, self.clock())
-            return page.result()
-        except BrokenProcessPool as error:  # killed, for example because memory ran out
-            self.painter = None
-            raise Unavailable("the process that draws the dashboard has ended") from error
+    def page(self, name: str | None) -> str:
+        """The dashboard of a surface, or of the first one, as the background job has drawn it."""
+        surface = self.decider.surfaces.get(name).name if name is not None else None
+        pages, age = tables.pages.c, seconds_since_beat(self.store, self.clock())
+        query = select(pages.body, pages.alert).order_by(pages.surface).limit(1)
+        rows = self.store.rows(query if surface is None else query.where(pages.surface == surface))
+        if not rows:
+            return NOTHING_DRAWN
+        body: str = rows[0]["body"]
+        if age is None or age > STOPPED_SECONDS:
+            return body.replace("</h1>", f"</h1>{rows[0]['alert']}", 1)
+        return body
 
     def close(self) -> None:
-        if self.painter is not None:
-            self.painter.shutdown(cancel_futures=True)
         self.recorder.close()
         self.store.close()
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-
-    def wait() -> None:
-        parent.join()
-        os._exit(0)
-
-    threading.Thread(target=wait, daemon=True).start()
-
-
-def _draw(address: str, surface: str | None, now: float) -> str:
-    from taurank.serve.dashboard import draw
-
-    return draw(address, surface, now)
 
 
 class HotRoute(APIRoute):
@@ -215,26 +209,28 @@ async def live() -> dict[str, str]:
     return {"status": "ok"}
 
 
-@machines.get("/health/ready", responses={503: {"description": "The database does not answer."}})
+@machines.get("/health/ready", responses={503: {"description": "The database cannot be written."}})
 async def ready(service: Serving) -> Response:
-    """The database answers, too."""
+    """The database can be written, too; and how long ago the background job ran, in seconds."""
     try:
-        await asyncio.to_thread(service.store.rows, select(tables.settings.c.name))
-    except Unavailable:
-        return JSONResponse({"status": "the database does not answer"}, 503)
-    return JSONResponse({"status": "ok"})
+        age = await asyncio.to_thread(service.check_database)
+    except Unavailable as error:
+        return JSONResponse({"status": error.public}, 503)
+    return JSONResponse({"status": "ok", "job_seconds_ago": age})
 
 
 @analyst.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
 def metrics(service: Serving) -> Response:
     """Counters for Prometheus, of all workers together."""
+    age = seconds_since_beat(service.store, service.clock())
+    service.metrics.job_age.set(math.inf if age is None else age)
     return Response(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
 @analyst.get("/", response_class=HTMLResponse, include_in_schema=False)
 def page(service: Serving, surface: Name | None = None) -> Response:
     """The dashboard; a browser asks for it again every minute."""
-    return HTMLResponse(service.draw(surface), headers={"Refresh": "60"})
+    return HTMLResponse(service.page(surface), headers={"Refresh": "60"})
 
 
 @analyst.get("/v1/log", response_class=FileResponse, responses={200: {"content": {_PARQUET: {}}}})
@@ -283,6 +279,28 @@ def put_surface(service: Serving, name: SurfaceName, body: Settings) -> dict[str
     """Create a surface, or change what is named."""
     surfaces.put_surface(service.store, name, body.model_dump(exclude_unset=True), service.clock())
     return service.changed(name)
+
+
+@admin.delete("/v1/surfaces/{name}")
+def delete_surface(service: Serving, name: SurfaceName) -> dict[str, str]:
+    """Delete a surface that is switched off, with its decisions and figures."""
+    retention.delete_surface(service.store, name, service.clock())
+    return {"deleted": name}
+
+
+@admin.delete("/v1/models/{version}")
+def delete_model(service: Serving, version: Annotated[Version, Path()]) -> dict[str, str]:
+    """Delete a model that no surface and no stored decision needs."""
+    retention.delete_model(service.store, version, service.clock())
+    return {"deleted": version}
+
+
+@admin.delete("/v1/users/{user_id}")
+def delete_user(service: Serving, user_id: Annotated[schemas.PathId, Path()]) -> dict[str, int]:
+    """Delete everything about a user; returns how many rows by table."""
+    for key in [key for key in service.committed if key[1] == user_id]:
+        service.committed.pop(key, None)
+    return retention.forget_user(service.store, user_id, service.clock())
 
 
 @admin.post("/v1/models", status_code=201, openapi_extra=_FILE)

@@ -1,225 +1,319 @@
-"""The dashboard: one page per surface with the figures of its settled periods, made by `taurank.report`."""
+"""The dashboard: one page per surface, drawn by the background job from figures that settlement has stored."""
 
 from __future__ import annotations
 
+import json
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from itertools import pairwise
 from typing import Any
 
 import altair as alt
 import numpy as np
 import pandas as pd
-from sqlalchemy import Float, case, cast, func, select
+from sqlalchemy import func, select
 
 from taurank.report import page
 from taurank.report.page import Block, Cell
 from taurank.serve import tables
-from taurank.serve.lift import (
-    RECOMMENDED,
-    Comparison,
-    ConfidenceSequence,
-    Visits,
-    against_holdout,
-    arm_lift,
-    compare_challenger,
-    confidence,
-    read_visits,
-)
+from taurank.serve.gate import PATIENCE, difference, mismatch
+from taurank.serve.lift import Interval, Measure
 from taurank.serve.models import list_models
 from taurank.serve.recorder import Row
+from taurank.serve.settlement import EDGES, read_measures
 from taurank.serve.store import Store
-from taurank.serve.surfaces import Surface, Surfaces, read_history
+from taurank.serve.surfaces import Surface, read_history
 
-PERIODS = 90  # that the dashboard looks back
+PERIODS = 90  # that the charts look back
+USUAL_PERIODS = 14  # whose range is called usual
 OVERLAP_PERIODS = 14
+PROMOTIONS = ("promoted", "rolled back")
 MIN_PURCHASES = 30  # of an item before it is listed
-EDGES = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0)
+MIN_EFFECTIVE = 50.0  # purchases in each arm, after weighting (Kish), from which effects can be learned
 
-_opened = cache(Store)
+
+@dataclass(frozen=True)
+class Settled:
+    """The stored figures of a period."""
+
+    number: int
+    arms: dict[str, dict[str, float]]
+    intervals: dict[str, list[float]]
+    lists: int
+    outcomes: int
+    explored: float | None
+    overlap: dict[str, Any]
+
+    @property
+    def visits(self) -> int:
+        return round(sum(sums["visits"] for sums in self.arms.values()))
 
 
 @dataclass(frozen=True)
 class Figures:
-    """What the page shows about the settled periods of a surface."""
+    """What the page shows of a surface."""
 
     surface: Surface
-    visits: Visits
-    lift: ConfidenceSequence
-    holdout: ConfidenceSequence
-    cost: ConfidenceSequence
-    arms: dict[str, ConfidenceSequence]
-    comparison: Comparison | None
-    overlap: list[tuple[str, int, float, list[int]]]
-    working: list[Row]
-    anyway: list[Row]
+    periods: list[Settled]  # the last ones
+    now: int  # the running period
+    running: dict[str, int]  # its visits and outcomes so far
+    life: Measure
+    trial: Measure | None
+    overlap: list[tuple[str, int, float, list[int]]]  # arm, purchases, purchases after weighting, counts by π
+    items: list[Row]
+    models: list[Row]
+    history: list[Row]
 
     @property
-    def extra(self) -> tuple[float, ...]:
-        """Purchases caused so far: estimate, low, high."""
-        return tuple(end * int(self.visits.rows("recommended").sum()) for end in self.lift.last)
+    def column(self) -> str:
+        return self.surface.compared
 
     @property
-    def explored(self) -> float:
-        """The share of the slots that explore."""
-        measured = self.visits.explored[self.visits.rows("recommended") & ~np.isnan(self.visits.explored)]
-        return float(measured.mean()) if len(measured) else math.nan
+    def gain(self) -> Interval:
+        """Caused by all lists so far, in purchases or in value."""
+        visits = self.life.arm("recommended").visits
+        return Interval(*(end * visits for end in self.life.interval(f"recommended {self.column}")))
 
     @property
-    def alerts(self) -> list[str]:
-        mismatch = self.comparison.mismatch if self.comparison is not None else ""
-        alerts = {
-            "Recommendations are switched off.": not self.surface.enabled,
-            "There is no model yet.": self.surface.incumbent is None,
-            f"Nothing is promoted: {mismatch}.": mismatch,
-            "The lists cause fewer purchases, not more.": self.lift.last[2] < 0,
-            "No period has been settled yet: figures appear after the first one has ended.": not self.visits.periods,
+    def mismatch(self) -> str:
+        return mismatch(self.surface, self.trial) if self.trial is not None else ""
+
+
+def draw(store: Store, surface: Surface, names: list[str], now: float) -> tuple[str, str]:
+    """The page of a surface, and what is to be inserted at its top if the job has stopped."""
+    alert = (
+        "The background job has stopped: no period is settled, no challenger is judged, and this page is that of "
+        f"{_date(now)} UTC."
+    )
+    return render(gather(store, surface, now), names, now), page.verdict("poor", "Alert", alert)
+
+
+def gather(store: Store, surface: Surface, now: float) -> Figures:
+    """The figures of a surface: sums that settlement has stored, and two counts of the running period."""
+    number, settled = surface.periods.number(now), tables.settled.c
+    with store.read() as connection:
+        query = select(settled.period, settled.figures).where(settled.surface == surface.name)
+        rows = connection.execute(query.order_by(settled.period.desc()).limit(PERIODS)).all()
+        measures = read_measures(connection, surface.name)
+        decisions, outcomes = tables.decisions.c, tables.outcomes.c
+        mine = (decisions.surface == surface.name) & (decisions.period == number)
+        bought = outcomes.time >= surface.periods.start(number)
+        running = {
+            "visits": connection.scalar(select(func.count(decisions.period)).where(mine)) or 0,
+            "outcomes": connection.scalar(select(func.count(outcomes.time)).where(bought)) or 0,
         }
-        return [text for text, true in alerts.items() if true]
-
-
-def draw(address: str, name: str | None, now: float) -> str:
-    """The page of a surface, or of the first one; without any surface it says how to create one."""
-    store = _opened(address)
-    surfaces = Surfaces(store)
-    names = [surface.name for surface in surfaces.all()]
-    if not names and name is None:
-        text = "There is no surface yet. Create one: taurank server surface set home"
-        return page.render("taurank", [page.text(text)])
-    return render(store, gather(store, surfaces.get(name or names[0])), names, now)
-
-
-def gather(store: Store, surface: Surface) -> Figures:
-    """The figures of a surface, from settled periods."""
-    visits = read_visits(store, surface.name, last=PERIODS)
-    items = _items(store, surface, visits)
+    periods = [Settled(row[0], **json.loads(row[1])) for row in reversed(rows)]
+    life = measures["life"]
     return Figures(
-        surface=surface,
-        visits=visits,
-        lift=arm_lift(visits, "recommended"),
-        holdout=against_holdout(visits, "recommended"),
-        cost=confidence(visits.means("recommended", "missed")),
-        arms={arm: arm_lift(visits, arm) for arm in ("holdout", *RECOMMENDED) if visits.rows(arm).any()},
-        comparison=None if surface.challenger is None else compare_challenger(store, surface),
-        overlap=_overlap(store, surface, visits),
-        working=sorted((row for row in items if row["low"] > 0), key=lambda row: -row["low"])[:8],
-        anyway=sorted((row for row in items if row["low"] <= 0), key=lambda row: -row["control"])[:8],
-    )
+        surface, periods, number, running, life, measures.get("trial"), _overlap(periods[-OVERLAP_PERIODS:]),
+        _items(store, surface, life.arm("recommended").visits), list_models(store, 12),
+        read_history(store, 25, surface.name),
+    )  # fmt: skip
 
 
-def _items(store: Store, surface: Surface, visits: Visits) -> list[Row]:
-    """Each item's effect of being shown, per visit, with an ordinary 95% interval, and what it sells without."""
-    c, n = tables.positives.c, max(1, int(visits.rows("recommended").sum()))
-    up = case((c.treated == 1, 1.0 / c.propensity), else_=0.0)
-    down = case((c.treated == 1, 0.0), else_=1.0 / (1.0 - c.propensity))
-    sums = {"effect": up - down, "square": up * up + down * down, "control": down}
-    columns = [cast(func.sum(term), Float).label(name) for name, term in sums.items()]
-    query = _purchases(surface, visits.periods, c.item_id, *columns).group_by(c.item_id)
-    items = []
-    for row in store.rows(query.having(func.count() >= MIN_PURCHASES)):
-        effect = row["effect"] / n
-        error = 1.96 * math.sqrt(max(0.0, row["square"] / n - effect**2) / n)
-        figures = {"effect": effect, "low": effect - error, "high": effect + error, "control": row["control"] / n}
-        items.append({"item": row["item_id"], **figures})
-    return items
-
-
-def _overlap(store: Store, surface: Surface, visits: Visits) -> list[tuple[str, int, float, list[int]]]:
-    """Purchases of shown and of other items: how many, how many after weighting (Kish), and their π."""
-    c = tables.positives.c
-    weight = case((c.treated == 1, 1.0 / c.propensity), else_=1.0 / (1.0 - c.propensity))
-    place = case(*((c.propensity < edge, n) for n, edge in enumerate(EDGES[1:])), else_=len(EDGES) - 2)
-    sums = (func.count().label("count"), func.sum(weight).label("sum"), func.sum(weight * weight).label("square"))
-    columns = (c.treated, place.label("place"))
-    rows = store.rows(
-        _purchases(surface, visits.periods[-OVERLAP_PERIODS:], *columns, *sums).group_by(c.treated, place)
-    )
+def _overlap(periods: list[Settled]) -> list[tuple[str, int, float, list[int]]]:
     arms = []
-    for name, treated in (("shown", 1), ("not shown", 0)):
-        own = {row["place"]: row for row in rows if row["treated"] == treated}
-        counts = [own[place]["count"] if place in own else 0 for place in range(len(EDGES) - 1)]
-        total, square = (sum(row[column] for row in own.values()) for column in ("sum", "square"))
-        arms.append((name, sum(counts), total**2 / square if own else 0.0, counts))
+    for arm in ("shown", "not shown"):
+        parts = [period.overlap[arm] for period in periods]
+        counts = [sum(part) for part in zip(*(part["counts"] for part in parts), strict=True)]
+        total, square = (sum(part[name] for part in parts) for name in ("sum", "square"))
+        arms.append((arm, sum(counts), total**2 / square if square else 0.0, counts))
     return arms
 
 
-def _purchases(surface: Surface, periods: list[int], *columns: Any) -> Any:
-    """A query about what was bought after lists of a surface, since the first of the periods."""
-    results = tables.results
-    mine = (results.c.surface == surface.name) & results.c.arm.in_(RECOMMENDED)
-    joined = tables.positives.join(results, results.c.decision == tables.positives.c.decision)
-    return select(*columns).select_from(joined).where(mine & (results.c.period >= min(periods, default=0)))
+def _items(store: Store, surface: Surface, visits: int) -> list[Row]:
+    """Each item's effect of being shown, per visit, with an ordinary 95% interval, and what it sells without."""
+    table, n, items = tables.item_sums, max(1, visits), []
+    for row in store.rows(
+        select(table).where((table.c.surface == surface.name) & (table.c.purchases >= MIN_PURCHASES))
+    ):
+        effect = (row["shown"] - row["unshown"]) / n
+        variance = max(row["square"] / n - effect**2, row["chance"] / n)
+        error = 1.96 * math.sqrt(variance / n)
+        ends = {"effect": effect, "low": effect - error, "high": effect + error}
+        items.append({"item": row["item_id"], **ends, "control": row["unshown"] / n})
+    return items
 
 
-def render(store: Store, figures: Figures, names: list[str], now: float) -> str:
-    """The page of one surface, with links to the others."""
+def render(figures: Figures, names: list[str], now: float) -> str:
+    """The page of one surface, with links to the others: three questions first, then what answers them."""
     surface = figures.surface
-    period = f"{surface.period} seconds" if surface.period.isdigit() else surface.period
-    state = f"{surface.policy.k} slots per {period}, {'on' if surface.enabled else 'OFF'}, {_date(now)} UTC"
+    state = f"{surface.policy.k} slots per {_period(surface)}, {'on' if surface.enabled else 'OFF'}, {_date(now)} UTC"
     blocks = [page.text(state)]
     if len(names) > 1:
         blocks.append(page.links([(f"/?surface={name}", name) for name in names]))
-    blocks += [page.verdict("poor", "Alert", text) for text in figures.alerts]
-    grids = [_arms(figures), *_item_tables(figures), *_lists(store, surface)]
-    blocks += [_summary(figures), page.group("panels", _charts(figures)), page.group("tables", grids)]
+    blocks += [page.verdict(*working(figures)), page.verdict(*gained(figures)), page.verdict(*advice(figures))]
+    tables_ = [_summary(figures), _arms(figures), *_item_tables(figures), *_lists(figures)]
+    blocks += [page.group("panels", _charts(figures)), page.group("tables", tables_)]
     return page.render(surface.name, blocks, broad=True)
 
 
+def working(figures: Figures) -> tuple[str, str, str]:
+    """Is it working today? The last settled period beside the usual range of those before it."""
+    question, surface = "Is it working today?", figures.surface
+    running = (
+        f"So far in this period: {figures.running['visits']:,} visits, {figures.running['outcomes']:,} outcomes."
+    )
+    if not surface.enabled:
+        return "poor", question, f"No: recommendations are switched off. {running}"
+    if surface.incumbent is None:
+        return "poor", question, f"No: there is no model yet. {running}"
+    if not figures.periods:
+        text = (
+            f"No period has been settled yet: figures appear after the first {_period(surface)} has ended. {running}"
+        )
+        return "caution", question, text
+    *before, last = figures.periods
+    parts, low = [], []
+    for name in ("visits", "lists", "outcomes"):
+        value, usual = getattr(last, name), [getattr(period, name) for period in before[-USUAL_PERIODS:]]
+        told = f"{value:,} {name}"
+        if len(usual) >= 3:
+            told += f" (usually {min(usual):,} to {max(usual):,})"
+            if value < min(usual) / 2:
+                low.append(name)
+        parts.append(told)
+    text = f"{surface.periods.name(last.number)}: {', '.join(parts)}. {running}"
+    if low:
+        return "poor", question, f"Something broke: far fewer {' and '.join(low)} than usual. {text}"
+    if not last.outcomes:
+        return "poor", question, f"Lists are shown, but no outcome arrives: send them to /v1/outcomes. {text}"
+    if last.number < figures.now - 2 and not figures.running["visits"]:
+        return "caution", question, f"Nobody has asked for a list since. {text}"
+    return "good", question, f"Yes. {text}"
+
+
+def gained(figures: Figures) -> tuple[str, str, str]:
+    """How much did we gain? Against the items not shown, and against the hold-out."""
+    question, surface = "How much did we gain?", figures.surface
+    gain, lists = figures.gain, figures.life.arm("recommended")
+    since = surface.periods.name(figures.life.since)[:10]
+    if not math.isfinite(gain.low):
+        need = "at least 100 users and enough purchases of items with and without being shown"
+        return (
+            "caution",
+            question,
+            f"It cannot be said yet: an interval needs {need} ({lists.visits:,} visits so far).",
+        )
+    unit = "purchases" if figures.column == "lift" else "in value"
+    text = f"{number(gain.estimate, '+')} {unit} ({_between(gain)}) in {lists.visits:,} visits since {since}"
+    without = lists.total("purchases") - lists.total("lift")
+    if without > 0:
+        text += f"; purchases {lists.total('lift') / without:+.1%} on what would have been bought anyway"
+    holdout = figures.life.interval("holdout")
+    if math.isfinite(holdout.low):
+        text += f". Against the hold-out: {number(holdout.estimate, '+')} purchases per visit ({_between(holdout)})"
+    kind = "good" if gain.low > 0 else "poor" if gain.high < 0 else "caution"
+    if gain.high < 0:
+        text = f"The lists cause fewer purchases, not more: {text}"
+    return kind, question, f"{text}."
+
+
+def advice(figures: Figures) -> tuple[str, str, str]:
+    """What should I do? The first thing that applies."""
+    surface, question = figures.surface, "What should I do?"
+    if surface.incumbent is None:
+        upload = "taurank server model promote $(taurank server model upload MODEL)"
+        return "poor", question, f"Upload a fitted model and promote it: {upload} --surface {surface.name}."
+    if not surface.enabled:
+        return "caution", question, f"Turn it on again: taurank server surface switch on --surface {surface.name}."
+    if figures.mismatch:
+        text = f"Nothing is promoted: {figures.mismatch}. Find out whose requests or outcomes are missing."
+        return "poor", question, text
+    if figures.gain.high < 0:
+        return "poor", question, "Go back to the previous model (taurank server model rollback), or switch it off."
+    if figures.trial is not None:
+        left = max(0, PATIENCE - figures.trial.periods)
+        ends = difference(surface, figures.trial)
+        text = (
+            f"Wait: '{surface.challenger}' is on trial, {figures.trial.periods} periods so far, {left} at most to go"
+        )
+        if math.isfinite(ends.low):
+            text += f" (challenger − incumbent {_between(ends)} {surface.unit} per visit)"
+        return "good", question, f"{text}. It is promoted or demoted by itself."
+    if len(figures.periods) < 2:
+        return "good", question, "Nothing: wait for the first settled periods."
+    thin = [arm for arm, _, effective, _ in figures.overlap if effective < MIN_EFFECTIVE]
+    if thin:
+        text = (
+            f"Overlap is missing: too few purchases of items {' and '.join(thin)} to learn effects from. Wait, or "
+            f"show more variety: a higher temperature, a lower ceiling (taurank server surface set {surface.name})."
+        )
+        return "caution", question, text
+    holdout = figures.life.interval("holdout")
+    if surface.holdout and len(figures.periods) >= USUAL_PERIODS and not math.isfinite(holdout.low):
+        text = f"The hold-out of {surface.holdout:.0%} is too small to say anything; raise it, or do without (0)."
+        return "caution", question, text
+    command = f"taurank server retrain --surface {surface.name}"
+    return "good", question, f"Nothing is wrong. No challenger is on trial; learn from the log: {command}."
+
+
 def _summary(figures: Figures) -> Block:
-    share = "–" if math.isnan(figures.explored) else f"{figures.explored:.0%}"
+    explored = [period.explored for period in figures.periods if period.explored is not None]
+    share = f"; {np.mean(explored):.0%} of the slots explore" if explored else ""
+    life = figures.life
     lines = {
-        "Extra purchases so far": (figures.extra, f"in {figures.visits.rows('recommended').sum():,} visits"),
-        "Caused per visit": (figures.lift.last, "items not shown are the control"),
-        "Against the hold-out, per visit": (figures.holdout.last, f"{figures.surface.holdout:.0%} of users held out"),
-        "Cost of exploration, per visit": (figures.cost.last, f"{share} of the slots explore"),
-    }
+        "Extra purchases so far": (
+            Interval(*(end * life.arm("recommended").visits for end in life.interval("recommended lift"))),
+            f"in {life.arm('recommended').visits:,} visits{share}",
+        ),
+        "Caused per visit": (life.interval("recommended lift"), "items not shown are the control"),
+        "Caused value per visit": (life.interval("recommended value"), "the same, weighted by value"),
+        "Against the hold-out, per visit": (
+            life.interval("holdout"), f"purchases; {figures.surface.holdout:.0%} of users held out"
+        ),
+    }  # fmt: skip
+    if figures.column != "value":
+        del lines["Caused value per visit"]
     rows = []
-    for name, ((estimate, low, high), note) in lines.items():
-        between = f"{number(low, '+')} to {number(high, '+')}" if math.isfinite(low) else "not enough users yet"
-        rows.append([Cell(name), Cell(number(estimate, "+")), Cell(between), Cell(note)])
+    for name, (ends, note) in lines.items():
+        between = _between(ends) if math.isfinite(ends.low) else "not enough purchases yet"
+        rows.append([Cell(name), Cell(number(ends.estimate, "+")), Cell(between), Cell(note)])
     note = "Intervals are 95% and valid at any time: look as often as you like. Those of items are for one look."
     return page.grid(["Purchases", "Estimate", "Interval", ""], rows, note)
 
 
-def _effect(estimate: float, low: float, high: float) -> Cell:
-    return Cell(number(estimate, "+"), f"{number(low, '+')} to {number(high, '+')}")
+def _effect(ends: Interval) -> Cell:
+    return Cell(number(ends.estimate, "+"), _between(ends) if math.isfinite(ends.low) else "")
 
 
 def _arms(figures: Figures) -> Block:
+    """The arms of the trial, or all lists and the hold-out."""
+    measure = figures.trial or figures.life
     rows = []
-    for arm, lift in figures.arms.items():
-        purchases = figures.visits.purchases[figures.visits.rows(arm)]
-        without_lists = arm == "holdout" and figures.surface.holdout_model is None
-        counts = [arm, f"{figures.visits.users_of(arm):,}", f"{len(purchases):,}", number(purchases.mean())]
-        rows.append([*map(Cell, counts), Cell("–") if without_lists else _effect(*lift.last)])
-    return page.grid(["Arm", "Users", "Visits", "Purchases per visit", "Caused per visit"], rows, "Arms")
+    for arm, totals in measure.arms.items():
+        purchases = totals.total("purchases") / totals.visits if totals.visits else math.nan
+        counts = [arm, f"{totals.users:,}", f"{totals.visits:,}", number(purchases)]
+        rows.append([*map(Cell, counts), _effect(measure.interval(f"{arm} lift")) if arm != "holdout" else Cell("–")])
+    caption = f"Arms since {figures.surface.periods.name(measure.since)}"
+    return page.grid(["Arm", "Users", "Visits", "Purchases per visit", "Caused per visit"], rows, caption)
 
 
 def _item_tables(figures: Figures) -> list[Block]:
+    """Items that sell because they are shown, and items that sell anyway."""
+    because = sorted((row for row in figures.items if row["low"] > 0), key=lambda row: -row["low"])[:8]
+    anyway = sorted((row for row in figures.items if row["low"] <= 0), key=lambda row: -row["control"])[:8]
     blocks = []
-    for title, items in (("They work because they are shown", figures.working), ("They sell anyway", figures.anyway)):
+    for title, items in (("They work because they are shown", because), ("They sell anyway", anyway)):
         rows = []
         for item in items:
             effect, low, high, control = (1000 * item[name] for name in ("effect", "low", "high", "control"))
-            rows.append([Cell(item["item"]), _effect(effect, low, high), Cell(number(control))])
+            rows.append([Cell(item["item"]), _effect(Interval(effect, low, high)), Cell(number(control))])
         columns = ["Item", "Caused, per 1,000 showings", "Without, per 1,000 visits"]
         blocks.append(page.grid(columns, rows, title if rows else f"{title}: not enough purchases yet"))
     return blocks
 
 
-def _lists(store: Store, surface: Surface) -> list[Block]:
+def _lists(figures: Figures) -> list[Block]:
     """The latest models, and what happened."""
-    roles = {surface.challenger: "challenger", surface.incumbent: "incumbent"}
+    roles = {figures.surface.challenger: "challenger", figures.surface.incumbent: "incumbent"}
     models = [
         [row["version"], row["learner"], f"{row['items']:,}", _date(row["created"]), roles.get(row["version"], "")]
-        for row in list_models(store, 12)
+        for row in figures.models
     ]
-    events = [
-        [_date(row["time"]), row["event"], row["model"] or "", row["reason"]]
-        for row in read_history(store, 25, surface.name)
-    ]
+    events = [[_date(row["time"]), row["event"], row["model"] or "", row["reason"]] for row in figures.history]
     return [
         page.table(pd.DataFrame(models, columns=["Version", "Learner", "Items", "Stored", "Role"]), "Models"),
         page.table(pd.DataFrame(events, columns=["Time", "Event", "Model", "Reason"]), "History"),
@@ -227,43 +321,68 @@ def _lists(store: Store, surface: Surface) -> list[Block]:
 
 
 def _charts(figures: Figures) -> list[Block]:
-    """Lift over time, challenger − incumbent, arms and overlap, as far as there is something to show."""
-    surface, periods, charts = figures.surface, figures.visits.periods, []
-    if periods:
-        lift = {"items not shown as control": figures.lift, "against the hold-out": figures.holdout}
-        arms = {arm: sequence for arm, sequence in figures.arms.items() if arm in RECOMMENDED}
-        charts.append((_bands(surface, periods, lift, "Lift over time"), "Caused purchases per visit over time"))
-        charts.append((_bands(surface, periods, arms, "Arms"), "Caused purchases per visit of each arm over time"))
-    if figures.comparison is not None and figures.comparison.periods:
-        lines = {f"{surface.unit} per visit": figures.comparison.lift}
-        title = "Challenger − incumbent: promoted above 0, demoted below"
-        charts.append((_bands(surface, figures.comparison.periods, lines, "Challenger − incumbent"), title))
+    """Lift over time, challenger − incumbent, visits and overlap, as far as there is something to show."""
+    surface, column, charts = figures.surface, figures.column, []
+    lines = {"items not shown as control": f"life recommended {column}"}
+    if column == "lift":
+        lines["against the hold-out"] = "life holdout"
+    if any(f"life recommended {column}" in period.intervals for period in figures.periods):
+        drawing = _bands(figures, figures.life.since, lines, "Lift over time")
+        charts.append((drawing, f"{surface.unit} per visit over time, with promotions"))
+    if figures.trial is not None and figures.trial.periods:
+        lines = {f"{surface.unit} per visit": f"trial difference {column}"}
+        drawing = _bands(figures, figures.trial.since, lines, "Challenger − incumbent")
+        charts.append((drawing, "Challenger − incumbent: promoted above 0, demoted below"))
+    if figures.periods:
+        charts.append((_counts(figures), "Visits and outcomes of each period"))
     if any(purchases for _, purchases, _, _ in figures.overlap):
         charts.append((_bars(figures), "Purchases by the probability of having been shown"))
     return [page.chart(drawing, caption) for drawing, caption in charts]
 
 
-def _bands(surface: Surface, periods: list[int], lines: dict[str, ConfidenceSequence], title: str) -> alt.LayerChart:
-    """Lines with bands over periods; parts that are not finite are left out."""
-    times = [1000 * surface.periods.start(number) for number in periods]
-    frames = [
-        pd.DataFrame({"period": times, "line": name, "estimate": each.estimate, "low": each.low, "high": each.high})
-        for name, each in lines.items()
+_TIME = alt.X("period:T", title=None, scale=alt.Scale(type="utc"))
+
+
+def _bands(figures: Figures, since: int, lines: dict[str, str], title: str) -> alt.LayerChart:
+    """Lines with bands over the periods since one; parts that are not finite are left out."""
+    surface = figures.surface
+    periods = [period for period in figures.periods if period.number >= since]
+    rows = [
+        (1000 * surface.periods.start(period.number), line, *period.intervals[key])
+        for line, key in lines.items()
+        for period in periods
+        if key in period.intervals
     ]
-    frame = pd.concat(frames).replace([np.inf, -np.inf], np.nan).dropna(subset="estimate")
+    frame = pd.DataFrame(rows, columns=["period", "line", "estimate", "low", "high"])
+    frame = frame.replace([np.inf, -np.inf], np.nan).dropna(subset="estimate")
     bounded = frame.dropna()
-    x = alt.X("period:T", title=None, scale=alt.Scale(type="utc"))
     color = alt.Color("line:N", sort=list(lines), legend=alt.Legend(symbolOpacity=1, columns=1, labelLimit=400))
     # early bands are wide: the axis has the estimates, the last bands and 0
-    last = bounded[bounded["period"] == times[-1]]
+    last = bounded[bounded["period"] == bounded["period"].max()]
     ends = np.concatenate([frame["estimate"], last["low"], last["high"], [0.0]])
     domain = alt.Scale(domain=[ends.min(), ends.max() if ends.max() > ends.min() else 1.0], nice=True)
+    axis = alt.Axis(format=",~r")  # plain numbers
     band = alt.Chart(bounded).mark_area(fillOpacity=0.16, clip=True).encode(
-        x, alt.Y("low:Q", scale=domain, title=None), alt.Y2("high:Q"), color
+        _TIME, alt.Y("low:Q", scale=domain, title=None, axis=axis), alt.Y2("high:Q"), color
     )  # fmt: skip
-    line = alt.Chart(frame).mark_line(point={"size": 12}).encode(x, alt.Y("estimate:Q", scale=domain), color)
+    line = alt.Chart(frame).mark_line(point={"size": 12}).encode(_TIME, alt.Y("estimate:Q", scale=domain), color)
     zero = alt.Chart(pd.DataFrame({"y": [0.0]})).mark_rule(opacity=0.6).encode(y="y:Q")
-    return (zero + band + line).properties(title=title)
+    begin = surface.periods.start(periods[0].number) if periods else math.inf
+    events = [1000 * row["time"] for row in figures.history if row["event"] in PROMOTIONS and row["time"] >= begin]
+    marks = alt.Chart(pd.DataFrame({"period": events})).mark_rule(strokeDash=[4, 3], opacity=0.6).encode(_TIME)
+    return (zero + marks + band + line if events else zero + band + line).properties(title=title)
+
+
+def _counts(figures: Figures) -> alt.Chart:
+    rows = [
+        (1000 * figures.surface.periods.start(period.number), name, getattr(period, name))
+        for period in figures.periods
+        for name in ("visits", "outcomes")
+    ]
+    frame = pd.DataFrame(rows, columns=["period", "line", "count"])
+    count = alt.Y("count:Q", title=None, axis=alt.Axis(format=",~r"))
+    color = alt.Color("line:N", sort=["visits", "outcomes"])
+    return alt.Chart(frame, title="Traffic").mark_line(point={"size": 12}).encode(_TIME, count, color)
 
 
 def _bars(figures: Figures) -> alt.Chart:
@@ -292,6 +411,14 @@ def number(value: float, sign: str = "") -> str:
         return "–"
     digits = 0 if value == 0 else max(0, 2 - math.floor(math.log10(abs(value))))
     return f"{value:{sign},.{digits}f}"
+
+
+def _between(ends: Sequence[float]) -> str:
+    return f"{number(ends[1], '+')} to {number(ends[2], '+')}"
+
+
+def _period(surface: Surface) -> str:
+    return f"{surface.period} seconds" if surface.period.isdigit() else surface.period
 
 
 def _date(seconds: float) -> str:

@@ -1,183 +1,212 @@
-"""What the lists of each arm have caused so far, and the gate that promotes or demotes a challenger by it.
+"""What lists have caused so far: running sums per arm, and intervals that hold at any time.
 
-Lift is measured with the items that were not shown as control, and against the hold-out. A fixed-time interval is
-wrong for somebody who looks every day and stops when it pleases. Here it is valid at any time:
+A fixed-time interval is wrong for somebody who looks every day and stops when it pleases. Here all intervals of a
+sequence hold at once with probability 1 − α (Robbins' normal mixture in information time):
 
-    m_t ± √((I + λ) · log((I + λ) / (λ α²))) / I,    I = 1 / Var(m_t),
+    m_t ± √((I + λ) · log((I + λ) / (λ α²))) / I,    I = 1 / V_t.
 
-Robbins' normal mixture in information time. The errors of means over growing data have independent increments
-in I, also if the same users come back in every period (their variance is then clustered by user), so the errors
-behave like a Brownian motion W(I)/I, and |W(v)| stays below √((v + λ) log((v + λ)/(λ α²))) at all v with
-probability at least 1 − α. The statement is asymptotic: it needs enough users at the first look.
+The errors of means over growing data have independent increments in I, also if the same users come back in every
+period (the variance is then clustered by user), so they behave like a Brownian motion W(I)/I, and |W(v)| stays below
+√((v + λ) log((v + λ)/(λ α²))) at all v with probability at least 1 − α. That is asymptotic: it fails as long as the
+rare events that decide (an item with a small π was shown, one at the ceiling was not) have not happened, because
+the variance of the data is then too small. A bought item adds W = Z − (1 − Z) π/(1 − π) to the lift, and if lists
+cause nothing,
+
+    E W = 0,    E W² = π/(1 − π) = w,    E W⁴ = π + (1 − π) w⁴,
+
+known before Z is. So Σ E W⁴ / Σ E W² is the square that a deciding event adds, and (Σ E W²)² / Σ E W⁴ the number of
+them to be expected. A sequence starts when ten are expected; where they are hopelessly rare it never starts. And
+V_t is the variance of the data as if four more of them had happened.
 """
 
 from __future__ import annotations
 
+import json
 import math
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 from scipy.special import gammaln
-from sqlalchemy import ColumnElement, Float, case, cast, func, select
 
-from taurank._types import Floats, Longs
-from taurank.serve import tables
-from taurank.serve.decisions import Decider
-from taurank.serve.settlement import GRACE_SECONDS, settle
-from taurank.serve.store import Store
-from taurank.serve.surfaces import Surface, demote, note, promote
+from taurank._types import Floats
 
 RECOMMENDED = ("incumbent", "challenger")  # the arms that get lists
-RATIO_ALPHA = 0.001
-PATIENCE = 28  # settled periods after which an undecided challenger makes room for another
+COLUMNS = ("visits", "purchases", "lift", "value")  # of a user
+WEIGHTED = COLUMNS[2:]
 ALPHA = 0.05
-# λ in units of the first look's information: tightest at about thirty times that, and wide at the first looks,
-# where the normal approximation of skewed outcomes is at its worst; chosen with the two numbers below by simulation
+# λ in units of the first look's information: tightest at about thirty times that
 MIXTURE = 4.0
 MIN_USERS = 100  # per arm, at the first look
-MIN_ACTIVE = 30  # of them with an outcome that is not 0
-MIN_VALUED = 100  # the same for values, whose tails are longer; by simulation with log-normal ones up to σ = 2
+MIN_EVENTS = 10.0  # expected at the first look; this and the next two were chosen by simulation, on cells and
+EXTRA_EVENTS = 4.0  # seeds that are not those of `benchmarks/serve.py --grid`, which shows what they achieve
+SAFETY = 0.8  # of α, since the statement is asymptotic
 
 
-def run_jobs(decider: Decider, grace: float = GRACE_SECONDS, patience: int = PATIENCE) -> dict[str, str]:
-    """Settle the ended periods of every surface and judge its challenger; returns what was done."""
-    done = {}
-    for surface in decider.surfaces.all():
-        now = decider.clock()
-        periods = settle(decider, surface, now, grace)
-        done[surface.name] = f"{periods} settled, {judge(decider.store, surface, now, patience)}"
-    return done
+class Interval(NamedTuple):
+    """An estimate with its bounds, which are infinite before a sequence starts."""
+
+    estimate: float = math.nan
+    low: float = -math.inf
+    high: float = math.inf
 
 
-def judge(store: Store, surface: Surface, now: float, patience: int = PATIENCE) -> str:
-    """Promote or demote the challenger if the evidence suffices; returns what was done and why."""
-    challenger = surface.challenger
-    if challenger is None:
-        return "no challenger"
-    comparison = compare_challenger(store, surface)
-    _, low, high = comparison.lift.last
-    reason = f"{surface.unit} per visit, challenger − incumbent: between {low:.4g} and {high:.4g}"
-    if comparison.mismatch:
-        _alert(store, surface, f"{comparison.mismatch}; nothing is promoted", now)
-        return "sample-ratio mismatch"
-    if low > 0 and promote(store, surface.name, challenger, reason, now, expected=challenger):
-        return "promoted"
-    if high < 0 and demote(store, surface.name, reason, now, expected=challenger):
-        return "demoted"
-    if len(comparison.periods) >= patience:
-        undecided = f"undecided after {len(comparison.periods)} periods; {reason}"
-        demote(store, surface.name, undecided, now, expected=challenger)
-        return "undecided"
-    return reason
+class Estimate(NamedTuple):
+    """A mean per visit, or the difference of two."""
 
+    value: float
+    variance: float  # clustered by user
+    chance: float  # the variance that chance causes if lists cause nothing
+    fourth: float  # the fourth moments behind it
+    users: int  # of the smaller arm
 
-def _alert(store: Store, surface: Surface, text: str, now: float) -> None:
-    """One alert per challenger."""
-    table = tables.history
-    same = (table.c.surface == surface.name) & (table.c.event == "alert") & (table.c.model == surface.challenger)
-    since = surface.periods.start(surface.since or 0) - 2 * surface.periods.seconds
-    with store.write() as connection:
-        if connection.scalar(select(table.c.id).where(same & (table.c.time >= since))) is None:
-            note(connection, surface.name, "alert", surface.challenger, text, now)
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """The challenger against the incumbent, since the challenger began."""
-
-    periods: list[int]
-    lift: ConfidenceSequence  # challenger − incumbent, caused purchases (or their value) per visit
-    mismatch: str  # why the arms cannot be compared: they do not have their planned shares; empty if they can
-
-
-def compare_challenger(store: Store, surface: Surface) -> Comparison:
-    """How the challenger of a surface does."""
-    valued = surface.outcome == "value"
-    lift = _value_lift(surface.max_value) if valued else tables.results.c.lift
-    visits = read_visits(store, surface.name, surface.since, lift=lift)
-    shares = surface.shares()
-    users = {arm: visits.users_of(arm) for arm in shares}
-    mismatch = ""
-    if ratio_evidence(list(users.values()), list(shares.values())) > -math.log(RATIO_ALPHA):
-        counts = ", ".join(f"{arm} {number:,}" for arm, number in users.items())
-        mismatch = f"the arms do not have their planned shares of users ({counts})"
-    challenger = visits.means("challenger", "lift", surface.challenger)
-    incumbent = visits.means("incumbent", "lift", surface.incumbent)
-    compared = confidence(challenger - incumbent, MIN_VALUED if valued else MIN_ACTIVE)
-    return Comparison(visits.periods, compared, mismatch)
-
-
-@dataclass(frozen=True)
-class Means:
-    """Means per visit up to the end of each period, with variances clustered by user."""
-
-    mean: Floats
-    variance: Floats
-    users: Longs
-    active: Longs  # users with any outcome so far
-
-    def __sub__(self, other: Means) -> Means:
-        """The difference of two arms, which have no user in common; of users it has as many as the smaller one."""
-        known = (self.variance > 0) & (other.variance > 0)
-        return Means(
-            self.mean - other.mean, np.where(known, self.variance + other.variance, 0.0),
-            np.minimum(self.users, other.users), np.minimum(self.active, other.active),
+    def __sub__(self, other: Estimate) -> Estimate:
+        """The difference of two arms, which have no user in common."""
+        return Estimate(
+            self.value - other.value, self.variance + other.variance, self.chance + other.chance,
+            self.fourth + other.fourth, min(self.users, other.users),
         )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class ConfidenceSequence:
-    """One interval per period; infinite bounds before the first look."""
+@dataclass
+class Totals:
+    """Sums over the users of an arm; a settled period changes them by what its users had before and have after."""
 
-    estimate: Floats
-    low: Floats
-    high: Floats
+    users: int = 0
+    sums: Floats = field(default_factory=lambda: np.zeros((len(COLUMNS), 4)))  # Σx, Σx², Σx·visits, Σx⁴ over users
+    chance: Floats = field(default_factory=lambda: np.zeros((len(WEIGHTED), 2)))  # Σ E W², Σ E W⁴ over bought items
+
+    def change(self, before: Floats, after: Floats) -> None:
+        """Replace users, one per row with ``COLUMNS``, by what they are now."""
+        self.users += int(np.count_nonzero(after[:, 0]) - np.count_nonzero(before[:, 0]))
+        self.sums += _moments(after) - _moments(before)
 
     @property
-    def last(self) -> tuple[float, float, float]:
-        """Estimate, low and high at the end of the last period."""
-        if not len(self.estimate):
-            return math.nan, -math.inf, math.inf
-        return float(self.estimate[-1]), float(self.low[-1]), float(self.high[-1])
+    def visits(self) -> int:
+        return round(float(self.sums[0, 0]))
+
+    def total(self, column: str) -> float:
+        return float(self.sums[COLUMNS.index(column), 0])
+
+    def mean(self, column: str) -> Estimate:
+        """The mean of a column per visit."""
+        total, square, cross, _ = self.sums[COLUMNS.index(column)].tolist()
+        visits, visits_square = self.sums[0, :2].tolist()
+        mean, variance = mean_and_variance(self.users, visits, visits_square, total, square, cross)
+        second, fourth = self.chance[WEIGHTED.index(column)].tolist() if column in WEIGHTED else (0.0, 0.0)
+        n = max(visits, 1.0)
+        return Estimate(mean, variance, second / n**2, fourth / n**4, self.users)
 
 
-def confidence(means: Means, min_active: int = MIN_ACTIVE) -> ConfidenceSequence:
-    """The confidence sequence of means; it starts as soon as there are enough users."""
-    variance, width = means.variance, np.full(len(means.mean), np.inf)
-    looks = np.flatnonzero((means.users >= MIN_USERS) & (means.active >= min_active) & (variance > 0))
-    if len(looks):
-        later = looks[0] + np.flatnonzero((variance[looks[0] :] > 0) & np.isfinite(variance[looks[0] :]))
-        information, mixture = 1.0 / variance[later], MIXTURE / variance[looks[0]]
-        both = information + mixture
-        width[later] = np.sqrt(both * np.log(both / (mixture * ALPHA**2))) / information
-    return ConfidenceSequence(means.mean, means.mean - width, means.mean + width)
+def _moments(state: Floats) -> Floats:
+    return np.stack([state.sum(0), (state**2).sum(0), (state * state[:, :1]).sum(0), (state**4).sum(0)], axis=1)
 
 
-def running_means(user: Longs, period: Longs, value: Floats, n_periods: int) -> Means:
-    """Σ value / visits up to each period 0 … n_periods − 1, for rows with codes of users and periods.
+def mean_and_variance(
+    users: int, visits: float, visits_square: float, total: float, square: float, cross: float
+) -> tuple[float, float]:
+    """m = Σ_u S_u / N and its variance Σ_u (S_u − m·n_u)² / N² · G/(G − 1), for G users with S_u in n_u visits."""
+    if users < 2:
+        return math.nan, math.inf
+    mean = total / visits
+    spread = max(square - 2 * mean * cross + mean * mean * visits_square, 0.0)
+    return mean, spread / (visits * visits) * users / (users - 1.0)
 
-    The variance of the ratio is Σ_u (S_u − m·n_u)² / N² · G/(G − 1), with user u's sum S_u and visits n_u.
+
+def half_width(variance: float, first: float, alpha: float) -> float:
+    """Half of the interval at a look with this variance; ``first`` is that of the first look."""
+    information, mixture = 1.0 / variance, MIXTURE / first
+    both = information + mixture
+    return math.sqrt(both * math.log(both / (mixture * alpha * alpha))) / information
+
+
+def against_holdout(lists: Totals, holdout: Totals) -> Estimate:
+    """All purchases per visit with lists minus those of the hold-out.
+
+    If lists cause nothing, both arms buy alike: their users' purchases together say how much chance adds to each.
     """
-    n_users = int(user.max(initial=-1)) + 1
-    total, visits, any_outcome = np.zeros(n_users), np.zeros(n_users), np.zeros(n_users, np.bool_)
-    order = np.argsort(period, kind="stable")
-    edges = np.searchsorted(period[order], np.arange(n_periods + 1))
-    mean, variance = np.full(n_periods, math.nan), np.full(n_periods, math.inf)
-    users, active = np.zeros(n_periods, np.int64), np.zeros(n_periods, np.int64)
-    for number in range(n_periods):
-        rows = order[edges[number] : edges[number + 1]]
-        np.add.at(total, user[rows], value[rows])
-        np.add.at(visits, user[rows], 1.0)
-        any_outcome[user[rows][value[rows] != 0]] = True
-        users[number], active[number] = np.count_nonzero(visits), np.count_nonzero(any_outcome)
-        if users[number] >= 2:
-            n, clusters = visits.sum(), int(users[number])
-            mean[number] = total.sum() / n
-            spread = ((total - mean[number] * visits) ** 2).sum()
-            variance[number] = spread / n**2 * clusters / (clusters - 1)
-    return Means(mean, variance, users, active)
+    difference = lists.mean("purchases") - holdout.mean("purchases")
+    arms = np.array([lists.visits, holdout.visits], np.float64)
+    if not arms.all():
+        return difference
+    _, square, _, fourth = (lists.sums[1] + holdout.sums[1]) / arms.sum()
+    return difference._replace(chance=float(square * (1 / arms).sum()), fourth=float(fourth * (1 / arms**3).sum()))
+
+
+def interval(estimate: Estimate, first: float, alpha: float = ALPHA) -> tuple[Interval, float]:
+    """The interval at a look, and the variance of the first look (0 as long as there was none)."""
+    variance = with_extra_events(estimate.variance, estimate.chance, estimate.fourth)
+    if estimate.users < MIN_USERS or not 0 < variance < math.inf:
+        return Interval(estimate.value), first
+    first = first or variance
+    width = half_width(variance, first, SAFETY * alpha)
+    return Interval(estimate.value, estimate.value - width, estimate.value + width), first
+
+
+def with_extra_events(variance: float, chance: float, fourth: float) -> float:
+    """The variance of a look as if more of the deciding events had happened; infinite if too few are expected."""
+    if fourth == 0.0 or chance * chance < MIN_EVENTS * fourth:
+        return math.inf
+    return variance + EXTRA_EVENTS * fourth / chance
+
+
+@dataclass
+class Measure:
+    """The running sums of a surface since a period, and the sequences of intervals made from them."""
+
+    since: int
+    periods: int = 0
+    arms: dict[str, Totals] = field(default_factory=dict)
+    first: dict[str, float] = field(default_factory=dict)
+    last: dict[str, Interval] = field(default_factory=dict)
+
+    def arm(self, name: str) -> Totals:
+        return self.arms.setdefault(name, Totals())
+
+    def interval(self, name: str) -> Interval:
+        return self.last.get(name, Interval())
+
+    def look(self, alpha: float) -> None:
+        """The next interval of every sequence; ``alpha`` is that of challenger − incumbent."""
+        for column in WEIGHTED:
+            for arm in ("recommended", *RECOMMENDED):
+                if arm in self.arms:
+                    self._next(f"{arm} {column}", self.arms[arm].mean(column), ALPHA)
+            if set(RECOMMENDED) <= self.arms.keys():
+                challenger, incumbent = self.arms["challenger"], self.arms["incumbent"]
+                self._next(f"difference {column}", challenger.mean(column) - incumbent.mean(column), alpha)
+        if {"recommended", "holdout"} <= self.arms.keys():
+            self._next("holdout", against_holdout(self.arms["recommended"], self.arms["holdout"]), ALPHA)
+
+    def _next(self, name: str, estimate: Estimate, alpha: float) -> None:
+        self.last[name], self.first[name] = interval(estimate, self.first.get(name, 0.0), alpha)
+
+    def dump(self) -> str:
+        return json.dumps(asdict(self), default=np.ndarray.tolist)
+
+    @classmethod
+    def load(cls, since: int, body: str) -> Self:
+        """From the text of ``dump``; empty text is a new measure."""
+        fields: dict[str, Any] = json.loads(body) if body else {"since": since}
+        arms = {
+            name: Totals(totals["users"], np.array(totals["sums"]), np.array(totals["chance"]))
+            for name, totals in fields.pop("arms", {}).items()
+        }
+        last = {name: Interval(*ends) for name, ends in fields.pop("last", {}).items()}
+        return cls(**fields, arms=arms, last=last)
+
+
+def chance_moments(propensity: Floats, value: Floats) -> Floats:
+    """Σ E W² and Σ E W⁴ of bought items, in purchases and in value."""
+    odds = propensity / (1 - propensity)
+    fourth = propensity + (1 - propensity) * odds**4
+    return np.array([[odds.sum(), fourth.sum()], [(odds * value**2).sum(), (fourth * value**4).sum()]])
+
+
+def spent_alpha(number: int) -> float:
+    """α of the challenger with this number, from 1: all of them together spend ``ALPHA``, however many there are."""
+    return ALPHA * 6 / (math.pi * max(1, number)) ** 2
 
 
 def ratio_evidence(counts: npt.ArrayLike, shares: npt.ArrayLike) -> float:
@@ -190,79 +219,3 @@ def ratio_evidence(counts: npt.ArrayLike, shares: npt.ArrayLike) -> float:
     prior = p * 100.0
     mixed = gammaln(prior.sum()) - gammaln((prior + n).sum()) + (gammaln(prior + n) - gammaln(prior)).sum()
     return float(mixed - (n * np.log(p)).sum())
-
-
-@dataclass(frozen=True)
-class Visits:
-    """The settled decisions of a surface, as columns."""
-
-    periods: list[int]
-    period: Longs  # positions in ``periods``
-    user: Longs
-    arm: npt.NDArray[np.str_]
-    model: npt.NDArray[np.str_]
-    purchases: Floats
-    lift: Floats
-    missed: Floats  # what a list of the best items, without exploration, would have caused beyond this one
-    explored: Floats  # NaN where it was not measured
-
-    def rows(self, arm: str) -> npt.NDArray[np.bool_]:
-        """The visits of an arm; "recommended" is all that get lists."""
-        return np.isin(self.arm, RECOMMENDED if arm == "recommended" else [arm])
-
-    def means(self, arm: str, column: str, model: str | None = None) -> Means:
-        """Running means of a column per visit of an arm."""
-        rows = self.rows(arm)
-        if model is not None:
-            rows &= self.model == model
-        return running_means(self.user[rows], self.period[rows], getattr(self, column)[rows], len(self.periods))
-
-    def users_of(self, arm: str) -> int:
-        return len(np.unique(self.user[self.rows(arm)]))
-
-
-def read_visits(
-    store: Store,
-    surface: str,
-    since: int | None = None,
-    last: int | None = None,
-    lift: ColumnElement[float] = tables.results.c.lift,
-) -> Visits:
-    """The results of a surface from a period on, of the ``last`` N periods."""
-    c = tables.results.c
-    columns: list[Any] = [c.period, c.user_id, c.arm, c.model, c.purchases, lift, c.greedy - c.lift, c.explored]
-    query = select(*columns).where(c.surface == surface)
-    if since is not None:
-        query = query.where(c.period >= since)
-    if last is not None:
-        kept = select(tables.settled.c.period).where(tables.settled.c.surface == surface)
-        query = query.where(c.period.in_(kept.order_by(tables.settled.c.period.desc()).limit(last)))
-    with store.read() as connection:
-        rows = connection.execute(query.order_by(c.period, c.user_id)).all()
-    arrays = map(np.array, zip(*rows, strict=True)) if rows else [np.empty(0)] * len(columns)
-    period, user, arm, model, *figures = arrays
-    periods, period = np.unique(period.astype(np.int64), return_inverse=True)
-    _, user = np.unique(user.astype(np.str_), return_inverse=True)
-    return Visits(
-        periods.tolist(), period.astype(np.int64), user.astype(np.int64), arm.astype(np.str_), model.astype(np.str_),
-        *(column.astype(np.float64) for column in figures),
-    )  # fmt: skip
-
-
-def _value_lift(most: float | None) -> ColumnElement[float]:
-    """The value that a decision's list caused: its purchases weighted by their value, up to ``most`` each."""
-    table = tables.positives
-    worth = table.c.value if most is None else case((table.c.value > most, most), else_=table.c.value)
-    weight = case((table.c.treated == 1, 1.0), else_=-table.c.propensity / (1.0 - table.c.propensity))
-    total = select(func.sum(worth * weight)).where(table.c.decision == tables.results.c.decision)
-    return func.coalesce(cast(total.scalar_subquery(), Float), 0.0)
-
-
-def arm_lift(visits: Visits, arm: str) -> ConfidenceSequence:
-    """Purchases that an arm's lists caused, per visit."""
-    return confidence(visits.means(arm, "lift"))
-
-
-def against_holdout(visits: Visits, arm: str) -> ConfidenceSequence:
-    """All purchases per visit of an arm minus those of the hold-out."""
-    return confidence(visits.means(arm, "purchases") - visits.means("holdout", "purchases"))

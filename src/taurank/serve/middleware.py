@@ -58,11 +58,15 @@ class Metrics:
         self.decisions = counter("decisions", "Decisions recorded, by surface and arm.", "surface", "arm")
         self.repeated = counter("repeated", "Requests answered with an earlier decision of the period.", "surface")
         self.outcomes = counter("outcomes", "Outcome events, new or duplicate.", "kind")
+        self.job_age = prometheus.Gauge(
+            "taurank_job_age_seconds", "Time since the last round of the background job.", registry=registry,
+            multiprocess_mode="mostrecent",
+        )  # fmt: skip
         self.seconds = prometheus.Histogram(
             "taurank_request_seconds",
             "Time to answer, by route.",
             ["route"],
-            registry=self._registry,
+            registry=registry,
             buckets=SECONDS,
         )
 

@@ -33,6 +33,7 @@ from taurank._random import below, uniform
 from taurank._types import Floats, Longs
 from taurank.errors import InputError
 
+MAX_CEILING = 0.98  # one purchase in fifty is then a control; the effect of a list at .99 needs twice as many
 _LOWEST = -600.0  # exponents are clipped here; items that far below the best one have equal weight
 _NEWTON_STEPS = 200  # bisection alone needs about 70
 
@@ -63,6 +64,11 @@ class Policy(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     def _check(self) -> Self:
         if not self.floor < self.ceiling <= 1 - self.floor:
             raise ValueError(f"needs floor < ceiling ≤ 1 − floor, got floor {self.floor} and ceiling {self.ceiling}")
+        if self.ceiling > MAX_CEILING:
+            raise ValueError(
+                f"a ceiling above {MAX_CEILING} cannot be measured: an item that is nearly always shown has no "
+                f"control; got {self.ceiling}"
+            )
         return self
 
     def slots(self, n: int) -> int:

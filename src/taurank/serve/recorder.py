@@ -15,7 +15,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from sqlalchemy import Connection, select, tuple_
+from sqlalchemy import Connection, false, or_, select
 
 from taurank.serve import tables
 from taurank.serve.store import Conflict, Store, Unavailable, insert_new
@@ -88,6 +88,14 @@ class Recorder:
         try:
             with self._store.write() as connection:
                 answers = record(connection, group)
+        except Unavailable as error:  # those that came meanwhile have waited as long
+            for _ in range(self._queue.qsize()):
+                if (write := self._queue.get()) is None:
+                    self._queue.put(None)
+                elif write.future.set_running_or_notify_cancel():
+                    group.append(write)
+            for write in group:
+                write.future.set_exception(error)
         except Exception as error:  # whatever it is, the caller gets it
             if len(group) == 1:
                 group[0].future.set_exception(error)
@@ -107,8 +115,11 @@ def record(connection: Connection, group: Sequence[Write]) -> list[Recorded]:
     insert_new(connection, tables.filters, filters)
     new = insert_new(connection, tables.decisions, decisions)
     settled, periods = tables.settled, {(decisions[key]["surface"], decisions[key]["period"]) for key in new}
-    late = select(settled).where(tuple_(settled.c.surface, settled.c.period).in_(periods)).limit(1)
-    if periods and connection.execute(late).first() is not None:  # a visit more would lack its purchases
+    late = or_(
+        false(), *((settled.c.surface == surface) & (settled.c.period >= period) for surface, period in periods)
+    )
+    if periods and connection.execute(select(settled.c.period).where(late).limit(1)).first() is not None:
+        # a visit more would lack its purchases
         raise Conflict("the period of this decision has been settled; is the clock right?")
     if earlier := decisions.keys() - new:
         found = connection.execute(select(tables.decisions).where(tables.decisions.c.id.in_(earlier))).mappings()

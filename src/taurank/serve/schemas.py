@@ -49,6 +49,7 @@ Id = Annotated[
         {"anyOf": [{"type": "string", "minLength": 1, "maxLength": 200, "pattern": _PRINTABLE}, {"type": "integer"}]}
     ),
 ]
+PathId = Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=_PRINTABLE)]
 _YEARS = r"^(19(7[1-9]|[89]\d)|2\d{3}|3[0-4]\d{2})-"
 Time = Annotated[
     AwareDatetime,

@@ -10,6 +10,7 @@ import asyncio
 import base64
 import binascii
 import hashlib
+import math
 import secrets
 import time
 from typing import Any
@@ -23,8 +24,8 @@ from taurank.serve import tables
 from taurank.serve.store import NotFound, Store
 
 ROLES = ("app", "analyst", "admin")
-CACHE_SECONDS = 5.0
-_CACHE_SIZE = 10_000
+CACHE_SECONDS = 5.0  # a revoked token works for so long
+READ_SECONDS = 0.2  # between two readings because of unknown tokens
 
 # describes the header in OpenAPI; `Access` reads it, because it accepts a browser's password, too
 bearer = Depends(
@@ -66,31 +67,30 @@ class RateLimit:
         self._rate, self._burst = rate, burst
         self._buckets: dict[str, tuple[float, float]] = {}
 
-    def allow(self, caller: str, cost: int = 1) -> bool:
-        """Whether there is room for a request, which then takes ``cost`` from the bucket."""
+    def allow(self, caller: str) -> bool:
+        """Whether there is room for a request, which then takes its place."""
         now = time.monotonic()
         filled, at = self._buckets.get(caller, (self._burst, now))
         filled = min(self._burst, filled + (now - at) * self._rate)
-        if len(self._buckets) > _CACHE_SIZE:
-            self._buckets.clear()
-        self._buckets[caller] = (filled - cost if filled >= 1 else filled, now)
+        self._buckets[caller] = (filled - 1 if filled >= 1 else filled, now)
         return filled >= 1
 
 
 class Access:
-    """Checks the token of a request; what the database says about a token is cached for a few seconds."""
+    """Checks the token of a request against all valid tokens, which are read again every few seconds."""
 
     def __init__(self, store: Store, rate: float) -> None:
         self._store = store
         self._limit = RateLimit(rate, 2 * rate)
-        self._guesses = RateLimit(5.0, 20.0)  # unknown tokens, by address
-        self._cache: dict[str, tuple[float, tuple[str, str] | None]] = {}  # digest → expiry, (id, role)
+        self._known: dict[str, tuple[str, str]] = {}  # digest → id, role
+        self._began = -math.inf  # when they were read last
+        self._reading = asyncio.Lock()
 
     async def check(self, request: Request, role: str) -> None:
         """Refuse a request whose token does not have this role."""
         # a browser repeats a password on requests that foreign pages cause: it may only read
         token = _token_in(request.headers.get("authorization", ""), allow_basic=request.method == "GET")
-        known = await self._look_up(token, request.client.host if request.client else "") if token else None
+        known = await self._look_up(_digest(token)) if token else None
         if known is None:
             raise HTTPException(401, "a valid token is needed.", {"WWW-Authenticate": 'Basic realm="taurank"'})
         key, has = known
@@ -99,26 +99,24 @@ class Access:
         if not self._limit.allow(key):
             raise HTTPException(429, "too many requests; try again in a second.", {"Retry-After": "1"})
 
-    async def _look_up(self, token: str, address: str) -> tuple[str, str] | None:
-        digest, now = _digest(token), time.monotonic()
-        until, known = self._cache.get(digest, (0.0, None))
-        if until > now:
-            return known
-        if known is not None:  # this request looks it up again, the others go on meanwhile
-            self._cache[digest] = now + 1.0, known
-        # only wrong tokens count: a new client sends many requests before its token is known
-        elif not self._guesses.allow(address, 0):
-            raise HTTPException(429, "too many unknown tokens; try again in a second.", {"Retry-After": "1"})
-        valid = (tables.tokens.c.digest == digest) & tables.tokens.c.revoked.is_(None)
-        query = select(tables.tokens.c.id, tables.tokens.c.role).where(valid)
+    async def _look_up(self, digest: str) -> tuple[str, str] | None:
+        """A token that is not known may be new: it waits for the next reading, however many guesses there are."""
+        asked = time.monotonic()
+        if digest not in self._known:
+            async with self._reading:
+                if self._began < asked:
+                    await asyncio.sleep(max(0.0, self._began + READ_SECONDS - time.monotonic()))
+                    await self._read()
+        elif asked - self._began > CACHE_SECONDS and not self._reading.locked():
+            async with self._reading:
+                await self._read()
+        return self._known.get(digest)
+
+    async def _read(self) -> None:
+        self._began, table = time.monotonic(), tables.tokens.c
+        query = select(table.digest, table.id, table.role).where(table.revoked.is_(None))
         rows = await asyncio.to_thread(self._store.rows, query)
-        known = (rows[0]["id"], rows[0]["role"]) if rows else None
-        if known is None:
-            self._guesses.allow(address)
-        if len(self._cache) >= _CACHE_SIZE:
-            self._cache.clear()
-        self._cache[digest] = time.monotonic() + CACHE_SECONDS, known
-        return known
+        self._known = {row["digest"]: (row["id"], row["role"]) for row in rows}
 
 
 def needs(role: str) -> Any:

@@ -1,29 +1,32 @@
-"""The server: worker processes with the application, and a scheduler that settles periods and judges challengers."""
+"""The server: worker processes with the application, and the background job, which is kept running."""
 
 from __future__ import annotations
 
 import asyncio
 import multiprocessing
 import os
+import signal
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, closing
 
 import uvicorn
 from fastapi import FastAPI
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from taurank import __version__
 from taurank.serve.api import ROUTERS, HotRoute, Service, hot
-from taurank.serve.decisions import Decider
-from taurank.serve.lift import run_jobs
+from taurank.serve.jobs import run_forever
 from taurank.serve.middleware import EXPECTED, OuterMiddleware, problem
 from taurank.serve.security import create_token
-from taurank.serve.store import Store, Unavailable, secret_for
+from taurank.serve.store import Store, secret_for
 from taurank.serve.surfaces import put_surface
 
-JOB_SECONDS = 20.0  # between two rounds of the scheduler
+RESTART_SECONDS = 5.0  # before an ended background job starts again
+HEADER_SECONDS = 10.0  # in which a client must have sent its headers
 
 
 def init(address: str, surface: str) -> str:
@@ -36,43 +39,80 @@ def init(address: str, surface: str) -> str:
         return create_token(store, "admin", "first")[1]
 
 
-def run(
-    address: str,
-    host: str,
-    port: int,
-    workers: int,
-    rate: float,
-    proxy: str | None,
-    say: Callable[[str], None],
-) -> None:
-    """Serve until interrupted. Only a ``proxy`` at this address is believed who the client is (X-Forwarded-For)."""
+def run(address: str, host: str, port: int, workers: int, rate: float, say: Callable[[str], None]) -> None:
+    """Serve until interrupted."""
     Store(address).close()  # a missing store is an error of this process, not of its workers
-    os.environ.update(TAURANK_STORE=address, TAURANK_RATE=str(rate))
-    spawn = multiprocessing.get_context("spawn")
-    scheduler = spawn.Process(target=_schedule, args=(address, os.getpid()), daemon=True)
-    scheduler.start()
+    os.environ.update(TAURANK_STORE=address, TAURANK_RATE=str(rate), TAURANK_PARENT=str(os.getpid()))
+    threading.Thread(target=_keep_job, args=(address, say), daemon=True).start()
     say(f"serving on http://{host}:{port} (dashboard at /, user name is ignored, password is a token)")
     with tempfile.TemporaryDirectory(prefix="taurank-metrics-", ignore_cleanup_errors=True) as folder:
         if workers > 1:
             os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder  # the workers count into files, for whoever is asked
-        try:
-            uvicorn.run(
-                "taurank.serve.server:from_environment", factory=True, host=host, port=port, workers=workers,
-                log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=10,
-                proxy_headers=proxy is not None, forwarded_allow_ips=proxy,
-            )  # fmt: skip
-        finally:
-            scheduler.terminate()
-            scheduler.join(5)
+        uvicorn.run(
+            "taurank.serve.server:from_environment", factory=True, host=host, port=port, workers=workers,
+            log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=10,
+            http=Protocol, proxy_headers=False,
+        )  # fmt: skip
+
+
+def _keep_job(address: str, say: Callable[[str], None]) -> None:
+    """Start the background job, and again whenever it ends; it ends with this process."""
+    spawn = multiprocessing.get_context("spawn")
+    while True:
+        job = spawn.Process(target=run_forever, args=(address, os.getpid()), daemon=True)
+        job.start()
+        job.join()
+        say(f"the background job has ended (exit code {job.exitcode}); it starts again in {RESTART_SECONDS:.0f} s")
+        time.sleep(RESTART_SECONDS)
+
+
+class Protocol(HttpToolsProtocol):
+    """HTTP with a time limit for headers: connections that send nothing must not use up what a process can hold."""
+
+    _limit: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._start_limit()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._start_limit()
+
+    def on_headers_complete(self) -> None:
+        self._end_limit()
+        super().on_headers_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._end_limit()
+        super().connection_lost(exc)
+
+    def _start_limit(self) -> None:
+        if self._limit is None:
+            self._limit = self.loop.call_later(HEADER_SECONDS, self.transport.close)
+
+    def _end_limit(self) -> None:
+        if self._limit is not None:
+            self._limit.cancel()
+            self._limit = None
 
 
 def from_environment() -> FastAPI:
     """The application of a worker process: settings come from environment variables."""
     # the recorder needs the GIL a few times per transaction, and would wait 5 ms for it each time
     sys.setswitchinterval(0.0005)
+    if "TAURANK_PARENT" in os.environ:
+        threading.Thread(target=_end_with_parent, args=(int(os.environ["TAURANK_PARENT"]),), daemon=True).start()
     store = Store(os.environ["TAURANK_STORE"])
     rate = float(os.environ.get("TAURANK_RATE", "5000"))
     return create_app(Service(store, secret_for(store.address), rate=rate))
+
+
+def _end_with_parent(parent: int) -> None:
+    """Workers of a parent that was killed would keep its port."""
+    while parent in (os.getpid(), os.getppid()):
+        time.sleep(1.0)
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 def create_app(service: Service) -> FastAPI:
@@ -80,6 +120,7 @@ def create_app(service: Service) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        await asyncio.to_thread(service.warm_up)
         yield
         await asyncio.to_thread(service.close)
 
@@ -100,19 +141,3 @@ def create_app(service: Service) -> FastAPI:
         upload_limit=service.upload_limit,
     )
     return app
-
-
-def _schedule(address: str, parent: int) -> None:
-    """Run the jobs until the parent ends, also if it is killed; retries if the database is unavailable."""
-    decider = Decider(Store(address), secret_for(address), time.time)
-    last: dict[str, str] = {}
-    while os.getppid() == parent:
-        try:
-            done = run_jobs(decider)
-            lines = [f"{name}: {text}" for name, text in done.items() if text != last.get(name)]
-            last = done
-        except Unavailable as error:
-            lines = [str(error)]
-        for line in lines:
-            print(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}", flush=True)
-        time.sleep(JOB_SECONDS)

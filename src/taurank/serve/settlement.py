@@ -19,25 +19,29 @@ import json
 import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from sqlalchemy import delete, func, insert, select
+from sqlalchemy import Connection, delete, func, insert, select
 
+from taurank._types import Floats
 from taurank.data.log import Log
 from taurank.data.tables import write_batches
 from taurank.errors import InputError
 from taurank.serve import tables
 from taurank.serve.decisions import Decider
+from taurank.serve.lift import COLUMNS, RECOMMENDED, Interval, Measure, chance_moments
 from taurank.serve.recorder import Row
-from taurank.serve.store import Conflict
+from taurank.serve.store import Conflict, upsert
 from taurank.serve.surfaces import Surface
 
 GRACE_SECONDS = 300.0  # outcomes may arrive late by this much
 SAMPLE = 200  # decisions per period whose exploration is measured
+EDGES = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0)  # of π
+ITEM_COLUMNS = ("purchases", "shown", "unshown", "square", "chance")
 
 _CELLS = pa.schema({
     "user_id": pa.string(), "item_id": pa.string(), "time": pa.string(), "treated": pa.int8(), "outcome": pa.int8(),
@@ -46,15 +50,19 @@ _CELLS = pa.schema({
 
 
 def settle(decider: Decider, surface: Surface, now: float, grace: float = GRACE_SECONDS) -> int:
-    """Settle all periods of a surface that have ended; returns how many."""
-    table = tables.decisions
+    """Settle all periods of a surface that have ended, one after the other; returns how many."""
+    table, settled = tables.decisions, tables.settled
     ended = surface.periods.number(now - grace)  # the first period that has not
-    done = select(tables.settled.c.period).where(tables.settled.c.surface == surface.name)
-    mine = (table.c.surface == surface.name) & (table.c.period < ended) & table.c.period.not_in(done)
-    numbers = sorted(row["period"] for row in decider.store.rows(select(table.c.period).where(mine).distinct()))
-    for number in numbers:
-        _settle_period(decider, surface, number, now)
-    return len(numbers)
+    done = select(func.coalesce(func.max(settled.c.period), -1)).where(settled.c.surface == surface.name)
+    after = (table.c.surface == surface.name) & (table.c.period > done.scalar_subquery()) & (table.c.period < ended)
+    count = 0
+    while (
+        number := decider.store.rows(select(func.min(table.c.period).label("first")).where(after))[0]["first"]
+    ) is not None:
+        if not _settle_period(decider, surface, number, now):
+            break
+        count += 1
+    return count
 
 
 def settle_again(decider: Decider, name: str, time: float, now: float) -> str:
@@ -63,17 +71,11 @@ def settle_again(decider: Decider, name: str, time: float, now: float) -> str:
     number = surface.periods.number(time)
     if surface.periods.end(number) > now:
         raise InputError(f"the period {surface.periods.name(number)} has not ended yet.")
-    table = tables.decisions
-    ids = select(table.c.id).where((table.c.surface == name) & (table.c.period == number))
-    with decider.store.write() as connection:
-        for results in (tables.positives, tables.results):
-            connection.execute(delete(results).where(results.c.decision.in_(ids)))
-        connection.execute(delete(tables.settled).where(_is_settled(name, number)))
-    _settle_period(decider, surface, number, now)
+    _settle_period(decider, surface, number, now, again=True)
     return surface.periods.name(number)
 
 
-def _settle_period(decider: Decider, surface: Surface, number: int, now: float) -> None:
+def _settle_period(decider: Decider, surface: Surface, number: int, now: float, again: bool = False) -> bool:
     table, outcomes = tables.decisions, tables.outcomes
     mine = (table.c.surface == surface.name) & (table.c.period == number)
     decisions = decider.store.rows(select(table).where(mine).order_by(table.c.id))
@@ -81,25 +83,37 @@ def _settle_period(decider: Decider, surface: Surface, number: int, now: float) 
     bought: dict[str, list[Row]] = defaultdict(list)
     for row in decider.store.rows(select(outcomes).where((outcomes.c.time >= start) & (outcomes.c.time < end))):
         bought[row["user_id"]].append(row)
-    results, positives = [], []
+    new, explored = Settled(), []
     for place, decision in enumerate(decisions):  # ids are hashes: the first ones are a random sample
         items = _items_after(decision["time"], bought.get(decision["user_id"], ()))
-        result, rows = _result(decider, decision, items, place < SAMPLE)
-        results.append(result)
-        positives += rows
+        eligible, pi = decider.propensities(decision) if items or place < SAMPLE else ((), np.zeros(0))
+        new.add(surface, decision, items, dict(zip(eligible, pi.tolist(), strict=True)) if items else {})
+        if place < SAMPLE and (slots := round(pi.sum())):
+            explored.append(1.0 - float(np.partition(pi, -slots)[-slots:].sum()) / slots)
+    if again and not decisions:
+        raise Conflict(f"the decisions of the period {surface.periods.name(number)} are not stored any more.")
     with decider.store.write() as connection:
-        if connection.scalar(select(tables.settled.c.period).where(_is_settled(surface.name, number))) is not None:
-            return  # another process was faster
+        this = (tables.settled.c.surface == surface.name) & (tables.settled.c.period == number)
+        settled = connection.scalar(select(tables.settled.c.period).where(this)) is not None
+        if settled and not again:
+            return False  # another process was faster
         if connection.scalar(select(func.count()).where(mine)) != len(decisions):
-            return  # one more was recorded meanwhile; the next round has it
-        connection.execute(insert(tables.settled), {"surface": surface.name, "period": number, "time": now})
-        for target, rows in ((tables.results, results), (tables.positives, positives)):
+            return False  # one more was recorded meanwhile; the next round has it
+        changes = [(1.0, new)]
+        if settled:
+            changes.append((-1.0, _take_back(connection, mine)))
+            connection.execute(delete(tables.settled).where(this))
+        for target, rows in ((tables.results, new.results), (tables.positives, new.positives)):
             if rows:
                 connection.execute(insert(target), rows)
-
-
-def _is_settled(surface: str, number: int) -> Any:
-    return (tables.settled.c.surface == surface) & (tables.settled.c.period == number)
+        figures = {
+            "arms": new.by_arm(), "intervals": _measure(connection, surface, mine, number, changes, not settled),
+            "lists": sum(row["shown"] != "[]" for row in decisions), "outcomes": sum(map(len, bought.values())),
+            "explored": float(np.mean(explored)) if explored else None, "overlap": new.overlap(),
+        }  # fmt: skip
+        row = {"surface": surface.name, "period": number, "time": now, "figures": json.dumps(figures)}
+        connection.execute(insert(tables.settled), row)
+    return True
 
 
 def _items_after(time: float, events: Iterable[Row]) -> dict[str, float]:
@@ -111,32 +125,145 @@ def _items_after(time: float, events: Iterable[Row]) -> dict[str, float]:
     return items
 
 
-def _result(decider: Decider, decision: Row, items: dict[str, float], sampled: bool) -> tuple[Row, list[Row]]:
-    """What a decision's list caused, and one row per bought item that was eligible, shown or not."""
-    same = {name: decision[name] for name in ("surface", "period", "user_id", "arm", "model")}
-    result = {"decision": decision["id"], **same, "purchases": float(len(items)), "lift": 0.0, "greedy": 0.0}
-    shown = set(json.loads(decision["shown"]))
-    if not shown or not (items or sampled):
-        return {**result, "explored": None}, []
-    eligible, pi = decider.propensities(decision)
-    best = np.partition(pi, -len(shown))[-len(shown) :]
-    propensity = dict(zip(eligible, pi.tolist(), strict=True))
-    positives = [
-        {"decision": decision["id"], "item_id": item, "treated": int(item in shown), "propensity": propensity[item],
-         "value": value}
-        for item, value in items.items()
-        if item in propensity
-    ]  # fmt: skip
-    for row in positives:
-        result["lift"] += row["propensity"] * effect(row)
-        result["greedy"] += effect(row) if row["propensity"] >= best[0] else 0.0
-    return {**result, "explored": 1.0 - float(best.sum()) / len(shown) if sampled else None}, positives
+def _take_back(connection: Connection, mine: Any) -> Settled:
+    """What an earlier settlement wrote about these decisions, deleted."""
+    ids, taken = select(tables.decisions.c.id).where(mine), []
+    for table in (tables.results, tables.positives):
+        own = table.c.decision.in_(ids)
+        taken.append([dict(row) for row in connection.execute(select(table).where(own)).mappings()])
+        connection.execute(delete(table).where(own))
+    return Settled(*taken)
+
+
+@dataclass
+class Settled:
+    """What became of the decisions of a period: one result each, and a row per bought item that was eligible."""
+
+    results: list[Row] = field(default_factory=list)
+    positives: list[Row] = field(default_factory=list)
+
+    def add(self, surface: Surface, decision: Row, items: dict[str, float], propensity: dict[str, float]) -> None:
+        """A decision after which these items were bought."""
+        result = {name: decision[name] for name in ("surface", "period", "user_id", "arm", "model")}
+        result |= {"decision": decision["id"], "purchases": float(len(items)), "lift": 0.0, "value": 0.0}
+        shown = set(json.loads(decision["shown"])) if items else ()
+        for item, value in items.items():
+            if item in propensity:
+                positive: Row = {"item_id": item, "treated": int(item in shown), "propensity": propensity[item]}
+                self.positives.append({"decision": decision["id"], **positive, "value": value})
+                caused = positive["propensity"] * effect(positive)
+                result["lift"] += caused
+                result["value"] += caused * surface.capped(value)
+        self.results.append(result)
+
+    def by_arm(self) -> dict[str, dict[str, float]]:
+        """Visits, purchases, lift and value of each arm."""
+        arms: dict[str, dict[str, float]] = {}
+        for row in self.results:
+            sums = arms.setdefault(row["arm"], dict.fromkeys(COLUMNS, 0.0))
+            sums["visits"] += 1
+            for column in COLUMNS[1:]:
+                sums[column] += row[column]
+        return arms
+
+    def overlap(self) -> dict[str, Any]:
+        """Purchases of shown and of other items: counts by π, the sum of their weights and that of the squares."""
+        arms = {}
+        for arm, treated in (("shown", 1), ("not shown", 0)):
+            pi = np.array([row["propensity"] for row in self.positives if row["treated"] == treated])
+            weight = 1 / (pi if treated else 1 - pi)
+            counts = np.histogram(pi, EDGES)[0].tolist()
+            arms[arm] = {"counts": counts, "sum": float(weight.sum()), "square": float((weight**2).sum())}
+        return arms
 
 
 def effect(positive: Row) -> float:
     """Unbiased for τ of the bought item, over shown and not shown."""
     propensity: float = positive["propensity"]
     return 1 / propensity if positive["treated"] else -1 / (1 - propensity)
+
+
+def read_measures(connection: Connection, surface: str) -> dict[str, Measure]:
+    """The measures of a surface by name: "life", and "trial" while a challenger runs."""
+    rows = connection.execute(select(tables.measures).where(tables.measures.c.surface == surface)).mappings()
+    return {row["name"]: Measure.load(row["since"], row["body"]) for row in rows}
+
+
+def _measure(
+    connection: Connection, surface: Surface, mine: Any, number: int, changes: list[Change], look: bool
+) -> dict[str, Interval]:
+    """Add what is new of a period to the running sums; returns the intervals at its end."""
+    intervals: dict[str, Interval] = {}
+    for name, measure in read_measures(connection, surface.name).items():
+        if number < measure.since:
+            continue
+        _add_users(connection, surface, name, measure, select(tables.decisions.c.user_id).where(mine), changes)
+        if name == "life":
+            _add_items(connection, surface.name, changes)
+        if look:  # late outcomes count from the next look on: this one has been seen
+            measure.periods += 1
+            measure.look(surface.alpha)
+        row = {"surface": surface.name, "name": name, "since": measure.since, "body": measure.dump()}
+        upsert(connection, tables.measures, [row])
+        intervals |= {f"{name} {key}": ends for key, ends in measure.last.items()}
+    return intervals
+
+
+def _add_users(
+    connection: Connection, surface: Surface, name: str, measure: Measure, visitors: Any, changes: list[Change]
+) -> None:
+    """Change the sums of users, and with them those of their arms."""
+    arms = {arm: arm if name == "trial" else "recommended" for arm in RECOMMENDED} | {"holdout": "holdout"}
+    place: dict[tuple[str, str], int] = {}  # by arm and user
+    for _, part in changes:
+        for row in part.results:
+            if row["arm"] in arms:
+                place.setdefault((arms[row["arm"]], row["user_id"]), len(place))
+    before, delta = np.zeros((len(place), len(COLUMNS))), np.zeros((len(place), len(COLUMNS)))
+    for sign, part in changes:
+        rows = [row for row in part.results if row["arm"] in arms]
+        if rows:
+            places = [place[arms[row["arm"]], row["user_id"]] for row in rows]
+            np.add.at(delta, places, sign * np.array([[1.0, *(row[name] for name in COLUMNS[1:])] for row in rows]))
+        arm_of = {row["decision"]: arms[row["arm"]] for row in rows}
+        bought: dict[str, list[tuple[float, float]]] = defaultdict(list)
+        for row in part.positives:
+            bought[arm_of[row["decision"]]].append((row["propensity"], surface.capped(row["value"])))
+        for arm, pairs in bought.items():
+            measure.arm(arm).chance += sign * chance_moments(*np.array(pairs).T)
+    table = tables.user_sums
+    here = (table.c.surface == surface.name) & (table.c.measure == name) & table.c.user_id.in_(visitors)
+    query = select(table.c.arm, table.c.user_id, *(table.c[column] for column in COLUMNS)).where(here)
+    for arm, user, *sums in connection.execute(query):
+        if (arm, user) in place:
+            before[place[arm, user]] = sums
+    after, arm_names = before + delta, np.array([arm for arm, _ in place])
+    for arm in sorted(set(arm_names.tolist())):
+        measure.arm(arm).change(before[arm_names == arm], after[arm_names == arm])
+    same = {"surface": surface.name, "measure": name}
+    upsert(connection, table, [
+        {**same, "arm": arm, "user_id": user, **dict(zip(COLUMNS, sums, strict=True))}
+        for (arm, user), sums in zip(place, after.tolist(), strict=True)
+    ])  # fmt: skip
+
+
+def _add_items(connection: Connection, surface: str, changes: list[Change]) -> None:
+    """Change the sums of the items that were bought after lists."""
+    sums: dict[str, Floats] = defaultdict(lambda: np.zeros(len(ITEM_COLUMNS)))
+    for sign, part in changes:
+        listed = {row["decision"] for row in part.results if row["arm"] in RECOMMENDED}
+        for row in part.positives:
+            if row["decision"] in listed:
+                pi, shown = row["propensity"], effect(row) > 0
+                up, down = (1 / pi, 0.0) if shown else (0.0, 1 / (1 - pi))
+                square, chance = up**2 + down**2, 1 / pi + 1 / (1 - pi)
+                sums[row["item_id"]] += sign * np.array([1.0, up, down, square, chance])
+    rows = [{"surface": surface, "item_id": item, **dict(zip(ITEM_COLUMNS, each.tolist(), strict=True))}
+            for item, each in sums.items()]  # fmt: skip
+    upsert(connection, tables.item_sums, rows, add=True)
+
+
+Change = tuple[float, Settled]  # a sign, and what is added or taken back
 
 
 @dataclass(frozen=True)
@@ -183,8 +310,11 @@ def _columns(rows: list[Any], names: list[str]) -> dict[str, Any]:
 
 
 def settled_periods(decider: Decider, surface: Surface, last: int | None = None) -> list[int]:
-    table = tables.settled
-    query = select(table.c.period).where(table.c.surface == surface.name).order_by(table.c.period.desc())
+    """The settled periods whose decisions are stored, or the ``last`` so many."""
+    table, decisions = tables.settled, tables.decisions.c
+    oldest = select(func.min(decisions.period)).where(decisions.surface == surface.name).scalar_subquery()
+    kept = (table.c.surface == surface.name) & (table.c.period >= oldest)
+    query = select(table.c.period).where(kept).order_by(table.c.period.desc())
     return sorted(row["period"] for row in decider.store.rows(query.limit(last)))
 
 

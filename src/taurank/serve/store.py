@@ -115,6 +115,19 @@ def insert_new(connection: Connection, table: Table, rows: Mapping[str, dict[str
     return set(connection.scalars(statement, [rows[key] for key in sorted(rows)]))
 
 
+def upsert(connection: Connection, table: Table, rows: list[dict[str, Any]], add: bool = False) -> None:
+    """Insert rows, or replace those with the same primary key; ``add`` to their figures instead."""
+    if not rows:
+        return
+    kind: Any = postgresql if connection.dialect.name == "postgresql" else sqlite_dialect
+    statement = kind.insert(table)
+    figures = [column for column in table.columns if not column.primary_key]
+    new = {column.name: statement.excluded[column.name] for column in figures}
+    values = {column.name: column + new[column.name] for column in figures} if add else new
+    keys = list(table.primary_key.columns)
+    connection.execute(statement.on_conflict_do_update(index_elements=keys, set_=values), rows)
+
+
 @cache
 def _insert_or_skip(dialect: str, table: Table) -> Any:
     kind: Any = postgresql if dialect == "postgresql" else sqlite_dialect

@@ -16,18 +16,18 @@ from functools import cached_property, lru_cache
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, Field, StringConstraints
-from sqlalchemy import Connection, desc, insert, select, update
+from sqlalchemy import Connection, delete, desc, insert, select, update
 
 from taurank._checks import check_number
 from taurank.errors import InputError
 from taurank.serve import tables
+from taurank.serve.lift import spent_alpha
 from taurank.serve.policy import Policy, fingerprint, position
 from taurank.serve.store import Conflict, NotFound, Store, insert_new, setting
 from taurank.toml import validated
 
 DEFAULT_SHARE = 0.2  # of the users who are not held out, for a challenger
 Version = Annotated[str, StringConstraints(pattern=r"^[0-9a-f]{16}$")]  # of a model
-_NO_CHALLENGER: Mapping[str, Any] = {"challenger": None, "share": 0.0, "since": None}
 _CACHE_SECONDS = 1.0
 _NAMED = {"hour": 3600, "day": 86400, "week": 604800}
 _MONDAY = 4 * 86400  # 1970-01-01 was a Thursday
@@ -90,6 +90,14 @@ class Settings(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
         float | None, Field(ge=1e-9, le=1e15, description="Maximum value counted per purchased item.")
     ] = None
 
+    retention: Annotated[
+        float | None, Field(gt=0, le=36600, description="Days after which settled decisions are deleted.")
+    ] = None
+
+    @cached_property
+    def periods(self) -> Period:
+        return Period.parse(self.period)
+
 
 class Surface(Settings, frozen=True):
     """A surface: its settings, and which models serve and compete there."""
@@ -102,16 +110,24 @@ class Surface(Settings, frozen=True):
     challenger: str | None = None
     share: float = 0.0  # the challenger's share of the users who are not held out
     since: int | None = None  # the first period that counts for the challenger
+    trials: int = 0  # challengers so far
 
-    @cached_property
-    def periods(self) -> Period:
-        return Period.parse(self.period)
+    @property
+    def alpha(self) -> float:
+        """α of the running challenger."""
+        return spent_alpha(self.trials)
+
+    def capped(self, value: float) -> float:
+        return value if self.max_value is None else min(value, self.max_value)
 
     def worth(self, value: float) -> float:
         """What a bought item counts in a comparison."""
-        if self.outcome == "purchases":
-            return 1.0
-        return value if self.max_value is None else min(value, self.max_value)
+        return 1.0 if self.outcome == "purchases" else self.capped(value)
+
+    @property
+    def compared(self) -> str:
+        """The column of the results that challengers are compared by."""
+        return "lift" if self.outcome == "purchases" else "value"
 
     @property
     def unit(self) -> str:
@@ -155,9 +171,9 @@ class Surfaces:
         return time.monotonic() - self._read_at >= _CACHE_SECONDS
 
     def get(self, name: str) -> Surface:
-        if self.stale:
+        if self.stale or name not in self._surfaces:  # it may be new
             self.refresh()
-        return _named(self._surfaces, name)
+        return named(self._surfaces, name)
 
     def refresh(self) -> None:
         with self._store.read() as connection:
@@ -179,39 +195,50 @@ def read_surfaces(connection: Connection) -> dict[str, Surface]:
     return {row["name"]: Surface(policy=json.loads(row.pop("body")), **row) for row in rows}
 
 
-def _named(surfaces: Mapping[str, Surface], name: str) -> Surface:
+def named(surfaces: Mapping[str, Surface], name: str) -> Surface:
     if name not in surfaces:
         raise NotFound(f"there is no surface '{name[:60]}'.")
     return surfaces[name]
 
 
-def put_surface(store: Store, name: str, changes: Mapping[str, Any], now: float | None = None) -> None:
+def put_surface(store: Store, name: str, changes: Mapping[str, Any], now: float | None = None) -> str:
     """Create a surface, or change what is named of its ``Settings``; the rest stays as it is, or gets its default.
 
-    The period of a surface cannot change, and what a running comparison depends on cannot change while a
-    challenger runs.
+    The period of a surface cannot change. A change that a running comparison does not survive ends it. Returns what
+    ended or began anew, in a sentence.
     """
+    now = time.time() if now is None else now
     with store.write() as connection:
         known = read_surfaces(connection).get(name)
         before = {} if known is None else known.model_dump(include=set(Settings.model_fields))
         policy = {**before.get("policy", {}), **changes.get("policy", {})}
         settings = validated(Settings, {**before, **changes, "policy": policy}, f"surface '{name}'")
-        _check_model(connection, settings.holdout_model)
+        check_model(connection, settings.holdout_model)
         body = json.dumps(settings.policy.model_dump(), sort_keys=True)
         key = fingerprint(body)
         insert_new(connection, tables.policies, {key: {"id": key, "body": body}})
         columns = settings.model_dump(exclude={"policy"})
+        ended = []
         if known is None:
-            first = {"name": name, "policy": key, "enabled": True, "share": 0.0, **columns}
+            first = {"name": name, "policy": key, "enabled": True, "share": 0.0, "trials": 0, **columns}
             connection.execute(insert(tables.surfaces), first)
-        elif settings.period != known.period:
-            raise Conflict(f"surface '{name}' has the period {known.period}, which cannot change.")
-        elif known.challenger and (settings.outcome, settings.max_value) != (known.outcome, known.max_value):
-            # choosing the metric after a look at the results would invalidate the test
-            raise Conflict(f"the outcome of surface '{name}' cannot change while a challenger runs; demote it first.")
+            _begin_measure(connection, name, "life", settings.periods.number(now))
         else:
+            if settings.period != known.period:
+                raise Conflict(f"surface '{name}' has the period {known.period}, which cannot change.")
+            changed = {field for field, value in settings if value != getattr(known, field)}
             _update(connection, name, policy=key, **columns)
+            changed -= {"retention"}
+            if known.challenger is not None and changed:
+                ended.append(f"the trial of '{known.challenger}' ended: {', '.join(sorted(changed))} changed")
+                _end_trial(connection, name)
+                note(connection, name, "trial ended", known.challenger, ended[0], now)
+            if changed & {"holdout", "holdout_model", "outcome", "max_value"}:
+                since = _next_clean_period(connection, known, now)
+                _begin_measure(connection, name, "life", since)
+                ended.append(f"figures count from {settings.periods.name(since)} on")
         note(connection, name, "settings", None, settings.model_dump_json(), now)
+    return "; ".join(ended)
 
 
 def start_challenger(store: Store, surface: str, model: str, share: float, reason: str, now: float) -> None:
@@ -223,12 +250,38 @@ def start_challenger(store: Store, surface: str, model: str, share: float, reaso
             raise Conflict(f"surface '{surface}' has no incumbent to compare with; promote a first model.")
         if model == current.incumbent:
             raise Conflict(f"model '{model}' is the incumbent of surface '{surface}'.")
-        since, table = current.periods.number(now), tables.decisions
-        begun = select(table.c.id).where((table.c.surface == surface) & (table.c.period == since)).limit(1)
-        if connection.scalar(begun) is not None:  # users who have lists of this period would not be split
-            since += 1
-        _update(connection, surface, challenger=model, share=share, since=since)
+        if current.challenger is not None:
+            raise Conflict(f"surface '{surface}' has the challenger '{current.challenger}'; demote it first.")
+        since = _next_clean_period(connection, current, now)
+        _begin_measure(connection, surface, "trial", since)
+        _update(connection, surface, challenger=model, share=share, since=since, trials=current.trials + 1)
         note(connection, surface, "challenger", model, reason, now)
+
+
+def _next_clean_period(connection: Connection, surface: Surface, now: float) -> int:
+    """The running period, or the next one: users who have lists of this one would not be split anew."""
+    since, table = surface.periods.number(now), tables.decisions
+    begun = select(table.c.id).where((table.c.surface == surface.name) & (table.c.period == since)).limit(1)
+    return since if connection.scalar(begun) is None else since + 1
+
+
+def _begin_measure(connection: Connection, surface: str, name: str, since: int) -> None:
+    """Running sums begin at nothing, from a period on."""
+    _end_measure(connection, surface, name)
+    connection.execute(insert(tables.measures), {"surface": surface, "name": name, "since": since, "body": ""})
+
+
+def _end_measure(connection: Connection, surface: str, name: str) -> None:
+    parts = [(tables.user_sums, tables.user_sums.c.measure), (tables.measures, tables.measures.c.name)]
+    for table, column in parts:
+        connection.execute(delete(table).where((table.c.surface == surface) & (column == name)))
+    if name == "life":
+        connection.execute(delete(tables.item_sums).where(tables.item_sums.c.surface == surface))
+
+
+def _end_trial(connection: Connection, surface: str) -> None:
+    _update(connection, surface, challenger=None, share=0.0, since=None)
+    _end_measure(connection, surface, "trial")
 
 
 def promote(store: Store, surface: str, model: str, reason: str, now: float, expected: str | None = None) -> bool:
@@ -239,7 +292,8 @@ def promote(store: Store, surface: str, model: str, reason: str, now: float, exp
             return False
         if current.incumbent == model:
             raise Conflict(f"model '{model}' is the incumbent of surface '{surface}' already.")
-        _update(connection, surface, incumbent=model, previous=current.incumbent, **_NO_CHALLENGER)
+        _update(connection, surface, incumbent=model, previous=current.incumbent)
+        _end_trial(connection, surface)
         note(connection, surface, "promoted", model, reason, now)
     return True
 
@@ -252,7 +306,7 @@ def demote(store: Store, surface: str, reason: str, now: float, expected: str | 
             return False
         if current.challenger is None:
             raise Conflict(f"surface '{surface}' has no challenger.")
-        _update(connection, surface, **_NO_CHALLENGER)
+        _end_trial(connection, surface)
         note(connection, surface, "demoted", current.challenger, reason, now)
     return True
 
@@ -263,7 +317,8 @@ def roll_back(store: Store, surface: str, reason: str, now: float) -> str:
         current = _current(connection, surface)
         if current.previous is None:
             raise Conflict(f"surface '{surface}' has no earlier incumbent.")
-        _update(connection, surface, incumbent=current.previous, previous=current.incumbent, **_NO_CHALLENGER)
+        _update(connection, surface, incumbent=current.previous, previous=current.incumbent)
+        _end_trial(connection, surface)
         note(connection, surface, "rolled back", current.previous, reason, now)
     return current.previous
 
@@ -293,12 +348,12 @@ def read_history(store: Store, limit: int, surface: str | None = None) -> list[d
 
 def _current(connection: Connection, surface: str, model: str | None = None) -> Surface:
     """A surface inside a transaction; the ``model`` that it is to get must exist."""
-    current = _named(read_surfaces(connection), surface)
-    _check_model(connection, model)
+    current = named(read_surfaces(connection), surface)
+    check_model(connection, model)
     return current
 
 
-def _check_model(connection: Connection, model: str | None) -> None:
+def check_model(connection: Connection, model: str | None) -> None:
     known = tables.models.c.version
     if model is not None and connection.scalar(select(known).where(known == model)) is None:
         raise NotFound(f"there is no model '{model[:60]}'.")

@@ -46,7 +46,8 @@ surfaces = Table(
     *_required(Boolean, "enabled"),
     *[Column(name, String) for name in ("holdout_model", "incumbent", "previous", "challenger")],
     Column("since", BigInteger),
-    Column("max_value", Double),
+    *[Column(name, Double) for name in ("max_value", "retention")],
+    *_required(Integer, "trials"),  # how many challengers there have been
 )
 
 models = Table(
@@ -93,7 +94,14 @@ outcomes = Table(
     Index("outcomes_by_time", "time"),
 )
 
-settled = Table("settled", metadata, _key("surface"), _key("period", BigInteger), *_required(Double, "time"))
+settled = Table(
+    "settled",
+    metadata,
+    _key("surface"),
+    _key("period", BigInteger),
+    *_required(Double, "time"),
+    *_required(Text, "figures"),  # JSON: what the dashboard shows of the period
+)
 
 results = Table(  # one row per decision of a settled period
     "results",
@@ -103,9 +111,7 @@ results = Table(  # one row per decision of a settled period
     *_required(BigInteger, "period"),
     Column("model", String),
     *_required(Double, "purchases"),  # items bought after the decision within the period
-    *_required(Double, "lift"),  # unbiased for the purchases that the list caused
-    *_required(Double, "greedy"),  # the same for a list of the best items, without exploration
-    Column("explored", Double),  # expected share of slots not given to the best items; known for a sample
+    *_required(Double, "lift", "value"),  # unbiased for the purchases, and their value, that the list caused
     Index("results_by_period", "surface", "period"),
 )
 
@@ -116,4 +122,35 @@ positives = Table(  # the items bought, with π: what a log needs besides the li
     _key("item_id"),
     *_required(Integer, "treated"),
     *_required(Double, "propensity", "value"),
+)
+
+measures = Table(  # running sums: "life" since the hold-out began, "trial" since the challenger did
+    "measures",
+    metadata,
+    _key("surface"),
+    _key("name"),
+    *_required(BigInteger, "since"),  # the first period that counts
+    *_required(Text, "body"),  # JSON of ``lift.Measure``
+)
+
+user_sums = Table(  # each user's part of a measure
+    "user_sums",
+    metadata,
+    _key("surface"),
+    _key("measure"),
+    _key("arm"),
+    _key("user_id"),
+    *_required(Double, "visits", "purchases", "lift", "value"),
+)
+
+item_sums = Table(  # each item's purchases after lists, weighted by 1/π and 1/(1 − π)
+    "item_sums",
+    metadata,
+    _key("surface"),
+    _key("item_id"),
+    *_required(Double, "purchases", "shown", "unshown", "square", "chance"),
+)
+
+pages = Table(  # the dashboard as HTML, and what is to be said at its top if the job has stopped
+    "pages", metadata, _key("surface"), *_required(Double, "time"), *_required(Text, "body", "alert")
 )
