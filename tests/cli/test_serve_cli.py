@@ -47,7 +47,6 @@ def test_from_nothing_to_a_model(store: str, tmp_path: Path) -> None:
     assert "mail is off" in call(store, "surface", "switch", "off", "--surface=mail")
     assert "mail: 0 settled" in call(store, "jobs")
     assert "promoted" in call(store, "history")
-    assert "again" in call(store, "settle", "2026-01-07", "--surface=mail")
 
 
 @pytest.mark.parametrize(
@@ -59,6 +58,10 @@ def test_from_nothing_to_a_model(store: str, tmp_path: Path) -> None:
         (["model", "demote"], "no challenger"),
         (["model", "challenge", "0123456789abcdef"], "no model '0123456789abcdef'"),
         (["settle", "2999-01-07"], "not ended yet"),
+        (["settle", "2026-01-07"], "no decision of the period"),
+        (["surface", "delete", "home"], "switch it off first"),
+        (["model", "delete", "0123456789abcdef"], "no model"),
+        (["forget", "ann"], "nothing about this user"),
         (["decision", "0" * 32], "no such decision"),
         (["settle", "tomorrow"], "'tomorrow' is not a valid date"),
         (["surface", "switch", "maybe"], "on or off"),

@@ -69,7 +69,7 @@ def test_old_decisions_are_pruned_and_sums_stay(store: Store, monkeypatch: pytes
     assert min(row["time"] for row in store.rows(select(tables.outcomes.c.time))) >= clock.now - 3 * DAY
     assert figures == (store.rows(select(tables.settled)), store.rows(select(tables.measures)))
     assert export(made, surface).log.n_times == 2
-    with pytest.raises(Conflict, match="not stored any more"):
+    with pytest.raises(Conflict, match="no decision of the period"):
         settle_again(made, "home", NOON, clock.now)
     assert json.loads(figures[0][0]["figures"])["lists"] > 0
 

@@ -21,9 +21,9 @@ COUNTING = RetrainConfig("countingbayes", {"weight": 3.0})
 def test_the_loop_learns(tmp_path: Path) -> None:
     """Over real HTTP: models are promoted, and the true lift of the last days is well above that of the first."""
     lines: list[str] = []
-    scenario = Scenario(periods=8)
+    scenario = Scenario(periods=10)
     reports = simulate(str(tmp_path), scenario, 0, lambda _: None, lines.append, stay=False)
-    assert len(reports) == 8
+    assert len(reports) == 10
     assert lines[0].startswith("http://me:taurank_")
     assert any(report.action.startswith("promoted") for report in reports)
     assert np.mean([r.truth for r in reports[-2:]]) > 1.3 * np.mean([r.truth for r in reports[:2]])

@@ -91,7 +91,7 @@ def _settle_period(decider: Decider, surface: Surface, number: int, now: float, 
         if place < SAMPLE and (slots := round(pi.sum())):
             explored.append(1.0 - float(np.partition(pi, -slots)[-slots:].sum()) / slots)
     if again and not decisions:
-        raise Conflict(f"the decisions of the period {surface.periods.name(number)} are not stored any more.")
+        raise Conflict(f"no decision of the period {surface.periods.name(number)} is stored.")
     with decider.store.write() as connection:
         this = (tables.settled.c.surface == surface.name) & (tables.settled.c.period == number)
         settled = connection.scalar(select(tables.settled.c.period).where(this)) is not None
