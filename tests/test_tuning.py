@@ -6,10 +6,7 @@ import json
 import os
 import random
 import re
-import signal
-import subprocess
 import sys
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -75,12 +72,6 @@ def test_finds_the_best_setting_and_its_value(data: tuple[Log, Gains], tmp_path:
     assert (tmp_path / "page.html").read_text().count("<svg") == len(SPACE)  # a chart for each hyper-parameter
 
 
-def test_smaller_is_better_for_car(data: tuple[Log, Gains]) -> None:
-    tuning = tune("dlce", *data, metric=("CAR", "CP@10"), trials=6, space=SPACE, fixed=FIXED)
-    assert tuning.value == tuning.trials.query("state == 'finished'")["CAR"].min()
-    assert {"CAR", "CP@10"} <= set(tuning.trials)
-
-
 # ---- what is tried --------------------------------------------------------------------------------
 
 
@@ -134,10 +125,12 @@ def test_a_class_of_the_users_own_is_searched_over_any_kind_of_value(data: tuple
     assert set(tune("dlce", *data, trials=4, fixed=FIXED, space=space).trials["loss"]) == {"logistic", "hinge"}
 
 
-def test_a_learner_without_epochs(data: tuple[Log, Gains]) -> None:
-    tuning = tune(CountingBayes, *data, trials=3, space={"weight": (0.5, 2.0, 8.0)})
-    assert tuning.value == tuning.trials["CDCG"].max()
+@pytest.mark.parametrize(("metrics", "best"), [(("CDCG",), max), (("CAR", "CP@10"), min)])
+def test_a_learner_without_epochs_by_metrics_of_both_kinds(data: tuple[Log, Gains], metrics: Any, best: Any) -> None:
+    tuning = tune(CountingBayes, *data, trials=3, space={"weight": (0.5, 2.0, 8.0)}, metric=metrics)
+    assert tuning.value == best(tuning.trials[metrics[0]])
     assert len(tuning.trials) == 3
+    assert set(metrics) <= set(tuning.trials)
 
 
 def test_a_log_or_an_estimate_measures(data: tuple[Log, Gains]) -> None:
@@ -188,10 +181,10 @@ def test_an_error_in_a_trial_ends_the_search(jobs: int, tmp_path: Path) -> None:
         report({"height": 1.0})
         return {"height": 1.0}
 
-    search = hill(objective=objective, trials=100, sampler="random")
+    search = hill(objective=objective, space={"x": list(range(5)), "y": [1, 2]}, trials=10, sampler="random")
     with pytest.raises(ZeroDivisionError, match="x is 3"):
         search.run(tmp_path / "journal", jobs=jobs)
-    assert 0 < len(replace(search, objective=Hill()).run(tmp_path / "journal")) == 100
+    assert 0 < len(replace(search, objective=Hill()).run(tmp_path / "journal")) == 10
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
@@ -223,42 +216,9 @@ def test_cut_anywhere_a_journal_leads_to_the_same_trials(tmp_path: Path, monkeyp
     hill(trials=14).run(path)
     content = path.read_bytes()
     ends = [at + 1 for at, byte in enumerate(content) if byte == 10]  # after any line, and within some
-    for size in [*ends, *random.Random(0).sample(range(len(content)), 12)]:
+    for size in [*ends[::3], *random.Random(0).sample(range(len(content)), 12)]:
         path.write_bytes(content[:size])
         assert results(hill(trials=14).run(path)) == expected
-
-
-PROGRAM = """
-import time
-from taurank.tuning import Search
-def slow(settings, report):
-    for check in range(3):
-        report({"height": settings["x"] * check})
-        time.sleep(0.01)
-    return {"height": settings["x"]}
-Search("slow", slow, {"x": list(range(30))}, "height", True, 20).run("search.journal")
-"""
-
-
-def test_a_search_killed_at_random_moments_ends_as_if_it_had_not_been(tmp_path: Path) -> None:
-    def start(seconds: float) -> int:
-        child = subprocess.Popen([sys.executable, "-c", PROGRAM], cwd=tmp_path)
-        began = time.monotonic()
-        while not (tmp_path / "search.journal").exists() and child.poll() is None and time.monotonic() < began + 60:
-            time.sleep(0.01)
-        try:
-            return child.wait(seconds)
-        except subprocess.TimeoutExpired:
-            child.send_signal(signal.SIGKILL)
-            return child.wait()
-
-    assert start(0.4) == start(0.3) == -signal.SIGKILL
-    (tmp_path / "search.journal.lock").unlink(missing_ok=True)  # Optuna waits 30 s for the lock of a dead process
-    assert start(100) == 0
-    namespace: dict[str, Any] = {}
-    exec(PROGRAM.rsplit("Search(", 1)[0], namespace)
-    search = Search("slow", namespace["slow"], {"x": list(range(30))}, "height", True, 20)
-    assert results(search.run(tmp_path / "search.journal")) == results(search.run())
 
 
 @pytest.mark.parametrize(

@@ -122,6 +122,7 @@ class TestFit:
         assert not checkpoint.exists()
 
 
+@pytest.mark.slow  # processes
 class TestOwnLearner:
     def test_it_is_fitted_from_the_current_folder_and_loaded_if_trusted(
         self, process: Command, shop: Path, tmp_path: Path

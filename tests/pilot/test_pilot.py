@@ -29,7 +29,7 @@ def tables(shop: Shop, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("shop")
     write_tables(shop, folder, threads=1)
     plan = folder / "pilot.toml"
-    plan.write_text(plan.read_text() + "epochs = 20\nlearners = ['popular', 'empiricalbayes', 'dlce']\n")
+    plan.write_text(plan.read_text() + "learners = ['popular', 'empiricalbayes']\n")
     return folder
 
 
@@ -83,13 +83,13 @@ def test_the_result_is_complete_and_the_second_run_repeats_nothing(
     again = tr.pilot.run(tables / "pilot.toml", out, threads=2, show_progress=True)
     assert {path: path.stat().st_mtime_ns for path in (out / "stages").iterdir()} == changed
     assert again.answer == result.answer
-    assert "model-dlce (done before)" in capsys.readouterr().err
+    assert "model-empiricalbayes (done before)" in capsys.readouterr().err
 
 
 def test_a_killed_run_continues_to_the_same_answer(result: Pilot, tables: Path) -> None:
     """What a kill leaves: the stages before it. The rest is made again, to the same bits."""
     stages = tables / "out" / "stages"
-    (model,) = stages.glob("model-dlce-*.model")
+    (model,) = stages.glob("model-empiricalbayes-*.model")
     content = model.read_bytes()
     model.unlink()
     again = tr.pilot.run(tables / "pilot.toml", tables / "out", threads=1, show_progress=False)
@@ -99,7 +99,7 @@ def test_a_killed_run_continues_to_the_same_answer(result: Pilot, tables: Path) 
 
 def test_lists_stay_within_the_users_categories(shop: Shop, result: Pilot) -> None:
     p = shop.parameters
-    lists = result.rankings["dlce"].recommend(k=10)
+    lists = result.rankings["popular"].recommend(k=10)
     user = lists["user_id"].str[1:].astype(int).to_numpy()
     item = lists["item_id"].str[1:].astype(int).to_numpy()
     assert (p.categories[user] == p.category[item][:, None]).any(1).all()

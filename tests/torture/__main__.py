@@ -16,9 +16,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # "python tests/torture" does not know the folder above
 
-from torture.environments import environments, forks, full_disk
 from torture.files import archives, catalogs, logs
-from torture.processes import interrupts, killed_fits, killed_searches, killed_writes
+from torture.processes import forks, interrupts, killed_fits, killed_searches, killed_writes
 from torture.tally import Attack, Tally
 
 ATTACKS: dict[str, Attack] = {
@@ -29,8 +28,6 @@ ATTACKS: dict[str, Attack] = {
     "killed fits": killed_fits,
     "killed searches": killed_searches,
     "killed writes": killed_writes,
-    "full disk": full_disk,
-    "environments": environments,
     "forks and threads": forks,
 }
 
@@ -61,8 +58,6 @@ def _options() -> argparse.Namespace:
 def _show(name: str, tally: Tally) -> None:
     counts = f"{tally.tried:>9,}{tally.refused:>9,}{tally.accepted:>9,}{len(tally.violations):>11,}"
     print(f"{name:<20}{counts}{tally.seconds:>9.0f}", flush=True)
-    if tally.skipped:
-        print(f"    skipped: {tally.skipped}")
     for violation in tally.violations[:10]:
         print(f"    violated: {violation}")
 

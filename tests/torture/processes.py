@@ -76,6 +76,19 @@ def killed_writes(folder: Path, seed: int, seconds: float) -> Tally:
     return tally
 
 
+def forks(folder: Path, seed: int, seconds: float) -> Tally:
+    """A fork after drawing and fitting, a pool of processes, and fits in two Python threads at once."""
+    tally = Tally()
+    for name in ("fork", "pool", "threads"):
+        try:
+            command = python("fork_child.py", name)
+            done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=120)
+            tally.note("accepted", done.returncode == 0, f"{name}: exit {done.returncode}: {done.stderr[-200:]}")
+        except subprocess.TimeoutExpired:
+            tally.note("accepted", False, f"{name}: hangs")
+    return tally
+
+
 def _start(*words: str, folder: Path | None = None) -> subprocess.Popen[str]:
     return subprocess.Popen(
         python("work_child.py", *words), env=environment(), cwd=folder,

@@ -18,7 +18,6 @@ class Tally:
     refused: int = 0
     accepted: int = 0
     violations: list[str] = field(default_factory=list)
-    skipped: str = ""
     began: float = field(default_factory=time.monotonic)
 
     @property
