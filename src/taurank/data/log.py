@@ -172,6 +172,32 @@ class Log(CellTable):
         with open_database(memory_limit, threads) as database:
             return cls(**build_rows(database, tables, {"user_id": users, "item_id": items}, options))
 
+    @classmethod
+    def from_bandit_feedback(cls, feedback: Any, users: Any = None, *, positions: str = "apart") -> Log:
+        """A log from a dictionary of obp: ``n_actions, action, reward, pscore``, and ``position`` or None.
+
+        A round is a user of its own, 0, 1, 2, …, and recommends its action; ``users`` names the user of each round
+        instead, and their rounds are then counted by time. A reward that is not 0 or 1 is the outcome's value. Of
+        several positions, ``positions="apart"`` makes the time of the round, and ``"item"`` a part of the item,
+        "action@position". A round counts as a visit.
+        """
+        from taurank.data.bandit import read_feedback
+
+        return cls(**read_feedback(feedback, users, positions))
+
+    def to_bandit_feedback(self, position: str | None = None) -> dict[str, Any]:
+        """The recommended rows as rounds of a dictionary of obp; ``position="time"`` makes the time the position.
+
+        Rows that were not recommended have no place in it.
+        """
+        rows, pscore = np.flatnonzero(self.treated), self.recorded_propensity("bandit feedback")
+        return {
+            "n_rounds": len(rows), "n_actions": self.n_items, "context": None, "action_context": None,
+            "action": self.item[rows].astype(np.int64), "pscore": pscore[rows],
+            "reward": self.outcome[rows] * (1 if self.value is None else self.value[rows]),
+            "position": self.time[rows].astype(np.int64) if position == "time" else None,
+        }  # fmt: skip
+
     def __repr__(self) -> str:
         missing = self.n_without_propensity
         recorded = {0: "", len(self): ", no propensities"}.get(missing, f", {missing:,} rows without propensity")
