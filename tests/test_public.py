@@ -14,6 +14,7 @@ NAMES = {
     "Log", "World", "Gains", "Features", "Channels", "Metric", "InputError", "gains", "propensity", "bounds",
     "dunnhumby", "diagnose", "evaluate", "compare", "tune", "load", "Learner", "Random", "Popular", "BPR", "ULBPR",
     "ULRMF", "CausE", "BLCE", "DLTO", "DLCE", "CountingBayes", "CUBN", "EmpiricalBayes", "BestChannel",
+    "effect_curve", "spend",
 }  # fmt: skip
 ROOMS = {"cluster", "errors", "learners", "pilot"}
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # isort: off
     from taurank.errors import InputError as InputError
     from taurank.estimation import gains as gains, propensity as propensity
     from taurank.estimation.gains import Gains as Gains
+    from taurank.evaluation.curves import effect_curve as effect_curve, spend as spend
     from taurank.evaluation.evaluate import compare as compare, evaluate as evaluate
     from taurank.evaluation.metrics import Metric as Metric
     from taurank.learners import BLCE as BLCE, BPR as BPR, CUBN as CUBN, DLCE as DLCE, DLTO as DLTO

@@ -178,6 +178,18 @@ class TestEvaluate:
         rows = {row["segment"]: row["mean"] for row in json.loads(finished.out)["metrics"]}
         assert rows["a"] + rows["b"] == pytest.approx(rows["all"])
 
+    def test_a_curve_and_a_budget(self, taurank: Command, model: Path, shop: Path, tmp_path: Path) -> None:
+        log, page, policy = shop / "test.parquet", tmp_path / "curve.html", tmp_path / "policy.csv"
+        drawn = taurank("curve", model, log, "--html", page)
+        assert drawn.code == 0, drawn.err
+        assert "AUTOC" in drawn.out
+        assert "<svg" in page.read_text()
+        spent = taurank("spend", model, log, "--out", policy, "--budget", "30", "--k", "3")
+        assert spent.code == 0, spent.err
+        assert len(pd.read_csv(policy)) == 30
+        measured = taurank("evaluate", policy, log, "--metrics", "CP@3")
+        assert measured.code == 0, measured.err
+
     def test_without_a_cap_the_recommended_estimate_leads_with_its_verdict(
         self, taurank: Command, model: Path, shop: Path
     ) -> None:

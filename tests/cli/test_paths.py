@@ -25,6 +25,8 @@ def call(words: tuple[str, ...], folder: Path, chosen: dict[str, Path]) -> list[
         arguments.append("popular")
     if words == ("propensity", "slates"):
         arguments += ["--size", 1]
+    if words == ("spend",):
+        arguments += ["--budget", 1]
     for name, use in uses.items():
         path = chosen.get(name, folder / f"{name}.csv")
         if use is READS:

@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from taurank import __version__
-from taurank.cli import data, log, model, propensity, server
+from taurank.cli import curves, data, log, model, propensity, server
 from taurank.cli.options import READS, Group, OutFolder, Seed, Threads
 from taurank.cli.terminal import EXTRAS, be_quiet, note, say
 
@@ -25,7 +25,9 @@ app = Group(
     context_settings={"help_option_names": ["-h", "--help"]},
     add_completion=True,
 )
-for command in (model.fit, model.update, model.evaluate, model.recommend, model.tune, server.serve):
+for command in (
+    model.fit, model.update, model.evaluate, curves.curve, model.recommend, curves.spend, model.tune, server.serve
+):  # fmt: skip
     app.command(command.__name__)(command)
 
 

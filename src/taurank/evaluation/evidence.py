@@ -136,7 +136,7 @@ class Lists:
 
     def estimate(self, by_user: Floats, by_time: Floats, moments: Moments, cells: ByUserAndTime) -> Estimate:
         """From what rows add, and all cells."""
-        most = float(self.weight[0].sum()) / self.n * self.outcome if self.weight[0].any() else 0.0
+        most = self.outcome if np.isinf(self.outcome) else float(self.weight[0].sum()) / self.n * self.outcome
         per_user = per_visit(by_user + cells[0], self.visits[0])
         per_time = per_visit(by_time + cells[1], self.visits[1])
         return Estimate(per_user, per_time, self.visits, moments, self.largest / self.n, (-most, most))

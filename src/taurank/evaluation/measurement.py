@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -21,7 +21,7 @@ from taurank.estimation.gains import Gains, recommended
 from taurank.evaluation.evidence import Evidence, Lists, LogEvidence, per_visit
 from taurank.evaluation.intervals import Estimate
 from taurank.evaluation.metrics import DEFAULT, OUTCOME_DEFAULT, Metric, parse_all
-from taurank.evaluation.rankers import Ranking, TableRanker
+from taurank.evaluation.rankers import Block, Ranking, Scores, TableRanker
 from taurank.evaluation.weights import (
     Cells,
     CellWeights,
@@ -121,7 +121,7 @@ class Measurement:
 
     def sums(self, ranking: Ranking, workers: int) -> GainSums:
         """Δ_u = Σ_i weight · gain_ui, Eq. (delta_u_tau), and the same by time."""
-        gains, (cells, values) = self.gains, self._gain_cells
+        gains, (cells, values) = self.gains, self.valued
         weighed = self._policy_weights(cells.cells) if ranking.is_policy else cells
         weights, _ = weighed.weigh(ranking, workers)
         user, time = cells.cells.user, cells.cells.time
@@ -150,7 +150,8 @@ class Measurement:
         return owner, when, np.where(negatives > 0, area / np.maximum(negatives, 1), 0.5)
 
     @cached_property
-    def _gain_cells(self) -> tuple[CellWeights, Floats]:
+    def valued(self) -> tuple[CellWeights, Floats]:
+        """The cells that have a gain, and their gains."""
         gains = self.gains
         chosen = gains.value != 0
         if self.users is not None:
@@ -207,13 +208,28 @@ class Measurement:
             evidence.append(LogEvidence(log, rows[at], weight[at], estimator, lists_of))
         return evidence
 
+    def given(
+        self, ranking: Ranking, workers: int, weigh_scores: Callable[[Block, Scores], Floats], n: int
+    ) -> tuple[Floats, list[ListSums]]:
+        """Weights of the rows by n functions of the scores, and the sums over lists of the weights and of c."""
+        (_, cells, chosen), (log, estimator) = self._logged_cells, self._log
+        everything = [np.ones(log.n_items, np.bool_)]
+        variate, parts = segmented(estimator.variate, everything, log.eligibility.shape)
+        return GivenWeights(log.eligibility, cells, weigh_scores, n, variate, parts, chosen).weigh(ranking, workers)
+
     def _policy_weights(
         self, cells: Cells, users: Mask | None = None, variate: Variate | None = None, parts: int = 1
     ) -> GivenWeights:
         """The chance of a cell to be shown in one of k slots, over k."""
         slots = np.array([metric.depth or 0 for metric in self.metrics])[:, None, None]
         return GivenWeights(
-            self.gains.eligibility, cells, lambda _, chance: chance / slots, len(slots), variate, parts, users
+            self.gains.eligibility,
+            cells,
+            lambda _, chance: np.maximum(chance, 0.0) / slots,
+            len(slots),
+            variate,
+            parts,
+            users,
         )
 
     @property

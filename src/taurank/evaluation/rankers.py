@@ -85,7 +85,7 @@ class Ranking:
         columns = item_at[self.known]
         whole = len(columns) == len(own_items) and bool((columns == np.arange(len(columns))).all())
         self.columns = None if whole else columns  # of the ranker's scores, in catalog order
-        self.unknown_users = int(np.count_nonzero(self.user_at < 0))
+        self.unknown_users = 0 if self.is_policy else int(np.count_nonzero(self.user_at < 0))
         self.unknown_items = int(np.count_nonzero(~self.known))
 
     def blocks(self, needed: Mask) -> Iterator[Block]:

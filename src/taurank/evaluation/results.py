@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -176,6 +177,10 @@ class _Frames:
     def estimators(self) -> pd.DataFrame:
         """One row per metric and estimator, if all were asked for: ``metric, estimator, estimate, low, high``."""
         return self._frame(detail=True)
+
+    def plot(self, metric: str | None = None) -> Any:
+        """Means and intervals as an Altair chart, of several rankers by one metric; needs the extra "report"."""
+        return import_module("taurank.report.charts").estimates_chart(self, metric)
 
     def _frame(self, detail: bool) -> pd.DataFrame:
         import pandas as pd

@@ -34,6 +34,7 @@ from taurank.evaluation.rank_kernels import (
 from taurank.evaluation.rankers import Block, Ranking, Scores
 from taurank.evaluation.topk import best_first
 
+_GIVEN = 1 << 22  # weights that are given at once
 _SORT_PAYS = 100  # sorting a row costs about as much as comparing it with this many items (measured)
 
 
@@ -249,20 +250,26 @@ class GivenWeights:
                 group_of_time[times] = len(groups)
         sums = np.zeros((self.parts, self.metrics, n_users, len(groups) + 1))
 
-        def weigh_block(block: Block) -> None:
-            given, counts = self.weigh_scores(block, ranking.scores(block)), np.diff(start)[block.users]
+        def weigh_block(whole: Block) -> None:
+            scores, step = ranking.scores(whole), max(1, _GIVEN // (self.metrics * len(ranking.items)))
+            for first in range(0, len(scores), step):
+                block = Block(*(codes[first : first + step] for codes in whole))
+                weigh_part(block, self.weigh_scores(block, scores[first : first + step]))
+
+        def weigh_part(block: Block, given: Floats) -> None:
+            counts = np.diff(start)[block.users]
             row = np.repeat(np.arange(len(block.users)), counts)
             at = np.repeat(start[block.users] - np.cumsum(counts) + counts, counts) + np.arange(len(row))
             weights[:, number[at]] = given[:, row, item[at]]
             for g, (items, fold) in enumerate(groups, 1):
                 for f in range(self.variate.folds) if fold < 0 else (fold,):
-                    here = slice(None) if fold >= 0 else np.flatnonzero(self._fold_of(block) == f)
-                    users = block.users[here]
-                    products = given[:, here][:, :, items] @ self.variate.item_factor[f][items]
-                    products = (products * self.variate.user_factor[f][users]).reshape(
-                        self.metrics, len(users), self.parts, -1
-                    )
-                    sums[:, :, users, g] = np.moveaxis(products.sum(axis=3), 2, 0)
+                    here: Any = slice(None)
+                    if fold < 0 and self.variate.fold_of_user is not None:
+                        here = np.flatnonzero(self.variate.fold_of_user[block.users] == f)
+                    users, factor = block.users[here], self.variate.user_factor[f]
+                    products = given[:, here][:, :, items] @ self.variate.item_factor[f][items] * factor[users]
+                    parts = products.reshape(self.metrics, len(users), self.parts, -1).sum(axis=3)
+                    sums[:, :, users, g] = np.moveaxis(parts, 2, 0)
 
         _each_block(ranking, self.users, workers, weigh_block)
         if own_lists:
@@ -270,10 +277,6 @@ class GivenWeights:
             return wanted, list_sums(self.eligibility, weights, self.variate, self.parts)
         visits = _visits(self.eligibility)
         return weights, [ListSums(part, group_of_time, visits) for part in sums]
-
-    def _fold_of(self, block: Block) -> Any:
-        assert self.variate.fold_of_user is not None
-        return self.variate.fold_of_user[block.users]
 
 
 def _terms(variate: Variate, own: Assortment) -> tuple[Floats, Longs, list[tuple[Longs, Floats]]]:

@@ -1,0 +1,262 @@
+"""Curves of uplift modeling: what it is worth to show the best share of all pairs, or the first k of each list.
+
+With τ(q) the total effect per user of showing the share q of all user-item pairs with the highest scores, x the
+number of items per user and TOC(q) = τ(q) / (q·x) − τ(1) / x:
+
+    AUUC = ∫ τ(q) dq        Qini = AUUC − τ(1) / 2        AUTOC = ∫ TOC(q) dq
+
+AUUC and Qini (elsewhere ``auuc_score``, ``qini_auc_score``, there divided by those of a perfect order) are the areas
+under the curve and between the curve and a random order; AUTOC is the rank-weighted average treatment effect (RATE)
+of Yadlowsky et al. (2025), uplift@k the mean effect of the pairs shown. All are weighted sums of the effects of
+pairs, so that the estimators, intervals and verdicts of ``evaluate`` hold for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import narwhals as nw
+import numpy as np
+
+from taurank._checks import check_choice, check_integer, check_number
+from taurank._threads import worker_count
+from taurank._types import Floats
+from taurank.data.log import Log
+from taurank.errors import InputError, plural, show
+from taurank.estimation.gains import Gains
+from taurank.evaluation.evaluate import evaluate
+from taurank.evaluation.evidence import Verdict, judge, per_visit
+from taurank.evaluation.intervals import Estimate, check_fraction
+from taurank.evaluation.measurement import Measurement
+from taurank.evaluation.rankers import AnyRanker, Block, Ranking, Scores
+from taurank.evaluation.text import number, span
+from taurank.evaluation.topk import best
+from taurank.evaluation.weights import GivenWeights
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MAX_PAIRS = 1 << 28  # whose scores are sorted
+DEPTHS = (1, 2, 3, 5, 10, 20, 30, 50, 100)
+DECILES = 10
+
+
+class Area(NamedTuple):
+    """A figure of the whole curve with its interval."""
+
+    estimate: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Curve:
+    """The points of a curve, its areas and the deciles of scores.
+
+    ``shares`` are shares of all user-item pairs, or numbers of items k if ``by`` is "k". ``effects`` are what showing
+    them causes per user and time, ``uplifts`` the same per pair shown (uplift@k). ``areas`` has AUUC, Qini and AUTOC
+    of a curve by share, and ``deciles()`` the mean score and the mean effect of each tenth of the pairs, the best
+    first: where scores are effects both should agree. ``verdict`` is that on showing everything, None by the truth.
+    """
+
+    by: str
+    shares: Floats
+    effects: list[Area]
+    uplifts: list[Area]
+    areas: dict[str, Area]
+    tenths: list[tuple[int, float, float, float, float]]
+    level: float
+    unit: str
+    verdict: Verdict | None
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per point: ``share`` or ``k``, ``effect, low, high, uplift, uplift_low, uplift_high``."""
+        import pandas as pd
+
+        points = zip(self.shares, self.effects, self.uplifts, strict=True)
+        names = [self.by, "effect", "low", "high", "uplift", "uplift_low", "uplift_high"]
+        return pd.DataFrame([[share, *effect, *uplift] for share, effect, uplift in points], columns=names)
+
+    def deciles(self) -> pd.DataFrame:
+        """``decile, score, effect, low, high``, per pair; empty for a curve by k."""
+        import pandas as pd
+
+        return pd.DataFrame(self.tenths, columns=["decile", "score", "effect", "low", "high"])
+
+    def plot(self) -> Any:
+        """The curve with its interval as an Altair chart; needs the extra "report"."""
+        return import_module("taurank.report.charts").curve_chart(self)
+
+    def __repr__(self) -> str:
+        return f"Curve({plural(len(self.shares), 'point')} by {self.by})"
+
+    def __str__(self) -> str:
+        lines = [] if self.verdict is None else [str(self.verdict)]
+        lines += [f"{name} {number(one.estimate)} ({span(one.low, one.high)})" for name, one in self.areas.items()]
+        return "\n".join(
+            [*lines, f"effect: {self.unit}", self.to_frame().to_string(index=False, float_format=number)]
+        )
+
+
+def effect_curve(
+    ranker: AnyRanker, gains: Gains | Log, *, by: Literal["share", "k"] = "share",
+    points: int | Sequence[int] | None = None, level: float = 0.95, unit: str = "time", threads: int | None = None,
+) -> Curve:  # fmt: skip
+    """The effect of showing the best pairs by share, or the first k items of each user; by the truth or from a log.
+
+    ``points`` are how many shares (20, or another multiple of 10), or the numbers k. Pairs with equal scores are
+    shown with equal probability.
+    """
+    check_choice("by", by, ("share", "k"))
+    if by == "k":
+        return _by_depth(ranker, gains, points, level, unit, threads)
+    check_fraction("level", level)
+    check_integer("points", 20 if points is None else points, DECILES)
+    n: Any = 20 if points is None else points
+    if n % DECILES:
+        raise InputError(f"points must be a multiple of {DECILES}, so that deciles are among them, got {n}.")
+    measurement, workers = Measurement.prepare(gains, "CP@1", unlisted="last"), worker_count(threads)
+    ranking, made = measurement.ranking(ranker), measurement.gains
+    scores = _all_scores(ranking)
+    shares, x = np.arange(1, n + 1) / n, made.n_items
+    steps = np.eye(n)
+    auuc = np.append(np.full(n - 1, 1.0), 0.5) / n  # the trapezoids of a curve that begins at 0
+    autoc = 1.0 / (n * shares * x) - np.append(np.zeros(n - 1), 1.0 / x)
+    tenths = np.diff(steps[n // DECILES - 1 :: n // DECILES], axis=0, prepend=0.0) * (DECILES / x)
+    rows = np.vstack([steps, steps / (shares * x)[:, None], tenths, auuc, auuc - 0.5 * steps[-1], autoc])
+    estimates, verdict = _estimates(measurement, ranking, workers, _cuts(scores, shares), rows, level)
+    areas = [Area(one.mean, *one.interval(level)) for one in estimates]
+    parts = np.array_split(scores[::-1], DECILES)
+    deciles = [
+        (d, float(part.mean()), *area) for d, (part, area) in enumerate(zip(parts, areas[2 * n : -3], strict=True), 1)
+    ]
+    names = dict(zip(("AUUC", "Qini", "AUTOC"), areas[-3:], strict=True))
+    return Curve(by, shares, areas[:n], areas[n : 2 * n], names, deciles, level, _per(made, unit), verdict)
+
+
+def _by_depth(ranker: Any, gains: Any, points: Any, level: float, unit: str, threads: Any) -> Curve:
+    measurement = Measurement.prepare(gains, "CP@1")
+    depths = [k for k in DEPTHS if k <= measurement.gains.n_items] if points is None else points
+    if isinstance(depths, (str, int, np.integer)) or not len(depths):
+        raise InputError(f"points must be numbers of items such as [1, 5, 10], got {show(points)}.")
+    result = evaluate(ranker, measurement.gains, [f"CP@{k}" for k in depths], level=level, unit=unit, threads=threads)
+    uplifts = [Area(one.mean, one.low, one.high) for one in result.values()]
+    effects = [Area(*(k * end for end in one)) for k, one in zip(depths, uplifts, strict=True)]
+    per = _per(measurement.gains, unit)
+    return Curve("k", np.array(depths), effects, uplifts, {}, [], level, per, result.verdict)
+
+
+def _per(gains: Gains, unit: str) -> str:
+    visitor = "visiting user" if gains.eligibility.has_visits else "user"
+    return f"purchases caused per {visitor}" + (f" and {unit}" if gains.timed else "")
+
+
+def _all_scores(ranking: Ranking) -> Floats:
+    """Those of all pairs, ascending."""
+    shape = len(ranking.users), len(ranking.items)
+    if shape[0] * shape[1] > MAX_PAIRS:
+        raise InputError(
+            f"a curve by share sorts the scores of all pairs, at most {MAX_PAIRS:,}, got {shape[0] * shape[1]:,}; "
+            "take fewer users with Log.select, or a curve by k."
+        )
+    scores = np.empty(shape)
+    for block in ranking.blocks(np.ones(shape[0], np.bool_)):
+        scores[block.users] = ranking.scores(block)
+    return np.sort(scores, axis=None)
+
+
+def _cuts(scores: Floats, shares: Floats) -> Callable[[Block, Scores], Floats]:
+    """The chance of each pair to be among each share of all pairs, ties broken at random."""
+    n = len(scores)
+    least = scores[n - np.ceil(shares * n - 1e-9).astype(np.int64)]
+    above, upto = n - np.searchsorted(scores, least, "right"), n - np.searchsorted(scores, least, "left")
+    tied = ((shares * n - above) / (upto - above))[:, None, None]
+    cut = least[:, None, None]
+    return lambda _, block: np.where(block > cut, 1.0, np.where(block == cut, tied, 0.0))
+
+
+def _estimates(
+    measurement: Measurement, ranking: Ranking, workers: int, cuts: Any, rows: Floats, level: float
+) -> tuple[list[Estimate], Verdict | None]:
+    """Each row's combination of the effects of what is shown up to each cut, and whether to believe them."""
+    gains, n = measurement.gains, rows.shape[1]
+    if not measurement.is_estimate:
+        weighed, values = measurement.valued
+        weights, _ = GivenWeights(gains.eligibility, weighed.cells, cuts, n).weigh(ranking, workers)
+        visits = gains.eligibility.visits(np.ones(gains.n_users, np.bool_))
+        per_user, per_time = (
+            per_visit(rows @ np.stack([np.bincount(codes, weight * values, size) for weight in weights]), counts)
+            for codes, size, counts in zip(weighed.cells[::2], (gains.n_users, gains.n_times), visits, strict=True)
+        )
+        return [Estimate(*means, visits) for means in zip(per_user, per_time, strict=True)], None
+    weights, sums = measurement.given(ranking, workers, cuts, n)
+    listed, *c = [replace(one, by_group=np.tensordot(rows, one.by_group, 1)) for one in sums]
+    limits = np.abs(rows).max(axis=1), np.where((rows < 0.0).any(axis=1), np.inf, measurement.largest_effect)
+    evidence = measurement.evidence_of(rows @ weights, listed, c[0] if c else None, limits)
+    trained = getattr(ranking.ranker, "log_fingerprint_", None)
+    verdict = judge(evidence[n - 1], level, trained is not None and trained == gains.log_fingerprint)
+    return [one.own for one in evidence], verdict
+
+
+def spend(
+    ranker: AnyRanker, log: Log, budget: float, *, cost: float | Mapping[Any, float] | Any = 1.0,
+    value: float | None = None, k: int | None = None,
+) -> pd.DataFrame:  # fmt: skip
+    """What to show to whom until the money is spent: ``user_id, item_id, probability, score, cost``.
+
+    Pairs are taken by score per ``cost`` (a number, a mapping of item ids or a frame ``item_id, cost``), the best
+    first, until the next one exceeds the ``budget``, at most ``k`` per user. Scores are taken as effects, unless all
+    items cost the same; with the ``value`` of a purchase, pairs that cost more than they bring are left out. ``log``
+    has the catalog. The frame is a policy that ``evaluate`` measures by CP@k.
+    """
+    import pandas as pd
+
+    check_number("budget", budget, 0)
+    if value is not None:
+        check_number("value", value, 0)
+    if k is not None:
+        check_integer("k", k)
+    ranking, costs = Ranking(ranker, log.users, log.items), _costs(cost, log)
+    most = int(min(log.n_items, log.n_items if k is None else k, budget // costs.min()))
+    chosen: list[pd.DataFrame] = []
+    for block in ranking.blocks(np.ones(log.n_users, np.bool_)):
+        scores = ranking.scores(block).astype(np.float64)
+        top = best(scores / costs, max(most, 1))
+        row, place = np.nonzero(np.arange(top.columns.shape[1]) < top.length[:, None])
+        item = top.columns[row, place]
+        chosen.append(pd.DataFrame({"user": block.users[row], "item": item, "score": scores[row, item]}))
+    frame = pd.concat(chosen, ignore_index=True)
+    frame["cost"] = costs[frame["item"].to_numpy()]
+    if value is not None:
+        frame = frame[frame["score"] * value > frame["cost"]]
+    frame = frame.assign(ratio=frame["score"] / frame["cost"]).sort_values("ratio", ascending=False, kind="stable")
+    frame = frame[frame["cost"].cumsum() <= budget]
+    user, item = frame["user"].to_numpy(), frame["item"].to_numpy()
+    ids = log.users.values.take(user).to_pandas(), log.items.values.take(item).to_pandas()
+    return pd.DataFrame({
+        "user_id": ids[0], "item_id": ids[1], "probability": 1.0,
+        "score": frame["score"].to_numpy(), "cost": frame["cost"].to_numpy(),
+    })  # fmt: skip
+
+
+def _costs(cost: Any, log: Log) -> Floats:
+    """Of each item of the catalog."""
+    frame = nw.from_native(cost, eager_only=True, pass_through=True)
+    if isinstance(frame, nw.DataFrame):
+        if not {"item_id", "cost"} <= set(frame.columns):
+            raise InputError(f"cost needs item_id and cost, got {', '.join(map(str, frame.columns))[:200]}.")
+        cost = dict(zip(frame["item_id"].to_list(), frame["cost"].to_list(), strict=True))
+    if isinstance(cost, Mapping):
+        names = log.items.values.to_pylist()
+        missing = [name for name in names if name not in cost]
+        if missing:
+            raise InputError(f"cost lacks {plural(len(missing), 'item')}, for example {show(missing[0])}.")
+        given = [cost[name] for name in names]
+    else:
+        given = [cost]
+    for one in given:
+        check_number("cost", one, 1e-12)
+    return np.broadcast_to(np.asarray(given, np.float64), log.n_items)
