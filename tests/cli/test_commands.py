@@ -12,6 +12,7 @@ import pytest
 from support.builders import synthetic_log
 from support.command_line import Command
 from taurank import Gains, Log, World, dunnhumby
+from taurank.worlds.shop import Shop
 
 
 def test_synthetic_writes_log_truth_and_their_origin(taurank: Command, tmp_path: Path) -> None:
@@ -44,6 +45,15 @@ def test_personalized_synthetic(taurank: Command, tmp_path: Path) -> None:
     assert taurank("data", "synthetic", *arguments).code == 0
     facts = json.loads((tmp_path / "world.json").read_text(encoding="utf-8"))
     assert facts["origin"]["personalized"]["beta"] == 2.0
+
+
+def test_a_shop_with_a_violation(taurank: Command, tmp_path: Path) -> None:
+    size = ("--users", 20, "--items", 120, "--weeks", 1, "--out", tmp_path)
+    assert taurank("data", "shop", *size, "--violation", "delay=0.4", "--violation", "every-visit=1").code == 0
+    violations = Shop.load(tmp_path / "shop.json").violations
+    assert (violations.delay, violations.every_visit) == (0.4, 1)
+    assert taurank("data", "shop", *size, "--violation", "delays=0.4").refused_with("there is no violation 'delays'")
+    assert taurank("data", "shop", *size, "--violation", "delay=4").refused_with("delay must be a number")
 
 
 def test_log_check_prints_what_describe_returns(taurank: Command, shop: Path) -> None:

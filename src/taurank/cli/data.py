@@ -9,6 +9,7 @@ import typer
 
 from taurank import __version__
 from taurank._choices import Recorded
+from taurank.cli.arguments import read_pairs
 from taurank.cli.options import Group, OutFolder, Seed, Source, Threads
 from taurank.cli.terminal import note, say, to_json
 from taurank.errors import InputError
@@ -92,6 +93,14 @@ def shop(
         bool, typer.Option("--messy/--clean", help="Duplicates, nulls, time zones, unknown items, or none of them.")
     ] = True,
     record: Annotated[Recorded, typer.Option(help="Propensity information in impressions.")] = "propensity",
+    violation: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=SIZE",
+            help="What estimates do not expect: delay, saturation, replacement, every_visit, intent, position or "
+            "returns, such as delay=0.4. Repeatable.",
+        ),
+    ] = None,
     seed: Seed = 0,
     threads: Threads = None,
 ) -> None:
@@ -102,8 +111,12 @@ def shop(
     """
     from taurank.worlds.shop import Shop
     from taurank.worlds.shop_tables import write_tables
+    from taurank.worlds.shop_visits import Violations
 
-    made = Shop.draw(users, items, weeks, seed)
+    violations = read_pairs(violation)
+    if unknown := [name for name in violations if name not in Violations._fields]:
+        raise InputError(f"there is no violation '{unknown[0]}'; known: {', '.join(Violations._fields)}.")
+    made = Shop.draw(users, items, weeks, seed, Violations(**violations))
     out.mkdir(parents=True, exist_ok=True)
     counts = write_tables(made, out, messy=messy, recorded=record, threads=threads)
     for name, rows in counts.items():
