@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import inspect
 import subprocess
 import sys
@@ -31,6 +32,18 @@ def test_every_name_can_be_used(name: str) -> None:
 
 def test_all_learners_are_public() -> None:
     assert all(getattr(tr, learner.__name__) is learner for learner in tr.learners.LEARNERS.values())
+
+
+@pytest.mark.parametrize("name", ["Log", "World", "EmpiricalBayes", "Metric", "evaluate", "tune", "gains.ips"])
+def test_the_example_of_a_name_runs(name: str) -> None:
+    room, _, function = name.rpartition(".")
+    item = getattr(getattr(tr, room) if room else tr, function)
+    home = vars(sys.modules[item.__module__])
+    examples = [
+        test for test in doctest.DocTestFinder(recurse=False).find(item, name, globs=dict(home)) if test.examples
+    ]
+    assert examples
+    assert all(doctest.DocTestRunner().run(test).failed == 0 for test in examples)
 
 
 def test_another_name_is_refused() -> None:

@@ -77,6 +77,13 @@ def tune(
 
     ``journal`` is a file: the same call with the same journal continues where it stopped. One job makes the same
     trials from the same seed; ``jobs`` threads share the trials, each fit with one thread.
+
+    >>> import taurank as tr
+    >>> sample = tr.World.synthetic(n_users=100, n_items=20, random_state=0).sample(times=3, random_state=1)
+    >>> space = {"weight": [0.5, 5.0, 50.0]}
+    >>> search = tr.tune(tr.CountingBayes, sample.log, sample.truth, space=space, trials=3, show_progress=False)
+    >>> len(search.trials), search.best["weight"] in space["weight"]
+    (3, True)
     """
     if not isinstance(log, RemoteLog):
         check_instance("log", log, Log, "Log.read or Log.from_frame")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import doctest
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,6 @@ import pytest
 from support.twins import dense, sparse_gains, worth
 from taurank import Metric, evaluate
 from taurank.errors import InputError
-from taurank.evaluation import metrics
 from taurank.evaluation.metrics import parse, parse_all, position_weights
 
 RECIPROCAL = Metric("reciprocal rank", lambda ranks, n_items: 1.0 / ranks)
@@ -21,10 +19,6 @@ RECIPROCAL = Metric("reciprocal rank", lambda ranks, n_items: 1.0 / ranks)
 def test_weights_are_those_of_the_equations(name: str) -> None:
     ranks = np.arange(1, 21)
     assert parse(name).weights(20) == pytest.approx(worth(name.removeprefix("C"), ranks, 20), rel=1e-15)
-
-
-def test_the_example_of_the_docstring() -> None:
-    assert doctest.testmod(metrics) == (0, 2)
 
 
 @pytest.mark.parametrize("name", ["P@3", "CP@3", "DCG", "CDCG", "AR", "CAR", "AUC", "CAUC"])

@@ -50,6 +50,12 @@ class Log(CellTable):
     ``propensity`` is P(treated = 1) at that cell, also where treated = 0: NaN where it was not recorded, None if
     no row has one. ``value`` says what an outcome is worth, a number ≥ 0 per row (None: each counts as 1).
     ``eligibility`` has the cells that could have been recommended (by default all users × items × times).
+
+    >>> import pandas as pd
+    >>> rows = {"user_id": ["ann", "bob"], "item_id": ["tea", "jam"], "treated": [1, 0], "outcome": [0, 1]}
+    >>> log = Log.from_frame(pd.DataFrame(rows))
+    >>> log.n_users, log.n_items, log.cells  # two rows of four cells: an absent row is not shown and not bought
+    (2, 2, 4)
     """
 
     treated: npt.NDArray[np.int8]

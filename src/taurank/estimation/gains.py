@@ -71,6 +71,11 @@ def ips(log: Log) -> Gains:
     """Inverse propensity scoring: Z·Y / P − (1−Z)·Y / (1−P), Eq. (tau_IPS).
 
     Unbiased if P is right and strictly between 0 and 1 wherever something can happen.
+
+    >>> import pandas as pd
+    >>> row = {"user_id": [1], "item_id": [2], "treated": [1], "outcome": [1], "propensity": [0.25]}
+    >>> ips(Log.from_frame(pd.DataFrame(row))).value  # bought, and shown with P = 1/4
+    array([4.])
     """
     return _estimated(log, "ips", Estimator("IPS"))
 

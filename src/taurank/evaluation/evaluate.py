@@ -77,6 +77,14 @@ def evaluate(
     Warns (``OverlapWarning``) if the gains are estimated and more than 5% of a metric's weight on logged pairs
     falls on pairs with a propensity within 1e-3 of 0 or 1, and (``TrainingLogWarning``) if they come from the log
     that the ranker was trained on.
+
+    >>> import taurank as tr
+    >>> world = tr.World.synthetic(n_users=200, n_items=20, random_state=0)
+    >>> log = world.sample(times=3, random_state=1).log
+    >>> best = world.treated_rate - world.control_rate
+    >>> answer = tr.evaluate({"bought": world.treated_rate, "best": best}, log, "CP@10")
+    >>> answer["best"]["CP@10"].mean > answer["bought"]["CP@10"].mean
+    True
     """
     several = isinstance(ranker, Mapping)
     if not several and baseline is not None:

@@ -53,6 +53,11 @@ class World(Sized):
     ``treated_rate`` is μ^T, ``control_rate`` is μ^C, ``propensity`` is P: arrays users × items, stored as
     float32 copies. ``recorded`` is the propensity that sampled logs record, where it differs from the true one.
     ``origin`` says what the world was made from.
+
+    >>> world = World.synthetic(n_users=100, n_items=20, random_state=0)
+    >>> sample = world.sample(times=3, random_state=1)
+    >>> sample.log.cells, sample.truth.kind
+    (6000, 'effect')
     """
 
     def __init__(

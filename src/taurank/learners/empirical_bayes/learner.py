@@ -51,6 +51,12 @@ class EmpiricalBayes(PairLearner):
 
     With ``features``, items' mean rates and the vectors of taste are shrunk toward what the features predict, and
     users and items without rows get a score from taste, whichever prior the other pairs have.
+
+    >>> import taurank as tr
+    >>> log = tr.World.synthetic(n_users=100, n_items=20, random_state=0).sample(times=3, random_state=1).log
+    >>> model = tr.EmpiricalBayes().fit(log, show_progress=False)
+    >>> list(model.recommend(users=[7], k=3))
+    ['user_id', 'item_id', 'score', 'rank']
     """
 
     prior: str = AUTO
