@@ -19,13 +19,6 @@ from taurank.report.overlap import overlap_page
 
 
 class TestAtomicPath:
-    def test_the_file_appears_at_the_end(self, tmp_path: Path) -> None:
-        with atomic_path(tmp_path / "a.txt") as path:
-            path.write_text("new")
-            assert not (tmp_path / "a.txt").exists()
-        assert (tmp_path / "a.txt").read_text() == "new"
-        assert len(list(tmp_path.iterdir())) == 1
-
     @pytest.mark.parametrize("mode", [0o600, 0o640, 0o604])
     def test_a_replaced_file_keeps_its_permissions(self, tmp_path: Path, mode: int) -> None:
         target = tmp_path / "log.parquet"

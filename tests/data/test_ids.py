@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import time
 from datetime import date, timedelta
 from decimal import Decimal
 from pathlib import Path
@@ -20,7 +19,7 @@ from hypothesis import strategies as st
 
 from taurank import Log
 from taurank.data import ids as ids_module
-from taurank.data.ids import Ids, to_ids
+from taurank.data.ids import Ids
 from taurank.data.reader import IdColumn, WrongRows
 from taurank.errors import InputError
 
@@ -90,14 +89,6 @@ def test_the_index_of_few_ids_agrees_with_hashing(data: st.DataObject, kind: Any
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ids_module, "FEW", len(ids) - 1)
         assert ids.encode(asked[: len(ids) - 1]).tolist() == hashed[: len(ids) - 1].tolist()
-
-
-@pytest.mark.parametrize("kind", [pa.int64(), pa.date32(), pa.timestamp("us", "Europe/Berlin"), pa.string()])
-def test_a_few_ids_of_a_large_catalog(kind: pa.DataType) -> None:
-    numbers = pa.array(np.random.default_rng(0).permutation(5000) + (2**62 if kind == pa.int64() else 0))
-    ids = Ids((numbers.cast(pa.int32()) if kind == pa.date32() else numbers).cast(kind), "user_id")
-    assert ids.encode(ids.values[100:200]).tolist() == list(range(100, 200))
-    assert ids.encode(pa.array([ids.values[7].as_py(), None], kind)).tolist() == [7, -1]
 
 
 def test_a_few_ids_are_found_without_hashing_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -192,14 +183,6 @@ def test_text_that_is_not_utf8_is_refused(tmp_path: Path) -> None:
         Log.read(tmp_path / "log.csv")
 
 
-def test_more_than_2_gib_of_text_is_refused() -> None:
-    offsets = np.array([0, 2**31 + 10], np.int64)
-    data = pa.py_buffer(np.zeros(2**31 + 10, np.uint8))  # never touched, so it takes no memory
-    large = pa.LargeStringArray.from_buffers(1, pa.py_buffer(offsets), data)
-    with pytest.raises(InputError, match=r"column 'user_id' has large_string ids .* of less than 2 GiB"):
-        to_ids(pa.DictionaryArray.from_arrays(pa.array([0]), large), "user_id")
-
-
 def test_two_columns_of_one_name(tmp_path: Path) -> None:
     names = ["user_id", "item_id", "treated", "outcome", "outcome"]
     twice = pa.Table.from_arrays([pa.array([1])] * 5, names)
@@ -208,20 +191,6 @@ def test_two_columns_of_one_name(tmp_path: Path) -> None:
     for data in (twice, tmp_path / "log.parquet", tmp_path / "log.csv"):
         with pytest.raises(InputError, match="has two columns named 'outcome'; rename one of them"):
             Log.read(data)
-
-
-def test_time_is_linear_in_many_small_batches() -> None:
-    users = pa.array(np.random.default_rng(0).integers(0, 200_000, 1_000_000))
-
-    def seconds(rows: int) -> float:
-        column, start = IdColumn("user_id", WrongRows()), time.process_time()
-        for begin in range(0, len(users), rows):
-            column.add(users.slice(begin, rows))
-        column.finish()
-        return time.process_time() - start
-
-    whole = seconds(len(users))
-    assert seconds(1000) < 20 * whole + 1.0
 
 
 class TestRecordedCatalogs:

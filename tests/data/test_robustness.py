@@ -92,22 +92,10 @@ class TestFiles:
 
 def test_tiny_propensities_do_not_break_the_figures(log: tr.Log) -> None:
     tiny = log.with_propensity(np.full(len(log), 1e-100))
-    scores = np.random.default_rng(0).random((30, 20))
-    with pytest.warns(UserWarning, match="overlap"):
-        assert "CP@10" in str(tr.evaluate(scores, tr.gains.ips(tiny)))
     assert str(tr.diagnose(tiny))
+    assert tr.gains.ips(log.with_propensity(np.full(len(log), 1e-9))).value.max() == pytest.approx(1e9)
     with pytest.raises(InputError, match="too small to be inverted; give a cap"):
-        tr.gains.ips(log.with_propensity(np.full(len(log), 5e-324)))
-
-
-def test_steep_personalization(log: tr.Log) -> None:
-    world = tr.World.synthetic(5, 8, random_state=0)
-    assert world.personalized(1000.0).propensity.mean() == pytest.approx(world.propensity.mean(), abs=1e-5)
-
-
-def test_booleans_are_not_integers(log: tr.Log) -> None:
-    with pytest.raises(InputError, match="has type bool; ids must be integers, strings or dates"):
-        tr.Popular().fit(log).recommend([True])
+        tr.gains.ips(tiny)
 
 
 MISTAKES: dict[str, Callable[[tr.Log], Any]] = {

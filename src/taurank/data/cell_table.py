@@ -103,7 +103,6 @@ class CellTable(WithCatalog, ABC):
 
 
 def to_metadata(catalog: Catalog, eligibility: Eligibility) -> dict[bytes, bytes]:
-    """The catalog, and the eligible cells if they are limited, as metadata of a schema."""
     types, arrays = ids_to_arrays(*catalog.lists)
     parts: dict[bytes, tuple[str, Any, Any]] = {CATALOG_KEY: ("catalog", {"ids": types}, arrays)}
     if not eligibility.is_everything or any(eligibility.outside):

@@ -116,7 +116,6 @@ def _conditional(
 
 
 def _without(log: Log, rows: pd.DataFrame) -> Log:
-    """The log without the users and times of these rows, as visits that do not count."""
     user, item = log.users.encode(rows["user_id"]), log.items.encode(rows["item_id"])
     time = log.times.encode(rows["time"]) if log.timed else np.zeros(len(rows), np.int32)
     own = np.ones((log.n_users, log.n_times), np.bool_)

@@ -106,7 +106,6 @@ class Eligibility:
 
     @cached_property
     def cells(self) -> int:
-        """How many cells are eligible."""
         if self.listed is not None:
             return len(self.listed)
         pairs = zip(self.visitors.by_time.tolist(), self.candidates.by_time.tolist(), strict=True)
@@ -114,17 +113,14 @@ class Eligibility:
 
     @cached_property
     def cells_by_user(self) -> Longs:
-        """How many eligible cells each user has."""
         return self._count_listed(0) if self.listed is not None else self.visitors.sums(self.candidates.by_time)
 
     @cached_property
     def cells_by_item(self) -> Longs:
-        """How many eligible cells each item has."""
         return self._count_listed(1) if self.listed is not None else self.candidates.sums(self.visitors.by_time)
 
     @cached_property
     def cells_by_time(self) -> Longs:
-        """How many eligible cells each time has."""
         return self._count_listed(2) if self.listed is not None else self.visitors.by_time * self.candidates.by_time
 
     def _count_listed(self, axis: int) -> Longs:
@@ -212,7 +208,6 @@ class Eligibility:
 
     @property
     def outside(self) -> tuple[int, int]:
-        """The recommendations and outcomes that were set aside."""
         return self.treated_outside, self.outcomes_outside
 
 
@@ -231,7 +226,6 @@ class Members:
 
     @classmethod
     def from_positions(cls, size: int, n_times: int, codes: Any, times: Any) -> Members:
-        """From positions; None stands for all of them."""
         if codes is None:
             return cls(size, n_times)
         codes = np.asarray(codes, np.int64)
@@ -240,7 +234,6 @@ class Members:
 
     @cached_property
     def _group(self) -> Longs:
-        """The group of each time."""
         return np.arange(self.n_times) * self.timed
 
     @cached_property
@@ -255,7 +248,6 @@ class Members:
         return np.diff(self._members[0])[self._group]
 
     def count_by_time(self, chosen: Mask) -> Longs:
-        """How many of the chosen ones there are at each time."""
         start, group, code = self._members
         return np.bincount(group[chosen[code]], minlength=len(start) - 1)[self._group]
 
@@ -268,7 +260,6 @@ class Members:
         return sums
 
     def contains(self, codes: Any, times: Any) -> Mask:
-        """Whether each is a member at its time."""
         if self.codes is None:
             return np.ones(np.shape(codes), np.bool_)
         return is_among(self._group[times] * self.size + codes, self.codes)
@@ -288,7 +279,6 @@ class Members:
         return Members.from_positions(size, n_times, new[kept], None if when is None else when[kept])
 
     def concat(self, other: Members, times: Any, other_times: Any) -> Members:
-        """At some times these members, at others those of another."""
         keys = [own._keys_at(when) for own, when in ((self, times), (other, other_times))]
         return Members(self.size, self.n_times, np.union1d(*keys), timed=True)
 
@@ -301,7 +291,6 @@ class Members:
 
 
 def is_among(keys: Longs, known: Longs) -> Mask:
-    """Whether each key is one of the sorted known ones."""
     if not len(known):
         return np.zeros(keys.shape, np.bool_)
     return np.asarray(known[np.minimum(np.searchsorted(known, keys), len(known) - 1)] == keys)

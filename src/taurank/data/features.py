@@ -96,7 +96,6 @@ class Features:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash of the tables and options."""
         digest = hashlib.blake2b(f"{self.impute} {self.pull}".encode(), digest_size=16)
         for column, table in self._tables.items():
             columns = {} if table is None else {name: values.to_pylist() for name, values in table.columns.items()}
@@ -126,8 +125,6 @@ class Features:
 
 @dataclass(frozen=True)
 class Table:
-    """Feature columns, one row per id, or, of the categories of users, several."""
-
     ids: pa.Array
     columns: dict[str, pa.Array]
     text: bool  # ids of a CSV, which have no type yet
@@ -257,7 +254,6 @@ def _standardized(name: str, values: pa.Array) -> Floats:
 
 
 def _indicators(values: pa.Array, row: Any, rows: int) -> Matrix:
-    """One column per category, in order of their text; a null has none."""
     text = (values.dictionary_decode() if pa.types.is_dictionary(values.type) else values).cast(pa.string())
     known = np.flatnonzero(np.asarray(text.is_valid(), dtype=bool))
     text = text.take(pa.array(known))

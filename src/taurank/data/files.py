@@ -67,7 +67,6 @@ def known_kind(file: Path) -> str | None:
 
 
 def kind_of(file: Path) -> str:
-    """Like ``known_kind``, but another name is refused."""
     if (kind := known_kind(file)) is None:
         raise InputError(f"'{file}' does not end in .parquet or .csv; rename or convert it.")
     return kind
@@ -95,7 +94,6 @@ def atomic_path(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """A small text file, whole or not at all."""
     with atomic_path(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
 

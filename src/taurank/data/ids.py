@@ -65,7 +65,6 @@ class Ids:
 
     @cached_property
     def _index(self) -> Any:
-        """The catalog as a pandas index, hashed once."""
         import pandas as pd
 
         return pd.Index(self.values.to_pandas())
@@ -83,7 +82,6 @@ class Ids:
         return codes
 
     def decode(self, codes: npt.NDArray[Any]) -> pa.Array:
-        """The ids at these positions."""
         return self.values.take(pa.array(codes))
 
     def extended(self, *more: Ids) -> Ids:
@@ -115,13 +113,10 @@ class Ids:
         )
 
     def name(self, code: int) -> str:
-        """One id as it is written in a message."""
         return show(self.values[int(code)])
 
 
 class Sized:
-    """How many users, items and times there are."""
-
     users: Ids
     items: Ids
     times: Ids
@@ -303,7 +298,6 @@ def ids_to_arrays(*lists: Ids) -> tuple[dict[str, Any], dict[str, npt.NDArray[An
 
 
 def ids_from_arrays(types: Any, arrays: dict[str, npt.NDArray[Any]], *columns: str) -> list[Ids]:
-    """The id lists of these columns, taken out of the arrays of a file."""
     if not isinstance(types, dict) or list(types) != list(columns):
         found = ", ".join(types) if isinstance(types, dict) else "missing"
         raise InputError(f"the lists of ids are {found}, expected {', '.join(columns)}.")

@@ -240,12 +240,10 @@ class Log(CellTable):
 
     @property
     def n_without_propensity(self) -> int:
-        """How many rows have no propensity."""
         return len(self) if self.propensity is None else int(np.count_nonzero(np.isnan(self.propensity)))
 
     @property
     def treated_share(self) -> float:
-        """The share of all (eligible) cells that was treated."""
         return float(np.count_nonzero(self.treated) / self.cells)
 
     def recorded_propensity(self, purpose: str) -> npt.NDArray[np.float64]:
@@ -261,7 +259,6 @@ class Log(CellTable):
         return self.propensity
 
     def with_propensity(self, propensity: npt.ArrayLike) -> Log:
-        """The same log with these propensities, one per row."""
         try:
             values = np.array(propensity, dtype=np.float64)
         except (ValueError, TypeError) as error:
@@ -356,7 +353,6 @@ class Log(CellTable):
         return replace(past, timed=True, eligibility=eligibility, summary=None, **columns)
 
     def row_columns(self) -> dict[str, npt.NDArray[Any]]:
-        """Everything that is recorded row by row."""
         columns = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: values for name, values in columns.items() if isinstance(values, np.ndarray)}
 

@@ -41,7 +41,6 @@ class ColumnRule:
     nullable: bool = False  # a null means "not recorded" and is stored as NaN
 
     def check(self, values: Floats) -> None:
-        """Refuse numbers that are not what they must be."""
         wrong = ~np.asarray(self.is_right(values))
         if wrong.any():
             raise InputError(_wrong_values(self.column, self.must, int(wrong.sum()), show(values[wrong][0])))
@@ -92,13 +91,11 @@ class WrongRows:
         self._kinds: dict[tuple[str, str], tuple[int, str]] = {}
 
     def add_nulls(self, column: str, array: pa.Array) -> None:
-        """Count the nulls of a batch."""
         if array.null_count:
             first = int(np.asarray(array.is_null(), dtype=bool).argmax())
             self.add(column, "", array.null_count, f"{self.rows_before + first + 1:,}")
 
     def add(self, column: str, must: str, count: int, example: str) -> None:
-        """Count the values of a batch that are not what they must be."""
         before, first = self._kinds.get((column, must), (0, example))
         self._kinds[column, must] = (before + count, first)
 
@@ -113,7 +110,6 @@ class WrongRows:
         ]
 
     def check(self) -> None:
-        """Raise an error about all kinds of wrong rows, if there are any."""
         if self._kinds:
             raise together(self.sentences())
 
@@ -203,8 +199,6 @@ def not_in_catalog(n: int, ids: Ids, example: Any) -> str:
 
 @dataclass(frozen=True)
 class Rows:
-    """What was read."""
-
     catalog: Catalog
     user: Codes
     item: Codes
@@ -260,7 +254,6 @@ def single_time(times: Any, recorded: pa.Array | None) -> Ids:
 
 
 def _repeated_cells(catalog: Catalog, cell: int, count: int, timed: bool) -> InputError:
-    """One cell, one row: the error about the same user, item and time in several rows."""
     time, pair = divmod(cell, catalog.n_users * catalog.n_items)
     codes = (*divmod(pair, catalog.n_items), time)
     named = {ids.column: ids.name(code) for ids, code in zip(catalog.lists, codes, strict=True)}

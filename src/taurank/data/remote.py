@@ -40,8 +40,6 @@ class RemoteLog(WithCatalog, ABC):
 
 
 class RemoteGains(ABC):
-    """Gains of a remote log."""
-
     name: str
     fingerprint: str  # of the log, the estimator and its options
     log_fingerprint: str

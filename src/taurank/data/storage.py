@@ -112,7 +112,6 @@ def from_bytes(name: str, data: bytes, kind: str) -> tuple[dict[str, Any], Array
 
 
 def is_stored(path: str | os.PathLike[str]) -> bool:
-    """Whether a file or folder looks like one that ``write`` stored, complete or not."""
     try:
         with open(Path(path, INDEX) if is_folder(path) else path, "rb") as stream:
             start = stream.read(9)
@@ -133,7 +132,6 @@ def _described(kind: str, metadata: Mapping[str, Any], arrays: Mapping[str, Valu
 
 
 def checksum(kind: str, metadata: str, arrays: Mapping[str, Values]) -> str:
-    """SHA-256 of everything that a file says."""
     names = sorted(arrays)
     shapes = [[name, arrays[name].dtype.str, arrays[name].shape] for name in names]
     digest = hashlib.sha256(json.dumps([kind, metadata, shapes]).encode())
@@ -143,7 +141,6 @@ def checksum(kind: str, metadata: str, arrays: Mapping[str, Values]) -> str:
 
 
 def _checked(name: str, kind: str, header: Any, arrays: Arrays) -> dict[str, Any]:
-    """The metadata of a file, if it is whole and of this kind."""
     try:
         header = json.loads(header[ENTRY])
         found, text, digest = (header[key] for key in ("kind", "metadata", "sha256"))
@@ -201,7 +198,6 @@ class ShardedArray:
 
 
 def write_shard(folder: Path, name: str, array: Values) -> Path:
-    """Write one file of a ``ShardedArray``."""
     temporary = folder / f".taurank-{uuid.uuid4().hex}.tmp"
     with open(temporary, "wb") as stream:
         np.save(stream, array, allow_pickle=False)

@@ -164,7 +164,6 @@ def _one_table(files: list[Path], columns: Sequence[Sequence[str]]) -> tuple[str
 
 
 def write_batches(path: AnyPath, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
-    """Write a stream of batches as Parquet or CSV, by the name of the file, and never half of it."""
     write_together([(path, (schema, batches))])
 
 

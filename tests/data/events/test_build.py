@@ -304,12 +304,6 @@ def test_time_before_1970_and_nanoseconds_round_down() -> None:
     assert weeks == [date(1969, 12, 29)]
 
 
-def test_dates_are_midnights() -> None:
-    table = pd.DataFrame({"user_id": [1], "item_id": [2], "timestamp": [date(2024, 1, 5)]})
-    log = Log.from_events(table, table, window="0 days")
-    assert rows_of(log) == [(1, 2, date(2024, 1, 5), 1, 1, 0.0)]
-
-
 def test_a_given_catalog_keeps_its_order() -> None:
     table = frame([("a", 1, START, 0.5), ("b", 2, START, 0.5)])
     log = Log.from_events(table, table, users=["z", "b", "a"], items=[2, 1, 0])

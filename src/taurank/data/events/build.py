@@ -90,9 +90,14 @@ def build_rows(
     limiting: list[str] = [name for name in ("visits", "candidates") if name in tables] or ["slates"]
     limits: dict[str, dict[str, Any]] = {name: _limit(database, tables[name]) for name in limiting if name in tables}
     returns = _net_returns(database)
-    fates = _match(database, tables, options, limits, returns)
-    _check_propensities(database, catalog, tables, options.combine)
-    _set_certain_aside(database, catalog, tables, fates)
+    _match(database, tables, options, limits)
+    if options.combine == "same" and "slates" not in tables:
+        _check_same(database, catalog, tables)
+    certain = _set_certain_aside(database, catalog, tables)
+    fates = {
+        "impressions": _fates_of(database, tables["impressions"], "impressions", {}, certain[0]),
+        "outcomes": _fates_of(database, tables["outcomes"], "attribution", returns, certain[1]),
+    }
     visit, candidate = limits.get("visits", {}).get, limits.get("candidates", limits.get("slates", {})).get
     eligibility = Eligibility.from_positions(
         catalog, (visit("user_id"), visit("period")),
@@ -117,7 +122,6 @@ def build_rows(
 
 
 def one(database: Any, query: str) -> tuple[Any, ...]:
-    """The first row of a query."""
     rows: list[tuple[Any, ...]] = database.execute(query).fetchall()  # all: an unfinished result blocks the next
     return rows[0]
 
@@ -210,17 +214,15 @@ def _net_returns(database: Any) -> dict[str, int]:
                 min(value) OVER (PARTITION BY user_id, item_id) < 0 AS returned FROM outcomes),
         kept AS (SELECT *, min(total) {order} CURRENT ROW AND UNBOUNDED FOLLOWING) - total + value AS left_over
             FROM summed)
-        SELECT * EXCLUDE (value, total, returned, left_over), value < 0 AS is_return,
-            CASE WHEN returned THEN left_over ELSE value END AS value,
-            returned AND value > 0 AND left_over <= 1e-9 * value AS is_returned
+        SELECT * EXCLUDE (value, total, returned, left_over),
+            CASE WHEN value < 0 THEN 'return' WHEN returned AND value > 0 AND left_over <= 1e-9 * value THEN 'returned'
+            END AS gone, CASE WHEN returned THEN left_over ELSE value END AS value
         FROM kept""")
-    n_return, n_returned = one(database, "SELECT count(*) FILTER (is_return), count(*) FILTER (is_returned) FROM net")
-    database.execute("DROP TABLE outcomes")
+    gone = dict(database.execute("SELECT gone, count(*) FROM net WHERE gone IS NOT NULL GROUP BY gone").fetchall())
     database.execute(
-        "CREATE TABLE outcomes AS SELECT * EXCLUDE (is_return, is_returned) FROM net "
-        "WHERE NOT is_return AND NOT is_returned"
+        "CREATE OR REPLACE TABLE outcomes AS SELECT * EXCLUDE gone FROM net WHERE gone IS NULL; DROP TABLE net"
     )
-    return {"returned": n_returned, "return": n_return}
+    return {fate: gone.get(fate, 0) for fate in ("returned", "return")}
 
 
 def _limit(database: Any, table: EventTable) -> dict[str, Any]:
@@ -230,12 +232,9 @@ def _limit(database: Any, table: EventTable) -> dict[str, Any]:
     """
     columns = {"user_id": "user_id", "item_id": "item_id", "timestamp": "period"}
     keys = [key for column, key in columns.items() if column in table.columns]
-    within = "period IS NOT NULL" if "period" in keys else "TRUE"
-    chance = "coalesce(propensity, 1) > 0"
-    database.execute(
-        f"CREATE TABLE {table.name}_cells AS SELECT DISTINCT {', '.join(keys)} FROM {table.name} "
-        f"WHERE {within} AND {chance}"
-    )
+    within = "coalesce(propensity, 1) > 0" + (" AND period IS NOT NULL" if "period" in keys else "")
+    query = f"SELECT DISTINCT {', '.join(keys)} FROM {table.name} WHERE {within}"
+    database.execute(f"CREATE TABLE {table.name}_cells AS {query}")
     cells: dict[str, Any] = database.execute(f"FROM {table.name}_cells").fetchnumpy()
     if not len(cells[keys[0]]):
         raise InputError(f"none of the {table.name} falls into the periods of the log; are their dates right?")
@@ -268,9 +267,9 @@ _BY_WINDOW = """
 
 def _match(
     database: Any, tables: Mapping[str, EventTable], options: EventOptions,
-    limits: Mapping[str, Mapping[str, Any]], returns: Mapping[str, int],
-) -> dict[str, dict[str, int]]:  # fmt: skip
-    """Table cells, one row per eligible cell with an event, and what became of the events of both tables."""
+    limits: Mapping[str, Mapping[str, Any]],
+) -> None:  # fmt: skip
+    """Table cells: one row per eligible cell with an event."""
     eligible = "".join(f" SEMI JOIN {name}_cells USING ({', '.join(cells)})" for name, cells in limits.items())
     inside = "WHERE period IS NOT NULL"
     shown = _merged(f"(FROM impressions {inside}){eligible}", tables["impressions"], options.combine)
@@ -286,28 +285,33 @@ def _match(
     database.execute(f"""CREATE TABLE cells AS
         SELECT {CELL}, t.events AS shown, h.events AS happened, {chances} AS chance, h.value
         FROM treated t FULL JOIN ({happened}) h USING ({CELL}) {by_slate}""")
-    treated, events = one(database, "SELECT count(*), coalesce(sum(events), 0)::BIGINT FROM treated")
+
+
+def _fates_of(
+    database: Any, table: EventTable, placed_in: str, returns: Mapping[str, int], certain: int
+) -> dict[str, int]:
+    """What became of the events of a table."""
+    shown, events, matched, control = one(
+        database,
+        """SELECT count(shown), coalesce(sum(shown), 0), coalesce(sum(happened) FILTER (shown IS NOT NULL), 0),
+            coalesce(sum(happened) FILTER (shown IS NULL), 0) FROM cells""",
+    )
     by_fate = dict(database.execute("SELECT fate, count(*) FROM attributed GROUP BY fate").fetchall())
-    fates = {
-        "impressions": {"treated": treated, "repeated": events - treated},
-        "outcomes": {fate: by_fate.get(fate, 0) for fate in ("matched", "control", "early", "late")},
-    }
-    for name, events in (("impressions", "impressions"), ("outcomes", "attribution")):
-        table, (distinct, placed) = tables[name], one(database, f"SELECT count(*), count(period) FROM {events}")
-        netted = returns if name == "outcomes" else {}
-        counted = sum(fates[name].values())
-        if not placed:
-            raise InputError(f"none of the {distinct:,} {name} falls into the given periods.")
-        if not counted:
-            raise InputError(
-                f"none of the {distinct:,} {name} is in an eligible cell; do visits and candidates have the same ids "
-                "and dates as the other tables?"
-            )
-        fates[name] |= {
-            "duplicate": table.n_rows - table.n_null - distinct - sum(netted.values()), "null": table.n_null,
-            "outside": distinct - placed, "not eligible": placed - counted, **netted,
-        }  # fmt: skip
-    return fates
+    fates = {"matched": matched, "control": control, **{fate: by_fate.get(fate, 0) for fate in ("early", "late")}}
+    fates = {"treated": shown, "repeated": events - shown} if table.name == "impressions" else fates
+    fates = {fate: int(n) for fate, n in fates.items()} | ({"certain": certain} if certain else {})
+    distinct, placed = one(database, f"SELECT count(*), count(period) FROM {placed_in}")
+    if not placed:
+        raise InputError(f"none of the {distinct:,} {table.name} falls into the given periods.")
+    if not (counted := sum(fates.values())):
+        raise InputError(
+            f"none of the {distinct:,} {table.name} is in an eligible cell; do visits and candidates have the same "
+            "ids and dates as the other tables?"
+        )
+    return {
+        **fates, "duplicate": table.n_rows - table.n_null - distinct - sum(returns.values()), "null": table.n_null,
+        "outside": distinct - placed, "not eligible": placed - counted, **returns,
+    }  # fmt: skip
 
 
 def _merged(events: str, table: EventTable, combine: str) -> str:
@@ -323,10 +327,7 @@ def _merged(events: str, table: EventTable, combine: str) -> str:
     return f"SELECT {CELL}, count(*) AS events, {chances} AS chances, {value} AS value FROM {events} GROUP BY {CELL}"
 
 
-def _check_propensities(database: Any, catalog: Catalog, tables: Mapping[str, EventTable], combine: str) -> None:
-    """The events of a cell must agree on its propensity (combine="same")."""
-    if combine != "same" or "slates" in tables:
-        return
+def _check_same(database: Any, catalog: Catalog, tables: Mapping[str, EventTable]) -> None:
     for name, arm in (("impressions", "shown IS NOT NULL"), ("outcomes", "shown IS NULL")):
         rows = database.execute(
             f"SELECT {CELL}, chance.low, chance.high, count(*) OVER () FROM cells "
@@ -339,15 +340,11 @@ def _check_propensities(database: Any, catalog: Catalog, tables: Mapping[str, Ev
             )
 
 
-def _set_certain_aside(
-    database: Any, catalog: Catalog, tables: Mapping[str, EventTable], fates: dict[str, dict[str, int]]
-) -> None:
-    """Cells that were certain to be shown, or not to be, say nothing about effects: drop and count a few of them."""
+def _set_certain_aside(database: Any, catalog: Catalog, tables: Mapping[str, EventTable]) -> tuple[int, int]:
+    """Cells that were certain to be shown, or not, say nothing about effects: drop a few, and count their events."""
     certain = "(chance.propensity <= 0 OR chance.propensity >= 1)"
-    counts = "count(*), count(shown), coalesce(sum(shown), 0)::BIGINT"
-    n, treated, impressions = one(database, f"SELECT {counts} FROM cells WHERE {certain}")
-    if not n:
-        return
+    counts = "count(*), count(shown), coalesce(sum(shown), 0)::BIGINT, coalesce(sum(happened), 0)::BIGINT"
+    n, treated, *events = one(database, f"SELECT {counts} FROM cells WHERE {certain}")
     if n > MAX_CERTAIN * one(database, "SELECT count(*) FROM cells")[0]:
         *codes, p = one(
             database, f"SELECT {CELL}, chance.propensity FROM cells WHERE {certain} ORDER BY period, {CELL} LIMIT 1"
@@ -358,21 +355,8 @@ def _set_certain_aside(
             f"{'is' if n == 1 else 'are'} not, for example {p} at {_name(catalog, codes)}; if nothing was drawn at "
             "random, leave the column out and estimate it (taurank propensity estimate)."
         )
-    matched, control = one(
-        database,
-        f"""SELECT coalesce(sum(happened) FILTER (shown IS NOT NULL), 0)::BIGINT,
-            coalesce(sum(happened) FILTER (shown IS NULL), 0)::BIGINT FROM cells WHERE {certain}""",
-    )
-    shown, happened = fates["impressions"], fates["outcomes"]
-    fates["impressions"] = {
-        **shown, "treated": shown["treated"] - treated, "repeated": shown["repeated"] - (impressions - treated),
-        "certain": impressions,
-    }  # fmt: skip
-    fates["outcomes"] = {
-        **happened, "matched": happened["matched"] - matched, "control": happened["control"] - control,
-        "certain": matched + control,
-    }  # fmt: skip
     database.execute(f"DELETE FROM cells WHERE {certain}")
+    return events[0], events[1]
 
 
 def _name(catalog: Catalog, codes: list[int]) -> str:
@@ -380,7 +364,6 @@ def _name(catalog: Catalog, codes: list[int]) -> str:
 
 
 def _collect(database: Any, n_rows: int, propensity: bool, value: bool) -> dict[str, Any]:
-    """The rows out of the database, by time, user and item, straight into the arrays of the log."""
     kinds: dict[str, npt.DTypeLike] = dict.fromkeys(("user", "item", "time"), np.int32)
     kinds |= dict.fromkeys(("treated", "outcome"), np.int8)
     kinds |= {name: np.float64 for name, given in (("propensity", propensity), ("value", value)) if given}

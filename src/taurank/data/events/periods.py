@@ -57,7 +57,6 @@ class Periods:
 
     @property
     def kind(self) -> str:
-        """What a summary calls them: "week", "2 weeks", "edges"."""
         return self.unit if self.count == 1 else f"{self.count} {self.unit}s"
 
     def number(self, instants: Longs, zone: str | None) -> pa.Array:
@@ -182,6 +181,5 @@ def to_local_time(instants: Longs, zone: str | None) -> Longs:
 
 
 def clock_text(instant: int, zone: str | None, unit: Any) -> str:
-    """An instant as the clock of the zone shows it."""
     clock = to_local_time(np.array([instant], np.int64), zone)
     return str(np.datetime_as_string(clock.view("datetime64[us]"), unit=unit)[0])

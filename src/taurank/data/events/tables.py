@@ -47,8 +47,6 @@ _RAW = (
 
 @dataclass(frozen=True)
 class EventOptions:
-    """How tables are read and events matched; ``Log.from_events`` explains every option."""
-
     periods: Periods
     window: int | None  # microseconds
     combine: str
