@@ -29,7 +29,7 @@ def tables(shop: Shop, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("shop")
     write_tables(shop, folder, threads=1)
     plan = folder / "pilot.toml"
-    plan.write_text(plan.read_text() + "learners = ['popular', 'empiricalbayes']\n")
+    plan.write_text(plan.read_text() + "learners = ['popular', 'empiricalbayes']\nitem_segment = 'bestseller'\n")
     return folder
 
 
@@ -45,6 +45,21 @@ def test_the_answer_names_a_ranking_that_is_better_in_truth(shop: Shop, result: 
     chosen = shop.value(result.rankings[result.answer.choice].recommend(k=10))
     assert chosen > 2 * shop.value(shop.today())
     assert str(result).startswith(f"Show {result.answer.choice}: its first 10 items, shown 1.")
+
+
+def test_by_number_of_items_and_by_segments_of_items(result: Pilot) -> None:
+    assert result.curve is not None
+    assert result.by_items is not None
+    assert result.estimate is not None
+    chosen = result.estimate["empiricalbayes"]["CP@10"]
+    ten = result.curve.to_frame().set_index("k")["effect"][10]
+    assert ten == pytest.approx(10 * chosen.mean, rel=1e-9)
+    parts = [one["empiricalbayes"]["CP@10"].mean for one in result.by_items.segments.values()]
+    assert list(result.by_items.segments) == ["(none)", "False", "True"]
+    assert sum(parts) == pytest.approx(chosen.mean, rel=1e-9)
+    page = (result.folder / "report.html").read_text()
+    assert "How many items?" in page
+    assert "By bestseller" in page
 
 
 def test_intervals_contain_the_truth(shop: Shop, result: Pilot) -> None:

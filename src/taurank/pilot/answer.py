@@ -13,6 +13,7 @@ import pandas as pd
 from taurank._types import Longs
 from taurank.data.log import Log
 from taurank.errors import InputError
+from taurank.evaluation.curves import Curve
 from taurank.evaluation.results import Comparison, Difference
 from taurank.pilot.categories import Categories, Ranking
 from taurank.pilot.config import PilotConfig
@@ -102,7 +103,8 @@ class Pilot:
     ``estimate`` compares the rankings on the last periods, ``setting.test``; it is None if ``gate``, the diagnosis,
     refused the log, and then nothing was trained. ``rankings`` were fitted to the periods before. If a learner was
     chosen, ``model`` is fitted to all of them. ``folder`` has ``report.html``, the plan and the stages, and with a
-    model also ``model`` and ``recommendations.parquet``.
+    model also ``model`` and ``recommendations.parquet``. ``curve`` is the effect of the choice by the number of
+    items, ``by_items`` splits lists by segments of items, if the plan names a column of the candidates.
     """
 
     answer: Answer
@@ -112,15 +114,17 @@ class Pilot:
     model: Ranking | None
     setting: Setting
     folder: Path
+    curve: Curve | None = None
+    by_items: Comparison | None = None
 
     @property
     def cautions(self) -> list[str]:
         later = [] if self.gate.later is None else self.gate.later.sentences
         return [] if self.estimate is None else [*later, *self.estimate.cautions]
 
-    def table(self, segment: str = "all") -> pd.DataFrame:
+    def table(self, segment: str = "all", compared: Comparison | None = None) -> pd.DataFrame:
         """The recommended estimate of every ranking and its difference from the baseline, in purchases."""
-        options, compared = self.setting.config.pilot, self.estimate
+        options, compared = self.setting.config.pilot, compared or self.estimate
         if compared is None:
             return pd.DataFrame()
         k, metric, rows = options.k, options.metric, []

@@ -68,12 +68,14 @@ class LogOptions(_Section):
 class Options(_Section):
     """``test_share`` of the periods, the last ones, measures; ``epochs`` is the longest fit of factors.
 
-    ``effect`` is what an experiment would have to detect, in extra purchases per user and period.
+    ``segment`` is a column of users, ``item_segment`` one of candidates (a category, a range of prices), by which
+    results are split. ``effect`` is what an experiment would have to detect, in extra purchases per user and period.
     """
 
     learners: tuple[LearnerName, ...] = Field(default=("popular", "empiricalbayes", "bpr", "dlce"), min_length=1)
     propensity: PropensityKind = "exposure"
     segment: str | None = None
+    item_segment: str | None = None
     k: int = Field(default=10, ge=1)
     test_share: float = Field(default=0.4, ge=0.01, le=0.99)
     epochs: int | None = Field(default=None, ge=1)
@@ -99,6 +101,8 @@ class PilotConfig(_Section):
         segment = self.pilot.segment
         if segment is not None and self.tables.users is None:
             raise InputError(f"segment = {show(segment)} needs a table of users that has this column.")
+        if self.pilot.item_segment is not None and self.tables.candidates is None:
+            raise InputError("item_segment is a column of the candidates; name a table of candidates.")
         for path in self.tables.named().values():
             find_files(path)
         return self

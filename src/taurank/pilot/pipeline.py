@@ -26,6 +26,7 @@ from taurank.data.log import Log
 from taurank.errors import InputError, OverlapWarning
 from taurank.estimation import gains, propensity
 from taurank.estimation.propensity.calibration import Total
+from taurank.evaluation.curves import effect_curve
 from taurank.evaluation.evaluate import evaluate
 from taurank.evaluation.measurement import Measurement
 from taurank.evaluation.results import Comparison
@@ -117,7 +118,12 @@ class _Run:
         model = None
         if answer.choice in rankings:
             model = self._fitted("refit", answer.choice, key, log, categories)
-        return Pilot(answer, compared, gate, rankings, model, setting, self.folder)
+        best = rankings.get(answer.choice or "", self.small.today or next(iter(rankings.values())))
+        depths = [k for k in (1, 2, 3, 5, 10, 20) if k <= max(options.k, 10) and k <= log.n_items]
+        curve = effect_curve(best, test, by="k", points=depths, level=options.level, threads=self.threads)
+        items = self.small.item_segments
+        by_items = None if items is None else self._compare(rankings, test, items)
+        return Pilot(answer, compared, gate, rankings, model, setting, self.folder, curve, by_items)
 
     def _write_log(self, path: Path) -> None:
         """The log, and beside it how often what is shown in a period is shown in it."""
@@ -204,14 +210,14 @@ class _Run:
         model: Learner = self.stages.run(f"{stage}-{name}", key_of(key, name, settings), ".model", make, load)
         return model if categories is None else WithinCategories(model, categories)
 
-    def _compare(self, rankings: Mapping[str, Any], test: Log) -> Comparison:
-        """All rankings on the last periods, today's first if there is one."""
+    def _compare(self, rankings: Mapping[str, Any], test: Log, items: Any = None) -> Comparison:
+        """All rankings on the last periods, today's first if there is one; by segments of users, or of ``items``."""
         today, options = {} if self.small.today is None else {TODAY: self.small.today}, self.config.pilot
         with warnings.catch_warnings():  # the verdicts say it
             warnings.simplefilter("ignore", OverlapWarning)
             table: Comparison = evaluate(
-                {**today, **rankings}, test, [options.metric], by=self.small.segments, level=options.level,
-                detail=True, unlisted="last" if today else None, threads=self.threads,
+                {**today, **rankings}, test, [options.metric], by=self.small.segments if items is None else items,
+                level=options.level, detail=True, unlisted="last" if today else None, threads=self.threads,
             )  # fmt: skip
         return table
 

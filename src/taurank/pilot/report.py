@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from taurank.report import page  # first: it says which extra is missing
+from taurank.report import charts, page  # first: it says which extra is missing
 
 # isort: split
-import altair as alt
 import numpy as np
 import pandas as pd
 
@@ -64,7 +63,8 @@ def write_report(result: Pilot, plan: str) -> None:
 
 def _estimates(result: Pilot, estimate: Comparison, steps: list[Any]) -> list[Any]:
     options = result.setting.config.pilot
-    drawing = page.chart(_chart(result, estimate), _UNIT.format(k=options.k, per=result.setting.per))
+    unit = _UNIT.format(k=options.k, per=result.setting.per)
+    drawing = page.chart(charts.estimates_chart(estimate, options.metric, options.k, unit), unit)
     reasons = [
         f"{name_of(name)}: {verdict}" for (name, metric), verdict in estimate.verdicts.items()
         if metric == options.metric
@@ -76,27 +76,14 @@ def _estimates(result: Pilot, estimate: Comparison, steps: list[Any]) -> list[An
         page.text(_MEANING.format(level=options.level)),
         page.fold("Why each number is to be believed or not", [page.listed(reasons)]),
     ]
-    if estimate.segments:
-        tables = [page.table(result.table(label), caption=label) for label in estimate.segments]
-        blocks += [page.heading(f"By {options.segment}"), page.group("tables", tables)]
+    for name, table in ((options.segment, estimate), (options.item_segment, result.by_items)):
+        if table is not None and table.segments:
+            tables = [page.table(result.table(label, table), caption=label) for label in table.segments]
+            blocks += [page.heading(f"By {name}"), page.group("tables", tables)]
+    if result.curve is not None:
+        caption = f"{result.answer.choice or estimate.baseline}: {result.curve.unit}, by the number of items shown"
+        blocks += [page.heading("How many items?"), page.chart(charts.curve_chart(result.curve), caption)]
     return blocks
-
-
-def _chart(result: Pilot, estimate: Comparison) -> alt.LayerChart:
-    """The recommended estimates with their intervals; those that are not to be believed are pale."""
-    k, metric = result.setting.config.pilot.k, result.setting.config.pilot.metric
-    frame = pd.DataFrame([
-        {"ranking": name, "estimate": k * one.mean, "low": k * one.low, "high": k * one.high,
-         "believe": 1.0 if one.verdict is not None and one.verdict.believe else 0.35}
-        for name, one in ((name, ranker[metric]) for name, ranker in estimate.items())
-    ])  # fmt: skip
-    base = alt.Chart(frame, width=420, height=max(120, 34 * len(frame))).encode(
-        y=alt.Y("ranking:N", sort=None, title=None), opacity=alt.Opacity("believe:Q", legend=None, scale=None)
-    )
-    low = alt.X("low:Q", title=f"extra purchases per {result.setting.per}")
-    ends = base.mark_rule(strokeWidth=2).encode(x=low, x2="high:Q")
-    zero = alt.Chart(pd.DataFrame({"x": [0.0]})).mark_rule(strokeDash=[3, 3], opacity=0.6).encode(x="x:Q")
-    return zero + ends + base.mark_point(filled=True, size=90).encode(x="estimate:Q")
 
 
 def _experiment(result: Pilot) -> list[Any]:

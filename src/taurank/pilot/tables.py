@@ -32,6 +32,7 @@ class SmallTables:
     segments: pd.DataFrame | None
     categories: Features | None
     item_categories: pd.DataFrame | None = None
+    item_segments: pd.DataFrame | None = None
 
     @classmethod
     def read(cls, config: PilotConfig) -> SmallTables:
@@ -61,7 +62,13 @@ class SmallTables:
         if tables.categories is not None:
             of_user = read_table(tables.categories, config, ("user_id", "category"), ("score",))
             categories = Features(items=of_item, categories=of_user)
-        return cls(today, segments, categories, of_item if of_item is not None and "category" in of_item else None)
+        if of_item is not None and "category" not in of_item:
+            of_item = None
+        item_segments = None
+        if config.pilot.item_segment is not None and tables.candidates is not None:
+            names = ("item_id", config.pilot.item_segment)
+            item_segments = read_table(tables.candidates, config, names).drop_duplicates("item_id").dropna()
+        return cls(today, segments, categories, of_item, item_segments)
 
     def check(self, log: Log, config: PilotConfig) -> None:
         """They must be about the users and items of the log."""

@@ -42,7 +42,9 @@ def deciles_chart(curve: Curve) -> alt.LayerChart:
     )
 
 
-def estimates_chart(result: Result | Comparison, metric: str | None = None) -> alt.LayerChart:
+def estimates_chart(
+    result: Result | Comparison, metric: str | None = None, scale: float = 1.0, title: str | None = None
+) -> alt.LayerChart:
     """The means of all rankers, or of all metrics of one, with their intervals; refused ones are pale."""
     frame = result.to_frame()
     if "segment" in frame:
@@ -51,11 +53,12 @@ def estimates_chart(result: Result | Comparison, metric: str | None = None) -> a
     if several:
         frame = frame[frame["metric"] == (metric or frame["metric"].iloc[0])]
     name = "ranker" if several else "metric"
+    frame = frame.assign(**{end: scale * frame[end] for end in ("low", "mean", "high")})
     frame = frame.assign(opacity=[1.0 if one else 0.35 for one in frame.get("believe", [True] * len(frame))])
     base = alt.Chart(frame, width=WIDTH, height=max(90, 34 * len(frame))).encode(
         y=alt.Y(f"{name}:N", sort=None, title=None), opacity=alt.Opacity("opacity:Q", legend=None, scale=None)
     )
-    title = frame["metric"].iloc[0] if several else "mean"
+    title = title or (frame["metric"].iloc[0] if several else "mean")
     ends = base.mark_rule(strokeWidth=2).encode(x=alt.X("low:Q", title=title), x2="high:Q")
     zero = alt.Chart(_ZERO).mark_rule(strokeDash=[3, 3], opacity=0.6).encode(x="zero:Q")
     return zero + ends + base.mark_point(filled=True, size=90).encode(x="mean:Q")
