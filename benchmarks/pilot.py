@@ -79,6 +79,8 @@ def _run(kind: str, seed: int, folder: Path, options: argparse.Namespace) -> Row
         plan["tables"] = {name: plan["tables"][name] for name in kept}
         plan["columns"].pop("visits.timestamp")
         plan["pilot"] = {}
+    if options.learners:
+        plan["pilot"]["learners"] = options.learners
     if options.unrecorded:
         plan["columns"].pop("propensity", None)
     plan["tables"] = {name: str(folder / path) for name, path in plan["tables"].items()}
@@ -128,6 +130,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--violations", nargs="+", choices=KINDS, default=list(KINDS))
     parser.add_argument("--plain", action="store_true", help="No tables of visits, items and categories.")
     parser.add_argument("--unrecorded", action="store_true", help="No propensities.")
+    parser.add_argument("--learners", nargs="+", help="In place of the pilot's own.")
     parser.add_argument("--threads", type=int, default=None)
     parser.add_argument("--verbose", action="store_true", help="Print every answer.")
     parser.add_argument("--time-only", action="store_true", help="Only time and memory, no check against the truth.")

@@ -291,6 +291,16 @@ def test_side_tables_may_be_semicolon_csvs(tables: Path, tmp_path: Path) -> None
     )
 
 
+def test_a_folder_of_tables_is_a_plan(tmp_path: Path) -> None:
+    for name in ("impressions.csv", "purchases.parquet", "today.parquet", "other.csv"):
+        (tmp_path / name).touch()
+    plan = PilotConfig.read(tmp_path)
+    assert sorted(plan.tables.named()) == ["impressions", "purchases", "today"]
+    (tmp_path / "purchases.parquet").unlink()
+    with pytest.raises(tr.InputError, match="must name either impressions and purchases, or a log"):
+        PilotConfig.read(tmp_path)
+
+
 def test_read_plan_keeps_paths_relative_to_the_file(tables: Path) -> None:
     plan = PilotConfig.read(tables / "pilot.toml")
     assert plan.tables.today == tables / "today.parquet"

@@ -33,7 +33,13 @@ for command in (
 
 @app.command("pilot")
 def pilot(
-    plan: Annotated[Path, typer.Argument(metavar="PLAN", help="TOML file that names the tables."), READS],
+    plan: Annotated[
+        Path,
+        typer.Argument(
+            metavar="PLAN", help="TOML file that names the tables, or a folder with impressions and purchases."
+        ),
+        READS,
+    ],
     out: OutFolder,
     threads: Threads = None,
 ) -> None:

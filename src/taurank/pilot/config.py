@@ -109,7 +109,14 @@ class PilotConfig(_Section):
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> PilotConfig:
-        """The configuration in a TOML file; tables are relative to the file's folder."""
+        """The configuration in a TOML file, or a folder of tables called as in the plan: impressions.parquet, …
+
+        Tables are relative to the file's folder.
+        """
+        if Path(path).is_dir():
+            given = [one for one in sorted(Path(path).iterdir()) if one.suffix in (".parquet", ".csv")]
+            tables = {one.stem: one for one in given if one.stem in Tables.model_fields}
+            return cls.from_sections({"tables": tables}, where=f"the folder '{os.fspath(path)}'")
         return cls.from_sections(read_toml(path), Path(path).parent, f"'{os.fspath(path)}'")
 
     @classmethod

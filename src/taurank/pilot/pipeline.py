@@ -46,7 +46,8 @@ def run(
     threads: int | None = None,
     show_progress: bool | None = None,
 ) -> Pilot:
-    """Run a pilot: ``plan`` is a TOML file (or its content as a mapping), ``out`` the folder of the result.
+    """Run a pilot: ``plan`` is a TOML file (or its content as a mapping, or a folder with the tables), ``out`` the
+    folder of the result.
 
     The same call continues where a killed one stopped, and repeats only what a changed plan or table changes. The
     result depends on the tables, the plan and its seed alone, not on ``threads``.
@@ -54,7 +55,7 @@ def run(
     if isinstance(plan, Mapping):
         config, text = PilotConfig.from_sections(plan), ""
     else:
-        config, text = PilotConfig.read(plan), Path(plan).read_text(encoding="utf-8")
+        config, text = PilotConfig.read(plan), Path(plan).read_text(encoding="utf-8") if Path(plan).is_file() else ""
     small = SmallTables.read(config)
     with Progress(show_progress, lines=True) as progress:
         stages = Stages(Path(out) / "stages", progress)
