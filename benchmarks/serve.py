@@ -38,15 +38,18 @@ from closed_loop.simulate import prepare as open_shop
 from taurank.data.ids import Ids
 from taurank.errors import DivergedError
 from taurank.learners import BPR
+from taurank.serve import tables
+from taurank.serve.api import Service
 from taurank.serve.decisions import Decider
 from taurank.serve.gate import run_jobs
+from taurank.serve.jobs import Painter
 from taurank.serve.models import add_model, model_bytes
 from taurank.serve.policy import Policy
 from taurank.serve.recorder import Recorder
 from taurank.serve.retrain import RetrainConfig
 from taurank.serve.security import create_token
-from taurank.serve.settlement import export
-from taurank.serve.store import Store
+from taurank.serve.settlement import export, settle
+from taurank.serve.store import Store, secret_for
 from taurank.serve.surfaces import promote, put_surface
 
 USERS, ITEMS, FACTORS = 100_000, 10_000, 64
@@ -85,6 +88,9 @@ def main() -> None:
         return
     if arguments.grid:
         grid(arguments.grid, arguments.runs)
+        return
+    if arguments.settle:
+        settlement(100_000, arguments.settle)
         return
     if arguments.coverage:
         coverage(arguments.coverage)
@@ -157,6 +163,69 @@ def grid(cells: int, runs: int) -> None:
         cell = peeking.Cell(share=share, same=True, visits=20_000, peek=0)
         promoted = cell.frequencies(max(100, runs // 4), 40_000, trials=20)[1, peeking.ABOVE] / max(100, runs // 4)
         say(f"20 null challengers in a row, share {share}: one is promoted in {promoted:.3f} of the runs")
+
+
+def settlement(visits: int, past: int) -> None:
+    """Seconds to settle a period of ``visits``, a twentieth of which buy, and to draw and to view the dashboard."""
+    with tempfile.TemporaryDirectory() as folder:
+        address = str(Path(folder) / "state")
+        prepare(address)
+        store = Store(address)
+        decider = Decider(store, secret_for(address), time.time)
+        surface = decider.surfaces.get("home")
+        last = surface.periods.number(time.time()) - 1
+        items = [str(n) for n in range(10)]
+        row = {"surface": "home", "arm": "incumbent", "model": surface.incumbent, "policy": surface.policy_id,
+               "filter": None, "shown": json.dumps(items), "propensities": json.dumps([0.9] * 10)}  # fmt: skip
+        sums = [{"surface": "home", "measure": "life", "arm": "recommended", "user_id": str(n), "visits": 1.0,
+                 "purchases": 0.0, "lift": 0.0, "value": 0.0} for n in range(visits)]  # fmt: skip
+        with store.write() as connection:
+            measures, names = tables.measures, list(tables.decisions.columns.keys())
+            connection.execute(measures.update().values(since=0))
+            connection.execute(tables.user_sums.insert(), sums)
+            for number in range(last - past // visits, last + 1):
+                start = surface.periods.start(number)
+                rows = [{**row, "id": f"{number}-{n}", "user_id": str(n), "period": number, "time": start}
+                        for n in range(visits)]  # fmt: skip
+                connection.exec_driver_sql(
+                    f"INSERT INTO decisions ({', '.join(names)}) VALUES ({', '.join(f':{name}' for name in names)})",
+                    rows,
+                )
+                settled = {"surface": "home", "period": number, "time": 0.0, "figures": FIGURES}
+                if number < last:
+                    connection.execute(tables.settled.insert(), settled)
+            events = [
+                {"event_id": str(n), "user_id": str(n), "item_id": str(n % ITEMS), "time": start + 60.0, "value": 1.0}
+                for n in range(0, visits, 20)
+            ]
+            connection.execute(tables.outcomes.insert(), events)
+        decider.models.get(surface.incumbent or "")
+        began, cpu = time.perf_counter(), time.process_time()
+        settle(decider, surface, surface.periods.end(last) + 1000.0)
+        took, cpu = time.perf_counter() - began, time.process_time() - cpu
+        say(f"settlement of {visits:,} visits beside {past:,} earlier decisions: {took:.1f} s, CPU {cpu:.1f} s")
+        painter, began = Painter(), time.perf_counter()
+        painter.draw(decider)
+        say(f"the first drawing of the page: {time.perf_counter() - began:.2f} s")
+        service = Service(store, b"")
+        times = []
+        for _ in range(50):
+            began = time.perf_counter()
+            size = len(service.page("home"))
+            times.append(time.perf_counter() - began)
+        middle, most = 1e3 * np.median(times), 1e3 * max(times)
+        say(f"a view: {middle:.1f} ms at the median, {most:.1f} at most, {size:,} characters")
+        began = time.perf_counter()
+        run_jobs(decider)
+        say(f"a round of the background job with nothing to do: {1e3 * (time.perf_counter() - began):.0f} ms")
+        service.close()
+
+
+FIGURES = json.dumps({
+    "arms": {"incumbent": {"visits": 100.0, "purchases": 5.0, "lift": 1.0, "value": 1.0}}, "lists": 100,
+    "outcomes": 5, "intervals": {"life recommended lift": [0.1, 0.05, 0.15]}, "explored": 0.3,
+    "overlap": {arm: {"counts": [1] * 9, "sum": 9.0, "square": 9.0} for arm in ("shown", "not shown")},
+})  # fmt: skip
 
 
 def coverage(runs: int) -> None:
@@ -390,6 +459,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--rate", type=float, default=800.0)
     parser.add_argument("--grid", type=int, default=0, help="instead: simulate so many kinds of trials, without HTTP")
     parser.add_argument("--runs", type=int, default=1000, help="of each kind")
+    parser.add_argument("--settle", type=int, default=0, help="instead: settle and view beside so many decisions")
     parser.add_argument("--coverage", type=int, default=0, help="instead: simulate this many runs")
     parser.add_argument("--learners", action="store_true", help="instead: true lift of models after 12 days")
     parser.add_argument("--more", type=float, nargs="*", default=(), help="further rates to try")

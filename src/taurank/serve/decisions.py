@@ -7,7 +7,7 @@ on nothing else; ``replay`` repeats it from the stored row.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
 from typing import Any
@@ -107,6 +107,15 @@ class Decider:
         items, scores = self._options(decision, self._filter(decision))
         return items, self._policy(decision["policy"]).probabilities(scores)
 
+    def propensities_for(self, decision: Row, wanted: Iterable[str]) -> tuple[dict[str, float], Floats]:
+        """π of the wanted items that were eligible, and all π."""
+        items, pi = self.propensities(decision)
+        if not len(pi):
+            return {}, pi
+        whole = decision["filter"] is None and decision["model"] is not None
+        places = self.models.get(decision["model"]).item_code if whole else {item: n for n, item in enumerate(items)}
+        return {item: float(pi[places[item]]) for item in wanted if item in places}, pi
+
     def propensities_of(self, decision: Row, model: ServedModel, policy: Policy) -> dict[str, float]:
         """π that another model and policy would have given to the items of a stored decision."""
         items, scores = eligible(model, decision["user_id"], self._filter(decision))
@@ -117,11 +126,10 @@ class Decider:
         rows = self.store.rows(select(tables.decisions).where(tables.decisions.c.id == key))
         if not rows:
             raise NotFound("there is no such decision.")
-        known, pi = self.propensities(rows[0])
-        propensity = dict(zip(known, pi.tolist(), strict=True))
+        propensity, pi = self.propensities_for(rows[0], items)
         shown = {name: json.loads(rows[0][name]) for name in ("shown", "propensities")}
         asked = {item: propensity.get(item, 0.0) for item in items}
-        return {**rows[0], **shown, "eligible": len(known), "propensity_of": asked}
+        return {**rows[0], **shown, "eligible": len(pi), "propensity_of": asked}
 
     def _draw(self, row: Row, policy: Policy, chosen: Filter | None) -> tuple[list[str], list[float]]:
         """The shown items, best score first, and their π."""

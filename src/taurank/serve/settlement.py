@@ -86,8 +86,9 @@ def _settle_period(decider: Decider, surface: Surface, number: int, now: float, 
     new, explored = Settled(), []
     for place, decision in enumerate(decisions):  # ids are hashes: the first ones are a random sample
         items = _items_after(decision["time"], bought.get(decision["user_id"], ()))
-        eligible, pi = decider.propensities(decision) if items or place < SAMPLE else ((), np.zeros(0))
-        new.add(surface, decision, items, dict(zip(eligible, pi.tolist(), strict=True)) if items else {})
+        seen = items or place < SAMPLE
+        propensity, pi = decider.propensities_for(decision, items) if seen else ({}, np.zeros(0))
+        new.add(surface, decision, items, propensity)
         if place < SAMPLE and (slots := round(pi.sum())):
             explored.append(1.0 - float(np.partition(pi, -slots)[-slots:].sum()) / slots)
     if again and not decisions:
