@@ -12,13 +12,17 @@ pytest.importorskip("fastapi", reason="the service needs the extra 'serve'")
 
 from typer.testing import CliRunner
 
-from support.shop import fitted, small_world
+import taurank as tr
+from support.shop import SetClock, fitted, small_world, visit
 from taurank import DLCE
 from taurank.cli.server import group
 from taurank.data.storage import ShardedArray, write_shard
 from taurank.errors import InputError
+from taurank.serve import tables
+from taurank.serve.decisions import Decider
 from taurank.serve.retrain import RetrainConfig
 from taurank.serve.schemas import ChallengerBody
+from taurank.serve.store import Store, secret_for
 from taurank.serve.surfaces import DEFAULT_SHARE
 
 RUNNER = CliRunner()
@@ -76,6 +80,23 @@ def test_refusals(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match=message):
         call(store, *words)
+
+
+def test_an_exported_folder_can_be_fitted(store: str, tmp_path: Path) -> None:
+    fitted("popular").save(tmp_path / "popular")
+    version = call(store, "model", "upload", str(tmp_path / "popular")).strip()
+    call(store, "model", "promote", version)
+    address = store.partition("=")[2]
+    opened, clock = Store(address), SetClock()
+    with opened.write() as connection:
+        connection.execute(tables.measures.update().values(since=0))
+    made = Decider(opened, secret_for(address), clock)
+    visit(made, clock, np.random.default_rng(0))
+    opened.close()
+    call(store, "jobs")
+    call(store, "export", "--out", str(tmp_path / "shop"))
+    learner = tr.Popular().fit(tr.Log.read(tmp_path / "shop"))
+    assert len(learner.users) > 20
 
 
 def test_a_challenger_by_hand(store: str, tmp_path: Path) -> None:

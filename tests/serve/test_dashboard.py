@@ -64,7 +64,7 @@ def test_the_page_is_whole_and_escaped(page: str) -> None:
     assert not re.search(r'(src|href)="(?!/)', page)  # nothing from elsewhere
     assert "nan" not in re.sub(r"<[^>]*>", "", page).lower().split()
     order = [page.index(text) for text in ("Is it working today?", "How much did we gain?", "What should I do?")]
-    assert order == sorted(order) < [page.index("Extra purchases so far")]
+    assert order == sorted(order) < [page.index("Caused per visit")]
     for text in ("They sell anyway", "Challenger − incumbent", "Overlap", "History"):
         assert text in page
 

@@ -10,10 +10,10 @@ import pytest
 
 from support.shop import NOON, SECRET, SetClock, decider, fitted, open_shop, stored, write
 from taurank.errors import InputError
-from taurank.serve.decisions import Decider, NoModel
+from taurank.serve.decisions import Decider
 from taurank.serve.models import add_model, check_model, model_bytes
 from taurank.serve.recorder import Write
-from taurank.serve.store import NotFound, Store
+from taurank.serve.store import Conflict, NotFound, Store
 from taurank.serve.surfaces import demote, promote, put_surface, roll_back, start_challenger, switch
 
 DAY = 86400.0
@@ -123,7 +123,7 @@ def test_a_holdout_may_get_a_fixed_model(sqlite_store: Store) -> None:
 def test_without_a_model(sqlite_store: Store) -> None:
     put_surface(sqlite_store, "mail", {"policy": {"k": 2, "floor": 0.01}, "period": "week", "holdout": 0.0})
     made = decider(sqlite_store)
-    with pytest.raises(NoModel):
+    with pytest.raises(Conflict):
         made.decide("mail", "u")
     row = made.decide("mail", "u", candidates=["a", "b", "c", "d"]).decision
     assert row is not None

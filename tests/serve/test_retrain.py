@@ -38,8 +38,9 @@ def test_the_exported_log_is_what_happened(sqlite_store: Store, tmp_path: Path) 
     made, clock = shop_for_days(sqlite_store, 2)
     visit(made, clock, np.random.default_rng(0), copies=2)  # other users, on this day only
     settle(made, made.surfaces.get("home"), clock.now)
-    paths = export(made, made.surfaces.get("home")).write(tmp_path / "out")
-    log, visits = Log.read(paths[0]), pd.read_parquet(paths[1])
+    exported = export(made, made.surfaces.get("home"))
+    log = Log.read(exported.write(tmp_path / "out"))
+    visits = pd.read_parquet(exported.write_visits(tmp_path / "visits.parquet"))
     frame = log.to_frame().set_index(["user_id", "item_id", "time"])
     period = made.surfaces.get("home").periods
     decisions = sqlite_store.rows(select(tables.decisions))

@@ -76,6 +76,15 @@ def test_events_are_idempotent(store: Store) -> None:
     assert values == {"a": 1.0, "b": 1.0, "c": 1.0}
 
 
+def test_an_order_with_several_items_is_several_events(store: Store) -> None:
+    recorder = Recorder(store)
+    order = [{**outcome("order"), "item_id": item} for item in ("a", "b", "a")]
+    answers = [recorder.submit(Write(events=order)).result().new_events for _ in range(2)]
+    recorder.close()
+    assert answers == [2, 0]
+    assert {row["item_id"] for row in store.rows(select(tables.outcomes))} == {"a", "b"}
+
+
 def test_one_bad_request_does_not_fail_its_neighbors(store: Store) -> None:
     recorder = Recorder(store)
     gate = threading.Event()
@@ -86,7 +95,11 @@ def test_one_bad_request_does_not_fail_its_neighbors(store: Store) -> None:
         original(group)
 
     recorder._commit = waiting  # type: ignore[method-assign]
-    requests = [Write(events=[outcome("a")]), Write(events=[{"event_id": "b"}]), Write(events=[outcome("c")])]
+    requests = [
+        Write(events=[outcome("a")]),
+        Write(events=[{"event_id": "b", "item_id": "i"}]),
+        Write(events=[outcome("c")]),
+    ]
     futures = [recorder.submit(request) for request in requests]
     gate.set()
     assert futures[0].result().new_events == 1

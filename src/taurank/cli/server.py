@@ -106,17 +106,16 @@ def settle(
 @group.command("export")
 def export(
     context: typer.Context,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for log.parquet and visits.parquet."), FOLDER],
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the log; `taurank fit` reads it."), FOLDER],
     surface: Surface = "home",
     last: Last = None,
 ) -> None:
-    """Write the settled periods as a log, with the visits beside it."""
+    """Write the settled periods as a log."""
     from taurank.serve.settlement import export as make
 
     with _decider(context) as decider:
         made = make(decider, decider.surfaces.get(surface), last)
-        log, visits = made.write(str(out))
-        say(f"Wrote {made.log!r} to {log} and {made.visits.num_rows:,} visits to {visits}.")
+        say(f"Wrote {made.log!r} with {made.visits.num_rows:,} visits to {made.write(out)}.")
 
 
 @group.command("retrain")

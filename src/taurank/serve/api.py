@@ -13,6 +13,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path as FilePath
 from typing import Annotated, Any, Literal, get_type_hints
 
 import numpy as np
@@ -239,11 +240,11 @@ def log(service: Serving, surface: Name, table: Literal["log", "visits"] = "log"
     service.decider.surfaces.refresh()
     folder = tempfile.mkdtemp(prefix="taurank-")
     try:
-        log_path, visits = export(service.decider, service.decider.surfaces.get(surface), last).write(folder)
+        made = export(service.decider, service.decider.surfaces.get(surface), last)
+        path = made.write(folder) if table == "log" else made.write_visits(FilePath(folder) / "visits.parquet")
     except BaseException:
         shutil.rmtree(folder)
         raise
-    path = log_path if table == "log" else visits
     return FileResponse(
         path, media_type=_PARQUET, filename=path.name, background=BackgroundTask(shutil.rmtree, folder)
     )

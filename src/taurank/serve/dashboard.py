@@ -22,6 +22,7 @@ from taurank.serve.gate import PATIENCE, difference, mismatch
 from taurank.serve.lift import Interval, Measure
 from taurank.serve.models import list_models
 from taurank.serve.recorder import Row
+from taurank.serve.retrain import MIN_EFFECTIVE
 from taurank.serve.settlement import EDGES, read_measures
 from taurank.serve.store import Store
 from taurank.serve.surfaces import Surface, read_history
@@ -31,7 +32,6 @@ USUAL_PERIODS = 14  # whose range is called usual
 OVERLAP_PERIODS = 14
 PROMOTIONS = ("promoted", "rolled back")
 MIN_PURCHASES = 30  # of an item before it is listed
-MIN_EFFECTIVE = 50.0  # purchases in each arm, after weighting (Kish), from which effects can be learned
 
 
 @dataclass(frozen=True)
@@ -255,11 +255,7 @@ def _summary(figures: Figures) -> Block:
     share = f"; {np.mean(explored):.0%} of the slots explore" if explored else ""
     life = figures.life
     lines = {
-        "Extra purchases so far": (
-            Interval(*(end * life.arm("recommended").visits for end in life.interval("recommended lift"))),
-            f"in {life.arm('recommended').visits:,} visits{share}",
-        ),
-        "Caused per visit": (life.interval("recommended lift"), "items not shown are the control"),
+        "Caused per visit": (life.interval("recommended lift"), f"items not shown are the control{share}"),
         "Caused value per visit": (life.interval("recommended value"), "the same, weighted by value"),
         "Against the hold-out, per visit": (
             life.interval("holdout"), f"purchases; {figures.surface.holdout:.0%} of users held out"

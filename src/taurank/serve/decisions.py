@@ -27,10 +27,6 @@ from taurank.serve.surfaces import Surfaces
 Clock = Callable[[], float]
 
 
-class NoModel(Conflict):
-    """A surface without a model was asked for a list."""
-
-
 @dataclass(frozen=True)
 class Filter:
     """What a request allows: ``candidates`` (None: all items of the model) without ``exclude``."""
@@ -60,7 +56,7 @@ def eligible(model: ServedModel | None, user: str, chosen: Filter | None) -> tup
         places = np.array([model.item_code.get(item, -1) for item in items], np.int64)
         return items, np.where(places >= 0, scores[places], scores.min(initial=np.inf)).astype(np.float32)
     if model is None:
-        raise NoModel("the surface has no model yet; promote one, or send candidates.")
+        raise Conflict("the surface has no model yet; promote one, or send candidates.")
     if chosen is None:
         return model.items, model.scores(user)
     codes = np.delete(

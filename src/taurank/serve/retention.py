@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Table, delete, func, or_, select
+from sqlalchemy import delete, func, or_, select
 
 from taurank.serve import tables
 from taurank.serve.store import Conflict, NotFound, Store
@@ -79,7 +79,8 @@ def prune(store: Store, now: float) -> int:
             if (oldest := store.rows(query)[0]["oldest"]) is not None:
                 needed.append(surface.periods.start(oldest))
         outcomes = tables.outcomes
-        count += _delete(store, outcomes, outcomes.c.event_id, outcomes.c.time < min(needed))
+        with store.write() as connection:
+            count += connection.execute(delete(outcomes).where(outcomes.c.time < min(needed))).rowcount
     return count
 
 
@@ -94,15 +95,4 @@ def _prune(store: Store, condition: Any) -> int:
                     connection.execute(delete(column.table).where(column.in_(chunk[first : first + 500])))
         total += len(chunk)
         if len(chunk) < CHUNK:
-            return total
-
-
-def _delete(store: Store, table: Table, key: Any, condition: Any) -> int:
-    total = 0
-    while True:
-        with store.write() as connection:
-            some = select(key).where(condition).limit(CHUNK)
-            deleted = connection.execute(delete(table).where(key.in_(some))).rowcount
-        total += deleted
-        if deleted < CHUNK:
             return total

@@ -274,13 +274,16 @@ class Export:
     log: Log
     visits: pa.Table
 
-    def write(self, folder: str | os.PathLike[str]) -> tuple[Path, Path]:
-        """``log.parquet`` and ``visits.parquet`` in the folder."""
-        Path(folder).mkdir(parents=True, exist_ok=True)
-        log, visits = Path(folder) / "log.parquet", Path(folder) / "visits.parquet"
-        self.log.write(log)
-        write_batches(visits, self.visits.schema, self.visits.to_batches())
-        return log, visits
+    def write(self, folder: str | os.PathLike[str]) -> Path:
+        """``log.parquet`` in the folder; it knows the visits, too."""
+        path = Path(folder) / "log.parquet"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.log.write(path)
+        return path
+
+    def write_visits(self, path: Path) -> Path:
+        write_batches(path, self.visits.schema, self.visits.to_batches())
+        return path
 
 
 def export(decider: Decider, surface: Surface, last: int | None = None) -> Export:

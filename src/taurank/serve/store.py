@@ -106,13 +106,14 @@ def setting(connection: Connection, name: str) -> str | None:
     return value
 
 
-def insert_new(connection: Connection, table: Table, rows: Mapping[str, dict[str, Any]]) -> set[str]:
+def insert_new(connection: Connection, table: Table, rows: Mapping[Any, dict[str, Any]]) -> set[Any]:
     """Insert the rows, by primary key, whose key is not there yet; returns the keys of these."""
     if not rows:
         return set()
     # in one order for all processes: two transactions that insert the same keys do not deadlock
     statement = _insert_or_skip(connection.dialect.name, table)
-    return set(connection.scalars(statement, [rows[key] for key in sorted(rows)]))
+    inserted = connection.execute(statement, [rows[key] for key in sorted(rows)]).all()
+    return {row[0] if len(row) == 1 else tuple(row) for row in inserted}
 
 
 def upsert(connection: Connection, table: Table, rows: list[dict[str, Any]], add: bool = False) -> None:

@@ -237,8 +237,16 @@ def put_surface(store: Store, name: str, changes: Mapping[str, Any], now: float 
                 since = _next_clean_period(connection, known, now)
                 _begin_measure(connection, name, "life", since)
                 ended.append(f"figures count from {settings.periods.name(since)} on")
-        note(connection, name, "settings", None, settings.model_dump_json(), now)
+        flat, old = _flat(settings), {} if known is None else _flat(known)
+        text = ", ".join(f"{field} {value}" for field, value in flat.items() if value != old.get(field))
+        note(connection, name, "settings", None, text, now)
     return "; ".join(ended)
+
+
+def _flat(settings: Settings) -> dict[str, Any]:
+    own = settings.model_dump(include=set(Settings.model_fields))
+    policy: dict[str, Any] = own.pop("policy")
+    return own | policy
 
 
 def start_challenger(store: Store, surface: str, model: str, share: float, reason: str, now: float) -> None:

@@ -88,8 +88,9 @@ decisions = Table(
 outcomes = Table(
     "outcomes",
     metadata,
-    _key("event_id"),
-    *_required(String, "user_id", "item_id"),
+    _key("event_id"),  # of a line, or of an order with several items
+    _key("item_id"),
+    *_required(String, "user_id"),
     *_required(Double, "time", "value"),
     Index("outcomes_by_time", "time"),
 )
