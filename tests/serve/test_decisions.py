@@ -130,6 +130,8 @@ def test_without_a_model(sqlite_store: Store) -> None:
     assert json.loads(row["propensities"]) == pytest.approx([0.5, 0.5])
     with pytest.raises(NotFound):
         made.decide("nowhere", "u")
+    put_surface(sqlite_store, "mail", {"period": "60"})  # nobody has a list yet
+    write(sqlite_store, made.decide("mail", "u", candidates=["a", "b", "c", "d"]))
     with pytest.raises(InputError, match="cannot change"):
         put_surface(sqlite_store, "mail", {"period": "day"})
 

@@ -204,7 +204,7 @@ def named(surfaces: Mapping[str, Surface], name: str) -> Surface:
 def put_surface(store: Store, name: str, changes: Mapping[str, Any], now: float | None = None) -> str:
     """Create a surface, or change what is named of its ``Settings``; the rest stays as it is, or gets its default.
 
-    The period of a surface cannot change. A change that a running comparison does not survive ends it. Returns what
+    The period cannot change once there are decisions. A change that a running comparison does not survive ends it. Returns what
     ended or began anew, in a sentence.
     """
     now = time.time() if now is None else now
@@ -224,8 +224,10 @@ def put_surface(store: Store, name: str, changes: Mapping[str, Any], now: float 
             connection.execute(insert(tables.surfaces), first)
             _begin_measure(connection, name, "life", settings.periods.number(now))
         else:
-            if settings.period != known.period:
-                raise Conflict(f"surface '{name}' has the period {known.period}, which cannot change.")
+            if settings.period != known.period and _has_decisions(connection, name):
+                raise Conflict(
+                    f"surface '{name}' has decisions by {known.period}; its period cannot change any more."
+                )
             changed = {field for field, value in settings if value != getattr(known, field)}
             _update(connection, name, policy=key, **columns)
             changed -= {"retention"}
@@ -233,8 +235,8 @@ def put_surface(store: Store, name: str, changes: Mapping[str, Any], now: float 
                 ended.append(f"the trial of '{known.challenger}' ended: {', '.join(sorted(changed))} changed")
                 _end_trial(connection, name)
                 note(connection, name, "trial ended", known.challenger, ended[0], now)
-            if changed & {"holdout", "holdout_model", "outcome", "max_value"}:
-                since = _next_clean_period(connection, known, now)
+            if changed & {"period", "holdout", "holdout_model", "outcome", "max_value"}:
+                since = _next_clean_period(connection, known.model_copy(update={"period": settings.period}), now)
                 _begin_measure(connection, name, "life", since)
                 ended.append(f"figures count from {settings.periods.name(since)} on")
         flat, old = _flat(settings), {} if known is None else _flat(known)
@@ -268,9 +270,14 @@ def start_challenger(store: Store, surface: str, model: str, share: float, reaso
 
 def _next_clean_period(connection: Connection, surface: Surface, now: float) -> int:
     """The running period, or the next one: users who have lists of this one would not be split anew."""
-    since, table = surface.periods.number(now), tables.decisions
-    begun = select(table.c.id).where((table.c.surface == surface.name) & (table.c.period == since)).limit(1)
-    return since if connection.scalar(begun) is None else since + 1
+    since = surface.periods.number(now)
+    return since + _has_decisions(connection, surface.name, since)
+
+
+def _has_decisions(connection: Connection, surface: str, since: int = 0) -> bool:
+    table = tables.decisions.c
+    query = select(table.period).where((table.surface == surface) & (table.period >= since)).limit(1)
+    return connection.scalar(query) is not None
 
 
 def _begin_measure(connection: Connection, surface: str, name: str, since: int) -> None:
