@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from support.command_line import Command
 from taurank import Log
 from taurank.errors import InputError
 
@@ -320,3 +321,29 @@ def test_tables_of_rectools_and_lenskit_are_taken_as_they_are() -> None:
     assert Log.from_events(SHOWN, BOUGHT.assign(weight=7.0)).value is None  # a shop's own column beside timestamp
     lenskit = BOUGHT.assign(rating=[4.5, 1.0])
     assert Log.from_events(SHOWN, lenskit).equals(Log.from_events(SHOWN, BOUGHT))
+
+
+def test_the_recipe_for_slates_gives_probabilities_that_were_true(tmp_path: Path, taurank: Command) -> None:
+    """One to three slates a user and week, drawn by a softmax: Σ Z / P of treated cells estimates the eligible ones."""
+    rng, n_items, size = np.random.default_rng(0), 12, 3
+    scores, rows, shown = rng.normal(size=(300, n_items)), [], []
+    for user in range(300):
+        for slate in range(rng.integers(1, 4)):
+            when = START + timedelta(days=int(rng.integers(7)), minutes=slate)
+            race = np.argsort(scores[user] + rng.gumbel(size=n_items))[::-1]
+            rows += [(user, item, when, f"{user}-{slate}", scores[user, item]) for item in range(n_items)]
+            shown += [(user, int(item), when) for item in race[:size]]
+    columns = ["user_id", "item_id", "timestamp", "slate_id", "score"]
+    pd.DataFrame(rows, columns=columns).to_parquet(tmp_path / "candidates.parquet")
+    table(shown).to_parquet(tmp_path / "shown.parquet")
+    table(shown[::7]).to_parquet(tmp_path / "bought.parquet")
+    chances, out = tmp_path / "chances.parquet", tmp_path / "log.parquet"
+    command = ["propensity", "slates", tmp_path / "candidates.parquet", "--size", size, "--out", chances]
+    assert taurank(*command).code == 0
+    command = ["log", "build", tmp_path / "shown.parquet", tmp_path / "bought.parquet", "--slates", chances]
+    assert taurank(*command, "--out", out).code == 0
+    log = Log.read(out)
+    assert log.cells == 300 * n_items
+    chance = log.recorded_propensity("the test")[log.treated == 1]
+    assert (1 / chance).sum() / log.cells == pytest.approx(1, abs=4 * np.sqrt((1 / chance**2).sum()) / log.cells)
+    assert len(log) == log.treated.sum()
