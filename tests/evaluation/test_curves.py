@@ -163,3 +163,15 @@ def test_what_a_budget_shows_is_a_policy() -> None:
 def test_odd_arguments(call: Any, sentence: str) -> None:
     with pytest.raises(InputError, match=sentence):
         call()
+
+
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_deciles_of_scores_of_any_sign_and_with_ties(kind: type) -> None:
+    """They are found by the bits of the scores: −0, negative numbers, tiny differences and large ones."""
+    rng = np.random.default_rng(7)
+    near, far = 1 + 1e-7 * rng.normal(size=40), np.tile([-9e9, 9e9], 20)
+    scores = np.concatenate([np.zeros(50), -np.zeros(50), rng.normal(size=60), near, far])
+    scores = rng.permutation(scores).astype(kind).reshape(30, 8)
+    wanted = np.sort(scores.astype(float), axis=None)[::-1].reshape(10, -1).mean(axis=1)
+    found = effect_curve(scores, BASE, points=10).deciles()["score"]
+    assert found.tolist() == pytest.approx(wanted.tolist(), rel=1e-9, abs=1e-12)

@@ -13,17 +13,18 @@ pairs, so that the estimators, intervals and verdicts of ``evaluate`` hold for t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import narwhals as nw
 import numpy as np
+import numpy.typing as npt
 
 from taurank._checks import check_choice, check_integer, check_number
 from taurank._threads import worker_count
-from taurank._types import Floats
+from taurank._types import Floats, Longs
 from taurank.data.log import Log
 from taurank.errors import InputError, plural, show
 from taurank.estimation.gains import Gains
@@ -39,7 +40,6 @@ from taurank.evaluation.weights import GivenWeights
 if TYPE_CHECKING:
     import pandas as pd
 
-MAX_PAIRS = 1 << 28  # whose scores are sorted
 DEPTHS = (1, 2, 3, 5, 10, 20, 30, 50, 100)
 DECILES = 10
 
@@ -120,18 +120,27 @@ def effect_curve(
         raise InputError(f"points must be a multiple of {DECILES}, so that deciles are among them, got {n}.")
     measurement, workers = Measurement.prepare(gains, "CP@1", unlisted="last"), worker_count(threads)
     ranking, made = measurement.ranking(ranker), measurement.gains
-    scores = _all_scores(ranking)
     shares, x = np.arange(1, n + 1) / n, made.n_items
+    pairs = made.n_users * x
+    places = np.ceil(shares * pairs - 1e-9).astype(np.int64)
+    cut, above, upto, sums = _scores_at(ranking, places)
+    tied = (shares * pairs - above) / (upto - above)  # the chance of a pair with just this score
+
+    def cuts(_: Block, scores: Scores) -> Floats:
+        """The chance of each pair to be among each share of all pairs, ties broken at random."""
+        one, chance = cut[:, None, None], tied[:, None, None]
+        return np.where(scores > one, 1.0, np.where(scores == one, chance, 0.0))
+
     steps = np.eye(n)
     auuc = np.append(np.full(n - 1, 1.0), 0.5) / n  # the trapezoids of a curve that begins at 0
     autoc = 1.0 / (n * shares * x) - np.append(np.zeros(n - 1), 1.0 / x)
     tenths = np.diff(steps[n // DECILES - 1 :: n // DECILES], axis=0, prepend=0.0) * (DECILES / x)
     rows = np.vstack([steps, steps / (shares * x)[:, None], tenths, auuc, auuc - 0.5 * steps[-1], autoc])
-    estimates, verdict = _estimates(measurement, ranking, workers, _cuts(scores, shares), rows, level)
+    estimates, verdict = _estimates(measurement, ranking, workers, cuts, rows, level)
     areas = [Area(one.mean, *one.interval(level)) for one in estimates]
-    parts = np.array_split(scores[::-1], DECILES)
+    means = sums.reshape(DECILES, -1).sum(axis=1) / np.diff(places[n // DECILES - 1 :: n // DECILES], prepend=0)
     deciles = [
-        (d, float(part.mean()), *area) for d, (part, area) in enumerate(zip(parts, areas[2 * n : -3], strict=True), 1)
+        (d, float(mean), *area) for d, (mean, area) in enumerate(zip(means, areas[2 * n : -3], strict=True), 1)
     ]
     names = dict(zip(("AUUC", "Qini", "AUTOC"), areas[-3:], strict=True))
     return Curve(by, shares, areas[:n], areas[n : 2 * n], names, deciles, level, _per(made, unit), verdict)
@@ -154,28 +163,52 @@ def _per(gains: Gains, unit: str) -> str:
     return f"purchases caused per {visitor}" + (f" and {unit}" if gains.timed else "")
 
 
-def _all_scores(ranking: Ranking) -> Floats:
-    """Those of all pairs, ascending."""
-    shape = len(ranking.users), len(ranking.items)
-    if shape[0] * shape[1] > MAX_PAIRS:
-        raise InputError(
-            f"a curve by share sorts the scores of all pairs, at most {MAX_PAIRS:,}, got {shape[0] * shape[1]:,}; "
-            "take fewer users with Log.select, or a curve by k."
-        )
-    scores = np.empty(shape)
-    for block in ranking.blocks(np.ones(shape[0], np.bool_)):
-        scores[block.users] = ranking.scores(block)
-    return np.sort(scores, axis=None)
+def _scores_at(ranking: Ranking, places: Longs) -> tuple[Floats, Longs, Longs, Floats]:
+    """The score at each place in the order of all pairs, and how many pairs score more and at least as much.
+
+    And the sum of the scores between each place and the one before. Nothing is sorted: each pass over all scores
+    settles 16 more bits.
+    """
+    blocks = list(ranking.blocks(np.ones(len(ranking.users), np.bool_)))
+    key = np.zeros(len(places), np.uint64)  # the bits settled so far
+    above, upto = np.zeros_like(places), np.zeros_like(places)
+    for shift in (48, 32, 16, 0):
+        known, own = np.unique(key, return_inverse=True)
+        counts = np.zeros((len(known), 1 << 16), np.int64)
+        for block in blocks:
+            keys = _ordered_keys(ranking.scores(block)) >> np.uint64(shift)
+            digit = (keys & np.uint64(0xFFFF)).astype(np.int64)
+            prefix = keys >> np.uint64(16)
+            at = np.minimum(np.searchsorted(known, prefix), len(known) - 1)
+            here = known[at] == prefix
+            counts += np.bincount(at[here] << 16 | digit[here], minlength=counts.size).reshape(counts.shape)
+        for n, place in enumerate(places):
+            row = counts[own[n], ::-1]
+            reached = above[n] + np.cumsum(row)
+            first = int(np.searchsorted(reached, place))
+            above[n], upto[n] = reached[first] - row[first], reached[first]
+            key[n] = key[n] << np.uint64(16) | np.uint64(0xFFFF - first)
+    cut = _ordered_scores(key)
+    inside = np.zeros(len(cut))  # sums of scores between two cuts
+    for block in blocks:
+        scores = ranking.scores(block).ravel().astype(np.float64)
+        scores = scores[(scores > cut[-1]) & ~np.isin(scores, cut)]
+        inside += np.bincount(np.searchsorted(-cut, -scores), scores, len(cut))
+    before, last = np.append(0, places[:-1]), np.append(np.inf, cut[:-1])
+    at_last = np.minimum(places, np.append(0, upto[:-1])) - before
+    at_cut = np.where(cut == last, 0, places - above)
+    tied = at_last * np.where(at_last > 0, last, 0.0) + at_cut * np.where(at_cut > 0, cut, 0.0)
+    return cut, above, upto, inside + tied
 
 
-def _cuts(scores: Floats, shares: Floats) -> Callable[[Block, Scores], Floats]:
-    """The chance of each pair to be among each share of all pairs, ties broken at random."""
-    n = len(scores)
-    least = scores[n - np.ceil(shares * n - 1e-9).astype(np.int64)]
-    above, upto = n - np.searchsorted(scores, least, "right"), n - np.searchsorted(scores, least, "left")
-    tied = ((shares * n - above) / (upto - above))[:, None, None]
-    cut = least[:, None, None]
-    return lambda _, block: np.where(block > cut, 1.0, np.where(block == cut, tied, 0.0))
+def _ordered_keys(scores: Scores) -> npt.NDArray[np.uint64]:
+    """Unsigned integers in the order of the scores: the bits of a float64, all flipped if negative, else the sign."""
+    bits = (scores.ravel() + np.float64(0.0)).view(np.uint64)  # −0 becomes 0
+    return np.where(bits >> np.uint64(63) == 1, ~bits, bits | np.uint64(1 << 63))
+
+
+def _ordered_scores(keys: npt.NDArray[np.uint64]) -> Floats:
+    return np.where(keys >> np.uint64(63) == 1, keys ^ np.uint64(1 << 63), ~keys).view(np.float64)
 
 
 def _estimates(
