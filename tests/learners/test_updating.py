@@ -14,6 +14,7 @@ import taurank as tr
 from taurank.errors import InputError
 from taurank.learners import LEARNERS, Learner
 from taurank.learners.factors import FactorLearner
+from taurank.learners.pairwise import scarcity
 
 TRAINED = [name for name, learner in LEARNERS.items() if issubclass(learner, FactorLearner)]
 COUNTING = ["popular", "countingbayes"]
@@ -314,3 +315,21 @@ def test_new_users_without_a_class_of_cells_are_folded_in_untrained(
     folded: Any = models[name].fold_in(tr.Log.from_frame(rows))
     assert len(folded.user_factors_) > 0
     assert np.allclose(folded.user_factors_, models[name].user_factors_.mean(axis=0), atol=1e-6)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("name", ["bpr", "dlce", "ulrmf", "cause"])
+def test_items_that_came_later_reach_the_lists(name: str) -> None:
+    """A fifth of the items comes with the last two of eight times; taken for never bought before, none is listed."""
+    world = tr.World.synthetic(300, 60, random_state=1)
+    rows, late = world.sample(8, random_state=1).log.to_frame(), np.arange(0, 60, 5)
+    past = tr.Log.from_frame(rows[(rows["time"] < 6) & ~rows["item_id"].isin(late)], users=range(300))
+    news = tr.Log.from_frame(rows[rows["time"] >= 6], users=range(300))
+    model = make(name, factors=32, epochs=100).fit(past, None).update(news, past=past)
+    listed = model.recommend(k=10)["item_id"].isin(late).mean()
+    assert 0.04 < listed < 0.4
+
+
+def test_purchases_of_an_item_that_came_late_weigh_more() -> None:
+    pairs = pd.DataFrame([(t, i) for t in range(4) for i in range(5) if i < 4 or t == 3], columns=["time", "item_id"])
+    rows = pd.DataFrame({"user_id": [0, 1, 1], "item_id": [0, 4, 1], "time": [0, 3, 3], "treated": 0, "outcome": 1})
+    assert scarcity(tr.Log.from_frame(rows, candidates=pairs, items=range(5))).tolist() == [1, 1, 1, 1, 4]

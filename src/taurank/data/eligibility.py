@@ -200,6 +200,12 @@ class Eligibility:
             self.outcomes_outside + other.outcomes_outside,
         )
 
+    def with_items(self, first: int) -> Eligibility:
+        """The same, where all items are candidates at all times, with the first ones of the catalog alone."""
+        if self.candidates.codes is not None or self.listed is not None:
+            return self
+        return replace(self, candidates=replace(self.candidates, codes=np.arange(first)))
+
     def arrays(self) -> dict[str, Longs]:
         """The sorted integers that describe it, for a file or a fingerprint."""
         both = (("visitors", self.visitors), ("candidates", self.candidates))

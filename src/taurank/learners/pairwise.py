@@ -16,6 +16,7 @@ import numpy as np
 
 from taurank._checks import Allowed, Range
 from taurank._random import Stream, stream
+from taurank._types import Floats
 from taurank.data.log import Log
 from taurank.errors import TooLittleData
 from taurank.estimation import gains
@@ -29,6 +30,8 @@ from taurank.sgd.negatives import draw_for_users
 from taurank.sgd.samplers import Sampler, choose_pairs, fill_pairs, pair_kinds, slots_of
 from taurank.sgd.scheduler import Factors, Stats, fold_samples, run_pairwise_epoch
 from taurank.sgd.strata import SAMPLE, Strata, by_user
+
+MAX_SCARCITY = 10.0
 
 
 @dataclass(kw_only=True, eq=False)
@@ -55,7 +58,8 @@ class GainsPass(FactorLearner):
             raise TooLittleData(f"{type(self).__name__} found no usable positive outcome in this log.")
         strata = Strata(log.n_users, log.n_items, len(cells))
         time = cells.time if self.avoid_bought else None
-        positives = by_user(cells.user, cells.item, cells.value, log.n_users, time)
+        value = cells.value if log.eligibility.is_everything else cells.value * scarcity(log)[cells.item]
+        positives = by_user(cells.user, cells.item, value, log.n_users, time)
         memory = np.empty(len(cells), SAMPLE)
 
         def run(factors: Factors, seed: int, number: int, rate: float, threads: int) -> Stats:
@@ -71,6 +75,15 @@ class GainsPass(FactorLearner):
 
     def step_params(self, rate: float) -> StepParams:
         return pair_params(rate, self.regularization, self.steepness, SURROGATES[self.loss])
+
+
+def scarcity(log: Log) -> Floats:
+    """How many times as often as each item the most eligible one could be bought, at most ``MAX_SCARCITY``.
+
+    An item that came late has few purchases for that reason alone, but is as often the random item as any other.
+    """
+    cells = log.eligibility.cells_by_item
+    return np.minimum(cells.max() / np.maximum(cells, 1), MAX_SCARCITY)
 
 
 @dataclass(kw_only=True, eq=False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -35,10 +35,14 @@ class NewRows:
                 "the model has already learned from these rows; update it with the rows since then, "
                 "and give the older ones as past=."
             )
-        others = [log] if past is None else [past, log]
-        users = learner.users.extended(*(other.users for other in others))
-        items = learner.items.extended(*(other.items for other in others))
-        return cls(log.reindex(users, items), None if past is None else past.reindex(users, items), mark)
+        before = [] if past is None else [past]
+        users = learner.users.extended(*(other.users for other in (*before, log)))
+        known = learner.items.extended(*(other.items for other in before))
+        items = known.extended(log.items)
+        earlier = None if past is None else past.reindex(users, items)
+        if earlier is not None and len(known) < len(items):  # what came later could not be bought before
+            earlier = replace(earlier, eligibility=earlier.eligibility.with_items(len(known)))
+        return cls(log.reindex(users, items), earlier, mark)
 
     def all_rows(self) -> Log:
         """The past and the new rows."""
