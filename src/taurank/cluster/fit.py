@@ -30,8 +30,6 @@ from taurank.learners.options import TrainingOptions
 from taurank.learners.pairs import COUNTS, Pairs, item_means
 from taurank.learners.pairs import count as count_pairs
 from taurank.learners.training import Epoch
-from taurank.sgd.kernels import pair_params
-from taurank.sgd.losses import SURROGATES
 from taurank.sgd.scheduler import Factors, Stats, UnitStats, total
 from taurank.sgd.strata import Strata, cut_items
 
@@ -174,7 +172,7 @@ class DistributedFit:
     def run(self, factors: Any, seed: int, number: int, rate: float, threads: int) -> Stats:
         """All visits of an epoch; every worker gets them in order, and Ray brings the item blocks."""
         pool, job, learner = self.pool, self.job, self.learner
-        params = pair_params(rate, learner.regularization, learner.steepness, SURROGATES[learner.loss])
+        params = learner.step_params(rate)
         for worker in range(len(pool)):
             pool.use(worker, WorkerFit.begin, number, *self._blocks)
         rows: list[Any] = [None] * job.blocks

@@ -81,6 +81,13 @@ class FactorLearner(Learner):
     def prepare(self, log: Log) -> Epoch:
         """The method itself: read the log once and return an epoch; ``TooLittleData`` if nothing is to be trained."""
 
+    def choices(self, rows: Log) -> list[dict[str, Any]]:
+        """What hyper-parameters leave to the log, by rows of some of its users: fitted attributes to choose from."""
+        return [{}]
+
+    def settle(self, rows: Log) -> None:
+        """Set what follows from the log after a choice, by rows of some of its users."""
+
     def updates_per_epoch(self, log: Log) -> int:
         return self.prepare(log).updates
 
@@ -121,26 +128,49 @@ class FactorLearner(Learner):
             identity = identity_of(self, options, schedule, random_state, log)
             checkpoint = Checkpoint(Path(options.checkpoint).resolve(), identity)
             state = checkpoint.read()
-        epoch, judge = self._epoch(log, options, known), None
-        tried = lengths.lengths_of(schedule.epochs) if options.chooses_length else []
-        if len(tried) > 1:
-            judge = lengths.judge(log, options.features, self.threads)
-        watched = options if judge is None else replace(options, validation=judge, validation_users=None)
         state = state or State(int(generator(random_state).integers(2**63)), start)
-        for epochs in [schedule.epochs] if judge is None else tried[len(state.lengths) :]:
+        judge, rows = None, lengths.sample_of(log) if start is None else None
+        if rows is not None and options.chooses_length and len(lengths.lengths_of(schedule.epochs)) > 1:
+            judge = lengths.judge(rows, options.features, self.threads)
+        if rows is not None and judge is not None:
+            self._compare(
+                log, rows, replace(options, validation=judge, validation_users=None), schedule, state, checkpoint
+            )
+        else:
+            if rows is not None:
+                self._choose(rows, self.choices(rows)[0])
+            epoch = self._epoch(log, options, known)
             state.tables = self._begin(log, epoch, state.seed, state.tables)
-            train(self, epoch, replace(schedule, epochs=epochs), options, state, checkpoint)
-            if judge is not None:
-                self._set_factors(state.tables)
-                state.end_length(watched.measure(self, self.threads), watched)
-        if judge is not None:
-            state.history, state.epoch = state.best_history, len(state.best_history)
+            train(self, epoch, schedule, options, state, checkpoint)
         self._set_factors(state.result)
         self.trained_ = np.array([state.best_epoch or state.epoch], np.int64)
         if checkpoint:
             self._checkpoint = checkpoint
         options.warn_if_improving(type(self).__name__, state.history, schedule.epochs)
         return state
+
+    def _compare(
+        self, log: Log, rows: Log, judged: TrainingOptions, schedule: Schedule, state: State,
+        checkpoint: Checkpoint | None,
+    ) -> None:  # fmt: skip
+        """Fits of several lengths, each with its whole schedule, under the best choice; the best is the result."""
+        choices, chosen = self.choices(rows), -1
+        epoch: Any = None
+        while (following := lengths.following(schedule.epochs, len(choices), state.merits(judged))) is not None:
+            if following.choice != chosen:
+                chosen = following.choice
+                self._choose(rows, choices[chosen])
+                epoch = self._epoch(log, judged)
+            state.tables = self._begin(log, epoch, state.seed, state.tables)
+            plain = replace(judged, validation=None)
+            train(self, epoch, replace(schedule, epochs=following.epochs), plain, state, checkpoint)
+            self._set_factors(state.tables)
+            state.end_length(judged.measure(self, self.threads), judged)
+        state.history, state.epoch = state.best_history, len(state.best_history)
+
+    def _choose(self, rows: Log, choice: dict[str, Any]) -> None:
+        self.__dict__.update(choice)
+        self.settle(rows)
 
     def _epoch(self, log: Log, options: TrainingOptions, known: tuple[int, int] = (0, 0)) -> Epoch:
         """An epoch of the method, followed by the pull of the features if there are any."""

@@ -8,7 +8,9 @@ lists gather the most of it is kept. Nothing is held out: the judge is another m
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -21,6 +23,7 @@ from taurank.data.remote import RemoteLog
 from taurank.estimation.gains import Gains
 
 SHORTEST = 12  # epochs
+CLEARLY = 0.01  # of its merit: by how much a shorter fit must be better than a longer one to be preferred
 USERS = 20_000  # whose rows the judge learns from
 CELLS = 4_000_000  # that it judges: the pairs of some of these users with all items
 
@@ -33,25 +36,55 @@ def lengths_of(epochs: int) -> list[int]:
     return lengths[::-1]
 
 
-def judge(log: Log | RemoteLog, features: Features | None, threads: int | None) -> Gains | None:
+class Following(NamedTuple):
+    """The next fit to make."""
+
+    choice: int
+    epochs: int
+
+
+def following(epochs: int, choices: int, tried: Sequence[tuple[int, float]]) -> Following | None:
+    """What to try after fits of these lengths with these merits; None if enough is known.
+
+    First every choice at the middle length, then the best of them at half and at twice that length; then longer
+    or shorter ones for as long as they are the best.
+    """
+    lengths = lengths_of(epochs)
+    first = lengths[(len(lengths) - 1) // 2]
+    if len(tried) < choices:
+        return Following(len(tried), first)
+    choice = max(range(choices), key=lambda n: tried[n][1])
+    merit = dict(tried[choices:]) | {first: tried[choice][1]}
+    best = max(merit.values())
+    shorter = [length for length in lengths if length < min(merit)]
+    longer = [length for length in lengths if length > max(merit)]
+    if shorter and len(merit) == 1:
+        return Following(choice, shorter[-1])
+    if longer and (merit[max(merit)] == best or max(merit) == first):
+        return Following(choice, longer[0])
+    return Following(choice, shorter[-1]) if shorter and merit[min(merit)] == best else None
+
+
+def judge(rows: Log, features: Features | None, threads: int | None) -> Gains | None:
     """Posterior effects of a sample of pairs; None if the log has one arm alone, and so no effects."""
     from taurank.learners.empirical_bayes import EmpiricalBayes  # which is a learner, too
 
-    rows = _rows_of(log, _some(log.n_users, USERS))
     treated = int(np.count_nonzero(rows.treated))
     if not treated or treated == rows.cells:
         return None
     model = EmpiricalBayes(random_state=0, threads=threads)
     model.fit(replace(rows, value=None), None, features=features, show_progress=False)
-    judged = _some(rows.n_users, max(1, CELLS // log.n_items))
+    judged = _some(rows.n_users, max(1, CELLS // rows.n_items))
     users = Ids(rows.users.decode(judged), rows.users.column)
-    catalog = Catalog(users, log.items, Ids(log.times.values[:1], log.times.column))
-    user, item = np.divmod(np.arange(len(judged) * log.n_items, dtype=np.int32), np.int32(log.n_items))
+    catalog = Catalog(users, rows.items, Ids(rows.times.values[:1], rows.times.column))
+    user, item = np.divmod(np.arange(len(judged) * rows.n_items, dtype=np.int32), np.int32(rows.n_items))
     value = model.score_block(judged).astype(np.float64).ravel()
     return Gains(catalog, user, item, np.zeros_like(user), value, "posterior effect", timed=False, kind="effect")
 
 
-def _rows_of(log: Log | RemoteLog, users: Codes) -> Log:
+def sample_of(log: Log | RemoteLog) -> Log:
+    """The rows of some users; all of them, if there are not too many."""
+    users = _some(log.n_users, USERS)
     if isinstance(log, RemoteLog):
         return log.rows_of(users)
     return log if len(users) == log.n_users else log.select(users=log.users.decode(users))

@@ -7,10 +7,11 @@ whole pairs. The losses are in ``taurank.sgd.losses``.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from taurank._checks import Allowed, Range
 from taurank._random import Stream, stream
 from taurank._types import Floats
 from taurank.data.log import Log
+from taurank.data.storage import Array
 from taurank.errors import TooLittleData
 from taurank.estimation import gains
 from taurank.estimation.gains import Gains
@@ -32,6 +34,10 @@ from taurank.sgd.scheduler import Factors, Stats, fold_samples, run_pairwise_epo
 from taurank.sgd.strata import SAMPLE, Strata, by_user
 
 MAX_SCARCITY = 10.0
+MAX_WEIGHT = 30.0  # that a learning rate of 0.01 bears; from 100 on training diverges
+CAREFUL = 0.5, (1.0, 1.0)  # what capped weights are worth; factors of learning rate and regularization
+BOLD = 0.9, (3.0, 1 / 30)
+CAPS = (0.0, *np.geomspace(0.001, 1, 61))  # to choose from
 
 
 @dataclass(kw_only=True, eq=False)
@@ -46,11 +52,25 @@ class GainsPass(FactorLearner):
     steepness: float = 1.0
 
     allowed: ClassVar[Allowed] = {"loss": tuple(SURROGATES), "steepness": Range(0)}
+    stored: ClassVar[Mapping[str, Array]] = {
+        **FactorLearner.stored,
+        "steps": Array("float64", (2,), minimum=0.0, optional=True),  # factors of learning rate and regularization
+    }
     avoid_bought: ClassVar[bool] = False
 
     def gains(self, log: Log) -> Gains:
         """The cells to pass over, and their signed weights."""
         raise NotImplementedError
+
+    def choices(self, rows: Log) -> list[dict[str, Any]]:
+        return [{"steps_": np.ones(2)}]
+
+    def settle(self, rows: Log) -> None:
+        """Divide the learning rate by a power of two if the typical weight, Σ w² / Σ |w|, is above ``MAX_WEIGHT``."""
+        weight, steps = np.abs(self.gains(rows).value), self.__dict__["steps_"]
+        typical = steps[0] * (weight**2).sum() / weight.sum() if weight.any() else 0.0
+        if typical > MAX_WEIGHT:
+            steps[0] /= 2.0 ** math.ceil(math.log2(typical / MAX_WEIGHT))
 
     def prepare(self, log: Log) -> Epoch:
         cells = self.gains(log)
@@ -74,7 +94,8 @@ class GainsPass(FactorLearner):
         return Epoch(run, len(cells), fold)
 
     def step_params(self, rate: float) -> StepParams:
-        return pair_params(rate, self.regularization, self.steepness, SURROGATES[self.loss])
+        faster, stronger = map(float, self.__dict__.get("steps_", (1.0, 1.0)))
+        return pair_params(faster * rate, stronger * self.regularization, self.steepness, SURROGATES[self.loss])
 
 
 def scarcity(log: Log) -> Floats:
@@ -83,7 +104,7 @@ def scarcity(log: Log) -> Floats:
     An item that came late has few purchases for that reason alone, but is as often the random item as any other.
     """
     cells = log.eligibility.cells_by_item
-    return np.minimum(cells.max() / np.maximum(cells, 1), MAX_SCARCITY)
+    return np.asarray(np.minimum(cells.max() / np.maximum(cells, 1), MAX_SCARCITY))
 
 
 @dataclass(kw_only=True, eq=False)
@@ -101,12 +122,16 @@ class DLCE(GainsPass):
     """Debiased learning for the causal effect, the paper's method: pass over the capped IPS estimate.
 
     A treated positive weighs 1 / max(P, χ^T) and is pulled up, a control positive weighs 1 / max(1−P, χ^C) and is
-    pushed down. ``cap`` is χ for both arms; ``cap_treated`` and ``cap_control`` override it. ``control_weight`` is
-    ρ, a factor of the weights of control positives: 1 is DLCE, 0 is DLTO.
+    pushed down. ``cap`` is χ for both arms; ``cap_treated`` and ``cap_control`` override it. Without any, each arm
+    has the smallest χ with which its n weights are worth half as many equal ones, (Σ w)² / Σ w² ≥ n / 2. A fit that
+    chooses its length also tries a bold setting: nine tenths, three times the learning rate and a thirtieth of the
+    regularization. ``caps_`` has the caps.
+    ``control_weight`` is ρ, a factor of the weights of control positives: 1 is DLCE, 0 is DLTO.
     """
 
     learning_rate: float = 0.01
-    cap: float = 0.01
+    epochs: int = 400
+    cap: float | None = None
     cap_treated: float | None = None
     cap_control: float | None = None
     control_weight: float = 1.0
@@ -117,6 +142,10 @@ class DLCE(GainsPass):
         "cap_control": Range(0, 1, optional=True),
         "control_weight": Range(0, 1),
     }
+    stored: ClassVar[Mapping[str, Array]] = {
+        **GainsPass.stored,
+        "caps": Array("float64", (2,), minimum=0.0, optional=True),
+    }
     needs_propensity: ClassVar[bool] = True
     space: ClassVar[Mapping[str, Sequence[float]]] = {
         "regularization": REGULARIZATION_GRID,
@@ -124,12 +153,35 @@ class DLCE(GainsPass):
         "control_weight": (0.0, 0.3, 0.6, 0.8, 1.0),
     }
 
+    def choices(self, rows: Log) -> list[dict[str, Any]]:
+        if (self.cap, self.cap_treated, self.cap_control) != (None, None, None):
+            return super().choices(rows)
+        propensity, bought = rows.recorded_propensity(type(self).__name__), rows.outcome == 1
+        arms = propensity[bought & (rows.treated == 1)], 1 - propensity[bought & (rows.treated == 0)]
+        return [
+            {"caps_": np.array([worth_cap(arm, worth) for arm in arms]), "steps_": np.array(steps)}
+            for worth, steps in (CAREFUL, BOLD)
+        ]
+
     def gains(self, log: Log) -> Gains:
         log.recorded_propensity(type(self).__name__)
-        cells = gains.capped_ips(log, self.cap, cap_treated=self.cap_treated, cap_control=self.cap_control)
+        caps: tuple[float | None, ...] = self.cap, self.cap_treated, self.cap_control
+        if caps == (None, None, None):
+            chosen = self.__dict__ if "caps_" in self.__dict__ else self.choices(log)[0]
+            caps = (None, *map(float, chosen["caps_"]))
+        cells = gains.capped_ips(log, caps[0], cap_treated=caps[1], cap_control=caps[2])
         if self.control_weight == 0:
             return cells.where(lambda value: value > 0)
         return replace(cells, value=np.where(cells.value < 0, self.control_weight * cells.value, cells.value))
+
+
+def worth_cap(chance: Floats, worth: float) -> float:
+    """The smallest cap with which n weights w = 1 / max(chance, cap) have (Σ w)² / Σ w² ≥ worth · n (Kish 1965)."""
+    for cap in CAPS:
+        weight = 1 / np.maximum(chance, cap or np.finfo(float).tiny)
+        if weight.sum() ** 2 >= worth * len(chance) * (weight**2).sum():
+            return float(cap)
+    return 1.0
 
 
 @dataclass(kw_only=True, eq=False)

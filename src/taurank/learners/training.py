@@ -24,6 +24,7 @@ from taurank.data import storage
 from taurank.data.cell_table import fingerprint
 from taurank.data.storage import ShardedArray
 from taurank.errors import DivergedError, InputError
+from taurank.learners.lengths import CLEARLY
 from taurank.learners.options import Record, TrainingOptions
 from taurank.sgd.scheduler import Factors, Stats, factor_table
 
@@ -78,12 +79,21 @@ class State:
         """The factors of the best epoch or length; of the last epoch without validation."""
         return self.best_tables or self.tables
 
+    def merits(self, options: TrainingOptions) -> list[tuple[int, float]]:
+        """The lengths of the complete fits, and what they are worth."""
+        return [(record.epoch, options.merit(record.metrics)) for record in self.lengths]
+
     def end_length(self, metrics: dict[str, float], options: TrainingOptions) -> None:
-        """Keep this fit if it is the best so far, the longer of equals, and begin anew."""
+        """Keep this fit if it is the best of its length, and no shorter one is clearly better; begin anew."""
         self.lengths.append(replace(self.history[-1], metrics=metrics))
-        merit = options.merit(metrics)
-        if self.best is None or merit >= self.best:
-            self.best, self.best_tables, self.best_history = merit, copied(self.tables), self.history
+        merits = [merit for _, merit in self.merits(options)]
+        enough, longer = max(merits) - CLEARLY * abs(max(merits)), len(self.history) - len(self.best_history)
+        if self.best is None or longer > 0:
+            keep = merits[-1] >= enough
+        else:
+            keep = merits[-1] > self.best and (longer == 0 or self.best < enough)
+        if keep:
+            self.best, self.best_tables, self.best_history = merits[-1], copied(self.tables), self.history
         self.tables, self.epoch, self.history = None, 0, []
 
 
