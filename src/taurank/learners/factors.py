@@ -169,6 +169,7 @@ class FactorLearner(Learner):
         state.history, state.epoch = state.best_history, len(state.best_history)
 
     def _choose(self, rows: Log, choice: dict[str, Any]) -> None:
+        self.choice_ = choice
         self.__dict__.update(choice)
         self.settle(rows)
 
