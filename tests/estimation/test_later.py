@@ -11,7 +11,6 @@ import pytest
 
 import taurank as tr
 from support.builders import dense_log
-from support.shop_log import log_of
 from taurank import propensity
 from taurank.data.eligibility import Eligibility
 from taurank.estimation.later import LaterEffects, later_effects
@@ -101,7 +100,8 @@ def test_silent_where_nothing_comes_later_and_right_on_average_where_it_does() -
 
 
 def of_shop(seed: int, users: int = 2500, **violations: float) -> LaterEffects:
-    result = later_effects(*log_of(Shop.draw(users, 200, 6, seed, Violations(**violations))))  # type: ignore[arg-type]
+    shop = Shop.draw(users, 200, 6, seed, Violations(**violations))  # type: ignore[arg-type]
+    result = later_effects(shop.log(), shop.features())
     assert result is not None
     return result
 
@@ -121,8 +121,8 @@ def test_the_switches_of_the_shop_are_noticed() -> None:
 
 
 def test_the_diagnosis_says_so() -> None:
-    log, own = log_of(Shop.draw(2500, 200, 6, 1, Violations(delay=0.4)))
-    diagnosis = tr.diagnose(log, categories=own)
+    shop = Shop.draw(2500, 200, 6, 1, Violations(delay=0.4))
+    diagnosis = tr.diagnose(shop.log(), categories=shop.features())
     assert diagnosis.level == "caution"
     assert "changes its purchases in the next 3 periods" in diagnosis.verdict
     assert later_effects(slate_log(1).take(np.arange(40))) is None  # too few purchases to tell

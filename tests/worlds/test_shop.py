@@ -108,6 +108,23 @@ def _with_propensity(folder: Path) -> Any:
     ]
 
 
+def test_its_log_is_that_of_its_tables(shop: Shop, clean: Path) -> None:
+    truth = pq.read_table(clean / "truth.parquet").to_pandas().rename(columns={"week": "time"})
+    cells = ["user_id", "item_id", "time"]
+    frame = shop.log().to_frame().merge(truth, on=cells, suffixes=("", "_true"), how="outer")
+    np.testing.assert_allclose(frame["propensity"], frame["propensity_true"], rtol=1e-12)
+    purchases = pq.read_table(clean / "purchases.parquet").to_pandas()
+    purchases["time"] = (purchases["timestamp"] - pd.Timestamp("2026-01-05")).dt.days // 7
+    assert set(map(tuple, purchases[cells].to_numpy())) == set(
+        map(tuple, frame.loc[frame["outcome"] == 1, cells].to_numpy())
+    )
+    assert shop.log().eligibility.has_visits
+    twice = Shop.draw(users=400, items=120, weeks=3, seed=1, violations=Violations(every_visit=True))
+    log, sizes = twice.log(), [len(shops.candidates(twice.parameters, user)) for user in range(400)]
+    n_cells = np.array(sizes) @ log.eligibility.visits(np.ones(400, np.bool_))[0]
+    assert (log.treated / log.recorded_propensity("")).sum() == pytest.approx(n_cells, rel=0.1)
+
+
 def test_value_sums_effects_over_lists_and_visits(shop: Shop) -> None:
     today = shop.today()
     total = 0.0

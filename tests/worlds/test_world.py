@@ -6,12 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy.special import expit, logit
 
+import taurank as tr
 from taurank import World
 from taurank.data import storage
 from taurank.errors import InputError
+from taurank.worlds.shop import Shop
 
 RATES = np.array([[0.0, 1.0, 0.5], [0.2, 0.9, 0.1]])
 
@@ -243,3 +246,50 @@ def test_bad_rates() -> None:
         World(RATES, RATES, RATES, [0], [0, 1, 2])
     with pytest.raises(InputError, match="times must be an integer ≥ 1"):
         small_world().sample(0)
+
+
+def test_a_table_of_all_pairs_is_a_world(tmp_path: Path) -> None:
+    world = World.synthetic(5, 4, random_state=0)
+    user, item = (codes.ravel() for codes in np.indices((5, 4)))
+    table = pd.DataFrame({
+        "idx_user": user + 7, "idx_item": item, "propensity": world.propensity.ravel(),
+        "prob_outcome_treated": world.treated_rate.ravel(), "prob_outcome_control": world.control_rate.ravel(),
+    }).sample(frac=1.0, random_state=1)  # fmt: skip
+    table.to_csv(tmp_path / "world.csv", index=False)
+    for given in (table, tmp_path / "world.csv"):
+        made = World.from_table(given)
+        assert made.users.values.to_pylist() == [7, 8, 9, 10, 11]
+        for name in ("treated_rate", "control_rate", "propensity"):
+            np.testing.assert_allclose(getattr(made, name), getattr(world, name), rtol=1e-6)
+    with pytest.raises(InputError, match="a row for every pair, 5 users × 4 items; got 19 rows"):
+        World.from_table(table.iloc[1:])
+    with pytest.raises(InputError, match="'prob_outcome_treated' must be a probability between 0 and 1; 1 row"):
+        World.from_table(table.assign(prob_outcome_treated=[2.0] + [0.5] * 19))
+
+
+def test_a_world_like_a_log_gives_logs_like_it() -> None:
+    """Shares of the log within noise: how often each item is shown, what is bought of it, how it was weighted."""
+    shop = Shop.draw(users=1500, items=150, weeks=8, seed=4)
+    log = shop.log()
+    world = World.like(log, 0, features=shop.features(), threads=1)
+    assert (world.n_users, world.n_items) == (1500, 150)
+    times = world.origin["times"]
+    assert times == round(log.cells / (1500 * 150)) == 3
+    drawn = world.sample(times, 1).log
+
+    def rates(one: tr.Log) -> Any:
+        bought = one.outcome == 1
+        arms = [one.treated == 1, bought & (one.treated == 1), bought & (one.treated == 0)]
+        return np.stack([np.bincount(one.item[arm], minlength=150) / one.eligibility.cells_by_item for arm in arms])
+
+    here, there = rates(log), rates(drawn)
+    sizes = log.cells / 150, 1500 * times
+    common = (sizes[0] * here + sizes[1] * there + 1.0) / sum(sizes)
+    z = (there - here) / np.sqrt(common / sizes[0] + common / sizes[1])
+    assert (np.abs(z).max(axis=1) < 5.0).all()
+    assert (np.sqrt((z**2).mean(axis=1)) < 1.3).all()
+    shares = [np.quantile(one.recorded_propensity("")[one.treated == 1], [0.1, 0.5, 0.9]) for one in (log, drawn)]
+    np.testing.assert_allclose(shares[1], shares[0], rtol=0.1)
+    estimate = tr.evaluate(tr.Popular().fit(log), tr.gains.ips(drawn), ["CP@10"])["CP@10"]
+    truth = tr.bounds.expected(world, tr.Popular().fit(log), "CP@10")
+    assert estimate.low < truth < estimate.high

@@ -10,7 +10,7 @@ import typer
 from taurank import __version__
 from taurank._choices import Recorded
 from taurank.cli.arguments import read_pairs
-from taurank.cli.options import Group, OutFolder, Seed, Source, Threads
+from taurank.cli.options import READS, Group, OutFolder, Seed, Source, Threads
 from taurank.cli.terminal import note, say, to_json
 from taurank.errors import InputError
 
@@ -122,6 +122,26 @@ def shop(
     for name, rows in counts.items():
         say(f"{name + '.parquet':<24}{rows:>14,} rows")
     note(f"Wrote {made!r} to {out}; its truth is in truth.parquet and shop.json.")
+    if violations:
+        note(f"Today's lists cause {made.value(made.today()):.3f} purchases in a week with a visit.")
+
+
+@group.command("world")
+def world(
+    table: Annotated[Path, typer.Argument(metavar="TABLE", help="Probabilities, a row for every pair."), READS],
+    out: OutFolder,
+    times: Annotated[int, typer.Option(help="Number of time steps.", min=1)] = 10,
+    seed: Seed = 0,
+    threads: Threads = None,
+) -> None:
+    """Draw a log from a table of probabilities.
+
+    Its columns are idx_user, idx_item, propensity, prob_outcome_treated and prob_outcome_control. Writes log.parquet,
+    truth.parquet and world.json.
+    """
+    from taurank.worlds.world import World
+
+    _write_sample(World.from_table(table), out, times, seed, threads)
 
 
 def _write_sample(

@@ -25,8 +25,11 @@ import pandas as pd
 
 from taurank._checks import check_integer, check_number
 from taurank._types import Codes, Floats, Longs, Mask
+from taurank.data.eligibility import Eligibility
+from taurank.data.features import Features
 from taurank.data.files import atomic_path
-from taurank.data.ids import Ids
+from taurank.data.ids import Catalog, Ids
+from taurank.data.log import Log
 from taurank.errors import InputError, first_line
 from taurank.estimation.propensity.slates import slates_of
 from taurank.worlds.shop_visits import (
@@ -127,12 +130,43 @@ class Shop:
         shown, nothing = (draw_weeks(p, v, self.seed, self.visited, slates, 0, one)[-1] for one in lists)
         return float((shown - nothing) / self.visited.sum())
 
+    def log(self) -> Log:
+        """The log of all weeks, without the detour through tables: its visits, and the chances that it records."""
+        visitor, week = np.nonzero(self.visited)
+        n_slates, _ = self.slates_of_visits(self.visited, 0)
+        slates, visit, bought, shown, _ = draw_weeks(
+            self.parameters, self.violations, self.seed, self.visited, n_slates, 0, None
+        )
+        of_slot = np.repeat(np.arange(len(visitor)), n_slates * SLOTS)
+        cells = pd.DataFrame({"visit": np.r_[of_slot, visit[~shown]], "item": np.r_[slates.ravel(), bought[~shown]]})
+        cells["treated"] = np.arange(len(cells)) < slates.size
+        cells = cells.drop_duplicates(["visit", "item"])
+        at, item = cells["visit"].to_numpy(), cells["item"].to_numpy(np.int32)
+        outcome = np.isin(at * self.n_items + item, visit * self.n_items + bought)
+        user = visitor[at].astype(np.int32)
+        chance = self.inclusion(user, item, np.full(len(cells), -1))
+        catalog = Catalog(self.users, self.items, Ids(np.arange(self.weeks), "time"))
+        return Log(
+            catalog, user, item, week[at].astype(np.int32), cells["treated"].to_numpy(np.int8),
+            outcome.astype(np.int8), 1.0 - (1.0 - chance) ** n_slates[at],
+            eligibility=Eligibility.from_positions(catalog, (visitor, week)),
+        )  # fmt: skip
+
+    def features(self) -> Features:
+        """The category of each item, and the categories of each user."""
+        p = self.parameters
+        users = names("c", np.repeat(np.arange(self.n_users), p.categories.shape[1]))
+        return Features(
+            items=pd.DataFrame({"item_id": self.items.values.to_pandas(), "category": p.category}),
+            categories=pd.DataFrame({"user_id": users, "category": p.categories.ravel()}),
+        )
+
     def slates_of_visits(self, visited: Mask, begin: int) -> tuple[Longs, Longs]:
         """How many slates each visit of a block of users has, and the visits that come back in the same week."""
         n = int(visited.sum())
         back = np.flatnonzero(np.random.default_rng([self.seed, begin, 2]).random(n) < AGAIN)
         slates = np.ones(n, np.int64)
-        slates[back] += self.violations.every_visit
+        slates[back] += int(self.violations.every_visit)
         return slates, back
 
     def today(self, top: int = 2 * SLOTS, begin: int = 0, end: int | None = None) -> pd.DataFrame:

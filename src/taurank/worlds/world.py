@@ -18,14 +18,19 @@ import pandas as pd
 from scipy.optimize import brentq
 from scipy.special import expit, logit
 
-from taurank._checks import RandomState, check_integer, check_number, generator
-from taurank._types import Floats, Floats32
+from taurank._checks import RandomState, check_instance, check_integer, check_number, generator
+from taurank._types import Codes, Floats, Floats32, Longs
 from taurank.data import storage
+from taurank.data.features import Features
 from taurank.data.ids import Catalog, Ids, Sized, ids_from_arrays, ids_to_arrays
 from taurank.data.log import Log
+from taurank.data.reader import ANY_PROPENSITY, read_cells
 from taurank.data.storage import Array, check_arrays
+from taurank.data.tables import open_table
 from taurank.errors import InputError, plural
+from taurank.estimation import propensity as propensities
 from taurank.estimation.gains import Gains
+from taurank.estimation.propensity.logistic import fit_intercepts
 from taurank.worlds.sampling import draw_cells
 
 _RATE = Array("float32", ("users", "items"), minimum=0.0, maximum=1.0)
@@ -36,6 +41,7 @@ _STORED = {
     "recorded": replace(_RATE, optional=True),
 }
 MAX_PAIRS = 2**34  # users × items of a synthetic world, and times × users of a sample: more fit into no memory
+ITEM_PRIOR, USER_PRIOR, ROUNDS = 20.0, 3.0, 10  # of the rates of a fitted world
 EDGE = 1e-6  # propensities are clipped to [EDGE, 1 − EDGE], as in the paper
 
 
@@ -197,6 +203,74 @@ class World(Sized):
             origin={"maker": "synthetic", **made},
         )  # fmt: skip
 
+    @classmethod
+    def from_table(cls, table: Any) -> World:
+        """From a frame or a file with a row for every pair, as in the research format of logs.
+
+        Its columns are ``idx_user, idx_item, propensity, prob_outcome_treated, prob_outcome_control``.
+        """
+        rule = replace(ANY_PROPENSITY, nullable=False)
+        names = ("prob_outcome_treated", "prob_outcome_control", "propensity")
+        rules = [replace(rule, column=name, required=True) for name in names]
+        rows = read_cells(open_table(table), (None, None, None), rules)
+        shape = (rows.catalog.n_users, rows.catalog.n_items)
+        if len(rows.user) != shape[0] * shape[1]:
+            raise InputError(
+                f"a world needs a row for every pair, {shape[0]:,} users × {shape[1]:,} items; got "
+                f"{len(rows.user):,} rows; add those of the missing pairs."
+            )
+        rates = [np.empty(shape, np.float32) for _ in names]
+        for rate, name in zip(rates, names, strict=True):
+            rate[rows.user, rows.item] = rows.numbers[name]
+        users, items, _ = rows.catalog.lists
+        return cls(rates[0], rates[1], rates[2], users, items, origin={"maker": "from_table"})
+
+    @classmethod
+    def like(
+        cls,
+        log: Log,
+        random_state: RandomState = None,
+        *,
+        features: Features | None = None,
+        threads: int | None = None,
+    ) -> World:
+        """A world fitted to a log: the same sizes, propensities and purchase rates, and effects that are known.
+
+        It tells whether an estimator can order rankings at the overlap of this log: draw a log, estimate, and compare
+        with the truth. The propensity of a pair is the mean of those in its rows; pairs without a row have that of
+        the exposure model (with ``features``), at the level at which each item is shown as often as in the log. The
+        purchase rate of each arm is an item's rate times a user's readiness, shrunk toward 1.
+
+        All are rates of an eligible cell. ``origin["times"]`` is how many of them a pair has: a log as large as this
+        one is ``world.sample(world.origin["times"])``.
+        """
+        check_instance("log", log, Log, "Log.from_frame or Log.read")
+        shape = (log.n_users, log.n_items)
+        if shape[0] * shape[1] > MAX_PAIRS:
+            raise InputError(f"users × items must be at most {MAX_PAIRS:,}, got {shape[0]:,} × {shape[1]:,}.")
+        cells = log.eligibility.cells_by_user, np.maximum(log.eligibility.cells_by_item, 1)
+        recorded = propensities.estimate(log, random_state, features=features, replace=False, threads=threads)
+        pair = log.user.astype(np.int64) * shape[1] + log.item
+        rows = np.bincount(pair, minlength=shape[0] * shape[1])
+        shown = np.bincount(log.item, log.treated, shape[1])
+        assert recorded.propensity is not None
+        propensity = np.bincount(pair, recorded.propensity, len(rows)) / np.maximum(rows, 1)
+        absent = np.flatnonzero(rows == 0)
+        if len(absent):
+            user, item = np.divmod(absent, shape[1])
+            model = propensities.fit(log, random_state, features=features, threads=threads)
+            log_odds = logit(model.at(user, item, log.n_times // 2))
+            wanted = shown / cells[1] * shape[0] - propensity.reshape(shape).sum(axis=0)
+            shift = fit_intercepts(log_odds, np.ones(len(absent)), item, np.maximum(wanted, EDGE))
+            propensity[absent] = expit(log_odds + shift[item])
+        chance, rates = propensity.reshape(shape), []
+        for arm, own in ((1, chance), (0, 1.0 - chance)):
+            bought = np.flatnonzero((log.outcome == 1) & (log.treated == arm))
+            rates.append(_fitted_rates(own, log.user[bought], log.item[bought], cells))
+        times = max(1, round(log.cells / (shape[0] * shape[1])))
+        origin = {"maker": "like", "times": times, "log": str(log)}
+        return cls(rates[0], rates[1], chance, log.users, log.items, origin=origin)
+
     def describe(self) -> pd.DataFrame:
         """The paper's table "Statistics of datasets": one row with the means of μ^T, μ^C and P."""
         means = {
@@ -246,6 +320,25 @@ def _checked_rates(name: str, values: npt.ArrayLike, shape: tuple[int, int]) -> 
         rates = np.clip(rates, np.float32(EDGE), np.float32(1 - EDGE))
     rates.flags.writeable = False
     return rates
+
+
+def _fitted_rates(chance: Floats, user: Codes, item: Codes, cells: tuple[Longs, Longs]) -> Floats:
+    """An item's rate times a user's readiness in an arm with these chances, from its purchases.
+
+    In turns: rates with which each item has its purchases, shrunk toward the common rate by ITEM_PRIOR cells of the
+    arm, and for each user the purchases over the expected ones, shrunk toward 1 by USER_PRIOR of them.
+    """
+    in_arm = chance.mean(axis=0) * cells[1]  # cells of each item
+    bought = np.bincount(item, minlength=len(in_arm))
+    common = bought.sum() / max(in_arm.sum(), 1.0)
+    share = (bought + ITEM_PRIOR * common) / (in_arm + ITEM_PRIOR) * chance.mean(axis=0)
+    of_user, ready = np.bincount(user, minlength=len(chance)), np.ones(len(chance))
+    for _ in range(ROUNDS):
+        rate = share / np.maximum(ready @ chance / len(ready), 1e-300)
+        ready = (of_user + USER_PRIOR) / (chance @ rate / len(rate) * cells[0] + USER_PRIOR)
+        ready /= ready.mean()
+    rate = share / np.maximum(ready @ chance / len(ready), 1e-300)
+    return np.asarray(np.clip(ready[:, None] * rate, 0.0, 1.0))
 
 
 def _low_rank(rng: np.random.Generator, n_users: int, n_items: int, rank: int) -> Floats:
