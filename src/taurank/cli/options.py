@@ -123,7 +123,7 @@ LearnerName = Annotated[
     str,
     typer.Argument(
         metavar="LEARNER",
-        help="dlce, bpr, popular, …, or a class of your own as module:Class.",
+        help="empiricalbayes, dlce, bpr, …, or a class of your own as module:Class.",
         autocompletion=_complete_learner,
     ),
 ]

@@ -121,7 +121,7 @@ def export(
 @group.command("retrain")
 def retrain(
     context: typer.Context,
-    learner: Annotated[str, typer.Argument(metavar="LEARNER", help="dlce, countingbayes, …")] = "dlce",
+    learner: Annotated[str, typer.Argument(metavar="LEARNER", help="empiricalbayes, dlce, …")] = "empiricalbayes",
     settings: Settings = None,
     surface: Surface = "home",
     share: Annotated[

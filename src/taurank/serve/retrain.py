@@ -37,7 +37,7 @@ class RetrainConfig:
     With ``update`` the incumbent learns from the periods since it was stored, where it is such a learner.
     """
 
-    learner: str = "dlce"
+    learner: str = "empiricalbayes"
     settings: dict[str, Any] = field(default_factory=dict)
     share: float = DEFAULT_SHARE
     last: int | None = None
@@ -50,7 +50,7 @@ class RetrainConfig:
             raise InputError(f"{self.learner} does not take the settings {', '.join(self.settings)}.") from error
 
     def fitted(self, log: Log) -> Learner:
-        """The learner, fitted; a part of the log is held out to end the training unless ``epochs`` are set."""
+        """The learner, fitted; it chooses its own length unless ``epochs`` are set."""
         return self.make().fit(log, None if "epochs" in self.settings else "auto")
 
 
