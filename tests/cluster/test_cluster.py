@@ -173,6 +173,15 @@ def test_what_a_cluster_cannot_take_into_account_is_refused(
         tr.DLCE(**PLAIN).fit(data[0], None, features=features)
     with pytest.raises(tr.InputError, match=r"gains\.doubly_robust is not available on a cluster"):
         tr.gains.doubly_robust(data[0])
+    popular, measured = tr.Popular().fit(data[0], None), tr.gains.ips(data[1])
+    shelf = pd.DataFrame({"item_id": ["item 0"], "shelf": ["a"]})
+    with pytest.raises(tr.InputError, match="on a cluster an estimate is that of all items"):
+        tr.evaluate(popular, measured, "CP@5", by=shelf)
+    with pytest.raises(tr.InputError, match="curves by share are estimated on one machine"):
+        tr.effect_curve(popular, measured)
+    some = {"user_id": data[1].users.values[:1], "item_id": ["item 0"], "probability": [1.0]}
+    with pytest.raises(tr.InputError, match="a policy is measured on one machine"):
+        tr.evaluate(pd.DataFrame(some), measured, "CP@1")
     with pytest.raises(tr.InputError, match="on a cluster, name the estimator"):
         tr.evaluate(tr.Popular().fit(data[0], None), data[1])
 

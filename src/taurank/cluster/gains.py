@@ -94,6 +94,12 @@ class ClusterMeasurement(Measurement):
         assert self.gains.estimator is not None
         return ClusterEvidence.of(self.source.log, _remote(ranking), self.metrics, self.gains.estimator)
 
+    def by_item(self, *arguments: Any) -> Never:
+        raise InputError("on a cluster an estimate is that of all items; split them on one machine (Log.read).")
+
+    def given(self, *arguments: Any) -> Never:
+        raise InputError("curves by share are estimated on one machine (Log.read); on a cluster, take a curve by k.")
+
 
 def _groups(log: ClusterRows, users: Codes) -> list[Codes]:
     """Consecutive users, as many groups as the size of the log says."""
@@ -102,6 +108,8 @@ def _groups(log: ClusterRows, users: Codes) -> list[Codes]:
 
 
 def _remote(ranking: Ranking) -> Ranker:
+    if ranking.is_policy:
+        raise InputError("a policy is measured on one machine; on a cluster, evaluate a model or a ranking.")
     if ranking.is_array:
         raise InputError("an array of scores is measured on one machine; on a cluster, evaluate a model or a table.")
     ranker: Ranker = ranking.ranker
