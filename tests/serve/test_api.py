@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import base64
+import sqlite3
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from sqlalchemy import event, select
+from sqlalchemy.exc import OperationalError
 from starlette.testclient import TestClient
 
 from support.shop import NOON, SECRET, SetClock, fitted, open_shop
@@ -248,6 +250,33 @@ def test_rate_limit(sqlite_store: Store, clock: SetClock) -> None:
         codes = [client.post("/v1/recommend", json=body, headers=headers).status_code for _ in range(8)]
         assert codes[0] == 200
         assert 429 in codes
+
+
+def test_a_database_that_cannot_be_written_is_not_ready(
+    sqlite_store: Store, clock: SetClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Locked, or with a full disk; reading still works. The models are loaded before the first request."""
+    version = open_shop(sqlite_store)
+    monkeypatch.setattr("taurank.serve.store.BUSY_SECONDS", 0.2)
+    other, full = Store(sqlite_store.address), []
+
+    @event.listens_for(sqlite_store.engine, "before_cursor_execute")
+    def fail(_: Any, __: Any, statement: str, *rest: Any) -> None:
+        if full and statement.startswith("INSERT"):
+            raise full[0]
+
+    service = Service(sqlite_store, SECRET, clock)
+    with TestClient(create_app(service)) as client:
+        assert version in service.decider.models
+        assert client.get("/health/ready").status_code == 200
+        with other.write():
+            assert client.get("/health/ready").status_code == 503
+        full.append(OperationalError("INSERT", {}, sqlite3.OperationalError("database or disk is full")))
+        answer = client.get("/health/ready")
+        assert (answer.status_code, answer.json()) == (503, {"status": "the database does not answer"})
+        full.clear()
+        assert client.get("/health/ready").status_code == 200
+    other.close()
 
 
 def test_headers_health_and_metrics(shop: Shop) -> None:

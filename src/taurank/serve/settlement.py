@@ -38,7 +38,7 @@ from taurank.serve.recorder import Row
 from taurank.serve.store import Conflict, upsert
 from taurank.serve.surfaces import Surface
 
-GRACE_SECONDS = 300.0  # outcomes may arrive late by this much
+GRACE_SECONDS = 300.0  # outcomes may arrive late by this much, or by a period if that is shorter
 SAMPLE = 200  # decisions per period whose exploration is measured
 EDGES = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0)  # of π
 ITEM_COLUMNS = ("purchases", "shown", "unshown", "square", "chance")
@@ -52,7 +52,7 @@ _CELLS = pa.schema({
 def settle(decider: Decider, surface: Surface, now: float, grace: float = GRACE_SECONDS) -> int:
     """Settle all periods of a surface that have ended, one after the other; returns how many."""
     table, settled = tables.decisions, tables.settled
-    ended = surface.periods.number(now - grace)  # the first period that has not
+    ended = surface.periods.number(now - min(grace, surface.periods.seconds))  # the first period that has not
     done = select(func.coalesce(func.max(settled.c.period), -1)).where(settled.c.surface == surface.name)
     after = (table.c.surface == surface.name) & (table.c.period > done.scalar_subquery()) & (table.c.period < ended)
     count = 0

@@ -204,8 +204,8 @@ def named(surfaces: Mapping[str, Surface], name: str) -> Surface:
 def put_surface(store: Store, name: str, changes: Mapping[str, Any], now: float | None = None) -> str:
     """Create a surface, or change what is named of its ``Settings``; the rest stays as it is, or gets its default.
 
-    The period cannot change once there are decisions. A change that a running comparison does not survive ends it. Returns what
-    ended or began anew, in a sentence.
+    The period cannot change once there are decisions. A change that a running comparison does not survive ends it.
+    Returns what ended or began anew, in a sentence.
     """
     now = time.time() if now is None else now
     with store.write() as connection:
@@ -236,7 +236,7 @@ def put_surface(store: Store, name: str, changes: Mapping[str, Any], now: float 
                 _end_trial(connection, name)
                 note(connection, name, "trial ended", known.challenger, ended[0], now)
             if changed & {"period", "holdout", "holdout_model", "outcome", "max_value"}:
-                since = _next_clean_period(connection, known.model_copy(update={"period": settings.period}), now)
+                since = _next_clean_period(connection, name, settings.periods, now)
                 _begin_measure(connection, name, "life", since)
                 ended.append(f"figures count from {settings.periods.name(since)} on")
         flat, old = _flat(settings), {} if known is None else _flat(known)
@@ -262,16 +262,16 @@ def start_challenger(store: Store, surface: str, model: str, share: float, reaso
             raise Conflict(f"model '{model}' is the incumbent of surface '{surface}'.")
         if current.challenger is not None:
             raise Conflict(f"surface '{surface}' has the challenger '{current.challenger}'; demote it first.")
-        since = _next_clean_period(connection, current, now)
+        since = _next_clean_period(connection, surface, current.periods, now)
         _begin_measure(connection, surface, "trial", since)
         _update(connection, surface, challenger=model, share=share, since=since, trials=current.trials + 1)
         note(connection, surface, "challenger", model, reason, now)
 
 
-def _next_clean_period(connection: Connection, surface: Surface, now: float) -> int:
+def _next_clean_period(connection: Connection, surface: str, periods: Period, now: float) -> int:
     """The running period, or the next one: users who have lists of this one would not be split anew."""
-    since = surface.periods.number(now)
-    return since + _has_decisions(connection, surface.name, since)
+    since = periods.number(now)
+    return since + _has_decisions(connection, surface, since)
 
 
 def _has_decisions(connection: Connection, surface: str, since: int = 0) -> bool:
