@@ -90,13 +90,6 @@ def test_log_build(taurank: Command, tmp_path: Path) -> None:
     assert (log.n_users, log.n_times, int(log.treated.sum()), int(log.outcome.sum())) == (3, 2, 2, 2)
 
 
-def test_log_build_writes_nothing_on_bad_input(taurank: Command, tmp_path: Path) -> None:
-    shown, out = tmp_path / "shown.csv", tmp_path / "log.parquet"
-    shown.write_text("user_id,timestamp\n1,2024-01-01 10:00:00\n")
-    assert taurank("log", "build", shown, shown, "--out", out).refused_with("item_id")
-    assert not out.exists()
-
-
 def test_propensity_estimate_and_diagnose(taurank: Command, shop: Path, tmp_path: Path) -> None:
     without, estimated, page = (tmp_path / name for name in ("without.csv", "estimated.parquet", "page.html"))
     log = Log.read(shop / "train.parquet")

@@ -96,10 +96,6 @@ class TestFit:
         assert finished.refused_with(sentence)
         assert not (tmp_path / "model").exists()
 
-    def test_an_unknown_learner(self, taurank: Command, shop: Path, tmp_path: Path) -> None:
-        finished = taurank("fit", "nobody", shop / "train.parquet", "--out", tmp_path / "model")
-        assert finished.refused_with("no learner 'nobody'")
-
     def test_the_checkpoint_outlives_a_model_that_cannot_be_written(
         self, taurank: Command, shop: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -248,9 +244,6 @@ class TestEvaluate:
     ) -> None:  # fmt: skip
         monkeypatch.chdir(shop)
         assert taurank("evaluate", model, *arguments).refused_with(sentence)
-
-    def test_no_model(self, taurank: Command, shop: Path) -> None:
-        assert taurank("evaluate", shop / "none", shop / "test.parquet").refused_with("does not exist")
 
     def test_scores_from_an_array_and_from_a_table(self, taurank: Command, model: Path, shop: Path) -> None:
         """The model's own scores, as a .npy file and as a table of pairs, measure the same as the model."""

@@ -14,7 +14,6 @@ from taurank.data.features import Features
 from taurank.pilot import Pilot
 from taurank.pilot.categories import LAST, Categories, WithinCategories, derived, learner_of
 from taurank.pilot.config import PilotConfig
-from taurank.pilot.tables import IDS, read_table
 from taurank.worlds.shop import Shop
 from taurank.worlds.shop_tables import write_tables
 
@@ -279,16 +278,6 @@ def test_flaws_of_side_tables_are_said_before_any_work(tables: Path, tmp_path: P
     with pytest.raises(tr.InputError, match=sentence):
         tr.pilot.run(settings, tmp_path / "out", show_progress=False)
     assert not (tmp_path / "out").exists()
-
-
-def test_side_tables_may_be_semicolon_csvs(tables: Path, tmp_path: Path) -> None:
-    plan = PilotConfig.read(tables / "pilot.toml")
-    frame = pd.read_parquet(tables / "today.parquet")
-    frame.to_csv(tmp_path / "today.csv", sep=";", decimal=",", index=False)
-    read = read_table(tmp_path / "today.csv", plan, IDS, ("score",))
-    pd.testing.assert_frame_equal(
-        read, read_table(tables / "today.parquet", plan, IDS, ("score",)), check_dtype=False
-    )
 
 
 def test_a_folder_of_tables_is_a_plan(tmp_path: Path) -> None:

@@ -55,13 +55,6 @@ def test_every_text_is_escaped_and_arrives(name: str) -> None:
     assert {tag for tag, _ in reader.tags if tag in ("html", "main", "style")} == {"html", "main", "style"}
 
 
-def test_every_function_that_makes_a_block_is_tried() -> None:
-    made = {
-        name for name, thing in vars(page).items() if getattr(thing, "__annotations__", {}).get("return") == "Block"
-    }
-    assert {name for name in made if not name.startswith("_")} == set(BLOCKS) - {"plain string"}
-
-
 def test_blocks_are_markup_and_nested_blocks_are_escaped_once() -> None:
     inner = page.text("a & b")
     assert isinstance(inner, page.Block)
