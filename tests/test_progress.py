@@ -49,13 +49,16 @@ def test_a_bar_fits_the_terminal_and_is_full_after_early_stopping() -> None:
 
 def test_plain_lines_say_what_is_left(capsys: pytest.CaptureFixture[str]) -> None:
     with Progress(True, lines=True) as progress:
-        progress.begin("fits", 2)
-        progress.step("one")
+        progress.begin("fits", 30)
+        progress.step("one", steps=29)
         progress.step("two")
+        progress.begin("stages", 2)  # too few, and too different, to say how long
+        progress.step("log")
     lines = capsys.readouterr().err.splitlines()
-    assert lines[0] == "2 fits left"
-    assert lines[1].startswith("[1/2] one; 1 left, about ")
-    assert lines[2] == "[2/2] two; none left"
+    assert lines[0] == "30 fits left"
+    assert lines[1].startswith("[29/30] one; 1 left, about ")
+    assert lines[2] == "[30/30] two; none left"
+    assert lines[4] == "[1/2] log; 1 left"
 
 
 @pytest.mark.parametrize("show", [None, False])

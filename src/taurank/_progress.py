@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any, Self
 
 KNOWN = 0.005  # share of the steps after which the time left is worth a guess
+ALIKE = 20  # fewer steps, such as the stages of a pilot, are too different for one
 
 
 class Progress:
@@ -79,8 +80,9 @@ class Progress:
         left = self.total - self.count
         if left <= 0:
             return "none left"
-        minutes = (time.monotonic() - self._began) / max(1, self.count) * left / 60
-        return f"{left} left" if self.count < KNOWN * self.total else f"{left} left, about {minutes:.0f} min"
+        if self.total < ALIKE or self.count < KNOWN * self.total:
+            return f"{left} left"
+        return f"{left} left, about {(time.monotonic() - self._began) / self.count * left / 60:.0f} min"
 
 
 def _bar() -> Any:
