@@ -74,8 +74,7 @@ class CellTable(WithCatalog, ABC):
 
     def to_frame(self) -> pd.DataFrame:
         """The rows as a pandas frame with the caller's ids."""
-        frame: pd.DataFrame = self.to_arrow().to_pandas()
-        return frame
+        return self.to_arrow().to_pandas()  # type: ignore[no-any-return]
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write to ``.parquet`` (exact, catalog included) or ``.csv`` (the rows), atomically."""

@@ -135,11 +135,10 @@ class Table:
         source = open_table(data)
         if column not in source.columns:
             raise InputError(f"the table of features needs a column '{column}'; it has {', '.join(source.columns)}.")
-        if len(source.columns) == 1:
-            raise InputError(f"the table of features has no column beside '{column}'.")
         batches = list(source.batches(source.columns))
-        if not batches:
-            raise InputError(f"the table of features with '{column}' has no rows.")
+        if len(source.columns) == 1 or not batches:
+            missing = "rows" if len(source.columns) > 1 else f"column beside '{column}'"
+            raise InputError(f"the table of features has no {missing}.")
         table = pa.Table.from_batches(batches)
         columns = {each: table[each].combine_chunks() for each in source.columns}
         ids = to_ids(columns.pop(column), column)

@@ -324,7 +324,7 @@ def test_tables_of_rectools_and_lenskit_are_taken_as_they_are() -> None:
 
 
 def test_the_recipe_for_slates_gives_probabilities_that_were_true(tmp_path: Path, taurank: Command) -> None:
-    """One to three slates a user and week, drawn by a softmax: Σ Z / P of treated cells estimates the eligible ones."""
+    """One to three slates a user, drawn by a softmax: Σ Z / P of treated cells estimates the eligible ones."""
     rng, n_items, size = np.random.default_rng(0), 12, 3
     scores, rows, shown = rng.normal(size=(300, n_items)), [], []
     for user in range(300):

@@ -215,8 +215,9 @@ def _net_returns(database: Any) -> dict[str, int]:
         kept AS (SELECT *, min(total) {order} CURRENT ROW AND UNBOUNDED FOLLOWING) - total + value AS left_over
             FROM summed)
         SELECT * EXCLUDE (value, total, returned, left_over),
-            CASE WHEN value < 0 THEN 'return' WHEN returned AND value > 0 AND left_over <= 1e-9 * value THEN 'returned'
-            END AS gone, CASE WHEN returned THEN left_over ELSE value END AS value
+            CASE WHEN value < 0 THEN 'return'
+                 WHEN returned AND value > 0 AND left_over <= 1e-9 * value THEN 'returned' END AS gone,
+            CASE WHEN returned THEN left_over ELSE value END AS value
         FROM kept""")
     gone = dict(database.execute("SELECT gone, count(*) FROM net WHERE gone IS NOT NULL GROUP BY gone").fetchall())
     database.execute(
@@ -328,16 +329,16 @@ def _merged(events: str, table: EventTable, combine: str) -> str:
 
 
 def _check_same(database: Any, catalog: Catalog, tables: Mapping[str, EventTable]) -> None:
-    for name, arm in (("impressions", "shown IS NOT NULL"), ("outcomes", "shown IS NULL")):
-        rows = database.execute(
-            f"SELECT {CELL}, chance.low, chance.high, count(*) OVER () FROM cells "
-            f"WHERE {arm} AND chance.low < chance.high ORDER BY period, {CELL} LIMIT 1"
-        ).fetchall()
-        for *codes, low, high, n in rows:
-            raise InputError(
-                f"column '{tables[name].label('propensity')}' differs within {plural(n, 'cell')}, for example {low} "
-                f"and {high} at {_name(catalog, codes)}; set combine to any, first or max."
-            )
+    rows = database.execute(
+        f"SELECT {CELL}, chance.low, chance.high, shown IS NULL, count(*) OVER (PARTITION BY shown IS NULL) "
+        f"FROM cells WHERE chance.low < chance.high ORDER BY shown IS NULL, period, {CELL} LIMIT 1"
+    ).fetchall()
+    for *codes, low, high, unseen, n in rows:
+        column = tables["outcomes" if unseen else "impressions"].label("propensity")
+        raise InputError(
+            f"column '{column}' differs within {plural(n, 'cell')}, for example {low} and {high} at "
+            f"{_name(catalog, codes)}; set combine to any, first or max."
+        )
 
 
 def _set_certain_aside(database: Any, catalog: Catalog, tables: Mapping[str, EventTable]) -> tuple[int, int]:
