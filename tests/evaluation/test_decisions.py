@@ -9,6 +9,7 @@ import pytest
 
 from support.builders import dense_log
 from taurank import Log, evaluate, gains
+from taurank.errors import OverlapWarning
 from taurank.evaluation.intervals import Estimate, Events, Moments
 
 USERS = 600
@@ -85,6 +86,15 @@ def test_cells_that_are_certain_are_set_aside_and_counted() -> None:
     result = evaluate(ranking(3, 4, items=12), draw(3, chance, 0.15, 0.05, times=3), "CP@5")
     assert result["CP@5"].high - result["CP@5"].low < 0.08
     assert "120 rows with a propensity within 0.001 of 0 or 1 are set aside" in str(result).replace("\n", " ")
+    assert not np.isnan(result["CP@5"].per_user).any()
+
+
+def test_a_log_that_is_certain_everywhere_is_refused_for_its_overlap() -> None:
+    """Nobody is set aside where all are like that."""
+    with pytest.warns(OverlapWarning):
+        result = evaluate(ranking(3, items=12), draw(4, np.full(12, 0.9999), 0.15, 0.05), "CP@5")
+    assert result.verdict is not None
+    assert result.verdict.check == "overlap"
     assert not np.isnan(result["CP@5"].per_user).any()
 
 
