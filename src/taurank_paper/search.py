@@ -124,7 +124,8 @@ def _best_settings(trials: pd.DataFrame, names: list[str]) -> dict[str, dict[str
         values = finished[metric].dropna()
         if len(values):
             row = finished.loc[max(values.index, key=lambda index: merit(metric, values[index]))]
-            best[metric] = {name: row[name].item() if hasattr(row[name], "item") else row[name] for name in names}
+            given = row[names].dropna()  # a cap of None follows from the log
+            best[metric] = {name: value.item() if hasattr(value, "item") else value for name, value in given.items()}
     return best
 
 
