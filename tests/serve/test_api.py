@@ -258,7 +258,8 @@ def test_a_database_that_cannot_be_written_is_not_ready(
     """Locked, or with a full disk; reading still works. The models are loaded before the first request."""
     version = open_shop(sqlite_store)
     monkeypatch.setattr("taurank.serve.store.BUSY_SECONDS", 0.2)
-    other, full = Store(sqlite_store.address), []
+    other = Store(sqlite_store.address)
+    full: list[Exception] = []
 
     @event.listens_for(sqlite_store.engine, "before_cursor_execute")
     def fail(_: Any, __: Any, statement: str, *rest: Any) -> None:

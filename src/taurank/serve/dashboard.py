@@ -28,8 +28,7 @@ from taurank.serve.store import Store
 from taurank.serve.surfaces import Surface, read_history
 
 PERIODS = 90  # that the charts look back
-USUAL_PERIODS = 14  # whose range is called usual
-OVERLAP_PERIODS = 14
+RECENT_PERIODS = 14  # whose range is called usual, and whose overlap is shown
 PROMOTIONS = ("promoted", "rolled back")
 MIN_PURCHASES = 30  # of an item before it is listed
 
@@ -67,18 +66,10 @@ class Figures:
     history: list[Row]
 
     @property
-    def column(self) -> str:
-        return self.surface.compared
-
-    @property
     def gain(self) -> Interval:
         """Caused by all lists so far, in purchases or in value."""
         visits = self.life.arm("recommended").visits
-        return Interval(*(end * visits for end in self.life.interval(f"recommended {self.column}")))
-
-    @property
-    def mismatch(self) -> str:
-        return mismatch(self.surface, self.trial) if self.trial is not None else ""
+        return Interval(*(end * visits for end in self.life.interval(f"recommended {self.surface.compared}")))
 
 
 def draw(store: Store, surface: Surface, names: list[str], now: float) -> tuple[str, str]:
@@ -107,7 +98,7 @@ def gather(store: Store, surface: Surface, now: float) -> Figures:
     periods = [Settled(row[0], **json.loads(row[1])) for row in reversed(rows)]
     life = measures["life"]
     return Figures(
-        surface, periods, number, running, life, measures.get("trial"), _overlap(periods[-OVERLAP_PERIODS:]),
+        surface, periods, number, running, life, measures.get("trial"), _overlap(periods[-RECENT_PERIODS:]),
         _items(store, surface, life.arm("recommended").visits), list_models(store, 12),
         read_history(store, 25, surface.name),
     )  # fmt: skip
@@ -168,7 +159,7 @@ def working(figures: Figures) -> tuple[str, str, str]:
     *before, last = figures.periods
     parts, low = [], []
     for name in ("visits", "lists", "outcomes"):
-        value, usual = getattr(last, name), [getattr(period, name) for period in before[-USUAL_PERIODS:]]
+        value, usual = getattr(last, name), [getattr(period, name) for period in before[-RECENT_PERIODS:]]
         told = f"{value:,} {name}"
         if len(usual) >= 3:
             told += f" (usually {min(usual):,} to {max(usual):,})"
@@ -197,7 +188,7 @@ def gained(figures: Figures) -> tuple[str, str, str]:
             question,
             f"It cannot be said yet: an interval needs {need} ({lists.visits:,} visits so far).",
         )
-    unit = "purchases" if figures.column == "lift" else "in value"
+    unit = "purchases" if figures.surface.compared == "lift" else "in value"
     text = f"{number(gain.estimate, '+')} {unit} ({_between(gain)}) in {lists.visits:,} visits since {since}"
     without = lists.total("purchases") - lists.total("lift")
     if without > 0:
@@ -219,8 +210,8 @@ def advice(figures: Figures) -> tuple[str, str, str]:
         return "poor", question, f"Upload a fitted model and promote it: {upload} --surface {surface.name}."
     if not surface.enabled:
         return "caution", question, f"Turn it on again: taurank server surface switch on --surface {surface.name}."
-    if figures.mismatch:
-        text = f"Nothing is promoted: {figures.mismatch}. Find out whose requests or outcomes are missing."
+    if figures.trial is not None and (found := mismatch(surface, figures.trial)):
+        text = f"Nothing is promoted: {found}. Find out whose requests or outcomes are missing."
         return "poor", question, text
     if figures.gain.high < 0:
         return "poor", question, "Go back to the previous model (taurank server model rollback), or switch it off."
@@ -243,7 +234,7 @@ def advice(figures: Figures) -> tuple[str, str, str]:
         )
         return "caution", question, text
     holdout = figures.life.interval("holdout")
-    if surface.holdout and len(figures.periods) >= USUAL_PERIODS and not math.isfinite(holdout.low):
+    if surface.holdout and len(figures.periods) >= RECENT_PERIODS and not math.isfinite(holdout.low):
         text = f"The hold-out of {surface.holdout:.0%} is too small to say anything; raise it, or do without (0)."
         return "caution", question, text
     command = f"taurank server retrain --surface {surface.name}"
@@ -261,7 +252,7 @@ def _summary(figures: Figures) -> Block:
             life.interval("holdout"), f"purchases; {figures.surface.holdout:.0%} of users held out"
         ),
     }  # fmt: skip
-    if figures.column != "value":
+    if figures.surface.compared != "value":
         del lines["Caused value per visit"]
     rows = []
     for name, (ends, note) in lines.items():
@@ -318,7 +309,7 @@ def _lists(figures: Figures) -> list[Block]:
 
 def _charts(figures: Figures) -> list[Block]:
     """Lift over time, challenger − incumbent, visits and overlap, as far as there is something to show."""
-    surface, column, charts = figures.surface, figures.column, []
+    surface, column, charts = figures.surface, figures.surface.compared, []
     lines = {"items not shown as control": f"life recommended {column}"}
     if column == "lift":
         lines["against the hold-out"] = "life holdout"
@@ -393,7 +384,7 @@ def _bars(figures: Figures) -> alt.Chart:
         for label, (_, _, _, counts) in zip(labels, figures.overlap, strict=True)
     ]
     legend = alt.Legend(columns=1, labelLimit=400)
-    return alt.Chart(pd.concat(frames), title=f"Overlap, last {OVERLAP_PERIODS} periods").mark_bar().encode(
+    return alt.Chart(pd.concat(frames), title=f"Overlap, last {RECENT_PERIODS} periods").mark_bar().encode(
         alt.X("probability:N", sort=bins, title="probability of having been shown", axis=alt.Axis(labelAngle=-45)),
         alt.Y("purchases:Q", title="purchases"),
         alt.Color("items:N", sort=labels, legend=legend),

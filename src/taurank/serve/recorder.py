@@ -111,7 +111,7 @@ def record(connection: Connection, group: Sequence[Write]) -> list[Recorded]:
     """Write a group inside a transaction; the first of equal ids counts, and what is there already stays as it is."""
     decisions = {row["id"]: row for write in reversed(group) if (row := write.decision) is not None}
     filters = {row["id"]: row for write in group if (row := write.filter) is not None}
-    events = {_line(row): row for write in reversed(group) for row in reversed(write.events)}
+    events = {(row["event_id"], row["item_id"]): row for write in reversed(group) for row in reversed(write.events)}
     insert_new(connection, tables.filters, filters)
     new = insert_new(connection, tables.decisions, decisions)
     settled, periods = tables.settled, {(decisions[key]["surface"], decisions[key]["period"]) for key in new}
@@ -132,11 +132,7 @@ def record(connection: Connection, group: Sequence[Write]) -> list[Recorded]:
             counts = decisions[write.decision["id"]]
             answers.append(Recorded(decision=counts, repeated=counts is not write.decision))
         else:
-            lines = fresh & {_line(row) for row in write.events}
+            lines = fresh & {(row["event_id"], row["item_id"]) for row in write.events}
             fresh -= lines
             answers.append(Recorded(new_events=len(lines)))
     return answers
-
-
-def _line(event: Row) -> tuple[str, str]:
-    return event["event_id"], event["item_id"]
