@@ -57,9 +57,9 @@ def benchmark_weight(quick: bool) -> pd.DataFrame:
 def benchmark_neighbors(quick: bool) -> pd.DataFrame:
     learners: dict[str, Any] = {
         "Popular": tr.Popular(),
-        "CUBN, outcome, 100": tr.CUBN(),
-        "CUBN, outcome, 1000": tr.CUBN(neighbors=1000),
-        "CUBN, treatment, 100": tr.CUBN(similarity="treatment"),
+        "CUBN, outcome": tr.CUBN(),
+        "CUBN, treatment": tr.CUBN(similarity="treatment"),
+        "CIBN, outcome": tr.CUBN(by="item"),
         "CountingBayes": tr.CountingBayes(),
         "DLCE": tr.DLCE(**DLCE),
     }

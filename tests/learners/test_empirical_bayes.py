@@ -9,16 +9,21 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 import pytest
-from hypothesis import example, given
-from hypothesis import strategies as st
-from scipy.optimize import minimize
-from scipy.special import comb
+from scipy.special import comb, expit
 
 import taurank.learners.empirical_bayes.counted as counted_module
-import taurank.learners.empirical_bayes.taste as taste_module
+import taurank.learners.empirical_bayes.latent as latent_module
 from support.builders import eligible_log
 from taurank import CountingBayes, EmpiricalBayes, InputError, Log, World
-from taurank.learners.empirical_bayes.choice import NOT_HELD_OUT, HeldOut, Setting, fit_prior, log_likelihood
+from taurank.learners.empirical_bayes.choice import (
+    PULL_EFFECTS,
+    PULL_LEVELS,
+    HeldOut,
+    Setting,
+    fit_counts,
+    log_likelihood,
+    stacking_weights,
+)
 from taurank.learners.empirical_bayes.counted import CountPrior, Groups, item_rates, paired_rates
 from taurank.learners.empirical_bayes.grid import (
     Base,
@@ -29,14 +34,7 @@ from taurank.learners.empirical_bayes.grid import (
     posteriors,
     tilt,
 )
-from taurank.learners.empirical_bayes.taste import (
-    NOTHING_KNOWN,
-    RIDGE,
-    TastePrior,
-    fit_taste,
-    gamma_posterior,
-    level,
-)
+from taurank.learners.empirical_bayes.latent import NOTHING_KNOWN, fit_latent
 from taurank.learners.pairs import count
 
 Floats = npt.NDArray[np.float64]
@@ -84,7 +82,7 @@ def test_counts_without_the_last_time_row_by_row(low_rank_log: Log) -> None:
     assert log.propensity is not None
     for u, i, t, z, y, p in zip(log.user, log.item, log.time, log.treated, log.outcome, log.propensity, strict=True):
         if t == log.n_times - 1:
-            held[u, i] = {(1, 0): 1, (1, 1): 2, (0, 1): 3}[z, y], p
+            held[u, i] = z, y, p
         else:
             seen.setdefault((u, i), []).append((1, z, z * y, (1 - z) * y, p))
     keys = list(zip(pairs.user, pairs.item, strict=True))
@@ -92,23 +90,27 @@ def test_counts_without_the_last_time_row_by_row(low_rank_log: Log) -> None:
     sums = np.array([np.sum(seen.get(key, [[0] * 5]), axis=0) for key in keys])
     for k, column in enumerate((pairs.rows, pairs.treated, pairs.treated_positives, pairs.control_positives)):
         assert column.tolist() == sums[:, k].tolist()
-    assert held_out.held.tolist() == [held.get(key, (0,))[0] for key in keys]
+    for block in held_out.blocks():
+        for at, u in enumerate(block.users):
+            for i in range(log.n_items):
+                assert (block.treated[at, i], block.positive[at, i]) == held.get((u, i), (0, 0, 0))[:2]
     means = [
-        total / rows if rows else held[key][1] for key, rows, total in zip(keys, sums[:, 0], sums[:, 4], strict=True)
+        total / rows if rows else held[key][2] for key, rows, total in zip(keys, sums[:, 0], sums[:, 4], strict=True)
     ]
     assert pairs.propensity == pytest.approx(means, rel=1e-5)
 
 
 def test_one_time_tells_nothing_about_the_choice() -> None:
-    """Some items are shown to everybody; groups by propensity, or by exposure without them."""
+    """Nothing can be held out, and propensities, here pure noise, would leak which pairs were shown or bought."""
     rng = np.random.default_rng(0)
     rates = rng.uniform(0.05, 0.3, (60, 20))
-    propensity = np.tile(np.repeat([0.9999, 0.2], 10), (60, 1))
-    log = World(rates, 0.5 * rates, propensity, np.arange(60), np.arange(20)).sample(1, random_state=1).log
-    for one, prior in ((log, "propensity"), (replace(log, propensity=None), "exposure")):
-        learner = EmpiricalBayes(threads=1).fit(one)
-        assert (learner.setting_.prior, learner.settings_) == (prior, {})
-        assert np.isfinite(all_scores(learner, 60)).all()
+    log = (
+        World(rates, 0.5 * rates, np.full((60, 20), 0.3), np.arange(60), np.arange(20)).sample(1, random_state=1).log
+    )
+    noise = replace(log, propensity=rng.uniform(0.01, 0.99, len(log)))
+    learner, other = (EmpiricalBayes(threads=1).fit(one) for one in (log, noise))
+    assert (learner.setting_.prior, learner.settings_, learner.weights_.tolist()) == ("item", {}, [0.5, 0.5])
+    assert np.array_equal(all_scores(learner, 60), all_scores(other, 60))
 
 
 def test_absent_pairs_are_spread_over_propensities_without_bias() -> None:
@@ -280,76 +282,100 @@ def test_rates_of_hardly_any_data_are_finite(units: int) -> None:
 # taste
 
 
-def test_leaving_a_pair_out_equals_a_fit_without_its_counts(low_rank_log: Log) -> None:
-    pairs = count(low_rank_log)
-    prior = fit_taste(pairs, 3, 1.0)
-    taste, left_out = prior.taste, prior.left_out
-    means, items = taste.means, taste.items
-    for pair in range(0, len(pairs.item), len(pairs.item) // 8):
-        user = pairs.user[pair]
-        matrix, right = RIDGE * np.eye(3), RIDGE * np.eye(3)[0]
-        n, y = np.zeros((pairs.n_items, 2)), np.zeros((pairs.n_items, 2))
-        n[:, 1] = pairs.times
-        for other in range(pairs.start[user], pairs.start[user + 1]):
-            i = pairs.item[other]
-            n[i] = pairs.treated[other], pairs.times - pairs.treated[other]
-            y[i] = pairs.treated_positives[other], pairs.control_positives[other]
-        for i in range(pairs.n_items):
-            if i != pairs.item[pair]:
-                for arm in (0, 1):
-                    matrix = matrix + n[i, arm] * means[i, arm] * np.outer(items[i, arm], items[i, arm])
-                    right = right + y[i, arm] * items[i, arm]
-        expected = items[pairs.item[pair]] @ np.linalg.solve(matrix, right)
-        assert left_out[pair] == pytest.approx(expected, rel=1e-6, abs=1e-8)
+def dense_taste(log: Log, rank: int, sweeps: int, spelled_out: bool) -> tuple[Floats, Floats]:
+    """The equations with dense arrays, cell by cell; E[μ^T] and E[μ^C]."""
+    pairs, size = count(log), rank + 1
+    n_users, n_items = pairs.n_users, pairs.n_items
+    n, y = np.zeros((2, 3, n_users, n_items))
+    at = pairs.user, pairs.item
+    n[2], y[0][at], y[1][at], y[2][at] = pairs.times, pairs.treated_positives, pairs.control_positives, pairs.treated
+    n[0], n[1] = y[2], n[2] - y[2]
+    absent = np.ones((n_users, n_items), np.bool_)
+    absent[at] = False
+    absent &= not spelled_out
+    rate = (y.sum((1, 2)) + 0.5) / (n.sum((1, 2)) + 1)
+    goal = np.zeros((3, size))
+    goal[:, 0] = np.log(rate / (1 - rate))
+    w, x = np.tile(goal, (n_items, 1, 1)), np.column_stack((np.ones(n_users), latent_module._begin(pairs, rank)))
+    xx = x[:, :, None] * x[:, None, :] + 0.1 * np.diag(np.arange(size) > 0)
+    ww = w[..., None] * w[..., None, :]
+    cov, eta = 0.3 * np.kron(0.8 + 0.2 * np.eye(3), np.eye(size)), np.einsum("ur,iar->aui", x, w)
+    own = np.zeros((3, n_items))
+
+    def omega() -> Floats:
+        of_cells = np.tanh(np.abs(eta) / 2) / (2 * np.abs(eta))
+        square = (np.einsum("iars,urs->ai", ww, xx) - own) / np.maximum(absent.sum(0), 0.5)
+        root = np.sqrt(np.maximum(square, 1e-2))
+        return np.asarray(n * np.where(absent, (np.tanh(root / 2) / (2 * root))[:, None], of_cells))
+
+    for _ in range(sweeps):
+        weight = omega()
+        own = (eta**2 * ~absent * ((n > 0) | (np.arange(3) > 0)[:, None, None])).sum(1)
+        spread = np.empty((n_items, 3 * size, 3 * size))
+        for i in range(n_items):
+            precision, right = np.linalg.inv(cov), np.linalg.inv(cov) @ goal.ravel()
+            for a in range(3):
+                part = slice(a * size, (a + 1) * size)
+                precision[part, part] += np.einsum("u,urs->rs", weight[a, :, i], xx)
+                right[part] += (y - n / 2)[a, :, i] @ x
+            spread[i] = np.linalg.inv(precision)
+            w[i] = (spread[i] @ right).reshape(3, size)
+        goal = w.mean(0)
+        apart = (w - goal).reshape(n_items, -1)
+        cov = (apart.T @ apart + spread.sum(0) + 1e-3 * np.eye(3 * size)) / n_items
+        own_parts = [spread[:, a * size : (a + 1) * size, a * size : (a + 1) * size] for a in range(3)]
+        ww = w[..., None] * w[..., None, :] + np.stack(own_parts, 1)
+        eta = np.einsum("ur,iar->aui", x, w)
+        weight, v = omega(), np.empty((n_users, rank, rank))
+        for u in range(n_users):
+            q = np.einsum("ai,iars->rs", weight[:, u], ww)
+            h = np.einsum("ai,iar->r", (y - n / 2)[:, u], w)
+            v[u] = np.linalg.inv(q[1:, 1:] + np.eye(rank))
+            x[u, 1:] = v[u] @ (h[1:] - q[1:, 0])
+        xx = x[:, :, None] * x[:, None, :]
+        xx[:, 1:, 1:] += v
+        mean, turn = x[:, 1:].mean(0), np.eye(size)
+        turn[1:, 0] = mean
+        turn[1:, 1:] = np.linalg.cholesky((xx.mean(0) - np.outer(x.mean(0), x.mean(0)))[1:, 1:] + 1e-6 * np.eye(rank))
+        back = np.linalg.inv(turn)
+        x, xx, w, ww = x @ back.T, back @ xx @ back.T, w @ turn, turn.T @ ww @ turn
+        goal, whole = goal @ turn, np.kron(np.eye(3), turn.T)
+        cov = whole @ cov @ whole.T
+        eta = np.einsum("ur,iar->aui", x, w)
+    rates = []
+    for a in range(2):
+        variance = np.einsum("iars,urs->aui", ww[:, a : a + 1], xx)[0] - eta[a] ** 2
+        rates.append(expit(eta[a] / np.sqrt(1 + np.pi / 8 * variance)))
+    return rates[0], rates[1]
 
 
-@pytest.mark.parametrize("arm", [0, 1])
-def test_the_link_is_a_poisson_regression_over_all_pairs(low_rank_log: Log, arm: int) -> None:
-    log, pairs = low_rank_log, count(low_rank_log)
-    prior = fit_taste(pairs, 3, 1.0)
-    taste = prior.taste
-    shown, bought = np.zeros((2, log.n_users, log.n_items))
-    np.add.at(shown, (log.user, log.item), log.treated)
-    np.add.at(bought, (log.user, log.item), log.outcome * (log.treated == 1 - arm))
-    product = taste.users @ taste.items[:, arm].T
-    happened = (pairs.treated > 0) | (pairs.control_positives > 0)
-    product[pairs.user[happened], pairs.item[happened]] = prior.left_out[happened, arm]
-    z = np.log(np.clip(product, 0.02, 50.0))
-    offset = (shown if arm == 0 else log.n_times - shown) * taste.means[:, arm]
-
-    def minus_likelihood(coefficients: Floats) -> float:
-        log_level = coefficients[0] + coefficients[1] * z + coefficients[2] * z**2
-        pull = 0.5 * ((coefficients - [0.0, 1.0, 0.0]) ** 2).sum()
-        return float((offset * np.exp(log_level) - bought * log_level).sum() + pull)
-
-    expected = minimize(minus_likelihood, [0.0, 1.0, 0.0], method="BFGS").x
-    assert taste.link[arm] == pytest.approx(expected, abs=0.02)
-    # as many purchases as there were, which least squares alone does not promise
-    assert (offset * level(taste.link[arm], product)).sum() == pytest.approx(bought.sum(), rel=0.01)
+@pytest.mark.parametrize("spelled_out", [True, False])
+def test_taste_is_that_of_dense_arrays(spelled_out: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With all pairs, and with those that have rows and one point of the bound for the others of an item."""
+    monkeypatch.setattr(latent_module, "SPELLED_OUT", 100 if spelled_out else 0)
+    log = World.synthetic(40, 15, 3, rank=2).sample(4, random_state=4).log
+    treated, control, _ = fit_latent(count(log), 3, sweeps=3).moments(np.arange(40, dtype=np.int32))
+    twin = dense_taste(log, 3, 3, spelled_out)
+    assert treated == pytest.approx(twin[0], rel=2e-3)
+    assert control == pytest.approx(twin[1], rel=2e-3)
 
 
-def test_a_sample_of_users_stands_for_all(low_rank_log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
-    pairs = count(low_rank_log)
-    link = fit_taste(pairs, 3, 1.0).taste.link
-    monkeypatch.setattr(taste_module, "SAMPLED_USERS", 100)
-    assert fit_taste(pairs, 3, 1.0).taste.link == pytest.approx(link, abs=0.1)
-
-
-def test_without_purchases_the_link_is_straight() -> None:
-    assert taste_module._regress(np.zeros((3, 65))) == pytest.approx([0.0, 1.0, 0.0])
-    assert level(taste_module.STRAIGHT, np.array([-1.0, 0.5, 3.0])) == pytest.approx([0.02, 0.5, 3.0])
-
-
-coefficient = st.floats(-3.0, 3.0)
-
-
-@example(0.0, 0.0, -9e-10)
-@given(coefficient, coefficient, coefficient)
-def test_a_level_never_falls_and_stays_in_its_range(a: float, b: float, c: float) -> None:
-    levels = level(np.array([a, b, c]), np.linspace(-1.0, 100.0, 200))
-    assert (np.diff(levels) >= -1e-9 * levels[1:]).all()
-    assert levels[0] >= taste_module.LEAST * (1 - 1e-12)
-    assert levels[-1] <= taste_module.HIGHEST * (1 + 1e-12)
+def test_taste_is_calibrated_in_the_world_it_assumes() -> None:
+    """Vectors and deviations drawn from the prior: the slope of the effect on the score, and where it counts."""
+    rng = np.random.default_rng(0)
+    x, w = rng.standard_normal((800, 3)), rng.standard_normal((120, 3))
+    lift = 0.4 * rng.standard_normal((120, 3))
+    control, treated = expit(-2.5 + x @ w.T), expit(-1.8 + x @ (w + lift).T)
+    world = World(treated, control, expit(-1 + 0.5 * x @ w.T), np.arange(800), np.arange(120))
+    model = EmpiricalBayes(prior="taste", rank=6, threads=1).fit(world.sample(6, 1).log)
+    codes = np.arange(800, dtype=np.int32)
+    score, effect = model.score_block(codes).astype(np.float64), treated - control
+    assert np.polyfit(score.ravel(), effect.ravel(), 1)[0] == pytest.approx(1.0, abs=0.1)
+    best = np.argsort(-score, axis=1)[:, :10]
+    promised, brought = (np.take_along_axis(each, best, 1).sum() for each in (score, effect))
+    assert promised / brought == pytest.approx(1.0, abs=0.15)
+    squares = ((effect - score) / model.deviation_block(codes)) ** 2
+    assert squares.mean() == pytest.approx(1.0, abs=0.4)
 
 
 # the learner
@@ -395,43 +421,41 @@ def test_scores_and_deviations_are_calibrated(world: World, log: Log, prior: str
     assert np.mean((truth - score) ** 2) < 0.8 * np.mean((truth - counting) ** 2)
 
 
-@pytest.mark.parametrize("setting", [Setting("exposure", 10.0), Setting("taste", 3.0, rank=3)])
 @pytest.mark.parametrize("tables", ["none", "visits and candidates", "cells"])
-def test_the_held_out_likelihood_is_a_sum_over_eligible_cells(
-    low_rank_log: Log, tables: str, setting: Setting
-) -> None:
-    """Cell by cell, for a prior of counts and for taste."""
+def test_likelihood_and_weights_are_sums_over_eligible_cells(low_rank_log: Log, tables: str) -> None:
+    """Cell by cell; the weights by least squares with the pull as further rows."""
     log = low_rank_log if tables == "none" else eligible_log(low_rank_log, tables == "cells")
-    held_out = HeldOut.of(log)
-    pairs = held_out.pairs
+    held_out, last = HeldOut.of(log), log.time == log.n_times - 1
     users, items = np.indices((log.n_users, log.n_items))
     eligible = log.eligibility.contains(users, items, log.n_times - 1)
-    held, treated, control = np.zeros(eligible.shape, np.int8), np.empty(eligible.shape), np.empty(eligible.shape)
-    held[pairs.user, pairs.item] = held_out.held
-    assert np.array_equal(held_out.held == NOT_HELD_OUT, ~eligible[pairs.user, pairs.item])
-    prior = fit_prior(setting, pairs, NOTHING_KNOWN)
-    if isinstance(prior, TastePrior):
-        taste = prior.taste
-        for arm, (rate, trials) in enumerate(((treated, 0), (control, pairs.absent_chances()))):
-            mean = taste.means[:, arm] * level(taste.link[arm], taste.users @ taste.items[:, arm].T)
-            rate[:] = gamma_posterior(0.0, trials, mean, 3.0)[0]
-        moments = prior.moments(slice(None))
-    else:
-        treated[:], control[:] = prior.absent[:, 0], prior.absent[:, 1]
-        own = prior.moments[prior.pair_entry]
-        moments = np.where((pairs.rows > 0)[:, None], own, prior.absent[pairs.item])
-    treated[pairs.user, pairs.item], control[pairs.user, pairs.item] = moments[:, 0], moments[:, 1]
-    cells = np.choose(held % NOT_HELD_OUT, [1 - control, 1 - treated, treated, control])
-    assert log_likelihood(prior, held_out) == pytest.approx(np.log(cells[eligible]).mean(), rel=1e-9)
+    z, y = np.zeros((2, log.n_users, log.n_items))
+    z[log.user[last], log.item[last]], y[log.user[last], log.item[last]] = log.treated[last], log.outcome[last]
+    counts = fit_counts(Setting("exposure", 10.0), held_out.pairs, NOTHING_KNOWN)
+    priors: list[Any] = [counts, fit_latent(held_out.pairs, 3)]
+    rates = [prior.moments(np.arange(log.n_users, dtype=np.int32))[:2] for prior in priors]
+    for prior, (treated, control) in zip(priors, rates, strict=True):
+        rate = np.where(z == 1, treated, control)
+        expected = np.log(np.where(y == 1, rate, 1 - rate))[eligible].mean()
+        assert log_likelihood(prior, held_out) == pytest.approx(expected, rel=1e-6)
+    mean = np.mean([np.where(z == 1, *each) for each in rates], axis=0)
+    columns = [np.ones_like(z), rates[0][1], rates[1][1], z, *(z * (each[0] - each[1]) for each in rates)]
+    root = np.sqrt(np.maximum(mean * (1 - mean), 0.002))[eligible]
+    pull, half = np.array([PULL_LEVELS] * 3 + [PULL_EFFECTS * 10] + [PULL_EFFECTS] * 2), [0, 0.5, 0.5, 0, 0.5, 0.5]
+    design = np.vstack((np.stack([each[eligible] / root for each in columns], 1), np.diag(np.sqrt(pull))))
+    right = np.concatenate((y[eligible] / root, np.sqrt(pull) * half))
+    solution = np.maximum(np.linalg.lstsq(design, right, rcond=None)[0][-2:], 0)
+    assert stacking_weights(priors, held_out) == pytest.approx(solution.tolist(), rel=1e-4)
 
 
-def test_taste_is_chosen_where_there_is_some_and_only_there(log: Log) -> None:
+def test_taste_has_weight_where_there_is_some_and_only_there(log: Log) -> None:
     chosen = EmpiricalBayes(threads=1, rank=4).fit(log)
-    assert chosen.setting_.prior != "taste"
+    assert chosen.weights_[1] == 0
+    assert chosen.weights_[0] == pytest.approx(1.0, abs=0.15)
     tasty = World.synthetic(500, 100, 5, rank=2).sample(6, random_state=6)
     learner = EmpiricalBayes(threads=1, rank=6).fit(tasty.log)
-    assert learner.setting_ == max(learner.settings_, key=lambda one: learner.settings_[one])
-    assert learner.setting_.prior == "taste"
+    best = max(learner.settings_, key=lambda one: learner.settings_[one])
+    assert (best.prior, learner.setting_.prior) == ("taste", "propensity")
+    assert learner.weights_[1] > 2 * learner.weights_[0]
 
 
 @pytest.mark.parametrize(("prior", "rank"), [*FIXED, ("auto", 2)])

@@ -15,7 +15,7 @@ from scipy.special import expit
 
 from taurank import EmpiricalBayes, Features, InputError, Log, Popular, World, load
 from taurank.learners.empirical_bayes.counted import paired_rates
-from taurank.learners.empirical_bayes.taste import Covariates, Taste, VectorMap, fit_taste
+from taurank.learners.empirical_bayes.latent import Covariates, fit_latent, goal_of
 from taurank.learners.pairs import count, without_cold
 
 N_USERS, N_ITEMS = 400, 80
@@ -63,11 +63,6 @@ def all_scores(model: EmpiricalBayes) -> npt.NDArray[np.float32]:
     return model.score_block(np.arange(len(model.users), dtype=np.int32))
 
 
-def latent(model: EmpiricalBayes) -> Taste:
-    assert model.taste_ is not None
-    return model.taste_
-
-
 CELLS = {
     "cold users": (COLD_USERS, range(N_ITEMS)),
     "cold items": (range(N_USERS), COLD_ITEMS),
@@ -91,14 +86,11 @@ def test_cold_users_and_items_get_effects_in_purchases(prior: str, world: Any, l
         assert best > 1.2 * without
 
 
-def test_a_cold_pair_has_the_deviation_of_its_prior(world: Any, log: Log) -> None:
-    """Gamma(k) in both arms, and no counts: the variances are mean² / k."""
+def test_cold_pairs_are_less_certain(world: Any, log: Log) -> None:
     model = learner("taste").fit(log, features=world[1])
-    user, item = COLD_USERS[1], COLD_ITEMS[2]
-    taste = latent(model)
-    rates = taste.means[item] * np.maximum(taste.items[item] @ taste.users[user], 0.02)
-    assert model.score([user], [item])[0] == pytest.approx(rates[0] - rates[1], rel=1e-4)
-    assert model.deviation([user], [item])[0] == pytest.approx(np.sqrt((rates**2).sum() / 3.0), rel=1e-4)
+    deviation = model.deviation_block(np.arange(N_USERS, dtype=np.int32))
+    warm = np.setdiff1d(np.arange(N_USERS), COLD_USERS)
+    assert deviation[COLD_USERS].mean() > 1.2 * deviation[warm].mean()
 
 
 @pytest.mark.parametrize("prior", ["item", "exposure"])
@@ -146,27 +138,25 @@ def test_rates_are_shrunk_toward_the_regression_on_features() -> None:
 def test_the_vectors_of_cold_users_are_a_ridge_regression(world: Any, log: Log) -> None:
     covariates = Covariates.of(world[1], log.users, log.items)
     pairs = covariates.warm(count(log))
-    taste = fit_taste(pairs, 4, 1.0, 1, covariates).taste
-    x, e = covariates.users.toarray(), np.eye(4)[0]
-    n = pairs.bought_by_user()
+    vectors = fit_latent(pairs, 4, 1, covariates).users.astype(np.float64)
+    x, n = covariates.users.toarray(), pairs.bought_by_user()
     weight = n / (n + n[n > 0].mean())
     # the map of the sweep before the last, so to a tolerance: the vectors hardly move any more
-    m = np.linalg.solve(x.T @ (weight[:, None] * x) + np.eye(x.shape[1]), x.T @ (weight[:, None] * (taste.users - e)))
-    assert taste.users[COLD_USERS] == pytest.approx(e + x[COLD_USERS] @ m, abs=0.1)
-    assert VectorMap(covariates.users, n).predict(taste.users) == pytest.approx(e + x @ m)
+    m = np.linalg.solve(x.T @ (weight[:, None] * x) + np.eye(x.shape[1]), x.T @ (weight[:, None] * vectors[:, 1:]))
+    assert goal_of(covariates.users, n, vectors) == pytest.approx(x @ m)
+    assert np.corrcoef(vectors[COLD_USERS, 1:].ravel(), (x[COLD_USERS] @ m).ravel())[0, 1] > 0.99
     warm = np.setdiff1d(np.arange(N_USERS), COLD_USERS)
-    assert np.abs(taste.users[warm] - e - x[warm] @ m).max() > 0.1  # their own rows count as well
+    assert np.abs(vectors[warm, 1:] - x[warm] @ m).max() > 0.1  # their own rows count as well
 
 
 def test_features_that_say_nothing_leave_the_item_mean(log: Log) -> None:
     """A cold user with features at random has nearly the order of the items' mean effects."""
     rng = np.random.default_rng(3)
     noise = Features(users=pd.DataFrame({"user_id": range(N_USERS), "x": rng.standard_normal(N_USERS)}))
-    model = learner("item").fit(log, features=noise)
-    means = latent(model).means @ [1.0, -1.0]
-    mine = all_scores(model)[COLD_USERS].mean(0)
+    scores = all_scores(learner("item").fit(log, features=noise))
     warm = np.setdiff1d(np.arange(N_ITEMS), COLD_ITEMS)
-    assert np.corrcoef(mine[warm], means[warm])[0, 1] > 0.8
+    means = scores[np.setdiff1d(np.arange(N_USERS), COLD_USERS)].mean(0)
+    assert np.corrcoef(scores[COLD_USERS].mean(0)[warm], means[warm])[0, 1] > 0.8
 
 
 # files, threads, updates, new users

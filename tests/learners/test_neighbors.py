@@ -14,20 +14,25 @@ TREATED = (RNG.random((12, 7, 5)) < 0.3).astype(int)
 OUTCOME = (RNG.random((12, 7, 5)) < 0.25).astype(int)
 
 
-def by_formula(similarity: str, neighbors: int, weight: float) -> np.ndarray:
+def by_formula(similarity: str, by: str, power: float, weight: float) -> np.ndarray:
     """The docstring's formula with dense arrays and loops."""
     positives = [(TREATED * OUTCOME).sum(2), ((1 - TREATED) * OUTCOME).sum(2)]
     observations = [TREATED.sum(2), (1 - TREATED).sum(2)]
     sets = (OUTCOME if similarity == "outcome" else TREATED).any(axis=2).astype(float)
+    sets = sets if by == "user" else sets.T
     lengths = np.maximum(np.sqrt(sets.sum(1)), 1)
     cosine = sets @ sets.T / np.outer(lengths, lengths)
+    near = np.where(cosine > 0, cosine**power, 0.0)
     scores = np.zeros((12, 7))
     for u in range(12):
-        near = sorted(range(12), key=lambda v: (-cosine[u, v], v))[:neighbors]
         for i in range(7):
+            if by == "user":
+                cells = [(near[u, v], v, i) for v in range(12)]
+            else:
+                cells = [(near[j, i], u, j) for j in range(7)]
             rates = [
-                (sum(cosine[u, v] * a[v, i] for v in near) + weight * a[:, i].sum() / b[:, i].sum())
-                / (sum(cosine[u, v] * b[v, i] for v in near) + weight)
+                (sum(s * a[v, j] for s, v, j in cells) + weight * a[:, i].sum() / b[:, i].sum())
+                / (sum(s * b[v, j] for s, v, j in cells) + weight)
                 for a, b in zip(positives, observations, strict=True)
             ]
             scores[u, i] = rates[0] - rates[1]
@@ -35,15 +40,16 @@ def by_formula(similarity: str, neighbors: int, weight: float) -> np.ndarray:
 
 
 @pytest.mark.parametrize("similarity", ["outcome", "treatment"])
-@pytest.mark.parametrize(("neighbors", "weight"), [(1, 2.0), (4, 0.5), (50, 2.0)])
-def test_scores_are_those_of_the_formula(similarity: str, neighbors: int, weight: float) -> None:
-    learner = tr.CUBN(neighbors=neighbors, similarity=similarity, weight=weight).fit(dense_log(TREATED, OUTCOME))
+@pytest.mark.parametrize("by", ["user", "item"])
+@pytest.mark.parametrize(("power", "weight"), [(0.5, 2.0), (3.0, 0.5)])
+def test_scores_are_those_of_the_formula(similarity: str, by: str, power: float, weight: float) -> None:
+    learner = tr.CUBN(similarity=similarity, by=by, power=power, weight=weight).fit(dense_log(TREATED, OUTCOME))
     scores = learner.score_block(np.arange(12, dtype=np.int32))
-    assert np.allclose(scores, by_formula(similarity, neighbors, weight), atol=1e-6)
+    assert np.allclose(scores, by_formula(similarity, by, power, weight), atol=1e-6)
 
 
 def test_settings_are_checked() -> None:
-    for options in ({"neighbors": 0}, {"similarity": "taste"}, {"weight": 0}):
+    for options in ({"by": "time"}, {"similarity": "taste"}, {"weight": 0}, {"power": -1}):
         with pytest.raises(InputError):
             tr.CUBN(**options)  # type: ignore[arg-type]
 

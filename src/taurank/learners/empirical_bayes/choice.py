@@ -1,135 +1,143 @@
-"""Which prior, and how strong: the one that best predicts what was held out.
+"""Which prior of counts, and how much weight for it beside taste: what best predicts the last time, which is held out.
 
-Every candidate is fitted to all times but the last, and scored by the likelihood of the last time's cells, absent
-ones included: log μ̂^a of a cell that was positive in arm a, log(1 − μ̂^a) of one that was not. No truth and no inverse
-propensities are involved.
+Priors are fitted to all times but the last. Those of counts are compared by the likelihood of the last time's cells,
+absent ones included. Their effects τ_k (k: counts, taste) are then weighted by the regression of what happened,
+
+    y = a_0 + Σ_k a_k μ̂^C_k + z (b + Σ_k w_k τ̂_k) + error,
+
+with the inverse variance of y as its weight and a pull to equal weights. Taste that predicts clearly worse is
+left out. A treated cell beside an untreated one that the
+priors take for alike tells how large effects are, so the weights w also calibrate the scores: they shrink those that
+promise too much. No truth and no inverse propensities are involved.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from taurank._types import Bits, Longs, Mask
-from taurank.data.eligibility import Eligibility
+from taurank._arrays import row_order
+from taurank._types import Bits, Codes, Floats, Mask
 from taurank.data.log import Log
-from taurank.learners.empirical_bayes.counted import EDGES, SHAPES, CountPrior, Groups, Shapes, blocks, item_rates
-from taurank.learners.empirical_bayes.taste import NOTHING_KNOWN, Covariates, TastePrior, fit_taste
+from taurank.learners.empirical_bayes.counted import EDGES, SHAPES, CountPrior, Groups, Shapes, item_rates
+from taurank.learners.empirical_bayes.latent import NOTHING_KNOWN, Covariates
 from taurank.learners.pairs import Pairs, count
 
 PRIORS = (*EDGES, "taste")
-RANK = 16
-STRENGTHS = (3.0, 300.0, 30_000.0)  # of the pull toward the cluster, in pairs
-TASTE_STRENGTHS = (1.0, 3.0, 10.0)  # shapes of the Gamma prior
-SAMPLED_USERS = 4096  # whose cells are scored: enough to choose by, also where users × items are too many to visit
-TINY = 1e-300  # a likelihood that is zero to rounding
+STRENGTHS = (3.0, 300.0)  # of the pull toward the cluster, in pairs
+PULL_LEVELS, PULL_EFFECTS = 1.0, 100.0  # toward equal weights
+CELLS = 4_000_000  # that are scored: those of every n-th user
+USERS_AT_ONCE = 256
+TINY = 1e-12  # a likelihood that is zero to rounding
+LEAST_VARIANCE = 0.002
 
-# what happened in a held-out cell; the cells of absent rows are untreated and negative
-NOTHING, TREATED_NEGATIVE, TREATED_POSITIVE, CONTROL_POSITIVE, NOT_HELD_OUT = range(5)
 
-Prior = CountPrior | TastePrior
+class Prior(Protocol):
+    def moments(self, users: Codes) -> Floats:
+        """E[μ^T], E[μ^C] and E[(μ^T − μ^C)²] of all items of these users: 3 × users × items."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """The name of a prior, its strength (in pairs, or in purchases for taste), and the rank of taste."""
+    """The name of a prior, and the strength of one of counts, in pairs."""
 
     prior: str
     strength: float
-    rank: int = 0
 
 
-def usual(prior: str, strength: float | None, rank: int | None) -> Setting:
-    """The setting of a prior where nothing tells how strong it should be."""
-    if prior == "taste":
-        return Setting(prior, strength or TASTE_STRENGTHS[0], rank or RANK)
-    return Setting(prior, strength or STRENGTHS[1])
-
-
-def fit_prior(
+def fit_counts(
     setting: Setting, pairs: Pairs, covariates: Covariates, threads: int | None = 1, shapes: Shapes = SHAPES
-) -> Prior:
+) -> CountPrior:
     """A prior of these counts, from which the posterior of every pair follows."""
-    if setting.prior == "taste":
-        return fit_taste(pairs, setting.rank, setting.strength, threads, covariates)
     groups, item_rate = Groups.of(pairs, setting.prior), item_rates(pairs, covariates.items)
     return CountPrior.fit(pairs, groups, item_rate, setting.strength, threads, shapes)
 
 
 def choose(
-    held_out: HeldOut, priors: Sequence[str], strength: float | None, rank: int | None, covariates: Covariates,
-    threads: int | None = 1,
-) -> dict[Setting, float]:  # fmt: skip
-    """The log-likelihood of the held-out cells under every setting that was tried.
+    held_out: HeldOut, priors: Sequence[str], strength: float | None, covariates: Covariates, threads: int | None = 1
+) -> tuple[dict[Setting, float], CountPrior]:
+    """The log-likelihood of the held-out cells under every setting that was tried, and the prior of the best.
 
-    Groups are compared at their usual strength, then the best of them is tried at others; taste alike.
+    Groups are compared at their usual strength, then the best of them is tried at others.
     """
-    scores: dict[Setting, float] = {}
-    for names, strengths in ((EDGES, STRENGTHS), (("taste",), TASTE_STRENGTHS)):
-        best: tuple[Setting, Prior] | None = None
-        for name in (each for each in names if each in priors):
-            # one clustering is enough; a fine one, because items whose cluster fits them badly rely on their own
-            # pairs, and the choice would overrate these
-            setting = usual(name, strength, rank)
-            prior = fit_prior(setting, held_out.pairs, covariates, threads, SHAPES[-1:])
-            scores[setting] = log_likelihood(prior, held_out)
-            if best is None or scores[setting] > scores[best[0]]:
-                best = setting, prior
-        if best is not None and strength is None:
-            others = (replace(best[0], strength=each) for each in strengths if each != best[0].strength)
-            scores |= {each: log_likelihood(replace(best[1], strength=each.strength), held_out) for each in others}
-    return scores
+    # one clustering is enough; a fine one, because items whose cluster fits them badly rely on their own
+    # pairs, and the choice would overrate these
+    usual = (Setting(prior, strength or STRENGTHS[1]) for prior in priors)
+    fitted = {each: fit_counts(each, held_out.pairs, covariates, threads, SHAPES[-1:]) for each in usual}
+    scores = {setting: log_likelihood(prior, held_out) for setting, prior in fitted.items()}
+    first = max(scores, key=scores.__getitem__)
+    for other in () if strength else (replace(first, strength=each) for each in STRENGTHS):
+        if other != first:
+            fitted[other] = replace(fitted[first], strength=other.strength)
+            scores[other] = log_likelihood(fitted[other], held_out)
+    return scores, fitted[max(scores, key=scores.__getitem__)]
+
+
+class Block(NamedTuple):
+    """The held-out cells of some users, users × items each; those that are not eligible do not count."""
+
+    users: Codes
+    treated: Bits
+    positive: Bits
+    eligible: Mask
 
 
 @dataclass(frozen=True)
 class HeldOut:
-    """The counts without the last time, and what happened to each pair there."""
+    """The counts without the last time, and its rows."""
 
     pairs: Pairs
-    held: Bits
-    eligibility: Eligibility
+    log: Log
 
     @classmethod
     def of(cls, log: Log, covariates: Covariates = NOTHING_KNOWN) -> HeldOut:
         last = log.n_times - 1
-        rows = np.flatnonzero(log.time == last)
-        pairs = count(log, last, log.time < last, propensity=True)
-        code, n_items = pairs.user * np.int64(pairs.n_items) + pairs.item, np.int64(pairs.n_items)
-        treated, positive = log.treated[rows], log.outcome[rows]
-        held = np.zeros(len(code), np.int8)
-        at = np.searchsorted(code, log.user[rows] * n_items + log.item[rows])
-        held[at] = np.where(treated == 1, TREATED_NEGATIVE + positive, CONTROL_POSITIVE * positive)
-        if not log.eligibility.is_everything:
-            held[~log.eligibility.contains(pairs.user, pairs.item, last)] = NOT_HELD_OUT
-        return cls(covariates.warm(pairs), held, log.eligibility)
+        return cls(covariates.warm(count(log, last, log.time < last, propensity=True)), log)
 
-    def absent_blocks(self, users: Longs) -> Iterator[tuple[Longs, Mask]]:
-        """Blocks of users, and which of their cells at the held-out time are eligible and of pairs without rows."""
-        pairs, items, last = self.pairs, np.arange(self.pairs.n_items), self.pairs.times
-        for first in range(0, len(users), 256):
-            block = users[first : first + 256]
-            if self.eligibility.is_everything:
-                mask = np.outer(pairs.user_cells[block] > 0, pairs.item_cells > 0)
+    def blocks(self) -> Iterator[Block]:
+        """The cells of every n-th user."""
+        pairs, log, last = self.pairs, self.log, self.log.n_times - 1
+        rows = np.flatnonzero(log.time == last)
+        start, order = row_order(log.user[rows], log.n_users)
+        sample = np.arange(0, log.n_users, max(1, log.n_users * log.n_items // CELLS)).astype(np.int32)
+        for begin in range(0, len(sample), USERS_AT_ONCE):
+            users = sample[begin : begin + USERS_AT_ONCE]
+            treated, positive = np.zeros((2, len(users), log.n_items), np.int8)
+            for at, user in enumerate(users):
+                own = rows[order[start[user] : start[user + 1]]]
+                treated[at, log.item[own]], positive[at, log.item[own]] = log.treated[own], log.outcome[own]
+            if log.eligibility.is_everything:
+                eligible = np.outer(pairs.user_cells[users] > 0, pairs.item_cells > 0)
             else:
-                mask = self.eligibility.contains(block[:, None], items, last)
-            for at, user in enumerate(block):
-                mask[at, pairs.item[pairs.start[user] : pairs.start[user + 1]]] = False
-            yield block, mask
+                eligible = log.eligibility.contains(users[:, None], np.arange(log.n_items), last)
+            yield Block(users, treated, positive, eligible)
 
 
 def log_likelihood(prior: Prior, held_out: HeldOut) -> float:
     """The mean log-likelihood of the held-out cells of all users, or of a sample of them."""
-    pairs, held = held_out.pairs, held_out.held
-    step = max(1, pairs.n_users // SAMPLED_USERS)
-    used = (pairs.user % step == 0) & (held != NOT_HELD_OUT)
-    total, cells = 0.0, int(np.count_nonzero(used))
-    for part in blocks(len(used)):
-        treated, control = prior.pair_rates(part)[used[part]].T
-        likelihood = np.choose(held[part][used[part]], (1.0 - control, 1.0 - treated, treated, control))
+    total, cells = 0.0, 0
+    for block in held_out.blocks():
+        treated, control, _ = prior.moments(block.users)
+        rate = np.where(block.treated == 1, treated, control)
+        likelihood = np.where(block.positive == 1, rate, 1.0 - rate)[block.eligible]
         total += float(np.log(np.maximum(likelihood, TINY)).sum())
-    for users, mask in held_out.absent_blocks(np.arange(0, pairs.n_users, step)):
-        total += float((mask * np.log1p(-prior.absent_control(users))).sum())
-        cells += int(np.count_nonzero(mask))
+        cells += likelihood.size
     return total / max(1, cells)
+
+
+def stacking_weights(priors: Sequence[Prior], held_out: HeldOut) -> list[float]:
+    """The weights of the effects by these priors."""
+    equal = np.full(len(priors), 1.0 / len(priors))
+    pull = np.array([PULL_LEVELS] * (1 + len(priors)) + [10 * PULL_EFFECTS] + [PULL_EFFECTS] * len(priors))
+    matrix, right = np.diag(pull), pull * np.array([0.0, *equal, 0.0, *equal])
+    for block in held_out.blocks():
+        z, y = block.treated[block.eligible], block.positive[block.eligible]
+        rates = np.stack([prior.moments(block.users)[:2, block.eligible] for prior in priors])
+        mean = np.where(z == 1, rates[:, 0], rates[:, 1]).mean(0)
+        design = np.stack((np.ones(len(z)), *rates[:, 1], z, *(z * (rates[:, 0] - rates[:, 1]))))
+        weighted = design / np.maximum(mean * (1.0 - mean), LEAST_VARIANCE)
+        matrix, right = matrix + weighted @ design.T, right + weighted @ y
+    return [float(weight) for weight in np.maximum(np.linalg.solve(matrix, right)[-len(priors) :], 0.0)]

@@ -153,7 +153,7 @@ class CountPrior:
         )  # fmt: skip
 
     @cached_property
-    def moments(self) -> Floats:
+    def of_patterns(self) -> Floats:
         """E[μ^T], E[μ^C] and E[(μ^T − μ^C)²] of every pattern: the mean over clusterings."""
         moments = np.zeros((len(self.patterns.weight), 3))
         for parents, parent in self.clusterings:
@@ -164,18 +164,20 @@ class CountPrior:
     @cached_property
     def absent(self) -> Floats:
         """The moments of each item's pairs without rows."""
-        by_group = self.moments[self.absent_entry].reshape(*self.absent_share.shape, 3)
+        by_group = self.of_patterns[self.absent_entry].reshape(*self.absent_share.shape, 3)
         return np.asarray(np.einsum("ig,igm->im", self.absent_share, by_group))
 
-    def pair_rates(self, part: slice) -> Floats:
-        rates = self.moments[self.pair_entry[part], :2]
-        return np.where((self.pairs.rows[part] > 0)[:, None], rates, self.absent[self.pairs.item[part], :2])
-
-    def absent_control(self, users: Longs) -> Floats:
-        return self.absent[None, :, 1]
+    def moments(self, users: Codes) -> Floats:
+        """Of all items of these users: 3 × users × items. A pair whose rows do not count is as one without."""
+        pairs, moments = self.pairs, np.tile(self.absent.T[:, None], (1, len(users), 1))
+        for at, user in enumerate(users):
+            own = np.arange(pairs.start[user], pairs.start[user + 1])
+            own = own[pairs.rows[own] > 0]
+            moments[:, at, pairs.item[own]] = self.of_patterns[self.pair_entry[own]].T
+        return moments
 
     def pair_effects(self) -> tuple[Floats32, Floats32]:
-        mean, deviation = effect(self.moments)
+        mean, deviation = effect(self.of_patterns.T)
         return mean[self.pair_entry], deviation[self.pair_entry]
 
 
@@ -202,15 +204,15 @@ def fold_counts(
     fitted = CountPrior.fit(
         together, groups, item_rates(together) if item_rate is None else item_rate, strength, threads
     )
-    own, absent = np.split(fitted.moments[fitted.pair_entry[len(known.item) :]], [len(new.item)])
+    own, absent = np.split(fitted.of_patterns[fitted.pair_entry[len(known.item) :]], [len(new.item)])
     by_item = np.einsum("ig,gim->im", fitted.absent_share, absent.reshape(number, n_items, 3))
-    return effect(own), effect(by_item)
+    return effect(own.T), effect(by_item.T)
 
 
 def effect(moments: Any) -> tuple[Floats32, Floats32]:
     """Mean and standard deviation of μ^T − μ^C, from E[μ^T], E[μ^C] and E[(μ^T − μ^C)²]."""
-    mean = moments[..., 0] - moments[..., 1]
-    deviation = np.sqrt(np.maximum(moments[..., 2] - mean**2, 0.0))
+    mean = moments[0] - moments[1]
+    deviation = np.sqrt(np.maximum(moments[2] - mean**2, 0.0))
     return mean.astype(np.float32), deviation.astype(np.float32)
 
 
