@@ -1,4 +1,4 @@
-"""Which prior of counts, and how much weight for it beside taste: what best predicts the last time, which is held out.
+"""Which prior of counts, and how much weight for it beside taste: what best predicts the held-out last time.
 
 Priors are fitted to all times but the last. Those of counts are compared by the likelihood of the last time's cells,
 absent ones included. Their effects τ_k (k: counts, taste) are then weighted by the regression of what happened,

@@ -112,9 +112,9 @@ def fit_latent(
     counts = _counts(pairs)
     shown, *bought = pairs.item_sums().sum(1)
     trials = np.array([shown, pairs.item_cells.sum() - shown, pairs.item_cells.sum()])
-    goal = np.zeros((n_items, ARMS, size))
-    goal[:, :, 0] = logit((np.array([*bought, shown]) + 0.5) / (trials + 1.0))
-    w, goal = goal, goal.reshape(n_items, -1)
+    w: Any = np.zeros((n_items, ARMS, size))
+    w[:, :, 0] = logit((np.array([*bought, shown]) + 0.5) / (trials + 1.0))
+    goal: Any = w.reshape(n_items, -1)
     covariance = SPREAD * np.kron(SHARED + (1.0 - SHARED) * np.eye(ARMS), np.eye(size))
     x = np.column_stack((np.ones(pairs.n_users), _begin(pairs, rank)))
     x_squares, w_squares = _squares(x, 0.1 * np.diag(np.arange(size) > 0)), _squares(w, 0.0)
@@ -147,19 +147,19 @@ def fit_latent(
             idle = _idle(w_squares, x_squares, shares.users > 0, own, idle_pairs)
             x_squares = _solve_users(pairs, shares, idle, x, w, w_squares, user_goal, threads)
             turn = _turn(x, x_squares, shares.users > 0)
-            back = np.linalg.inv(turn)
+            back: Any = np.linalg.inv(turn)
             x, x_squares = x @ back, _turned(x_squares, back.T)
             user_goal = user_goal if user_map is None else user_map.predict(x[:, 1:])
             w, w_squares, whole = w @ turn.T, _turned(w_squares, turn), np.kron(np.eye(ARMS), turn)
             goal, covariance = goal @ whole.T, whole @ covariance @ whole.T
-    return Latent(*_short(x), x_squares, *_short(w), w_squares)
+    return Latent(_short(x)[0], x_squares, _short(w)[0], w_squares)
 
 
 def fold_latent(pairs: Pairs, latent: Latent, goal: Floats | None, threads: int | None = 1) -> Latent:
     """Vectors of new users from their own pairs; those of the items stay. ``goal`` is what features say."""
     rank, w = latent.users.shape[1] - 1, latent.items.astype(np.float64)
     goal = np.zeros((1, rank)) if goal is None else goal
-    x = np.column_stack((np.ones(pairs.n_users), np.broadcast_to(goal, (pairs.n_users, rank))))
+    x: Any = np.column_stack((np.ones(pairs.n_users), np.broadcast_to(goal, (pairs.n_users, rank))))
     idle = _idle(
         latent.item_squares, latent.user_squares, np.ones(len(latent.users), np.bool_), 0.0, len(latent.users)
     )
@@ -181,17 +181,17 @@ def _solve_users(
     """Set the vectors x of all users given the items'; returns E[x̃ x̃']."""
     size, counts, (of_x, of_w) = x.shape[1], _counts(pairs), _short(x, w)
     whole = np.einsum("ia,iat->t", idle * shares.items[:, None], squares)
-    right = np.einsum("i,iar,a->r", shares.items, w, ABSENT)
-    result = np.empty((len(x), squares.shape[2]), np.float32)
+    right: Any = shares.items @ (w * ABSENT[:, None]).sum(1)
+    result: Floats32 = np.empty((len(x), squares.shape[2]), np.float32)
     for begin, end in _parts(len(x)):
-        q = np.float32(shares.users[begin:end, None] * whole)
-        h = np.float32(shares.users[begin:end, None] * right)
+        q: Any = np.float32(shares.users[begin:end, None] * whole)
+        h: Any = np.float32(shares.users[begin:end, None] * right)
         kernel = partial(
             _kernel, _user_sums, pairs.start[begin : end + 1], counts, idle, of_x[begin:end], of_w, squares
         )
         map_blocks(partial(kernel, q, h), end - begin, threads)
-        matrix = _unpacked(q)
-        spread = np.zeros_like(matrix)
+        matrix: Any = _unpacked(q)
+        spread: Any = np.zeros_like(matrix)
         spread[:, 1:, 1:] = np.linalg.inv(matrix[:, 1:, 1:] + np.eye(size - 1))
         pull = goal if len(goal) == 1 else goal[begin:end]
         x[begin:end, 1:] = np.einsum("uab,ub->ua", spread[:, 1:, 1:], h[:, 1:] - matrix[:, 1:, 0] + pull)
@@ -217,7 +217,7 @@ def _spelled_out(pairs: Pairs) -> Pairs:
     if cells > SPELLED_OUT * len(pairs.item):
         return pairs
     at = pairs.user * np.int64(pairs.n_items) + pairs.item
-    columns = {name: np.zeros(cells, np.int32) for name in COUNTS}
+    columns: dict[str, Any] = {name: np.zeros(cells, np.int32) for name in COUNTS}
     for name, column in columns.items():
         column[at] = getattr(pairs, name)
     columns["rows"][:] = 1
@@ -232,15 +232,17 @@ def _spelled_out(pairs: Pairs) -> Pairs:
 
 def _begin(pairs: Pairs, rank: int) -> Floats:
     """Subspace iteration with the counts of all arms, less their means, in units of their deviations."""
-    parts, shape = [], (pairs.n_users, pairs.n_items)
+    shape = pairs.n_users, pairs.n_items
+    parts: list[Any] = []
     for counts in (pairs.treated_positives, pairs.control_positives, pairs.treated):
         mean = pairs.by_item(counts) / max(1, pairs.users)
         scale = 1.0 / np.sqrt(mean + 0.5 / max(1, pairs.users))
         matrix = csr_array(((counts * scale[pairs.item]).astype(np.float32), pairs.item, pairs.start), shape)
         parts.append((matrix, csr_array(matrix.T), (mean * scale).astype(np.float32)))
-    x = np.random.default_rng(0).standard_normal((pairs.n_users, rank)).astype(np.float32)
+    x: Any = np.random.default_rng(0).standard_normal((pairs.n_users, rank)).astype(np.float32)
     for _ in range(STARTS):
-        basis, x = _orthogonal(x), np.zeros_like(x)
+        basis = _orthogonal(x)
+        x = np.zeros_like(x)
         for matrix, turned, mean in parts:
             of_items = turned @ basis - np.outer(mean, basis.sum(0))
             x += matrix @ of_items - mean @ of_items

@@ -221,7 +221,7 @@ class EmpiricalBayes(PairLearner):
         of_counts, of_taste = self.weights_.astype(np.float32)
         is_cold = self.cold_user_[user_codes][:, None] | self.cold_item_
         if self.taste_ is None or not (of_taste or is_cold.any()):
-            return by_counts * of_counts
+            return np.asarray(by_counts * of_counts, np.float32)
         by_taste = effect(self.taste_.moments(user_codes))[which]
         return np.asarray(np.where(is_cold, by_taste, of_counts * by_counts + of_taste * by_taste), np.float32)
 
