@@ -14,7 +14,7 @@ import pytest
 from taurank import BLCE, BPR, DLCE, EmpiricalBayes, InputError, Log, Random, World, evaluate, gains, load
 from taurank.data.eligibility import Eligibility
 from taurank.errors import UnfinishedWarning
-from taurank.learners import lengths
+from taurank.learners import lengths, training
 from taurank.learners.options import Record, TrainingOptions
 from taurank.learners.pairwise import worth_cap
 
@@ -80,7 +80,7 @@ def test_a_fit_is_the_plain_fit_of_the_length_that_is_judged_best(small: Log, vi
     expected = [evaluate(model, judge, "CDCG")["CDCG"].mean for model in plain.values()]
     assert chosen.lengths_["CDCG"].tolist() == pytest.approx(expected, rel=1e-12)
     best = plain[len(chosen.history_)]
-    assert expected[tried.index(len(chosen.history_))] >= max(expected) - lengths.CLEARLY * abs(max(expected))
+    assert expected[tried.index(len(chosen.history_))] >= max(expected) - training.CLEARLY * abs(max(expected))
     assert np.array_equal(chosen.user_factors_, best.user_factors_)
     assert chosen.history_["loss"].tolist() == best.history_["loss"].tolist()
 

@@ -23,7 +23,6 @@ from taurank.data.remote import RemoteLog
 from taurank.estimation.gains import Gains
 
 SHORTEST = 12  # epochs
-CLEARLY = 0.01  # of its merit: by how much a shorter fit must be better than a longer one to be preferred
 USERS = 20_000  # whose rows the judge learns from
 CELLS = 4_000_000  # that it judges: the pairs of some of these users with all items
 

@@ -24,9 +24,10 @@ from taurank.data import storage
 from taurank.data.cell_table import fingerprint
 from taurank.data.storage import ShardedArray
 from taurank.errors import DivergedError, InputError
-from taurank.learners.lengths import CLEARLY
 from taurank.learners.options import Record, TrainingOptions
 from taurank.sgd.scheduler import Factors, Stats, factor_table
+
+CLEARLY = 0.01  # of its merit: by how much a shorter fit must be better than a longer one to be preferred
 
 
 @dataclass(frozen=True)
