@@ -28,13 +28,14 @@ class CUBN(PairLearner):
     where a are positives in the arm (or the sum of their values), b observations there (treated times; all other
     eligible times), and m_i the item's mean in the arm, which counts like ``weight`` observations. The larger the
     power, the nearer the neighbors that count. With ``by="item"`` the sum is over the items j similar to i, with
-    a_uj, b_uj and s_ij. Propensities are not used.
+    a_uj, b_uj and s_ij; that is often better, and needs the similarities of all pairs of items in memory.
+    Propensities are not used.
     """
 
     similarity: str = "outcome"
     by: str = "user"
-    power: float = 2.0
-    weight: float = 2.0
+    power: float = 8.0
+    weight: float = 1.0
 
     scores_are_effects: ClassVar[bool] = True
     allowed: ClassVar[Allowed] = {
@@ -51,7 +52,7 @@ class CUBN(PairLearner):
     space: ClassVar[Mapping[str, Sequence[Any]]] = {
         "similarity": ("outcome", "treatment"),
         "by": ("user", "item"),
-        "power": (0.3, 0.5, 1.0, 2.0, 3.0, 5.0),
+        "power": (0.5, 1.0, 2.0, 4.0, 8.0),
         "weight": (0.3, 1.0, 3.0, 10.0, 30.0),
     }
 
