@@ -1,7 +1,6 @@
 """Draw the pictures of the README and the site: ``python docs/pictures.py``.
 
-The figures of the paper's methods are those of docs/results/comparison.csv; those of EmpiricalBayes, on other draws
-of the same worlds, are of docs/empirical_bayes.md (``python benchmarks/quality.py dunnhumby``).
+The figures of the methods are those of docs/results/comparison.csv (``taurank paper comparison --preset full``).
 """
 
 from __future__ import annotations
@@ -17,10 +16,6 @@ from taurank_paper.scores import NAMES
 
 DOCS = Path(__file__).parent
 INK, PAPER = "#333333", "#ffffff"
-EMPIRICAL_BAYES = {  # CP@10 relative to the ten-week limit, the middle of three draws
-    ("category", "original"): 0.960, ("category", "personalized"): 0.968,
-    ("product", "original"): 0.950, ("product", "personalized"): 0.965,
-}  # fmt: skip
 Boxes = dict[str, tuple[int, int, str]]  # name: x, y and text, its lines separated by a slash
 
 FLOW: Boxes = {
@@ -53,9 +48,7 @@ def methods() -> str:
     mean = frame.set_index(["items", "setting", "method"])["mean"]
     limit = mean.xs("ten_weeks", level="method")
     share = (mean / limit).drop(["truth", "ten_weeks", "random"], level="method").rename("share").reset_index()
-    own = [(*world, "empiricalbayes", value) for world, value in EMPIRICAL_BAYES.items()]
-    share = pd.concat([share, pd.DataFrame(own, columns=list(share.columns))])
-    share["method"] = share["method"].map(NAMES | {"empiricalbayes": "EmpiricalBayes"})
+    share["method"] = share["method"].map(NAMES)
     share["world"] = share["items"] + ", " + share["setting"]
     order = list(share.groupby("method")["share"].mean().sort_values(ascending=False).index)
     ours = alt.condition(alt.datum.method == "EmpiricalBayes", alt.value("#d55e00"), alt.value("#7a8fa6"))
