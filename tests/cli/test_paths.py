@@ -104,3 +104,9 @@ def test_sysfs_is_refused_even_to_the_superuser(process: Command) -> None:
         assert finished.code == 2
         assert finished.err.count("\n") == 1
         assert "/sys/kernel" in finished.err
+
+
+def test_a_cluster_is_not_started_for_a_model_named_like_a_file(taurank: Command, shop: Path, tmp_path: Path) -> None:
+    finished = taurank("fit", "dlce", shop / "train.parquet", "--cluster", "local", "--out", tmp_path / "one.npz")
+    assert finished.refused_with("a cluster writes a folder; name it without an ending")
+    assert not list(tmp_path.iterdir())

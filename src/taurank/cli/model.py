@@ -57,6 +57,11 @@ def fit(
         chosen["random_state"] = seed
     model = arguments.make_learner(learner, {**chosen, **arguments.read_pairs(set_)}, threads)
     by_itself: Literal["auto"] | None = None if all_epochs else "auto"
+    if cluster and out.suffix:
+        raise InputError(
+            f"'{out}' is the name of a file, but a cluster writes a folder; name it without an ending, such as "
+            f"'{out.with_suffix('')}'."
+        )
     with arguments.connected(cluster, out) as machines:
         log = arguments.read_log(path, machines)
         gains = None
