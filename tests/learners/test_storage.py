@@ -15,7 +15,7 @@ from taurank.data import storage
 from taurank.data.cell_table import fingerprint
 from taurank.data.ids import Ids, ids_to_arrays
 from taurank.errors import InputError
-from taurank.learners import BPR, DLCE, LEARNERS, CausE, CountingBayes, Learner, Popular, Random, load
+from taurank.learners import BPR, CUBN, DLCE, LEARNERS, CausE, CountingBayes, Learner, Popular, Random, load
 
 Facts = dict[str, Any]
 Arrays = dict[str, Any]
@@ -87,6 +87,7 @@ MODELS: list[tuple[type[Learner], str, Change]] = [
     (CausE, "'control_item_factors' is missing", lambda f, a: a.pop("control_item_factors")),
     (CountingBayes, "'pair_item' has values out of range, from 0 to 8", put("pair_item", 0, 8)),
     (CountingBayes, "'pair_start' does not divide", put("pair_start", -1, 10**6)),
+    (CUBN, "'own' has values out of range, from", put("own", 0, 10**6)),
     (Random, "'key' has shape", lambda f, a: a.update(key=np.zeros(0, np.uint64))),
 ]
 

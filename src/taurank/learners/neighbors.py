@@ -46,7 +46,7 @@ class CUBN(PairLearner):
     }
     stored: ClassVar[Mapping[str, Array]] = {
         **stored_pairs("float64", "population"),
-        "own": Array("int64", ("users",), minimum=0),
+        "own": Array("int64", ("users",), below="population"),
         "item_means": Array("float64", (2, "items"), minimum=0.0),
     }
     space: ClassVar[Mapping[str, Sequence[Any]]] = {
