@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import taurank as tr
-from support.builders import dense_log
+from support.builders import cells_frame, dense_log
 from taurank.errors import InputError
 
 RNG = np.random.default_rng(0)
@@ -77,3 +77,9 @@ class TestControlWeight:
     def test_scales_the_control_positives_alone(self, log: tr.Log) -> None:
         whole, half = (tr.DLCE(control_weight=weight).gains(log).value for weight in (1.0, 0.5))
         assert np.array_equal(half, np.where(whole < 0, 0.5 * whole, whole))
+
+
+def test_scores_are_finite_whatever_the_values() -> None:
+    frame = cells_frame(12, 5, 3, 0).assign(value=lambda rows: 1e200 * rows["outcome"])
+    scores = tr.CUBN().fit(tr.Log.from_frame(frame)).score_block(np.arange(12, dtype=np.int32))
+    assert np.isfinite(scores).all()

@@ -15,6 +15,8 @@ from taurank.data.log import Log
 from taurank.data.storage import Array
 from taurank.learners.pairs import PairLearner, Pairs, beside, count, item_means, stored_pairs
 
+MAX_SCORE = float(np.finfo(np.float32).max)
+
 
 @dataclass(kw_only=True, eq=False)
 class CUBN(PairLearner):
@@ -88,7 +90,7 @@ class CUBN(PairLearner):
             chances = chances + summed(pairs.chances - absent[pairs.item])
         others = np.maximum(chances - shown, 0.0)
         effect = (treated + w * means[0]) / (shown + w) - (control + w * means[1]) / (others + w)
-        return np.asarray(effect, np.float32)
+        return np.asarray(np.clip(effect, -MAX_SCORE, MAX_SCORE), np.float32)  # values may be of any size
 
     def _matrix(self, values: Any) -> csr_array:
         pairs = self.counts_

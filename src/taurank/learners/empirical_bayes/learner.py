@@ -83,7 +83,7 @@ class EmpiricalBayes(PairLearner):
     uses_features: ClassVar[bool] = True
     stored: ClassVar[Mapping[str, Array]] = {
         **stored_pairs("int32"),
-        "weights": Array("float64", (2,), minimum=0.0),  # of counts and of taste
+        "weights": Array("float64", (2,), minimum=0.0, maximum=1e6),  # of counts and of taste
         "pair_score": Array("float32", ("pairs",)),
         "pair_deviation": Array("float32", ("pairs",), minimum=0.0),
         "unseen": Array("float32", ("items",)),  # pairs without rows, by their counts
