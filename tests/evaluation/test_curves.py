@@ -9,20 +9,13 @@ import numpy.typing as npt
 import pandas as pd
 import pytest
 
-from support.builders import cells_frame, limited_log, sparse_log
+from support.builders import cells_frame, logs_of_every_eligibility, sparse_log
 from taurank import InputError, Log, World, evaluate, gains
 from taurank.evaluation.curves import effect_curve, spend
 
 SHAPE = (30, 8, 3)
 BASE = sparse_log(cells_frame(*SHAPE, 0))
-RNG = np.random.default_rng(3)
-LOGS = {
-    "all cells": BASE,
-    "one time": sparse_log(cells_frame(30, 8, 1, 0)),
-    "items by time": limited_log(BASE, candidates=(None, *np.nonzero(RNG.random((8, 3)) < 0.7))),
-    "visits": limited_log(BASE, visits=np.nonzero(RNG.random((30, 3)) < 0.6)),
-    "listed": limited_log(BASE, candidates=np.nonzero(RNG.random(SHAPE) < 0.7)),
-}
+LOGS = logs_of_every_eligibility(BASE)
 SCORES = np.random.default_rng(4).integers(0, 12, (30, 8)).astype(float)  # with ties
 
 

@@ -82,3 +82,15 @@ def eligible_log(log: tr.Log, listed: bool = False) -> tr.Log:
         table = Eligibility.from_positions(log.catalog, (users, at), (None, items, when))
     keep = table.contains(log.user, log.item, log.time)
     return replace(log.take(keep), eligibility=table)
+
+
+def logs_of_every_eligibility(log: tr.Log) -> dict[str, tr.Log]:
+    """The rows of a log, and of its like with one time, that are eligible in each of the forms there are."""
+    rng, (users, items, times) = np.random.default_rng(3), log.eligibility.shape
+    return {
+        "all cells": log,
+        "one time": sparse_log(cells_frame(users, items, 1, 0)),
+        "visits": limited_log(log, visits=np.nonzero(rng.random((users, times)) < 0.6)),
+        "items by time": limited_log(log, candidates=(None, *np.nonzero(rng.random((items, times)) < 0.7))),
+        "listed": limited_log(log, candidates=np.nonzero(rng.random((users, items, times)) < 0.7)),
+    }

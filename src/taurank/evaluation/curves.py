@@ -253,19 +253,21 @@ def spend(
     if k is not None:
         check_integer("k", k)
     ranking, costs = Ranking(ranker, log.users, log.items), _costs(cost, log)
-    most = int(min(log.n_items, log.n_items if k is None else k, budget // costs.min()))
-    chosen: list[pd.DataFrame] = []
+    affordable = int(min(budget // costs.min(), log.n_users * log.n_items))
+    most = min(log.n_items, log.n_items if k is None else k, affordable)
+    frame = pd.DataFrame({"user": [], "item": [], "score": [], "cost": [], "ratio": []})
     for block in ranking.blocks(np.ones(log.n_users, np.bool_)):
         scores = ranking.scores(block).astype(np.float64)
         top = best(scores / costs, max(most, 1))
         row, place = np.nonzero(np.arange(top.columns.shape[1]) < top.length[:, None])
         item = top.columns[row, place]
-        chosen.append(pd.DataFrame({"user": block.users[row], "item": item, "score": scores[row, item]}))
-    frame = pd.concat(chosen, ignore_index=True)
-    frame["cost"] = costs[frame["item"].to_numpy()]
-    if value is not None:
-        frame = frame[frame["score"] * value > frame["cost"]]
-    frame = frame.assign(ratio=frame["score"] / frame["cost"]).sort_values("ratio", ascending=False, kind="stable")
+        own = pd.DataFrame({"user": block.users[row], "item": item, "score": scores[row, item], "cost": costs[item]})
+        if value is not None:
+            own = own[own["score"] * value > own["cost"]]
+        own = own.assign(ratio=own["score"] / own["cost"])
+        frame = own if frame.empty else pd.concat([frame, own])
+        # no more than the money is enough for are kept
+        frame = frame.sort_values("ratio", ascending=False, kind="stable").head(affordable)
     frame = frame[frame["cost"].cumsum() <= budget]
     user, item = frame["user"].to_numpy(), frame["item"].to_numpy()
     ids = log.users.values.take(user).to_pandas(), log.items.values.take(item).to_pandas()

@@ -5,10 +5,9 @@ absent ones included. Their effects τ_k (k: counts, taste) are then weighted by
 
     y = a_0 + Σ_k a_k μ̂^C_k + z (b + Σ_k w_k τ̂_k) + error,
 
-with the inverse variance of y as its weight and a pull to equal weights. Taste that predicts clearly worse is
-left out. A treated cell beside an untreated one that the
-priors take for alike tells how large effects are, so the weights w also calibrate the scores: they shrink those that
-promise too much. No truth and no inverse propensities are involved.
+with the inverse variance of y as its weight and a pull to equal weights. Taste that predicts clearly worse is left
+out. A treated cell beside an untreated one that the priors take for alike tells how large effects are, so the weights
+w also calibrate the scores: they shrink those that promise too much. Neither truth nor inverse propensities are used.
 """
 
 from __future__ import annotations
