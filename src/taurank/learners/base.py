@@ -87,9 +87,9 @@ class Learner(ABC):
         ``validate_every`` epochs (None: fifty times in all). The result is the epoch that is best by the first
         metric; ``patience`` checks without improvement end the fit (None: never). A check costs as much as
         ``taurank.evaluate``, or less on a random sample of ``validation_users``; ``fit`` warns if the validation was
-        still improving. By default ("auto") fits of doubling lengths are made, up to ``epochs``, and the one whose
-        lists gather the largest effects by ``EmpiricalBayes`` on the same log is kept (``lengths_``), at about twice
-        the cost of one fit; None trains all epochs.
+        still improving. By default ("auto") fits of several lengths are made, up to ``epochs``, and the one whose
+        lists gather the largest effects by ``EmpiricalBayes`` on the same log is kept (``lengths_``), at two to three
+        times the cost of one fit; None trains all epochs.
         ``callback(learner, record)`` is called after every check, also without validation, and the learner
         it gets can be evaluated; whatever it raises ends the fit. ``history_`` is a frame of the epochs.
 
