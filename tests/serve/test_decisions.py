@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ from taurank.serve.decisions import Decider
 from taurank.serve.models import add_model, check_model, model_bytes
 from taurank.serve.recorder import Write
 from taurank.serve.store import Conflict, NotFound, Store
-from taurank.serve.surfaces import demote, promote, put_surface, roll_back, start_challenger, switch
+from taurank.serve.surfaces import Period, demote, promote, put_surface, roll_back, start_challenger, switch
 
 DAY = 86400.0
 
@@ -154,3 +156,16 @@ def test_models_are_checked(sqlite_store: Store) -> None:
         with pytest.raises(InputError) as error:
             check_model(wrong)
         assert "/tmp" not in str(error.value)
+
+
+def test_days_begin_at_midnight_of_their_time_zone() -> None:
+    """Also where the clock is set forward and back; every second belongs to one period."""
+    for zone in ("UTC", "Europe/Berlin", "America/Havana", "Asia/Kolkata"):
+        for name in ("day", "week"):
+            periods = Period.parse(name, zone)
+            for number in range(periods.number(NOON), periods.number(NOON) + 400):
+                begin = datetime.fromtimestamp(periods.start(number), ZoneInfo(zone))
+                assert (begin.hour, begin.minute) == (0, 0) or zone == "America/Havana"
+                assert name == "day" or begin.weekday() == 0
+                assert [periods.number(periods.start(number) + shift) for shift in (-1, 0)] == [number - 1, number]
+    assert Period.parse("hour", "Asia/Kolkata") == Period.parse("hour")

@@ -185,6 +185,7 @@ def surface_set(
     name: Annotated[str, typer.Argument(metavar="NAME", help="home, mail, …")],
     k: Annotated[int | None, typer.Option("--k", "-k", metavar="N", help="Slots of a list.", min=1)] = None,
     period: Annotated[str | None, typer.Option(help="hour, day, week or a number of seconds.")] = None,
+    timezone: Annotated[str | None, typer.Option(help="Where days and weeks begin, such as Europe/Berlin.")] = None,
     floor: Annotated[float | None, typer.Option(help="Smallest probability of an item.")] = None,
     ceiling: Annotated[float | None, typer.Option(help="Largest probability of an item.")] = None,
     temperature: Annotated[float | None, typer.Option(help="Low: mostly the best items; high: anything.")] = None,
@@ -199,8 +200,8 @@ def surface_set(
 
     policy = {"k": k, "floor": floor, "ceiling": ceiling, "temperature": temperature}
     given = {
-        "period": period, "holdout": holdout, "holdout_model": holdout_model, "outcome": outcome,
-        "max_value": max_value, "retention": retention,
+        "period": period, "timezone": timezone, "holdout": holdout, "holdout_model": holdout_model,
+        "outcome": outcome, "max_value": max_value, "retention": retention,
         "policy": {key: value for key, value in policy.items() if value is not None},
     }  # fmt: skip
     with _decider(context) as decider:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property, lru_cache
 from typing import Annotated, Any, Literal
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from pydantic import AfterValidator, BaseModel, Field, StringConstraints
 from sqlalchemy import Connection, delete, desc, insert, select, update
@@ -35,26 +36,35 @@ _MONDAY = 4 * 86400  # 1970-01-01 was a Thursday
 
 @dataclass(frozen=True)
 class Period:
-    """Equal stretches of time in UTC, numbered: a surface decides once per user and period. Weeks start on Monday."""
+    """Stretches of time, numbered: a surface decides once per user and period. Weeks start on Monday.
+
+    Days and weeks begin at midnight of their time zone, so that two of them a year last an hour more or less.
+    """
 
     seconds: int
     offset: int = 0
+    zone: str = "UTC"
 
     @classmethod
-    def parse(cls, text: str) -> Period:
+    def parse(cls, text: str, zone: str = "UTC") -> Period:
         """ "hour", "day", "week" or a number of seconds."""
         if text in _NAMED:
-            return cls(_NAMED[text], _MONDAY if text == "week" else 0)
+            return cls(_NAMED[text], _MONDAY if text == "week" else 0, "UTC" if text == "hour" else zone)
         if text.isascii() and text.isdigit() and 1 <= int(text) <= 366 * 86400:
             return cls(int(text))
         raise InputError(f"a period is hour, day, week or a number of seconds up to a year, got '{text}'.")
 
     def number(self, time: float) -> int:
         """The number of the period that holds this time."""
+        if self.zone != "UTC":  # what a clock there shows, read as if it were UTC
+            time = datetime.fromtimestamp(time, ZoneInfo(self.zone)).replace(tzinfo=UTC).timestamp()
         return math.floor((time - self.offset) / self.seconds)
 
     def start(self, number: int) -> float:
-        return float(number * self.seconds + self.offset)
+        start = float(number * self.seconds + self.offset)
+        if self.zone == "UTC":
+            return start
+        return datetime.fromtimestamp(start, UTC).replace(tzinfo=ZoneInfo(self.zone)).timestamp()
 
     def end(self, number: int) -> float:
         return self.start(number + 1)
@@ -63,6 +73,14 @@ class Period:
     def name(self, number: int) -> str:
         """The start of a period as text; names sort in the order of time."""
         return datetime.fromtimestamp(self.start(number), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _known_zone(zone: str) -> str:
+    try:
+        ZoneInfo(zone)
+    except (ValueError, OSError, ZoneInfoNotFoundError) as error:
+        raise ValueError(f"'{zone[:60]}' is not a time zone such as Europe/Berlin") from error
+    return zone
 
 
 def _known(period: str) -> str:
@@ -79,6 +97,9 @@ class Settings(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
     period: Annotated[
         str, StringConstraints(pattern=r"^(hour|day|week|[1-9][0-9]{0,7})$"), AfterValidator(_known)
     ] = "day"
+    timezone: Annotated[
+        str, AfterValidator(_known_zone), Field(description="Where days and weeks begin, for example Europe/Berlin.")
+    ] = "UTC"
     policy: Policy = Policy()
     holdout: Annotated[float, Field(ge=0, le=0.9)] = 0.05
     holdout_model: Version | None = None
@@ -96,7 +117,7 @@ class Settings(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
 
     @cached_property
     def periods(self) -> Period:
-        return Period.parse(self.period)
+        return Period.parse(self.period, self.timezone)
 
 
 class Surface(Settings, frozen=True):
@@ -224,9 +245,10 @@ def put_surface(store: Store, name: str, changes: Mapping[str, Any], now: float 
             connection.execute(insert(tables.surfaces), first)
             _begin_measure(connection, name, "life", settings.periods.number(now))
         else:
-            if settings.period != known.period and _has_decisions(connection, name):
+            if settings.periods != known.periods and _has_decisions(connection, name):
                 raise Conflict(
-                    f"surface '{name}' has decisions by {known.period}; its period cannot change any more."
+                    f"surface '{name}' has decisions by {known.period} ({known.timezone}); its period and its time "
+                    "zone cannot change any more."
                 )
             changed = {field for field, value in settings if value != getattr(known, field)}
             _update(connection, name, policy=key, **columns)
@@ -235,7 +257,7 @@ def put_surface(store: Store, name: str, changes: Mapping[str, Any], now: float 
                 ended.append(f"the trial of '{known.challenger}' ended: {', '.join(sorted(changed))} changed")
                 _end_trial(connection, name)
                 note(connection, name, "trial ended", known.challenger, ended[0], now)
-            if changed & {"period", "holdout", "holdout_model", "outcome", "max_value"}:
+            if changed & {"period", "timezone", "holdout", "holdout_model", "outcome", "max_value"}:
                 since = _next_clean_period(connection, name, settings.periods, now)
                 _begin_measure(connection, name, "life", since)
                 ended.append(f"figures count from {settings.periods.name(since)} on")

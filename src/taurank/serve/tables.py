@@ -42,6 +42,7 @@ surfaces = Table(
     metadata,
     _key("name"),
     *_required(String, "policy", "period", "outcome"),
+    Column("timezone", String, nullable=False, server_default="UTC"),  # in which days and weeks begin
     *_required(Double, "holdout", "share"),
     *_required(Boolean, "enabled"),
     *[Column(name, String) for name in ("holdout_model", "incumbent", "previous", "challenger")],
@@ -61,6 +62,20 @@ models = Table(
 )
 
 model_files = Table("model_files", metadata, _key("version"), *_required(LargeBinary, "content"))
+
+items = Table(  # one row per change, so that a decision can be repeated with the items of its time
+    "items",
+    metadata,
+    _key("item_id"),
+    _key("version", BigInteger),  # of the whole item table, from 1
+    *_required(Boolean, "available"),
+    Column("until", Double),
+    Column("category", String),
+)
+
+features = Table(  # of "users" and of "items", as Parquet
+    "features", metadata, _key("name"), *_required(LargeBinary, "content")
+)
 
 history = Table(
     "history",
