@@ -42,7 +42,7 @@ from taurank.serve import tables
 from taurank.serve.api import Service
 from taurank.serve.decisions import Decider
 from taurank.serve.gate import run_jobs
-from taurank.serve.jobs import Painter
+from taurank.serve.jobs import draw_pages
 from taurank.serve.models import add_model, model_bytes
 from taurank.serve.policy import Policy
 from taurank.serve.recorder import Recorder
@@ -204,8 +204,8 @@ def settlement(visits: int, past: int) -> None:
         settle(decider, surface, surface.periods.end(last) + 1000.0)
         took, cpu = time.perf_counter() - began, time.process_time() - cpu
         say(f"settlement of {visits:,} visits beside {past:,} earlier decisions: {took:.1f} s, CPU {cpu:.1f} s")
-        painter, began = Painter(), time.perf_counter()
-        painter.draw(decider)
+        began = time.perf_counter()
+        draw_pages(decider)
         say(f"the first drawing of the page: {time.perf_counter() - began:.2f} s")
         service = Service(store, b"")
         times = []
@@ -223,8 +223,8 @@ def settlement(visits: int, past: int) -> None:
 
 FIGURES = json.dumps({
     "arms": {"incumbent": {"visits": 100.0, "purchases": 5.0, "lift": 1.0, "value": 1.0}}, "lists": 100,
-    "outcomes": 5, "intervals": {"life recommended lift": [0.1, 0.05, 0.15]}, "explored": 0.3,
-    "overlap": {arm: {"counts": [1] * 9, "sum": 9.0, "square": 9.0} for arm in ("shown", "not shown")},
+    "outcomes": 5, "intervals": {"life recommended lift": [0.1, 0.05, 0.15]},
+    "overlap": {arm: {"purchases": 9.0, "sum": 9.0, "square": 9.0} for arm in ("shown", "not shown")},
 })  # fmt: skip
 
 
@@ -256,7 +256,7 @@ def learners(days: int = 12) -> None:
             clock.now = FIRST_DAY + (day + 1) * 86400 + 60
             run_jobs(decider, grace=0.0, patience=6)
         recorder.close()
-        log = export(decider, decider.surfaces.get(SURFACE), None).log
+        log = export(decider, decider.surfaces.get(SURFACE), None)
         store.close()
     plain = {"factors": 8, "epochs": 30, "learning_rate": 0.05, "rate_decay": 1.0, "random_state": 0}
     capped = [("dlce", {**plain, "cap": cap}) for cap in (0.1, 0.3)]

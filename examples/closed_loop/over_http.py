@@ -24,7 +24,7 @@ from closed_loop.simulate import (
 )
 from taurank.serve.api import Service
 from taurank.serve.decisions import Decider
-from taurank.serve.jobs import Painter, beat
+from taurank.serve.jobs import beat, draw_pages
 from taurank.serve.security import create_token
 from taurank.serve.server import create_app
 from taurank.serve.store import Store
@@ -74,10 +74,10 @@ def simulate(
     app, analyst = create_token(store, "app")[1], create_token(store, "analyst")[1]
     ready(f"http://me:{analyst}@127.0.0.1:{port}/")
     try:
-        decider, painter = Decider(store, secret, clock), Painter()
+        decider = Decider(store, secret, clock)
 
         def show(report: Report) -> None:
-            painter.draw(decider)
+            draw_pages(decider)
             beat(store, clock())
             say(report)
 

@@ -38,7 +38,8 @@ def test_a_user_is_forgotten(store: Store) -> None:
     decisions = {row["id"] for row in store.rows(select(tables.decisions.c.id))}
     assert {row["decision"] for row in store.rows(select(tables.positives))} <= decisions
     made_log = export(made, made.surfaces.get("home"))
-    assert "7" not in set(made_log.log.to_frame()["user_id"]) | set(made_log.visits["user_id"].to_pylist())
+    assert "7" not in made_log.to_frame()["user_id"].tolist()
+    assert "7" not in made_log.users.values.to_pylist()
     with store.read() as connection:
         life = read_measures(connection, "home")["life"]
     assert life.arm("recommended").visits + life.arm("holdout").visits == 80
@@ -68,7 +69,7 @@ def test_old_decisions_are_pruned_and_sums_stay(store: Store, monkeypatch: pytes
     assert count(store, tables.results) == count(store, tables.decisions) == 80
     assert min(row["time"] for row in store.rows(select(tables.outcomes.c.time))) >= clock.now - 3 * DAY
     assert figures == (store.rows(select(tables.settled)), store.rows(select(tables.measures)))
-    assert export(made, surface).log.n_times == 2
+    assert export(made, surface).n_times == 2
     with pytest.raises(Conflict, match="no decision of the period"):
         settle_again(made, "home", NOON, clock.now)
     assert json.loads(figures[0][0]["figures"])["lists"] > 0

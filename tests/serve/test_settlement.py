@@ -48,7 +48,6 @@ def test_lift_of_a_decision_by_hand(store: Store) -> None:
     assert result["lift"] == pytest.approx(1 - p / (1 - p))
     assert result["value"] == pytest.approx(4 - 2 * p / (1 - p))
     figures = json.loads(store.rows(select(tables.settled))[0]["figures"])
-    assert figures["explored"] == pytest.approx(1 - sum(sorted(pi)[-4:]) / 4)
     assert figures["arms"] == {"incumbent": {name: result.get(name, 1.0) for name in COLUMNS}}
     values = {(r["item_id"], r["treated"]): r["value"] for r in store.rows(select(tables.positives))}
     assert values == {(shown[0], 1): 4.0, (other, 0): 2.0}
@@ -136,8 +135,8 @@ def test_the_gate_weighs_values(store: Store) -> None:
     assert compared.estimate == pytest.approx(np.mean(slow["challenger"]) - np.mean(slow["incumbent"]))
     assert np.isfinite(compared.low)
     assert max(row["value"] for row in positives) > 3
-    assert set(export(made, surface).log.to_frame().query("outcome == 1")["value"]) == {0.5, 6.5}
-    assert export(made, surface.model_copy(update={"outcome": "purchases"})).log.value is None
+    assert set(export(made, surface).to_frame().query("outcome == 1")["value"]) == {0.5, 6.5}
+    assert export(made, surface.model_copy(update={"outcome": "purchases"})).value is None
     with pytest.raises(InputError, match="'both'"):
         put_surface(store, "home", {"outcome": "both"})
 

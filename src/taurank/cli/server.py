@@ -114,8 +114,10 @@ def export(
     from taurank.serve.settlement import export as make
 
     with _decider(context) as decider:
-        made = make(decider, decider.surfaces.get(surface), last)
-        say(f"Wrote {made.log!r} with {made.visits.num_rows:,} visits to {made.write(out)}.")
+        log, path = make(decider, decider.surfaces.get(surface), last), out / "log.parquet"
+        out.mkdir(parents=True, exist_ok=True)
+        log.write(path)
+        say(f"Wrote {log!r} to {path}.")
 
 
 @group.command("retrain")
@@ -128,9 +130,6 @@ def retrain(
         float | None, typer.Option(metavar="SHARE", help="The challenger's share of users.", min=0.01, max=0.99)
     ] = None,
     last: Last = None,
-    update: Annotated[
-        bool, typer.Option("--update", help="Update the incumbent instead of refitting, if it is the same learner.")
-    ] = False,
     every: Annotated[
         float | None, typer.Option(metavar="HOURS", help="Repeat after this many hours.", min=0.01)
     ] = None,
@@ -143,7 +142,7 @@ def retrain(
     from taurank.serve.surfaces import DEFAULT_SHARE
 
     hyper_parameters = {"random_state": seed, **read_pairs(settings)}
-    config = RetrainConfig(learner, hyper_parameters, DEFAULT_SHARE if share is None else share, last, update)
+    config = RetrainConfig(learner, hyper_parameters, DEFAULT_SHARE if share is None else share, last)
     while True:
         with _decider(context) as decider:
             result = apply(decider, surface, config)

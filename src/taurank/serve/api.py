@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-import shutil
 import tempfile
 import time
 from collections import OrderedDict
@@ -14,14 +13,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path as FilePath
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, get_type_hints
 
 import numpy as np
 from fastapi import APIRouter, Depends, HTTPException, Path, Query, Request
-from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, Response
+from fastapi.responses import HTMLResponse, JSONResponse, Response
 from fastapi.routing import APIRoute
 from sqlalchemy import select
-from starlette.background import BackgroundTask
 
 from taurank.serve import retention, schemas, surfaces, tables
 from taurank.serve.decisions import Clock, Decider
@@ -234,20 +232,18 @@ def page(service: Serving, surface: Name | None = None) -> Response:
     return HTMLResponse(service.page(surface), headers={"Refresh": "60"})
 
 
-@analyst.get("/v1/log", response_class=FileResponse, responses={200: {"content": {_PARQUET: {}}}})
-def log(service: Serving, surface: Name, table: Literal["log", "visits"] = "log", last: Last = None) -> Response:
-    """The settled periods as a log in Parquet, or who visited when."""
+@analyst.get("/v1/log", response_class=Response, responses={200: {"content": {_PARQUET: {}}}})
+def log(service: Serving, surface: Name, last: Last = None) -> Response:
+    """The settled periods as a log in Parquet, which knows who visited when."""
     service.decider.surfaces.refresh()
-    folder = tempfile.mkdtemp(prefix="taurank-")
-    try:
-        made = export(service.decider, service.decider.surfaces.get(surface), last)
-        path = made.write(folder) if table == "log" else made.write_visits(FilePath(folder) / "visits.parquet")
-    except BaseException:
-        shutil.rmtree(folder)
-        raise
-    return FileResponse(
-        path, media_type=_PARQUET, filename=path.name, background=BackgroundTask(shutil.rmtree, folder)
-    )
+    made = export(service.decider, service.decider.surfaces.get(surface), last)
+    with tempfile.TemporaryDirectory(prefix="taurank-") as folder:
+        path = FilePath(folder) / "log.parquet"
+        made.write(path)
+        return Response(
+            path.read_bytes(), media_type=_PARQUET,
+            headers={"Content-Disposition": 'attachment; filename="log.parquet"'},
+        )  # fmt: skip
 
 
 @analyst.get("/v1/surfaces")

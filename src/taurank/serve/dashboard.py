@@ -6,8 +6,7 @@ import json
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import dataclass, fields
 from typing import Any
 
 import altair as alt
@@ -23,7 +22,7 @@ from taurank.serve.lift import Interval, Measure
 from taurank.serve.models import list_models
 from taurank.serve.recorder import Row
 from taurank.serve.retrain import MIN_EFFECTIVE
-from taurank.serve.settlement import EDGES, read_measures
+from taurank.serve.settlement import read_measures
 from taurank.serve.store import Store
 from taurank.serve.surfaces import Surface, read_history
 
@@ -42,8 +41,8 @@ class Settled:
     intervals: dict[str, list[float]]
     lists: int
     outcomes: int
-    explored: float | None
-    overlap: dict[str, Any]
+    overlap: dict[str, dict[str, float]]
+    challenger: str | None = None
 
     @property
     def visits(self) -> int:
@@ -60,7 +59,7 @@ class Figures:
     running: dict[str, int]  # its visits and outcomes so far
     life: Measure
     trial: Measure | None
-    overlap: list[tuple[str, int, float, list[int]]]  # arm, purchases, purchases after weighting, counts by π
+    overlap: dict[str, float]  # purchases of items "shown" and "not shown", after weighting
     items: list[Row]
     models: list[Row]
     history: list[Row]
@@ -95,7 +94,9 @@ def gather(store: Store, surface: Surface, now: float) -> Figures:
             "visits": connection.scalar(select(func.count(decisions.period)).where(mine)) or 0,
             "outcomes": connection.scalar(select(func.count(outcomes.time)).where(bought)) or 0,
         }
-    periods = [Settled(row[0], **json.loads(row[1])) for row in reversed(rows)]
+    names = {each.name for each in fields(Settled)}
+    stored = [(row[0], json.loads(row[1])) for row in reversed(rows)]
+    periods = [Settled(key, **{name: each[name] for name in names & each.keys()}) for key, each in stored]
     life = measures["life"]
     return Figures(
         surface, periods, number, running, life, measures.get("trial"), _overlap(periods[-RECENT_PERIODS:]),
@@ -104,14 +105,13 @@ def gather(store: Store, surface: Surface, now: float) -> Figures:
     )  # fmt: skip
 
 
-def _overlap(periods: list[Settled]) -> list[tuple[str, int, float, list[int]]]:
-    arms = []
+def _overlap(periods: list[Settled]) -> dict[str, float]:
+    """Kish's effective number of purchases of shown and of other items."""
+    effective = {}
     for arm in ("shown", "not shown"):
-        parts = [period.overlap[arm] for period in periods]
-        counts = [sum(part) for part in zip(*(part["counts"] for part in parts), strict=True)]
-        total, square = (sum(part[name] for part in parts) for name in ("sum", "square"))
-        arms.append((arm, sum(counts), total**2 / square if square else 0.0, counts))
-    return arms
+        total, square = (sum(period.overlap[arm][name] for period in periods) for name in ("sum", "square"))
+        effective[arm] = total**2 / square if square else 0.0
+    return effective
 
 
 def _items(store: Store, surface: Surface, visits: int) -> list[Row]:
@@ -136,7 +136,7 @@ def render(figures: Figures, names: list[str], now: float) -> str:
     if len(names) > 1:
         blocks.append(page.links([(f"/?surface={name}", name) for name in names]))
     blocks += [page.verdict(*working(figures)), page.verdict(*gained(figures)), page.verdict(*advice(figures))]
-    tables_ = [_summary(figures), _arms(figures), *_item_tables(figures), *_lists(figures)]
+    tables_ = [_arms(figures), *_item_tables(figures), *_lists(figures)]
     blocks += [page.group("panels", _charts(figures)), page.group("tables", tables_)]
     return page.render(surface.name, blocks, broad=True)
 
@@ -226,7 +226,7 @@ def advice(figures: Figures) -> tuple[str, str, str]:
         return "good", question, f"{text}. It is promoted or demoted by itself."
     if len(figures.periods) < 2:
         return "good", question, "Nothing: wait for the first settled periods."
-    thin = [arm for arm, _, effective, _ in figures.overlap if effective < MIN_EFFECTIVE]
+    thin = [arm for arm, effective in figures.overlap.items() if effective < MIN_EFFECTIVE]
     if thin:
         text = (
             f"Overlap is missing: too few purchases of items {' and '.join(thin)} to learn effects from. Wait, or "
@@ -241,27 +241,6 @@ def advice(figures: Figures) -> tuple[str, str, str]:
     return "good", question, f"Nothing is wrong. No challenger is on trial; learn from the log: {command}."
 
 
-def _summary(figures: Figures) -> Block:
-    explored = [period.explored for period in figures.periods if period.explored is not None]
-    share = f"; {np.mean(explored):.0%} of the slots explore" if explored else ""
-    life = figures.life
-    lines = {
-        "Caused per visit": (life.interval("recommended lift"), f"items not shown are the control{share}"),
-        "Caused value per visit": (life.interval("recommended value"), "the same, weighted by value"),
-        "Against the hold-out, per visit": (
-            life.interval("holdout"), f"purchases; {figures.surface.holdout:.0%} of users held out"
-        ),
-    }  # fmt: skip
-    if figures.surface.compared != "value":
-        del lines["Caused value per visit"]
-    rows = []
-    for name, (ends, note) in lines.items():
-        between = _between(ends) if math.isfinite(ends.low) else "not enough purchases yet"
-        rows.append([Cell(name), Cell(number(ends.estimate, "+")), Cell(between), Cell(note)])
-    note = "Intervals are 95% and valid at any time: look as often as you like. Those of items are for one look."
-    return page.grid(["Purchases", "Estimate", "Interval", ""], rows, note)
-
-
 def _effect(ends: Interval) -> Cell:
     return Cell(number(ends.estimate, "+"), _between(ends) if math.isfinite(ends.low) else "")
 
@@ -274,7 +253,10 @@ def _arms(figures: Figures) -> Block:
         purchases = totals.total("purchases") / totals.visits if totals.visits else math.nan
         counts = [arm, f"{totals.users:,}", f"{totals.visits:,}", number(purchases)]
         rows.append([*map(Cell, counts), _effect(measure.interval(f"{arm} lift")) if arm != "holdout" else Cell("–")])
-    caption = f"Arms since {figures.surface.periods.name(measure.since)}"
+    caption = (
+        f"Arms since {figures.surface.periods.name(measure.since)}. Items not shown are the control. Intervals are "
+        "95% and valid at any time: look as often as you like; those of items are for one look."
+    )
     return page.grid(["Arm", "Users", "Visits", "Purchases per visit", "Caused per visit"], rows, caption)
 
 
@@ -308,42 +290,40 @@ def _lists(figures: Figures) -> list[Block]:
 
 
 def _charts(figures: Figures) -> list[Block]:
-    """Lift over time, challenger − incumbent, visits and overlap, as far as there is something to show."""
+    """Lift over time, challengers against incumbents, and traffic, as far as there is something to show."""
     surface, column, charts = figures.surface, figures.surface.compared, []
-    lines = {"items not shown as control": f"life recommended {column}"}
+    lines = {f"life recommended {column}": "items not shown as control"}
     if column == "lift":
-        lines["against the hold-out"] = "life holdout"
-    if any(f"life recommended {column}" in period.intervals for period in figures.periods):
-        drawing = _bands(figures, figures.life.since, lines, "Lift over time")
-        charts.append((drawing, f"{surface.unit} per visit over time, with promotions"))
-    if figures.trial is not None and figures.trial.periods:
-        lines = {f"{surface.unit} per visit": f"trial difference {column}"}
-        drawing = _bands(figures, figures.trial.since, lines, "Challenger − incumbent")
-        charts.append((drawing, "Challenger − incumbent: promoted above 0, demoted below"))
+        lines["life holdout"] = "against the hold-out"
+    counted = [period for period in figures.periods if period.number >= figures.life.since]
+    lift = [(period, line, period.intervals.get(key)) for key, line in lines.items() for period in counted]
+    compared = f"trial difference {column}"
+    trials = [(period, period.challenger or "", period.intervals.get(compared)) for period in figures.periods]
+    for rows, title, caption in (
+        (lift, "Lift over time", f"{surface.unit} per visit over time, with promotions"),
+        (trials, "Challenger − incumbent",
+         "Each challenger against the incumbent of its time: promoted above 0, demoted below"),
+    ):  # fmt: skip
+        if any(ends is not None for _, _, ends in rows):
+            charts.append(page.chart(_bands(figures, rows, title), caption))
     if figures.periods:
-        charts.append((_counts(figures), "Visits and outcomes of each period"))
-    if any(purchases for _, purchases, _, _ in figures.overlap):
-        charts.append((_bars(figures), "Purchases by the probability of having been shown"))
-    return [page.chart(drawing, caption) for drawing, caption in charts]
+        charts.append(page.chart(_counts(figures), "Visits and outcomes of each period"))
+    return charts
 
 
 _TIME = alt.X("period:T", title=None, scale=alt.Scale(type="utc"))
 
 
-def _bands(figures: Figures, since: int, lines: dict[str, str], title: str) -> alt.LayerChart:
-    """Lines with bands over the periods since one; parts that are not finite are left out."""
-    surface = figures.surface
-    periods = [period for period in figures.periods if period.number >= since]
-    rows = [
-        (1000 * surface.periods.start(period.number), line, *period.intervals[key])
-        for line, key in lines.items()
-        for period in periods
-        if key in period.intervals
-    ]
+def _bands(figures: Figures, ends_of: Sequence[tuple[Settled, str, Any]], title: str) -> alt.LayerChart:
+    """Lines with bands over the periods; parts that are not finite are left out."""
+    start = figures.surface.periods.start
+    rows = [(1000 * start(period.number), line, *ends) for period, line, ends in ends_of if ends is not None]
     frame = pd.DataFrame(rows, columns=["period", "line", "estimate", "low", "high"])
     frame = frame.replace([np.inf, -np.inf], np.nan).dropna(subset="estimate")
     bounded = frame.dropna()
-    color = alt.Color("line:N", sort=list(lines), legend=alt.Legend(symbolOpacity=1, columns=1, labelLimit=400))
+    color = alt.Color(
+        "line:N", sort=frame["line"].unique().tolist(), legend=alt.Legend(symbolOpacity=1, columns=1, labelLimit=400)
+    )
     # early bands are wide: the axis has the estimates, the last bands and 0
     last = bounded[bounded["period"] == bounded["period"].max()]
     ends = np.concatenate([frame["estimate"], last["low"], last["high"], [0.0]])
@@ -354,8 +334,8 @@ def _bands(figures: Figures, since: int, lines: dict[str, str], title: str) -> a
     )  # fmt: skip
     line = alt.Chart(frame).mark_line(point={"size": 12}).encode(_TIME, alt.Y("estimate:Q", scale=domain), color)
     zero = alt.Chart(pd.DataFrame({"y": [0.0]})).mark_rule(opacity=0.6).encode(y="y:Q")
-    begin = surface.periods.start(periods[0].number) if periods else math.inf
-    events = [1000 * row["time"] for row in figures.history if row["event"] in PROMOTIONS and row["time"] >= begin]
+    events = [1000 * row["time"] for row in figures.history if row["event"] in PROMOTIONS]
+    events = [when for when in events if when >= frame["period"].min()]
     marks = alt.Chart(pd.DataFrame({"period": events})).mark_rule(strokeDash=[4, 3], opacity=0.6).encode(_TIME)
     return (zero + marks + band + line if events else zero + band + line).properties(title=title)
 
@@ -370,26 +350,6 @@ def _counts(figures: Figures) -> alt.Chart:
     count = alt.Y("count:Q", title=None, axis=alt.Axis(format=",~r"))
     color = alt.Color("line:N", sort=["visits", "outcomes"])
     return alt.Chart(frame, title="Traffic").mark_line(point={"size": 12}).encode(_TIME, count, color)
-
-
-def _bars(figures: Figures) -> alt.Chart:
-    """Purchases of shown and of other items, by π: both everywhere means that effects can be learned."""
-    bins = [f"{low:g}–{high:g}" for low, high in pairwise(EDGES)]
-    labels = [
-        f"{name}: {purchases:,} purchases, worth {number(effective)} after weighting"
-        for name, purchases, effective, _ in figures.overlap
-    ]
-    frames = [
-        pd.DataFrame({"probability": bins, "purchases": counts, "items": label})
-        for label, (_, _, _, counts) in zip(labels, figures.overlap, strict=True)
-    ]
-    legend = alt.Legend(columns=1, labelLimit=400)
-    return alt.Chart(pd.concat(frames), title=f"Overlap, last {RECENT_PERIODS} periods").mark_bar().encode(
-        alt.X("probability:N", sort=bins, title="probability of having been shown", axis=alt.Axis(labelAngle=-45)),
-        alt.Y("purchases:Q", title="purchases"),
-        alt.Color("items:N", sort=labels, legend=legend),
-        alt.XOffset("items:N", sort=labels),
-    )  # fmt: skip
 
 
 def number(value: float, sign: str = "") -> str:

@@ -103,14 +103,14 @@ class Decider:
         items, scores = self._options(decision, self._filter(decision))
         return items, self._policy(decision["policy"]).probabilities(scores)
 
-    def propensities_for(self, decision: Row, wanted: Iterable[str]) -> tuple[dict[str, float], Floats]:
-        """π of the wanted items that were eligible, and all π."""
+    def propensities_for(self, decision: Row, wanted: Iterable[str]) -> dict[str, float]:
+        """π of the wanted items that were eligible."""
         items, pi = self.propensities(decision)
         if not len(pi):
-            return {}, pi
+            return {}
         whole = decision["filter"] is None and decision["model"] is not None
         places = self.models.get(decision["model"]).item_code if whole else {item: n for n, item in enumerate(items)}
-        return {item: float(pi[places[item]]) for item in wanted if item in places}, pi
+        return {item: float(pi[places[item]]) for item in wanted if item in places}
 
     def propensities_of(self, decision: Row, model: ServedModel, policy: Policy) -> dict[str, float]:
         """π that another model and policy would have given to the items of a stored decision."""
@@ -122,10 +122,10 @@ class Decider:
         rows = self.store.rows(select(tables.decisions).where(tables.decisions.c.id == key))
         if not rows:
             raise NotFound("there is no such decision.")
-        propensity, pi = self.propensities_for(rows[0], items)
+        propensity = self.propensities_for(rows[0], items)
         shown = {name: json.loads(rows[0][name]) for name in ("shown", "propensities")}
         asked = {item: propensity.get(item, 0.0) for item in items}
-        return {**rows[0], **shown, "eligible": len(pi), "propensity_of": asked}
+        return {**rows[0], **shown, "propensity_of": asked}
 
     def _draw(self, row: Row, policy: Policy, chosen: Filter | None) -> tuple[list[str], list[float]]:
         """The shown items, best score first, and their π."""

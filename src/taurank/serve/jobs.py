@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
-import math
 import os
 import time
-
-from sqlalchemy import func, select
 
 from taurank.serve import tables
 from taurank.serve.decisions import Decider
@@ -17,34 +15,18 @@ from taurank.serve.store import Store, Unavailable, secret_for, setting, upsert
 
 JOB_SECONDS = 20.0  # between two rounds
 STOPPED_SECONDS = 90.0  # without a round, after which the job counts as stopped
-DRAW_SECONDS = 60.0  # a page is drawn at least this often
+DRAW_ROUNDS = 3  # a page is drawn every third round
 
 
-class Painter:
-    """Draws the dashboard of every surface when something has changed, and once a minute."""
+def draw_pages(decider: Decider) -> None:
+    """Bring the stored pages of all surfaces up to date."""
+    from taurank.serve.dashboard import draw
 
-    def __init__(self) -> None:
-        self._drawn: dict[str, tuple[object, float]] = {}  # what a page showed, and when it was drawn
-
-    def draw(self, decider: Decider) -> None:
-        """Bring the stored pages up to date."""
-        from taurank.serve.dashboard import draw
-
-        surfaces, now = decider.surfaces.all(), decider.clock()
-        with decider.store.read() as connection:
-            latest = connection.scalar(select(func.max(tables.history.c.id)))
-        for surface in surfaces:
-            with decider.store.read() as connection:
-                own = tables.settled.c.surface == surface.name
-                settled = connection.scalar(select(func.max(tables.settled.c.time)).where(own))
-            state = (surface.model_dump_json(), latest, settled, len(surfaces))
-            before, drawn = self._drawn.get(surface.name, (None, -math.inf))
-            if state != before or not 0 <= now - drawn < DRAW_SECONDS:
-                body, alert = draw(decider.store, surface, [each.name for each in surfaces], now)
-                row = {"surface": surface.name, "time": now, "body": body, "alert": alert}
-                with decider.store.write() as connection:
-                    upsert(connection, tables.pages, [row])
-                self._drawn[surface.name] = state, now
+    surfaces, now = decider.surfaces.all(), decider.clock()
+    for surface in surfaces:
+        body, alert = draw(decider.store, surface, [each.name for each in surfaces], now)
+        with decider.store.write() as connection:
+            upsert(connection, tables.pages, [{"surface": surface.name, "time": now, "body": body, "alert": alert}])
 
 
 def beat(store: Store, now: float) -> None:
@@ -62,12 +44,13 @@ def seconds_since_beat(store: Store, now: float) -> float | None:
 
 def run_forever(address: str, parent: int) -> None:
     """Run the jobs until the parent ends, also if it is killed; retries if the database is unavailable."""
-    decider, painter = Decider(Store(address), secret_for(address), time.time), Painter()
+    decider, rounds = Decider(Store(address), secret_for(address), time.time), itertools.count()
     last: dict[str, str] = {}
     while os.getppid() == parent:
         try:
             done = run_jobs(decider)
-            painter.draw(decider)
+            if next(rounds) % DRAW_ROUNDS == 0 or any(not text.startswith("0 settled") for text in done.values()):
+                draw_pages(decider)
             prune(decider.store, time.time())
             beat(decider.store, time.time())
             lines = [f"{name}: {text}" for name, text in done.items() if text != last.get(name)]

@@ -71,18 +71,14 @@ class Registry:
             return self._loaded[version]
         with self._lock:
             if version not in self._loaded:
-                model = ServedModel(version, read_model(self._store, version))
+                file = tables.model_files.c
+                rows = self._store.rows(select(file.content).where(file.version == version))
+                if not rows:
+                    raise NotFound(f"there is no model '{version}'.")
+                model = ServedModel(version, _read(rows[0]["content"]))
                 _ = model.item_code, model.user_code
                 self._loaded = {**dict(list(self._loaded.items())[1 - _LOADED_AT_ONCE :]), version: model}
             return self._loaded[version]
-
-
-def read_model(store: Store, version: str) -> Learner:
-    """The learner of a stored model, as an object of its own."""
-    rows = store.rows(select(tables.model_files.c.content).where(tables.model_files.c.version == version))
-    if not rows:
-        raise NotFound(f"there is no model '{version}'.")
-    return _read(rows[0]["content"])
 
 
 def add_model(store: Store, content: bytes, note: str, now: float) -> dict[str, Any]:

@@ -16,11 +16,9 @@ who did not visit in a period has no decision and so no rows there; the visits, 
 from __future__ import annotations
 
 import json
-import os
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,7 +27,6 @@ from sqlalchemy import Connection, delete, func, insert, select
 
 from taurank._types import Floats
 from taurank.data.log import Log
-from taurank.data.tables import write_batches
 from taurank.errors import InputError
 from taurank.serve import tables
 from taurank.serve.decisions import Decider
@@ -39,8 +36,6 @@ from taurank.serve.store import Conflict, upsert
 from taurank.serve.surfaces import Surface
 
 GRACE_SECONDS = 300.0  # outcomes may arrive late by this much, or by a period if that is shorter
-SAMPLE = 200  # decisions per period whose exploration is measured
-EDGES = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 1.0)  # of π
 ITEM_COLUMNS = ("purchases", "shown", "unshown", "square", "chance")
 
 _CELLS = pa.schema({
@@ -83,14 +78,10 @@ def _settle_period(decider: Decider, surface: Surface, number: int, now: float, 
     bought: dict[str, list[Row]] = defaultdict(list)
     for row in decider.store.rows(select(outcomes).where((outcomes.c.time >= start) & (outcomes.c.time < end))):
         bought[row["user_id"]].append(row)
-    new, explored = Settled(), []
-    for place, decision in enumerate(decisions):  # ids are hashes: the first ones are a random sample
+    new = Settled()
+    for decision in decisions:
         items = _items_after(decision["time"], bought.get(decision["user_id"], ()))
-        seen = items or place < SAMPLE
-        propensity, pi = decider.propensities_for(decision, items) if seen else ({}, np.zeros(0))
-        new.add(surface, decision, items, propensity)
-        if place < SAMPLE and (slots := round(pi.sum())):
-            explored.append(1.0 - float(np.partition(pi, -slots)[-slots:].sum()) / slots)
+        new.add(surface, decision, items, decider.propensities_for(decision, items) if items else {})
     if again and not decisions:
         raise Conflict(f"no decision of the period {surface.periods.name(number)} is stored.")
     with decider.store.write() as connection:
@@ -110,7 +101,7 @@ def _settle_period(decider: Decider, surface: Surface, number: int, now: float, 
         figures = {
             "arms": new.by_arm(), "intervals": _measure(connection, surface, mine, number, changes, not settled),
             "lists": sum(row["shown"] != "[]" for row in decisions), "outcomes": sum(map(len, bought.values())),
-            "explored": float(np.mean(explored)) if explored else None, "overlap": new.overlap(),
+            "overlap": new.overlap(), "challenger": surface.challenger,
         }  # fmt: skip
         row = {"surface": surface.name, "period": number, "time": now, "figures": json.dumps(figures)}
         connection.execute(insert(tables.settled), row)
@@ -167,14 +158,14 @@ class Settled:
                 sums[column] += row[column]
         return arms
 
-    def overlap(self) -> dict[str, Any]:
-        """Purchases of shown and of other items: counts by π, the sum of their weights and that of the squares."""
+    def overlap(self) -> dict[str, dict[str, float]]:
+        """Purchases of shown and of other items: how many, the sum of their weights, and that of the squares."""
         arms = {}
         for arm, treated in (("shown", 1), ("not shown", 0)):
             pi = np.array([row["propensity"] for row in self.positives if row["treated"] == treated])
             weight = 1 / (pi if treated else 1 - pi)
-            counts = np.histogram(pi, EDGES)[0].tolist()
-            arms[arm] = {"counts": counts, "sum": float(weight.sum()), "square": float((weight**2).sum())}
+            sums = {"purchases": len(pi), "sum": weight.sum(), "square": (weight**2).sum()}
+            arms[arm] = {name: float(value) for name, value in sums.items()}
         return arms
 
 
@@ -267,27 +258,8 @@ def _add_items(connection: Connection, surface: str, changes: list[Change]) -> N
 Change = tuple[float, Settled]  # a sign, and what is added or taken back
 
 
-@dataclass(frozen=True)
-class Export:
-    """A log, ready for ``fit``, and who visited when."""
-
-    log: Log
-    visits: pa.Table
-
-    def write(self, folder: str | os.PathLike[str]) -> Path:
-        """``log.parquet`` in the folder; it knows the visits, too."""
-        path = Path(folder) / "log.parquet"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self.log.write(path)
-        return path
-
-    def write_visits(self, path: Path) -> Path:
-        write_batches(path, self.visits.schema, self.visits.to_batches())
-        return path
-
-
-def export(decider: Decider, surface: Surface, last: int | None = None) -> Export:
-    """All settled periods of a surface, or the ``last`` so many."""
+def export(decider: Decider, surface: Surface, last: int | None = None) -> Log:
+    """All settled periods of a surface, or the ``last`` so many, and who visited when."""
     periods = settled_periods(decider, surface, last)
     if not periods:
         raise Conflict(f"surface '{surface.name}' has no settled period yet; wait until one has ended.")
@@ -301,12 +273,11 @@ def export(decider: Decider, surface: Surface, last: int | None = None) -> Expor
     table = pa.table(_columns(cells, _CELLS.names), schema=_CELLS)
     if surface.outcome != "value":  # a learner would weigh purchases by a column of values
         table = table.drop_columns(["value"])
-    visited = pa.table(_columns(visits, ["user_id", "time"]))
-    log = Log.from_frame(
+    return Log.from_frame(
         table, users=sorted({user for user, _ in visits}), items=sorted(known | {cell[1] for cell in cells}),
-        times=[surface.periods.name(number) for number in periods], visits=visited,
+        times=[surface.periods.name(number) for number in periods],
+        visits=pa.table(_columns(visits, ["user_id", "time"])),
     )  # fmt: skip
-    return Export(log, visited)
 
 
 def _columns(rows: list[Any], names: list[str]) -> dict[str, Any]:
