@@ -56,6 +56,14 @@ def test_segments_of_items_are_the_slow_twins_and_add_up(name: str, make: Any, m
     assert sum(part[metric].mean for part in result.segments.values()) == pytest.approx(result[metric].mean)
 
 
+def test_many_segments_add_up_where_users_are_the_folds() -> None:
+    """8 segments of 4 terms in 5 folds: more factors than int8 can number."""
+    log = sparse_log(cells_frame(30, 8, 1, 1))
+    result = evaluate(SCORES, log, "CDCG", by=pd.DataFrame({"item_id": range(8), "name": list("abcdefgh")}))
+    parts = [part["CDCG"].mean for part in result.segments.values()]
+    assert sum(parts) == pytest.approx(result["CDCG"].mean)
+
+
 def test_numbers_are_cut_into_quarters() -> None:
     log = sparse_log(cells_frame(30, 40, 2, 0))
     price = pd.DataFrame({"item_id": range(40), "price": np.arange(40) * 1.5})

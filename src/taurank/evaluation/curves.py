@@ -32,10 +32,10 @@ from taurank.evaluation.evaluate import evaluate
 from taurank.evaluation.evidence import Verdict, judge, per_visit
 from taurank.evaluation.intervals import Estimate, check_fraction
 from taurank.evaluation.measurement import Measurement
-from taurank.evaluation.rankers import AnyRanker, Block, Ranking, Scores
+from taurank.evaluation.rankers import AnyRanker, Ranking, Scores
 from taurank.evaluation.text import number, span
 from taurank.evaluation.topk import best
-from taurank.evaluation.weights import GivenWeights
+from taurank.evaluation.weights import CellWeights, Given
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -126,7 +126,7 @@ def effect_curve(
     cut, above, upto, sums = _scores_at(ranking, places)
     tied = (shares * pairs - above) / (upto - above)  # the chance of a pair with just this score
 
-    def cuts(_: Block, scores: Scores) -> Floats:
+    def cuts(scores: Scores) -> Floats:
         """The chance of each pair to be among each share of all pairs, ties broken at random."""
         one, chance = cut[:, None, None], tied[:, None, None]
         return np.where(scores > one, 1.0, np.where(scores == one, chance, 0.0))
@@ -136,7 +136,7 @@ def effect_curve(
     autoc = 1.0 / (n * shares * x) - np.append(np.zeros(n - 1), 1.0 / x)
     tenths = np.diff(steps[n // DECILES - 1 :: n // DECILES], axis=0, prepend=0.0) * (DECILES / x)
     rows = np.vstack([steps, steps / (shares * x)[:, None], tenths, auuc, auuc - 0.5 * steps[-1], autoc])
-    estimates, verdict = _estimates(measurement, ranking, workers, cuts, rows, level)
+    estimates, verdict = _estimates(measurement, ranking, workers, Given(cuts, n), rows, level)
     areas = [Area(one.mean, *one.interval(level)) for one in estimates]
     means = sums.reshape(DECILES, -1).sum(axis=1) / np.diff(places[n // DECILES - 1 :: n // DECILES], prepend=0)
     deciles = [
@@ -212,25 +212,25 @@ def _ordered_scores(keys: npt.NDArray[np.uint64]) -> Floats:
 
 
 def _estimates(
-    measurement: Measurement, ranking: Ranking, workers: int, cuts: Any, rows: Floats, level: float
+    measurement: Measurement, ranking: Ranking, workers: int, cuts: Given, rows: Floats, level: float
 ) -> tuple[list[Estimate], Verdict | None]:
     """Each row's combination of the effects of what is shown up to each cut, and whether to believe them."""
-    gains, n = measurement.gains, rows.shape[1]
+    gains = measurement.gains
     if not measurement.is_estimate:
         weighed, values = measurement.valued
-        weights, _ = GivenWeights(gains.eligibility, weighed.cells, cuts, n).weigh(ranking, workers)
+        weights, _ = CellWeights(gains.eligibility, weighed.cells, [], given=cuts).weigh(ranking, workers)
         visits = gains.eligibility.visits(np.ones(gains.n_users, np.bool_))
         per_user, per_time = (
             per_visit(rows @ np.stack([np.bincount(codes, weight * values, size) for weight in weights]), counts)
             for codes, size, counts in zip(weighed.cells[::2], (gains.n_users, gains.n_times), visits, strict=True)
         )
         return [Estimate(*means, visits) for means in zip(per_user, per_time, strict=True)], None
-    weights, sums = measurement.given(ranking, workers, cuts, n)
-    listed, *c = [replace(one, by_group=np.tensordot(rows, one.by_group, 1)) for one in sums]
+    weights, sums = measurement.given(ranking, workers, cuts, [np.ones(gains.n_items, np.bool_)])
+    listed, c = (replace(one, by_group=np.tensordot(rows, one.by_group, 1)) for one in sums)
     limits = np.abs(rows).max(axis=1), np.where((rows < 0.0).any(axis=1), np.inf, measurement.largest_effect)
-    evidence = measurement.evidence_of(rows @ weights, listed, c[0] if c else None, limits)
+    evidence = measurement.evidence_of(rows @ weights, listed, c, limits)
     trained = getattr(ranking.ranker, "log_fingerprint_", None)
-    verdict = judge(evidence[n - 1], level, trained is not None and trained == gains.log_fingerprint)
+    verdict = judge(evidence[cuts.n - 1], level, trained is not None and trained == gains.log_fingerprint)
     return [one.own for one in evidence], verdict
 
 

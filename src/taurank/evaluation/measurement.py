@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -16,21 +16,13 @@ from taurank.data.ids import Ids
 from taurank.data.log import Log
 from taurank.data.remote import RemoteGains, RemoteLog
 from taurank.errors import InputError, plural
-from taurank.estimation.estimators import Estimator, Variate, almost_always, outcomes_of
+from taurank.estimation.estimators import Estimator, almost_always, outcomes_of
 from taurank.estimation.gains import Gains, recommended
 from taurank.evaluation.evidence import Evidence, Lists, LogEvidence, per_visit
 from taurank.evaluation.intervals import Estimate
 from taurank.evaluation.metrics import DEFAULT, OUTCOME_DEFAULT, Metric, parse_all
-from taurank.evaluation.rankers import Block, Ranking, Scores, TableRanker
-from taurank.evaluation.weights import (
-    Cells,
-    CellWeights,
-    GivenWeights,
-    ListSums,
-    assortments,
-    list_weights,
-    segmented,
-)
+from taurank.evaluation.rankers import Ranking, TableRanker
+from taurank.evaluation.weights import Cells, CellWeights, Given, ListSums, assortments, list_weights, segmented
 
 GainSums = tuple[Floats, Floats]  # gains times weights, metric × user and metric × time
 
@@ -122,32 +114,31 @@ class Measurement:
     def sums(self, ranking: Ranking, workers: int) -> GainSums:
         """Δ_u = Σ_i weight · gain_ui, Eq. (delta_u_tau), and the same by time."""
         gains, (cells, values) = self.gains, self.valued
-        weighed = self._policy_weights(cells.cells) if ranking.is_policy else cells
+        weighed = cells
+        if ranking.is_policy:
+            weighed = CellWeights(gains.eligibility, cells.cells, self.metrics, given=self._slots)
         weights, _ = weighed.weigh(ranking, workers)
-        user, time = cells.cells.user, cells.cells.time
-        per_user = np.empty((len(weights), gains.n_users))
-        per_time = np.empty((len(weights), gains.n_times))
+        (user, _, time), (n_users, _, n_times) = cells.cells, gains.eligibility.shape
+        per_user, per_time = np.empty((len(weights), n_users)), np.empty((len(weights), n_times))
         for m, metric in enumerate(self.metrics):
-            parts: tuple[Any, Any, Floats] = (user, time, weights[m] * values)
-            owner, at, value = self._areas(parts[2], values, user, time) if metric.area else parts
-            per_user[m] = np.bincount(owner, value, gains.n_users)
-            per_time[m] = np.bincount(at, value, gains.n_times)
+            owner: Any = user
+            at: Any = time
+            value: Any = weights[m] * values
+            if metric.area:  # AUC = [Σ (I − r) / n₊ − (n₊ − 1) / 2] / n₋ of each list; ½ without negatives
+                lists, place = np.unique(user.astype(np.int64) * n_times + time, return_inverse=True)
+                owner, at = np.divmod(lists, n_times)
+                positives = np.bincount(place, values)
+                sizes = gains.eligibility.candidates.by_time[at]
+                if gains.eligibility.listed is not None:
+                    visits = gains.eligibility.own_visits
+                    visit = np.searchsorted(visits.time * n_users + visits.user, at * n_users + owner)
+                    sizes = np.diff(visits.start)[visit]
+                negatives = sizes - positives
+                area = np.bincount(place, value) / positives - 0.5 * (positives - 1)
+                value = np.where(negatives > 0, area / np.maximum(negatives, 1), 0.5)
+            per_user[m] = np.bincount(owner, value, n_users)
+            per_time[m] = np.bincount(at, value, n_times)
         return per_user, per_time
-
-    def _areas(self, below: Floats, positive: Floats, user: Codes, time: Codes) -> tuple[Longs, Longs, Floats]:
-        """AUC = [Σ (I − r) / n₊ − (n₊ − 1) / 2] / n₋ of each list with positives; ½ without negatives."""
-        eligibility, n_times = self.gains.eligibility, self.gains.n_times
-        lists, at = np.unique(user.astype(np.int64) * n_times + time, return_inverse=True)
-        owner, when = np.divmod(lists, n_times)
-        sizes = eligibility.candidates.by_time[when]
-        if eligibility.listed is not None:
-            visits = eligibility.own_visits
-            visit = np.searchsorted(visits.time * self.gains.n_users + visits.user, when * self.gains.n_users + owner)
-            sizes = np.diff(visits.start)[visit]
-        positives = np.bincount(at, positive)
-        negatives = sizes - positives
-        area = np.bincount(at, below) / positives - 0.5 * (positives - 1)
-        return owner, when, np.where(negatives > 0, area / np.maximum(negatives, 1), 0.5)
 
     @cached_property
     def valued(self) -> tuple[CellWeights, Floats]:
@@ -172,17 +163,27 @@ class Measurement:
 
     def by_item(self, ranking: Ranking, workers: int, segments: Sequence[Mask]) -> list[list[LogEvidence]]:
         """By segment of the items and metric: what the items of a segment add to the list, which is that of all."""
-        (_, cells, chosen), (log, estimator) = self._logged_cells, self._log
-        variate, parts = segmented(estimator.variate, segments, log.eligibility.shape)
-        weigher: Any = CellWeights(log.eligibility, cells, self.metrics, variate, chosen, parts)
-        if ranking.is_policy:
-            weigher = self._policy_weights(cells, chosen, variate, parts)
-        weights, sums = weigher.weigh(ranking, workers)
-        c = sums[len(segments) :] or [None] * len(segments)
+        weights, sums = self.given(ranking, workers, self._slots if ranking.is_policy else None, segments)
+        item, c = self._logged_cells[1].item, sums[len(segments) :]
         return [
-            self.evidence_of(weights, listed, own, self._lists[1:], segment[cells.item])
+            self.evidence_of(weights, listed, own, self._lists[1:], segment[item])
             for segment, listed, own in zip(segments, sums, c, strict=False)
         ]
+
+    def given(
+        self, ranking: Ranking, workers: int, given: Given | None, segments: Sequence[Mask]
+    ) -> tuple[Floats, list[ListSums]]:
+        """Weights of the rows, and by segment of the items the sums over lists of the weights, then those of c."""
+        (_, cells, chosen), (log, estimator) = self._logged_cells, self._log
+        variate, parts = segmented(estimator.variate, segments, log.eligibility.shape)
+        metrics = self.metrics if given is None else []
+        return CellWeights(log.eligibility, cells, metrics, variate, chosen, parts, given).weigh(ranking, workers)
+
+    @property
+    def _slots(self) -> Given:
+        """The chance of a cell to be shown in one of k slots, over k."""
+        slots = np.array([metric.depth or 0 for metric in self.metrics])[:, None, None]
+        return Given(lambda chance: np.maximum(chance, 0.0) / slots, len(slots))
 
     def evidence_of(
         self, weights: Floats, listed: ListSums, variate: ListSums | None, limits: Sequence[Floats],
@@ -207,30 +208,6 @@ class Measurement:
             at = np.flatnonzero(weight if among is None else (weight != 0) & among)
             evidence.append(LogEvidence(log, rows[at], weight[at], estimator, lists_of))
         return evidence
-
-    def given(
-        self, ranking: Ranking, workers: int, weigh_scores: Callable[[Block, Scores], Floats], n: int
-    ) -> tuple[Floats, list[ListSums]]:
-        """Weights of the rows by n functions of the scores, and the sums over lists of the weights and of c."""
-        (_, cells, chosen), (log, estimator) = self._logged_cells, self._log
-        everything = [np.ones(log.n_items, np.bool_)]
-        variate, parts = segmented(estimator.variate, everything, log.eligibility.shape)
-        return GivenWeights(log.eligibility, cells, weigh_scores, n, variate, parts, chosen).weigh(ranking, workers)
-
-    def _policy_weights(
-        self, cells: Cells, users: Mask | None = None, variate: Variate | None = None, parts: int = 1
-    ) -> GivenWeights:
-        """The chance of a cell to be shown in one of k slots, over k."""
-        slots = np.array([metric.depth or 0 for metric in self.metrics])[:, None, None]
-        return GivenWeights(
-            self.gains.eligibility,
-            cells,
-            lambda _, chance: np.maximum(chance, 0.0) / slots,
-            len(slots),
-            variate,
-            parts,
-            users,
-        )
 
     @property
     def _log(self) -> tuple[Log, Estimator]:

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from taurank._jit import compiled, vectorized
+from taurank._jit import compiled
 from taurank._types import Codes, Floats, Longs
 
 _DIGITS = 1 << 11  # of a radix sort: 32 bits in three passes, whose counters stay in the first-level cache
@@ -80,48 +80,33 @@ def _compare(scores: Any, score: Any) -> Any:
 
 
 @compiled
-def weigh_in_order(
-    scores: Any, order: Any, length: Any, users: Any, rows: Any, offset: Any, tables: Any, factors: Any, begin: Any,
-    out: Any, sums: Any,
-) -> None:  # fmt: skip
-    """The same from lists in order; to ``sums[m, user, c]`` Σ_i weight · factors[begin[user] + c, i] is added.
+def weigh_in_order(scores: Any, order: Any, length: Any, tables: Any, out: Any) -> None:
+    """``out[m, b, i]``: the weight of metric m at item i of row b, from lists in order.
 
-    The items ``order[b, :length[b]]`` are those of the user's list that may have a weight, best first.
+    The items ``order[b, :length[b]]`` are those that may have a weight, best first.
     """
     n_items = scores.shape[1]
-    above, tied, dense = np.empty(n_items, np.int32), np.zeros(n_items, np.int32), np.empty(n_items)
-    for b in range(len(users)):
-        user, n_listed = users[b], length[b]
-        listed = order[b, :n_listed]
-        place = 0
+    above, tied = np.empty(n_items, np.int32), np.empty(n_items, np.int32)
+    for b in range(len(scores)):
+        n_listed, place = length[b], 0
         while place < n_listed:
-            end, score = place + 1, scores[b, listed[place]]
-            while end < n_listed and scores[b, listed[end]] == score:
+            end, score = place + 1, scores[b, order[b, place]]
+            while end < n_listed and scores[b, order[b, end]] == score:
                 end += 1
             for j in range(place, end):
-                above[listed[j]], tied[listed[j]] = place, end - place
+                above[order[b, j]], tied[order[b, j]] = place, end - place
             place = end
-        first = rows.start[user]
-        for row in range(first, rows.start[user + 1]):
-            i = rows.item[row]
-            for m in range(len(out) if tied[i] > 0 else 0):
-                out[m, offset[b] + row - first] = _mean_weight(tables, 0, m, above[i], tied[i])
-        for m in range(len(out) if sums.shape[2] > 0 else 0):
+        for m in range(len(out)):
             if n_listed == n_items and tables.depth[m] > n_items // _LONG:
                 for i in range(n_items):
-                    dense[i] = _mean_weight(tables, 0, m, above[i], tied[i])
-                for c in range(sums.shape[2]):
-                    sums[m, user, c] += _dot(dense, factors[begin[user] + c])
+                    out[m, b, i] = _mean_weight(tables, 0, m, above[i], tied[i])
                 continue
+            out[m, b] = 0.0
             for j in range(n_listed):
-                i = listed[j]
+                i = order[b, j]
                 if above[i] >= tables.depth[m]:
                     break
-                weight = _mean_weight(tables, 0, m, above[i], tied[i])
-                for c in range(sums.shape[2]):
-                    sums[m, user, c] += weight * factors[begin[user] + c, i]
-        for j in range(n_listed):
-            tied[listed[j]] = 0
+                out[m, b, i] = _mean_weight(tables, 0, m, above[i], tied[i])
 
 
 @compiled
@@ -233,11 +218,3 @@ def _sort_within_keys(row: Any, words: Any, order: Any) -> None:
                     place -= 1
                 order[place] = column
         first = last
-
-
-@vectorized
-def _dot(first: Any, second: Any) -> Any:
-    total = 0.0
-    for j in range(len(first)):
-        total += first[j] * second[j]
-    return total

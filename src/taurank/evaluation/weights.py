@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -34,7 +34,7 @@ from taurank.evaluation.rank_kernels import (
 from taurank.evaluation.rankers import Block, Ranking, Scores
 from taurank.evaluation.topk import best_first
 
-_GIVEN = 1 << 22  # weights that are given at once
+_DENSE = 1 << 20  # weights of whole lists that exist at once
 _SORT_PAYS = 100  # sorting a row costs about as much as comparing it with this many items (measured)
 
 
@@ -65,6 +65,13 @@ class ListSums:
         return per_user, per_time
 
 
+class Given(NamedTuple):
+    """Weights by score instead of by rank: of each score (user × item) under ``n`` metrics (metric × user × item)."""
+
+    weigh: Callable[[Scores], Floats]
+    n: int
+
+
 class Assortment(NamedTuple):
     """The items that are candidates at some times, for every user; None stands for the whole catalog."""
 
@@ -90,208 +97,151 @@ def assortments(eligibility: Eligibility) -> list[Assortment]:
 class _Part(NamedTuple):
     """The cells at an assortment's times, grouped by user, and the factors of c that are summed over its lists."""
 
-    assortment: Assortment
+    items: Longs | None
     rows: CellRows  # positions of items within the assortment
     number: Longs  # of each row among all cells
     tables: RankWeights
-    factors: Floats  # terms × item, those of all folds at these times
-    begin: Longs  # the first of each user's terms
-    folds: list[tuple[Longs, Floats]]  # times of a fold, and its users × terms
+    factors: Floats  # item × terms, those of all folds at these times
+    users: Floats  # user × fold × terms
+    groups: slice  # of the times, one for each fold
 
 
 class CellWeights:
     """Cells to weigh under some metrics, prepared once for all rankings; ``users`` limits the sums over lists.
 
     The terms of the variate are those of ``parts`` variates, one behind the other, which are summed each by itself.
+    With ``given`` cells weigh what it returns for their scores, metric × user × item, whatever other scores are.
     """
 
     def __init__(
-        self, eligibility: Eligibility, cells: Cells, metrics: list[Metric], variate: Variate | None = None,
-        users: Mask | None = None, parts: int = 1,
+        self, eligibility: Eligibility, cells: Cells, metrics: Sequence[Metric], variate: Variate | None = None,
+        users: Mask | None = None, parts: int = 1, given: Given | None = None,
     ) -> None:  # fmt: skip
         self.eligibility, self.cells, self.metrics, self.variate = eligibility, cells, metrics, variate
         self.users = np.ones(eligibility.shape[0], np.bool_) if users is None else users
-        self.parts = parts
+        self.parts, self.given, self.n = parts, given, len(metrics) if given is None else given.n
 
     def weigh(self, ranking: Ranking, workers: int) -> tuple[Floats, list[ListSums]]:
         """Weights, metric × cell, and the sums over lists of each part of the variate."""
         if self.eligibility.listed is not None:
             return self._weigh_own_lists(ranking, workers)
-        n_users, _, n_times = self.eligibility.shape
-        weights = np.zeros((len(self.metrics), len(self.cells.user)))
-        columns, group_of_time = [np.zeros((self.parts, len(self.metrics), n_users))], np.zeros(n_times, int)
-        for part in self._parts:
-            terms = part.folds[0][1].shape[1] * len(part.folds) if part.folds else 0
-            sums = np.zeros((len(self.metrics), n_users, terms))
+        weights, (parts, group_of_time) = np.zeros((self.n, len(self.cells.user))), self._parts
+        sums = np.zeros((self.n, len(self.users), int(group_of_time.max(initial=0)) + 1, self.parts))
+        for part in parts:
 
-            def weigh_block(block: Block, part: _Part = part, sums: Floats = sums) -> None:
-                scores, items = ranking.scores(block), part.assortment.items
-                scores = scores if items is None else np.take(scores, items, axis=1)
-                begin = part.rows.start[block.users]
-                counts = part.rows.start[block.users + 1] - begin
-                offset, n = np.cumsum(counts) - counts, int(counts.sum())
-                block_weights = np.zeros((len(self.metrics), n))
-                if sums.shape[2] or n > _SORT_PAYS * len(scores):
-                    order, length, _ = best_first(scores, int(part.tables.depth.max()))
-                    weigh_in_order(
-                        scores, order, length, block.users, part.rows, offset, part.tables, part.factors, part.begin,
-                        block_weights, sums,
-                    )  # fmt: skip
-                else:
-                    weigh_by_counting(scores, block.users, part.rows, offset, part.tables, block_weights)
+            def weigh_block(block: Block, part: _Part = part) -> None:
+                scores, (start, item) = ranking.scores(block), part.rows
+                scores = scores if part.items is None else np.take(scores, part.items, axis=1)
+                begin, counts = start[block.users], start[block.users + 1] - start[block.users]
+                offset, total = np.append(0, np.cumsum(counts)), int(counts.sum())
                 # the cells of a user lie together, those of a block of users not always
-                weights[:, part.number[np.repeat(begin - offset, counts) + np.arange(n)]] = block_weights
+                row, at = np.repeat(np.arange(len(scores)), counts), np.repeat(begin - offset[:-1], counts)
+                at += np.arange(total)
+                if self.given is None and self.variate is None and total <= _SORT_PAYS * len(scores):
+                    own = np.zeros((self.n, total))
+                    weigh_by_counting(scores, block.users, part.rows, offset, part.tables, own)
+                    weights[:, part.number[at]] = own
+                    return
+                if self.given is None:
+                    order, length, _ = best_first(scores, int(part.tables.depth.max()))
+                step = max(1, _DENSE // (self.n * scores.shape[1]))
+                buffer = np.empty((self.n, min(step, len(scores)), scores.shape[1]))
+                for first in range(0, len(scores), step):
+                    here = slice(first, first + step)
+                    some, users = scores[here], block.users[here]
+                    dense = buffer[:, : len(some)]
+                    if self.given is None:
+                        weigh_in_order(some, order[here], length[here], part.tables, dense)
+                    else:
+                        dense = self.given.weigh(some)
+                    cells = slice(offset[first], offset[first + len(some)])
+                    weights[:, part.number[at[cells]]] = dense[:, row[cells] - first, item[at[cells]]]
+                    if self.variate is not None:
+                        c = part.users[users] * (dense @ part.factors).reshape(self.n, *part.users[users].shape)
+                        if self.variate.fold_of_user is not None:
+                            c = c[:, np.arange(len(users)), self.variate.fold_of_user[users], None]
+                        sums[:, users, part.groups] = c.reshape(*c.shape[:3], self.parts, -1).sum(axis=4)
 
-            _each_block(ranking, self.users if terms else np.diff(part.rows.start) > 0, workers, weigh_block)
-            own_terms = np.split(sums, max(len(part.folds), 1), axis=2)
-            for (times, factor), own in zip(part.folds, own_terms, strict=False):
-                group_of_time[times] = len(columns)
-                products = (own * factor).reshape(len(own), n_users, self.parts, -1)
-                columns.append(np.moveaxis(products.sum(axis=3), 2, 0))
+            needed = np.diff(part.rows.start) > 0 if self.variate is None else self.users
+            _each_block(ranking, needed, workers, weigh_block)
         if self.variate is None:
             return weights, []
         visits = _visits(self.eligibility)
-        return weights, [ListSums(part, group_of_time, visits) for part in np.stack(columns, axis=3)]
+        return weights, [ListSums(sums[..., p], group_of_time, visits) for p in range(self.parts)]
 
     @cached_property
-    def _parts(self) -> list[_Part]:
+    def _parts(self) -> tuple[list[_Part], Longs]:
+        """And the group of each time in sums over lists: that of its assortment and fold."""
         n_users, user, item = self.eligibility.shape[0], self.cells.user, self.cells.item
-        parts = []
+        variate, parts, group_of_time = self.variate, [], np.zeros(self.eligibility.shape[2], np.int64)
         for own in assortments(self.eligibility):
             number = (
                 np.arange(len(user)) if own.items is None else np.flatnonzero(np.isin(self.cells.time, own.times))
             )
             place = item if own.items is None else np.searchsorted(own.items, item[number]).astype(np.int32)
             start, (place, number) = group(user[number], n_users, place, number)
-            terms = np.zeros((0, own.size)), np.zeros(n_users, np.int64), list[tuple[Longs, Floats]]()
-            if self.variate is not None:
-                terms = _terms(self.variate, own)
+            factors, of_users, first = (
+                np.zeros((own.size, 0)),
+                np.zeros((n_users, 1, 0)),
+                int(group_of_time.max()) + 1,
+            )
+            if variate is not None:
+                items = slice(None) if own.items is None else own.items
+                folds, at = np.arange(variate.folds), np.zeros(len(own.times), int)
+                if variate.fold_of_user is None:
+                    folds, at = np.unique(variate.fold_of_time[own.times], return_inverse=True)
+                factors = np.concatenate([variate.item_factor[fold][items] for fold in folds], axis=1)
+                of_users = np.moveaxis(variate.user_factor[folds], 0, 1)
+                group_of_time[own.times] = first + at
+            groups = slice(first, int(group_of_time.max()) + 1)
             tables = rank_weights(self.metrics, [own.size])
-            parts.append(_Part(own, CellRows(start, place), number, tables, *terms))
-        return parts
+            parts.append(_Part(own.items, CellRows(start, place), number, tables, factors, of_users, groups))
+        return parts, group_of_time
 
     def _weigh_own_lists(self, ranking: Ranking, workers: int) -> tuple[Floats, list[ListSums]]:
         """Each visit has a list of its own, whose cells are all weighed."""
-        visits, n_users = self.eligibility.own_visits, self.eligibility.shape[0]
+        visits, (n_users, _, n_times) = self.eligibility.own_visits, self.eligibility.shape
         start, (visit,) = group(visits.user.astype(np.int32), n_users, np.arange(len(visits.user)))
         sizes, table = np.unique(np.diff(visits.start), return_inverse=True)
         tables = rank_weights(self.metrics, sizes.tolist())
-        item = self.eligibility.cell(np.arange(self.eligibility.cells))[1].astype(np.int32)
-        weights = np.zeros((len(self.metrics), len(item)))
+        user, item, time = self.eligibility.cell(np.arange(self.eligibility.cells))
+        weights = np.zeros((self.n, len(item)))
 
         def weigh_block(block: Block) -> None:
             scores, counts = ranking.scores(block), start[block.users + 1] - start[block.users]
             row = np.repeat(np.arange(len(scores)), counts)
             own = visit[np.repeat(start[block.users] - np.cumsum(counts) + counts, counts) + np.arange(len(row))]
-            weigh_own_lists(scores, row, own, visits.start, item, table, tables, weights)
+            if self.given is None:
+                weigh_own_lists(scores, row, own, visits.start, item.astype(np.int32), table, tables, weights)
+                return
+            for r, v in zip(row, own, strict=True):
+                cells = slice(visits.start[v], visits.start[v + 1])
+                weights[:, cells] = self.given.weigh(scores[r : r + 1, item[cells]])[:, 0]
 
         _each_block(ranking, np.diff(start) > 0, workers, weigh_block)
-        wanted = weights[:, self.eligibility.position(*self.cells)]
-        return wanted, list_sums(self.eligibility, weights, self.variate, self.parts)
-
-
-def list_sums(eligibility: Eligibility, weights: Floats, variate: Variate | None, parts: int) -> list[ListSums]:
-    """Sums over lists of a user's own from the weights of all listed cells, metric × cell."""
-    if variate is None:
-        return []
-    (n_users, _, n_times), (user, item, time) = eligibility.shape, eligibility.cell(np.arange(eligibility.cells))
-    fold = variate.fold_of_time[time] if variate.fold_of_user is None else variate.fold_of_user[user]
-    c = (variate.user_factor[fold, user] * variate.item_factor[fold, item]).reshape(len(user), parts, -1).sum(axis=2)
-    cell = user * n_times + time
-    sums = [np.stack([np.bincount(cell, weight * own, n_users * n_times) for weight in weights]) for own in c.T]
-    shape = len(weights), n_users, n_times
-    return [ListSums(np.asarray(part, np.float64).reshape(shape), np.arange(n_times)) for part in sums]
+        sums, variate = list[ListSums](), self.variate
+        if variate is not None:
+            fold = variate.fold_of_time[time] if variate.fold_of_user is None else variate.fold_of_user[user]
+            c = variate.user_factor[fold, user] * variate.item_factor[fold, item]
+            for own in c.reshape(len(user), self.parts, -1).sum(axis=2).T:
+                by_cell = [np.bincount(user * n_times + time, one * own, n_users * n_times) for one in weights]
+                shaped = np.array(by_cell, np.float64).reshape(self.n, n_users, n_times)
+                sums.append(ListSums(shaped, np.arange(n_times)))
+        return weights[:, self.eligibility.position(*self.cells)], sums
 
 
 def segmented(variate: Variate | None, segments: Sequence[Mask], shape: tuple[int, int, int]) -> tuple[Variate, int]:
     """A variate of several parts: for each segment of the items 1 in it and 0 elsewhere, then c in the same way."""
     n_users, n_items, n_times = shape
     if variate is None:
-        variate = Variate(np.zeros((1, n_users, 0)), np.zeros((1, n_items, 0)), np.zeros(n_times, np.int64))
-    folds, _, terms = variate.user_factor.shape
-    ones = np.zeros((folds, n_users, max(terms, 1)))
-    ones[:, :, 0] = 1.0
-    if not segments:
-        return variate, 0
-    users = [ones] * len(segments) + [variate.user_factor] * (len(segments) if terms else 0)
-    flags = [np.where(segment[:, None], 1.0, 0.0) * (np.arange(max(terms, 1)) == 0) for segment in segments]
-    items = [np.broadcast_to(flag, (folds, *flag.shape)) for flag in flags]
-    items += [variate.item_factor * segment[:, None] for segment in segments] if terms else []
+        variate = Variate(np.ones((1, n_users, 1)), np.zeros((1, n_items, 1)), np.zeros(n_times, np.int64))
+    ones, flags = np.ones_like(variate.user_factor), np.zeros_like(variate.item_factor)
+    flags[:, :, 0] = 1.0
+    users, items = [ones] * len(segments), [flags * segment[:, None] for segment in segments]
+    users += [variate.user_factor] * len(segments)
+    items += [variate.item_factor * segment[:, None] for segment in segments]
     whole = replace(variate, user_factor=np.concatenate(users, axis=2), item_factor=np.concatenate(items, axis=2))
     return whole, len(items)
-
-
-class GivenWeights:
-    """Cells that weigh what their score says, whatever other scores are: ``weigh_scores`` of a block of users.
-
-    It returns weights, metric × user × item, which count where a cell is eligible.
-    """
-
-    def __init__(
-        self, eligibility: Eligibility, cells: Cells, weigh_scores: Callable[[Block, Scores], Floats], metrics: int,
-        variate: Variate | None = None, parts: int = 1, users: Mask | None = None,
-    ) -> None:  # fmt: skip
-        self.eligibility, self.cells, self.weigh_scores, self.metrics = eligibility, cells, weigh_scores, metrics
-        self.users, self.parts = np.ones(eligibility.shape[0], np.bool_) if users is None else users, parts
-        self.variate = segmented(None, [], eligibility.shape)[0] if variate is None else variate
-
-    def weigh(self, ranking: Ranking, workers: int) -> tuple[Floats, list[ListSums]]:
-        """Weights, metric × cell, and the sums over lists of each part of the variate."""
-        (n_users, _, n_times), own_lists = self.eligibility.shape, self.eligibility.listed is not None
-        listed = self.eligibility.cell(np.arange(self.eligibility.cells)) if own_lists else self.cells
-        start, (item, number) = group(listed[0].astype(np.int32), n_users, listed[1], np.arange(len(listed[0])))
-        weights = np.zeros((self.metrics, len(listed[0])))
-        groups, group_of_time = list[tuple[Any, int]](), np.zeros(n_times, np.int64)
-        for part in assortments(self.eligibility) if not own_lists else ():
-            folds = self.variate.fold_of_time[part.times]
-            for fold in np.unique(folds) if self.variate.fold_of_user is None else (-1,):
-                groups.append((slice(None) if part.items is None else part.items, int(fold)))
-                times = part.times if fold < 0 else part.times[folds == fold]
-                group_of_time[times] = len(groups)
-        sums = np.zeros((self.parts, self.metrics, n_users, len(groups) + 1))
-
-        def weigh_block(whole: Block) -> None:
-            scores, step = ranking.scores(whole), max(1, _GIVEN // (self.metrics * len(ranking.items)))
-            for first in range(0, len(scores), step):
-                block = Block(*(codes[first : first + step] for codes in whole))
-                weigh_part(block, self.weigh_scores(block, scores[first : first + step]))
-
-        def weigh_part(block: Block, given: Floats) -> None:
-            counts = np.diff(start)[block.users]
-            row = np.repeat(np.arange(len(block.users)), counts)
-            at = np.repeat(start[block.users] - np.cumsum(counts) + counts, counts) + np.arange(len(row))
-            weights[:, number[at]] = given[:, row, item[at]]
-            for g, (items, fold) in enumerate(groups, 1):
-                for f in range(self.variate.folds) if fold < 0 else (fold,):
-                    here: Any = slice(None)
-                    if fold < 0 and self.variate.fold_of_user is not None:
-                        here = np.flatnonzero(self.variate.fold_of_user[block.users] == f)
-                    users, factor = block.users[here], self.variate.user_factor[f]
-                    products = given[:, here][:, :, items] @ self.variate.item_factor[f][items] * factor[users]
-                    parts = products.reshape(self.metrics, len(users), self.parts, -1).sum(axis=3)
-                    sums[:, :, users, g] = np.moveaxis(parts, 2, 0)
-
-        _each_block(ranking, self.users, workers, weigh_block)
-        if own_lists:
-            wanted = weights[:, self.eligibility.position(*self.cells)]
-            return wanted, list_sums(self.eligibility, weights, self.variate, self.parts)
-        visits = _visits(self.eligibility)
-        return weights, [ListSums(part, group_of_time, visits) for part in sums]
-
-
-def _terms(variate: Variate, own: Assortment) -> tuple[Floats, Longs, list[tuple[Longs, Floats]]]:
-    """Factors of c as ``_Part`` has them: a user's lists need the folds of their times, or the user's own alone."""
-    times, n_users = own.times, variate.user_factor.shape[1]
-    folds, begin = np.arange(variate.folds), np.zeros(n_users, np.int64)
-    if variate.fold_of_user is None:
-        folds = np.unique(variate.fold_of_time[times])
-        users = [(times[variate.fold_of_time[times] == fold], variate.user_factor[fold]) for fold in folds]
-    else:
-        begin += variate.fold_of_user * variate.item_factor.shape[2]
-        users = [(times, variate.user_factor[variate.fold_of_user, np.arange(n_users)])]
-    items = slice(None) if own.items is None else own.items
-    factors = np.concatenate([variate.item_factor[fold][items].T for fold in folds])
-    return np.ascontiguousarray(factors), begin, users
 
 
 def list_weights(eligibility: Eligibility, metrics: list[Metric]) -> tuple[ListSums, Floats]:
@@ -323,7 +273,7 @@ def _visits(eligibility: Eligibility) -> Mask | None:
     return None if visitors.codes is None else visitors.contains(*np.indices((n_users, n_times)))
 
 
-def rank_weights(metrics: list[Metric], sizes: list[int]) -> RankWeights:
+def rank_weights(metrics: Sequence[Metric], sizes: list[int]) -> RankWeights:
     """Tables for lists of each size, one behind the other; altogether no longer than the lists."""
     start = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
     weight = np.zeros((len(metrics), int(start[-1])))
