@@ -180,7 +180,7 @@ def late_items(rng: np.random.Generator, seed: int) -> Case:
     rows = rows[~(rows["item_id"].isin(late) & (rows["time"] < TIMES - 2))]
     pairs = pd.MultiIndex.from_product([range(TIMES), range(ITEMS)], names=["time", "item_id"]).to_frame(index=False)
     pairs = pairs[~(pairs["item_id"].isin(late) & (pairs["time"] < TIMES - 2))]
-    ids = {"users": range(USERS), "items": range(ITEMS), "times": range(TIMES)}
+    ids: dict[str, Any] = {"users": range(USERS), "items": range(ITEMS), "times": range(TIMES)}
     return found._replace(log=tr.Log.from_frame(rows, **ids, candidates=pairs))
 
 

@@ -26,7 +26,7 @@ def check_number(name: str, value: Any, minimum: float, maximum: float = math.in
     if not valid or not minimum <= value <= largest:
         kind = "an integer" if integer else "a number"
         bounds = f"≥ {minimum:g}" if math.isinf(maximum) else f"between {minimum:g} and {maximum:g}"
-        raise InputError(f"{name} must be {kind} {bounds}, got {_shown(value)}.")
+        raise InputError(f"{name} must be {kind} {bounds}, got {show(value)}.")
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def check_choice(name: str, value: Any, choices: Iterable[str]) -> str:
     """One of a few words."""
     known = list(choices)
     if not isinstance(value, str) or value not in known:
-        raise InputError(f"{name} must be one of {', '.join(map(repr, known))}, got {_shown(value)}.")
+        raise InputError(f"{name} must be one of {', '.join(map(repr, known))}, got {show(value)}.")
     return value
 
 
@@ -79,7 +79,7 @@ def generator(random_state: RandomState) -> np.random.Generator:
     if random_state is not None and not isinstance(random_state, (np.random.Generator, np.random.SeedSequence)):
         valid = isinstance(random_state, (int, np.integer)) and not isinstance(random_state, bool)
         if not valid or random_state < 0:  # of any size: SeedSequence takes all its bits
-            raise InputError(f"random_state must be an integer ≥ 0, a Generator or None, got {_shown(random_state)}.")
+            raise InputError(f"random_state must be an integer ≥ 0, a Generator or None, got {show(random_state)}.")
     return np.random.default_rng(random_state)
 
 
@@ -100,10 +100,3 @@ def check_positions(name: str, positions: Any, size: int) -> npt.NDArray[Any]:
             f"{name} positions must be between 0 and {size - 1}; {len(wrong):,} are not, for example {wrong[0]}."
         )
     return array
-
-
-def _shown(value: Any) -> str:
-    try:
-        return show(value) if isinstance(value, (int, float, str, bytes)) else repr(value)[:60]
-    except Exception:  # whatever a stranger's __repr__ does
-        return f"a {type(value).__name__}"

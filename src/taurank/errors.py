@@ -80,13 +80,10 @@ def first_line(error: BaseException) -> str:
 
 def printable(text: str, allowed: str = "\n\t") -> str:
     """``text`` without control characters: a column name must not move the cursor or color the terminal."""
-    return "".join(char if char in allowed or not _is_control(char) else _escaped(char) for char in text)
+    hidden = {char for char in text if unicodedata.category(char) in _HIDDEN and char not in allowed}
+    # so that escaped JSON remains JSON
+    return text.translate({ord(c): "\\u007f" if c == "\x7f" else json.dumps(c)[1:-1] for c in hidden})
 
 
-def _is_control(char: str) -> bool:
-    """Cc: control characters; Cf: invisible ones, which include those that reverse text; Cs: lone surrogates."""
-    return unicodedata.category(char) in ("Cc", "Cf", "Cs", "Zl", "Zp")
-
-
-def _escaped(char: str) -> str:
-    return "\\u007f" if char == "\x7f" else json.dumps(char)[1:-1]  # so that escaped JSON remains JSON
+# control characters, invisible ones, which include those that reverse text, lone surrogates, and line separators
+_HIDDEN = ("Cc", "Cf", "Cs", "Zl", "Zp")

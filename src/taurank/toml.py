@@ -31,8 +31,6 @@ def read_toml(path: str | os.PathLike[str]) -> dict[str, Any]:
         return tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"'{name}' cannot be read: {error.strerror}.") from error
-    except UnicodeDecodeError as error:
-        raise InputError(f"'{name}' is not UTF-8 text; save it as UTF-8.") from error
     except (ValueError, RecursionError) as error:
         raise InputError(f"'{name}' is not valid TOML: {first_line(error)}.") from error
 

@@ -83,7 +83,7 @@ def test_a_smaller_catalog_keeps_the_cells_that_remain(seed: int, kind: str, vis
 @settings(max_examples=30, deadline=None)
 @given(st.integers(0, 10_000), st.sampled_from(KINDS), st.booleans())
 def test_metadata_restores_it(seed: int, kind: str, visits: bool) -> None:
-    eligibility = replace(eligibility_of(seed, kind, visits)[0], treated_outside=3, outcomes_outside=7)
+    eligibility = replace(eligibility_of(seed, kind, visits)[0], outside=(3, 7))
     catalog, restored = from_metadata(to_metadata(catalog_of(), eligibility), "it")
     assert catalog == catalog_of()
     assert restored.outside == (3, 7)

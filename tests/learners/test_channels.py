@@ -149,7 +149,7 @@ def test_arms_that_exclude_each_other_are_compared_with_none(recorded: str) -> N
         result = tr.evaluate(ranking, tr.gains.naive(log), "CP@1")
         assert result["CP@1"].mean == pytest.approx(difference, abs=1e-9)
         assert log.cells == (users["channel"] != {"men": "women", "women": "men"}[name]).sum()
-        assert log.eligibility.treated_outside == log.n_users - log.cells
+        assert log.eligibility.outside[0] == log.n_users - log.cells
         if recorded == "nothing":
             assert log.propensity is None
         else:

@@ -48,8 +48,9 @@ def _catalog(summary: Summary, given: tuple[Any, Any, Any], recorded: Sequence[A
         if column == "time" and not summary.timed:
             lists.append(single_time(own, known))
             continue
-        reader = IdColumn(column, WrongRows())
-        lists.append(reader.encode(reader.add(values), column, own, known)[0])
+        reader = IdColumn(column)
+        reader.add(values, WrongRows())
+        lists.append(reader.encode(own, known)[0])
     return lists
 
 

@@ -161,11 +161,11 @@ def summarize(piece: Piece) -> Summary:
 
 def merge(*summaries: Summary) -> Summary:
     """The summary of several pieces."""
-    readers = [IdColumn(column, WrongRows()) for column in ID_COLUMNS]  # distinct ids, of one type
+    readers = [IdColumn(column) for column in ID_COLUMNS]  # distinct ids, of one type
     for part in summaries:
         for reader, ids in zip(readers, part[:3], strict=True):
-            reader.add(ids)
-    users, items, times = (reader.finish()[0] for reader in readers)
+            reader.add(ids, WrongRows())
+    users, items, times = (reader.encode()[0].values for reader in readers)
     bought = np.zeros(len(items), np.int64)
     for part in summaries:
         bought[np.asarray(pc.index_in(part.items.cast(items.type), value_set=items))] += part.bought

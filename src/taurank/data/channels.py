@@ -123,7 +123,5 @@ def _without(log: Log, rows: pd.DataFrame) -> Log:
     cells = np.unique(log.catalog.cell_index(user, item, time), return_index=True)[1]
     bought = int(np.count_nonzero((log.outcome == 1) & ~own[log.user, log.time]))
     visits = np.nonzero(own)
-    eligibility = Eligibility.from_positions(
-        log.catalog, (visits[0], visits[1]), treated_outside=len(cells), outcomes_outside=bought
-    )
+    eligibility = Eligibility.from_positions(log.catalog, (visits[0], visits[1]), outside=(len(cells), bought))
     return replace(log.take(own[log.user, log.time]), eligibility=eligibility)

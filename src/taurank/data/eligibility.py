@@ -33,15 +33,14 @@ class Eligibility:
     """Which cells could have been recommended; positions are those of the catalog of the log.
 
     ``visitors`` are the users of each time and ``candidates`` its items; ``listed`` (cell numbers by time, user and
-    item, sorted) replaces both where candidates differ between users. ``treated_outside`` and ``outcomes_outside``
-    count the recommendations and outcomes that were set aside because their cells are not eligible.
+    item, sorted) replaces both where candidates differ between users. ``outside`` counts the recommendations and the
+    outcomes that were set aside because their cells are not eligible.
     """
 
     visitors: Members
     candidates: Members
     listed: Longs | None = None
-    treated_outside: int = 0
-    outcomes_outside: int = 0
+    outside: tuple[int, int] = (0, 0)
 
     @classmethod
     def everything(cls, catalog: Catalog) -> Eligibility:
@@ -50,14 +49,9 @@ class Eligibility:
 
     @classmethod
     def from_positions(
-        cls,
-        catalog: Catalog,
-        visits: tuple[Any, Any] | None = None,
-        candidates: tuple[Any, Any, Any] | None = None,
-        *,
-        treated_outside: int = 0,
-        outcomes_outside: int = 0,
-    ) -> Eligibility:
+        cls, catalog: Catalog, visits: tuple[Any, Any] | None = None,
+        candidates: tuple[Any, Any, Any] | None = None, *, outside: tuple[int, int] = (0, 0),
+    ) -> Eligibility:  # fmt: skip
         """From positions: visits are (users, times), candidates (users, items, times).
 
         None instead of an array means "all of them": candidates (None, items, None) are items for everyone at any
@@ -66,7 +60,7 @@ class Eligibility:
         visitors = Members.from_positions(catalog.n_users, catalog.n_times, *(visits or (None, None)))
         users, items, times = candidates or (None, None, None)
         same = Members.from_positions(catalog.n_items, catalog.n_times, items if users is None else None, times)
-        limits = cls(visitors, same, None, treated_outside, outcomes_outside)
+        limits = cls(visitors, same, None, outside)
         if users is None:
             return limits
         if times is None and catalog.n_times > 1:
@@ -82,7 +76,7 @@ class Eligibility:
             return Members(size, catalog.n_times, arrays.get(f"{name}_{'timed' if timed else 'always'}"), timed)
 
         visitors, candidates = members("visitors", catalog.n_users), members("candidates", catalog.n_items)
-        return cls(visitors, candidates, arrays.get("listed"), *outside)
+        return cls(visitors, candidates, arrays.get("listed"), (outside[0], outside[1]))
 
     def _list(self, users: Any, items: Any, times: Any) -> Eligibility:
         """The listed cells of visitors, instead of visitors and candidates."""
@@ -192,13 +186,10 @@ class Eligibility:
             raise InputError(
                 "logs whose candidates differ between users cannot be joined; fit to the whole log instead."
             )
-        return Eligibility(
-            self.visitors.concat(other.visitors, times, other_times),
-            self.candidates.concat(other.candidates, times, other_times),
-            None,
-            self.treated_outside + other.treated_outside,
-            self.outcomes_outside + other.outcomes_outside,
-        )
+        visitors = self.visitors.concat(other.visitors, times, other_times)
+        candidates = self.candidates.concat(other.candidates, times, other_times)
+        treated, outcomes = (own + others for own, others in zip(self.outside, other.outside, strict=True))
+        return Eligibility(visitors, candidates, None, (treated, outcomes))
 
     def with_items(self, first: int) -> Eligibility:
         """The same, where all items are candidates at all times, with the first ones of the catalog alone."""
@@ -211,10 +202,6 @@ class Eligibility:
         both = (("visitors", self.visitors), ("candidates", self.candidates))
         parts = {f"{name}_{'timed' if own.timed else 'always'}": own.codes for name, own in both}
         return {name: codes for name, codes in {**parts, "listed": self.listed}.items() if codes is not None}
-
-    @property
-    def outside(self) -> tuple[int, int]:
-        return self.treated_outside, self.outcomes_outside
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,7 +7,6 @@ the two meet. Ids are int64, text, or dates and timestamps, whatever library the
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -247,37 +246,6 @@ def typed_ids(values: pa.Array, id_type: Any, column: str) -> pa.Array:
         raise InputError(
             f"column '{column}' cannot be read as {id_type}: its ids look like {show(values[0])}."
         ) from error
-
-
-def unite(
-    column: str, parts: Sequence[tuple[str, pa.Array, bool]], given: Any = None, recorded: Any = None,
-    id_type: Any = None,
-) -> tuple[Ids, list[pa.Array]]:  # fmt: skip
-    """The catalog of a column over tables, and the distinct ids of each table in its type.
-
-    ``parts`` has for each table the name of its column, its ids, and whether they are text of a CSV, which has no
-    type yet. ``given`` is the caller's own list, and complete. ``recorded`` is what files carry; ids that occur
-    beyond it follow it. Without either: the ids that occur, sorted. ``id_type`` is the type that the caller asks for.
-    """
-    if id_type is not None:
-        parts = [(label, typed_ids(ids, id_type, column), False) for label, ids, _ in parts]
-    known = given if given is not None else recorded
-    if known is None:
-        typed = [ids for _, ids, is_text in parts if not is_text]
-        text = pa.concat_arrays([ids for _, ids, is_text in parts if is_text]) if not typed else None
-        model = Ids((typed[0] if typed else typed_ids(text, None, column)).unique(), column)
-    else:
-        model = Ids(known, column)
-    arrays = [
-        typed_ids(ids, model.values.type, column) if is_text else model.match_type(ids, label)
-        for label, ids, is_text in parts
-    ]
-    if given is not None:
-        return model, arrays
-    occurring = pa.concat_arrays(arrays).unique()
-    if recorded is None:
-        return Ids(occurring.sort(), column), arrays
-    return model.extended(Ids(occurring.filter(pa.array(model.encode(occurring) < 0)).sort(), column)), arrays
 
 
 def ids_to_arrays(*lists: Ids) -> tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]:

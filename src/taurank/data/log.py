@@ -70,36 +70,25 @@ class Log(CellTable):
         return self.eligibility.cells
 
     @classmethod
-    def from_frame(
-        cls, frame: Any, users: Any = None, items: Any = None, times: Any = None, *, visits: Any = None,
-        candidates: Any = None,
+    def read(
+        cls, data: Any, users: Any = None, items: Any = None, times: Any = None, *,
+        id_types: Mapping[str, Any] | None = None, visits: Any = None, candidates: Any = None,
     ) -> Log:  # fmt: skip
-        """A log from a pandas, Polars or PyArrow frame.
+        """A log from a pandas, Polars or PyArrow frame, or from Parquet or CSV: one file, a glob or a folder.
 
-        Columns ``user_id, item_id, treated, outcome``, and optionally ``propensity`` and ``time`` (or the
-        research format's ``idx_user, idx_item, idx_time``). ``users``, ``items`` and ``times`` name a
-        catalog larger than what occurs, and its order is kept; without them the ids that occur, sorted.
+        Columns ``user_id, item_id, treated, outcome``, and optionally ``propensity``, ``value`` and ``time`` (or the
+        research format's ``idx_user, idx_item, idx_time``). ``users``, ``items`` and ``times`` name a catalog larger
+        than what occurs, and its order is kept; without them the ids that occur, sorted. What ``write`` wrote brings
+        its catalog along, also after another tool has filtered its rows; ids that occur beyond it follow it. The ids
+        of a CSV are integers if all of them are written as integers, else text; ``id_types={"user_id": "string"}``
+        decides otherwise.
 
         ``visits`` (``user_id``, optionally ``time``) and ``candidates`` (``item_id``, optionally ``time``, or
-        ``time`` and ``user_id``), frames or paths, limit the cells that could have been recommended. Rows of other
-        cells are counted and set aside, and propensities of 0 or 1 are legal there.
+        ``time`` and ``user_id``), frames or paths, limit the cells that could have been recommended; they replace
+        those that a file brings along. Rows of other cells are counted and set aside, and propensities of 0 or 1 are
+        legal there.
         """
-        return cls.read(frame, users, items, times, visits=visits, candidates=candidates)
-
-    @classmethod
-    def read(
-        cls, path: Any, users: Any = None, items: Any = None, times: Any = None,
-        id_types: Mapping[str, Any] | None = None, *, visits: Any = None, candidates: Any = None,
-    ) -> Log:  # fmt: skip
-        """A log from Parquet or CSV: one file, a glob or a folder, in memory bounded by the result.
-
-        A Parquet file written by ``write`` brings its catalog along, also after another tool has filtered its
-        rows; ids that occur beyond it follow it. ``users``, ``items`` and ``times`` override it, and are complete.
-        The ids of a CSV are integers if all of them are written as integers, else text;
-        ``id_types={"user_id": "string"}`` decides otherwise. ``visits`` and ``candidates`` as in ``from_frame``; they
-        replace those that a file brings along.
-        """
-        given, source = (users, items, times), open_table(path)
+        given, source = (users, items, times), open_table(data)
         limited = visits is not None or candidates is not None
         rows = read_cells(source, given, LIMITED_RULES if limited else RULES, id_types=id_types)
         numbers, propensity = rows.numbers, rows.numbers.get("propensity")
@@ -115,6 +104,8 @@ class Log(CellTable):
         catalog, eligibility = read_limits(log.catalog, log.timed, given, tables)
         return log.reindex(*catalog.lists)._within(eligibility)
 
+    from_frame = read
+
     def _within(self, eligible: Eligibility) -> Log:
         """The rows in eligible cells; the others are counted, and may have any propensity from 0 to 1."""
         inside = eligible.contains(self.user, self.item, self.time)
@@ -127,7 +118,7 @@ class Log(CellTable):
             rule = replace(PROPENSITY, must=f"{PROPENSITY.must} in eligible cells")
             rule.check(kept.propensity[~np.isnan(kept.propensity)])
         treated, outcomes = (int(np.count_nonzero(column)) for column in (outside.treated, outside.outcome))
-        return replace(kept, eligibility=replace(eligible, treated_outside=treated, outcomes_outside=outcomes))
+        return replace(kept, eligibility=replace(eligible, outside=(treated, outcomes)))
 
     @classmethod
     def from_events(
@@ -224,8 +215,8 @@ class Log(CellTable):
         summary: dict[str, Any] = {
             "rows": len(self), "users": self.n_users, "items": self.n_items, "times": self.n_times,
             "eligible cells": limits.cells,
-            "treated, not eligible": limits.treated_outside,
-            "outcomes, not eligible": limits.outcomes_outside,
+            "treated, not eligible": limits.outside[0],
+            "outcomes, not eligible": limits.outside[1],
             "treated rows": int(np.count_nonzero(self.treated)),
             f"treated share of {'all cells' if everything else 'eligible'}": self.treated_share,
             "positives, treated": int(np.count_nonzero(self.outcome[self.treated == 1])),

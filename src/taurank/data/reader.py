@@ -17,10 +17,10 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from taurank._types import Codes, Floats, Mask
+from taurank._types import Codes, Floats, Longs, Mask
 from taurank.data.cell_table import CATALOG_KEY, ELIGIBILITY_KEY, Numbers, from_metadata
 from taurank.data.eligibility import Eligibility
-from taurank.data.ids import ID_COLUMNS, Catalog, Ids, to_ids, unite
+from taurank.data.ids import ID_COLUMNS, Catalog, Ids, to_ids, typed_ids
 from taurank.data.tables import Source, open_table
 from taurank.errors import InputError, first_line, plural, show, together
 
@@ -46,10 +46,7 @@ class ColumnRule:
             raise InputError(_wrong_values(self.column, self.must, int(wrong.sum()), show(values[wrong][0])))
 
     def read(self, array: pa.Array, wrong_rows: WrongRows, source: Source, label: str = "") -> Floats:
-        """The numbers of a batch, NaN where there is a null; what is wrong is counted.
-
-        ``label`` is what messages call the column.
-        """
+        """The numbers of a batch, NaN where there is a null; what is wrong is counted under the ``label``."""
         label = label or self.column
         array = without_dictionary(array)
         if not self.nullable:
@@ -143,58 +140,76 @@ def to_numbers(array: pa.Array, column: str, source: Source) -> Floats:
 
 
 class IdColumn:
-    """A column of ids, read batch by batch; ``label`` is its name in messages.
+    """A column of ids over the batches of one table, or of several.
 
-    Every row gets a provisional code, which counts the distinct ids of all batches so far.
+    Every row gets a provisional code, which counts the distinct ids of all batches so far. When all are read, the
+    type of the ids is known, and ``encode`` returns the catalog and the position of every code in it.
     """
 
-    def __init__(self, label: str, wrong_rows: WrongRows) -> None:
-        self.label, self.wrong_rows = label, wrong_rows
-        self.n_codes = 0
-        self._parts: list[pa.Array] = []  # the distinct ids of each batch
+    def __init__(self, column: str) -> None:
+        self.column = column
+        self._parts: list[tuple[str, pa.Array, bool]] = []  # of each batch: label, distinct ids, text of a CSV
+        self._rows: list[Longs] = []  # of each batch: how many rows have each of them
+        self._n_codes = 0
 
-    def add(self, array: pa.Array) -> Codes:
-        """The provisional codes of one batch; a row with a null, which is counted, has any code."""
-        encoded = to_ids(array, self.label).dictionary_encode()
-        self.wrong_rows.add_nulls(self.label, encoded.indices)
-        codes = np.asarray(encoded.indices.fill_null(0)) + self.n_codes
-        self._parts.append(encoded.dictionary)
-        self.n_codes += len(encoded.dictionary)
-        return codes.astype(np.int32, copy=False)
+    def add(self, array: pa.Array, wrong_rows: WrongRows, label: str = "", text: bool = False) -> Codes:
+        """The provisional codes of one batch; a row with a null, which is counted, has any code.
 
-    def finish(self) -> tuple[pa.Array, Codes]:
-        """All distinct ids, and the position among them of every provisional code."""
-        kinds = list(dict.fromkeys(part.type for part in self._parts if len(part))) or [pa.string()]
-        if len(kinds) > 1:
+        ``label`` names the column in messages ("outcomes.user_id"); ``text`` of a CSV has no type yet.
+        """
+        label = label or self.column
+        encoded = to_ids(array, label).dictionary_encode()
+        wrong_rows.add_nulls(label, encoded.indices)
+        codes, first = np.asarray(encoded.indices.fill_null(0)), self._n_codes
+        self._parts.append((label, encoded.dictionary, text))
+        self._rows.append(np.bincount(codes, minlength=len(encoded.dictionary)))
+        self._n_codes += len(encoded.dictionary)
+        return (codes + first).astype(np.int32, copy=False)
+
+    def encode(self, given: Any = None, recorded: Any = None, id_type: Any = None) -> tuple[Ids, Codes]:
+        """The catalog of the column, and the position in it of every provisional code.
+
+        ``given`` is the caller's own list, and complete. ``recorded`` is what files carry; ids that occur beyond it
+        follow it. Without either: the ids that occur, sorted. ``id_type`` is the type that the caller asks for.
+        """
+        parts = self._parts
+        if id_type is not None:
+            parts = [(label, typed_ids(ids, id_type, self.column), False) for label, ids, _ in parts]
+        known = given if given is not None else recorded
+        if known is None:  # the type alone
+            typed = [ids for _, ids, text in parts if not text and len(ids)]
+            texts = [ids for _, ids, text in parts if text] or [pa.array([], pa.string())]
+            known = (typed[0] if typed else typed_ids(pa.concat_arrays(texts), None, self.column))[:1]
+        catalog = Ids(known, self.column)
+        kind = catalog.values.type
+        arrays = [
+            typed_ids(ids, kind, self.column) if text else catalog.match_type(ids, label)
+            for label, ids, text in parts
+        ]
+        every = pa.chunked_array(arrays, kind)
+        distinct = pc.unique(every)
+        if given is None:
+            beyond = Ids(distinct.sort(), self.column)
+            catalog = beyond if recorded is None else catalog.extended(beyond)
+        positions = catalog.encode(distinct)[pc.index_in(every, value_set=distinct).to_numpy()]
+        unknown = positions < 0
+        if unknown.any():
+            labels = np.repeat([label for label, *_ in parts], list(map(len, arrays)))
+            example, label = every[int(unknown.argmax())], str(labels[unknown.argmax()])
+            n = int(np.concatenate(self._rows)[unknown & (labels == label)].sum())
+            table, dot, _ = label.partition(".")
             raise InputError(
-                f"column '{self.label}' has type {kinds[0]} in one file and {kinds[1]} in another; give it one type."
+                f"{f'{table}: ' if dot else ''}{plural(n, 'row')} {'has' if n == 1 else 'have'} "
+                f"{_NOT_GIVEN[self.column]} ({plural(len(catalog), 'id')}), for example {show(example)}; "
+                "add it there or drop these rows."
             )
-        every = pa.chunked_array([part.cast(kinds[0]) for part in self._parts], kinds[0])
-        ids = pc.unique(every)
-        return ids, pc.index_in(every, value_set=ids).to_numpy().astype(np.int32, copy=False)
-
-    def encode(
-        self, codes: Codes, column: str, given: Any = None, recorded: Any = None, *, text: bool = False,
-        id_type: Any = None, where: str = "",
-    ) -> tuple[Ids, Codes]:  # fmt: skip
-        """The catalog of the column (see ``unite``), and the positions in it of rows with these provisional codes."""
-        values, merged = self.finish()
-        ids, (values,) = unite(column, [(column, values, text)], given, recorded, id_type)
-        positions = ids.encode(values)
-        rows = positions[merged][codes]
-        if given is not None and (positions < 0).any():
-            example = values[int(np.argmax(positions < 0))]
-            raise InputError(f"{where}{not_in_catalog(int(np.count_nonzero(rows < 0)), ids, example)}")
-        return ids, rows
+        return catalog, positions
 
 
-def not_in_catalog(n: int, ids: Ids, example: Any) -> str:
-    """The sentence about ``n`` rows whose ids are not in the caller's list."""
-    what = {"user_id": "a user_id that is not in users=", "item_id": "an item_id that is not in items="}
-    return (
-        f"{plural(n, 'row')} {'has' if n == 1 else 'have'} {what.get(ids.column, 'a time that is not in times=')} "
-        f"({plural(len(ids), 'id')}), for example {show(example)}; add it there or drop these rows."
-    )
+_NOT_GIVEN = {
+    "user_id": "a user_id that is not in users=", "item_id": "an item_id that is not in items=",
+    "time": "a time that is not in times=",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -209,12 +224,9 @@ class Rows:
 
 
 def read_cells(
-    source: Source,
-    given: Given,
-    rules: Iterable[ColumnRule],
-    renames: Mapping[str, str] | None = None,
+    source: Source, given: Given, rules: Iterable[ColumnRule], renames: Mapping[str, str] | None = None,
     id_types: Mapping[str, Any] | None = None,
-) -> Rows:
+) -> Rows:  # fmt: skip
     """Read, check and encode the rows of ``source``.
 
     ``given`` has the caller's users, items and times (None: what the files record, and the ids that occur,
@@ -224,12 +236,11 @@ def read_cells(
     if id_types is not None and not (isinstance(id_types, Mapping) and set(id_types) <= set(ID_COLUMNS)):
         raise InputError(f"id_types maps {', '.join(ID_COLUMNS)} to types such as 'string', got {id_types!r}.")
     ids, columns = _walk(source, _locate(source, rules, renames or {}), rules)
-    timed, lists = "time" in ids, {}
+    lists = {}
     for column, own, known in zip(ID_COLUMNS, given, recorded_ids(source), strict=True):
         if column in ids:
-            lists[column], columns[column] = ids[column].encode(
-                columns[column], column, own, known, text=source.text, id_type=(id_types or {}).get(column)
-            )
+            lists[column], positions = ids[column].encode(own, known, (id_types or {}).get(column))
+            columns[column] = positions[columns[column]]
         else:
             lists[column] = single_time(own, known)
             columns[column] = np.zeros(len(columns["user_id"]), np.int32)
@@ -237,10 +248,15 @@ def read_cells(
     codes = (columns.pop("user_id"), columns.pop("item_id"), columns.pop("time"))
     key = catalog.cell_index(*codes)
     key.sort()
-    again = key[1:] == key[:-1]
-    if again.any():
-        raise _repeated_cells(catalog, int(key[1:][again][0]), int(np.count_nonzero(again)), timed)
-    return Rows(catalog, *codes, timed, columns, _recorded_eligibility(source, catalog))
+    if len(again := key[1:][key[1:] == key[:-1]]):
+        time, pair = divmod(int(again[0]), catalog.n_users * catalog.n_items)
+        cell = zip(catalog.lists, (*divmod(pair, catalog.n_items), time), strict=True)
+        named = {own.column: own.name(code) for own, code in cell if own.column in ids}
+        raise InputError(
+            f"{plural(len(again), 'row')} {'repeats' if len(again) == 1 else 'repeat'} an earlier "
+            f"({', '.join(named)}), for example ({', '.join(named.values())}); keep one of each."
+        )
+    return Rows(catalog, *codes, "time" in ids, columns, _recorded_eligibility(source, catalog))
 
 
 def single_time(times: Any, recorded: pa.Array | None) -> Ids:
@@ -253,25 +269,13 @@ def single_time(times: Any, recorded: pa.Array | None) -> Ids:
     return ids
 
 
-def _repeated_cells(catalog: Catalog, cell: int, count: int, timed: bool) -> InputError:
-    time, pair = divmod(cell, catalog.n_users * catalog.n_items)
-    codes = (*divmod(pair, catalog.n_items), time)
-    named = {ids.column: ids.name(code) for ids, code in zip(catalog.lists, codes, strict=True)}
-    if not timed:
-        del named["time"]
-    return InputError(
-        f"{plural(count, 'row')} {'repeats' if count == 1 else 'repeat'} an earlier ({', '.join(named)}), "
-        f"for example ({', '.join(named.values())}); keep one of each."
-    )
-
-
 def read_ids(source: Source, column: str) -> pa.Array:
     """One id column of a table, row by row, checked and typed like those of a log."""
     if column not in source.columns:
         raise InputError(f"{source.name} has no column '{column}'; found: {', '.join(source.columns)}.")
     columns, codes = _walk(source, {column: column})
-    ids, rows = columns[column].encode(codes[column], column, text=source.text)
-    return ids.decode(rows)
+    ids, positions = columns[column].encode()
+    return ids.decode(positions[codes[column]])
 
 
 def read_limits(
@@ -292,12 +296,11 @@ def read_limits(
         if "time" in source.columns and not timed:
             raise InputError(f"the {name} have a column 'time', but the log has none.")
         wanted = [own for own in ID_COLUMNS if own in source.columns and (name, own) != ("visits", "item_id")]
-        ids, codes = _walk(source, dict(zip(wanted, wanted, strict=True)))
+        ids, codes = _walk(source, dict(zip(wanted, wanted, strict=True)), label=f"{name}.")
         for column in wanted:
             known, complete = lists[column].values, given[ID_COLUMNS.index(column)] is not None
-            lists[column], positions[name][column] = ids[column].encode(
-                codes[column], column, known if complete else None, known, text=source.text, where=f"{name}: "
-            )
+            lists[column], places = ids[column].encode(known if complete else None, known)
+            positions[name][column] = places[codes[column]]
     catalog = Catalog(*lists.values())
     visit, candidate = positions["visits"].get, positions["candidates"].get
     return catalog, Eligibility.from_positions(
@@ -306,17 +309,18 @@ def read_limits(
 
 
 def _walk(
-    source: Source, names: Mapping[str, str], rules: Iterable[ColumnRule] = ()
+    source: Source, names: Mapping[str, str], rules: Iterable[ColumnRule] = (), label: str = ""
 ) -> tuple[dict[str, IdColumn], dict[str, Any]]:
     """The columns of ids, and for all rows their provisional codes or numbers; refuses wrong rows at the end."""
     wrong_rows = WrongRows()
     checked = {rule.column: rule for rule in rules if rule.column in names}
-    ids = {column: IdColumn(column, wrong_rows) for column in names if column not in checked}
+    ids = {column: IdColumn(column) for column in names if column not in checked}
     parts: dict[str, list[Any]] = {column: [] for column in names}
     for batch in source.batches(names.values()):
         for column, name in names.items():
             if column in ids:
-                parts[column].append(ids[column].add(batch.column(name)))
+                codes = ids[column].add(batch.column(name), wrong_rows, label + column, source.text)
+                parts[column].append(codes)
             else:
                 rule = checked[column]
                 numbers = rule.read(batch.column(name), wrong_rows, source)
@@ -350,22 +354,19 @@ def recorded_ids(source: Source) -> list[pa.Array | None]:
     """The catalog that files written by ``Log.write`` carry; of several files, their union in order."""
     texts = dict.fromkeys(metadata[CATALOG_KEY] for metadata in source.metadata if CATALOG_KEY in metadata)
     catalogs = [from_metadata({CATALOG_KEY: text}, source.name)[0] for text in texts]
-    if not catalogs:
-        return [None, None, None]
     try:
         lists = zip(*(catalog.lists for catalog in catalogs), strict=True)
-        return [pc.unique(pa.concat_arrays([ids.values for ids in same])) for same in lists]
+        return [pc.unique(pa.concat_arrays([ids.values for ids in same])) for same in lists] or [None, None, None]
     except pa.ArrowException as error:
         raise InputError(f"{source.name} have ids of different types ({first_line(error)}).") from error
 
 
 def _recorded_eligibility(source: Source, catalog: Catalog) -> Eligibility:
     """The eligible cells that files written by ``Log.write`` carry, at their positions in ``catalog``."""
-    limited = [metadata for metadata in source.metadata if ELIGIBILITY_KEY in metadata]
-    if not limited:
+    texts = {(metadata.get(CATALOG_KEY), metadata.get(ELIGIBILITY_KEY)) for metadata in source.metadata}
+    if not any(eligible for _, eligible in texts):
         return Eligibility.everything(catalog)
-    texts = {(metadata.get(CATALOG_KEY), metadata[ELIGIBILITY_KEY]) for metadata in limited}
-    if len(texts) > 1 or len(limited) < len(source.metadata):
+    if len(texts) > 1:
         raise InputError(f"{source.name} have different eligible cells; read them one at a time.")
-    own, eligibility = from_metadata(limited[0], source.name)
+    own, eligibility = from_metadata(source.metadata[0], source.name)
     return eligibility if own == catalog else eligibility.reindex(catalog, *own.positions_in(catalog))

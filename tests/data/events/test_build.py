@@ -447,7 +447,11 @@ def test_files_that_disagree_are_refused(tmp_path: Path) -> None:
     pq.write_table(whole, tmp_path / "a.parquet")
     zoned = whole["timestamp"].cast(pa.timestamp("us", "UTC"))
     for column, values, sentence in (
-        ("user_id", pa.array([1, 2, 3]), "'impressions.user_id' has type string in one file and int64 in another"),
+        (
+            "user_id",
+            pa.array([1, 2, 3]),
+            "'impressions.user_id' has int64 ids such as 1, but the catalog has string",
+        ),
         ("timestamp", zoned, "no time zone in impressions and the time zone UTC in impressions"),
     ):
         position = whole.schema.get_field_index(column)

@@ -190,7 +190,7 @@ def test_events_outside_eligible_cells_are_set_aside() -> None:
     assert log.summary is not None
     assert log.summary.outcomes["not eligible"] == 2
     assert log.eligibility is not None
-    assert log.eligibility.outcomes_outside == 2
+    assert log.eligibility.outside[1] == 2
     listed = shown.drop(columns="propensity").iloc[:2]
     with pytest.raises(InputError, match="none of the 3 outcomes is in an eligible cell"):
         Log.from_events(shown, bought, candidates=listed)

@@ -26,6 +26,7 @@ from taurank.data.events.summary import EventSummary
 from taurank.data.events.tables import EventOptions, EventTable, load_tables, merge_ids
 from taurank.data.files import reason, temporary_folder
 from taurank.data.ids import Catalog, Ids
+from taurank.data.reader import IdColumn
 from taurank.data.tables import BATCH_ROWS
 from taurank.errors import InputError, first_line, plural, show
 
@@ -77,11 +78,9 @@ def build_rows(
     database: Any, given: Mapping[str, Any], lists: Mapping[str, Any], options: EventOptions
 ) -> dict[str, Any]:
     """The fields of a log from ``given`` tables and the caller's ``lists`` of ids: rows by time, user and item."""
-    tables = load_tables(database, given, options)
-    users, items = (
-        merge_ids(database, list(tables.values()), column, own, options.id_types.get(column))
-        for column, own in lists.items()
-    )
+    ids = {column: IdColumn(column) for column in lists}
+    tables = load_tables(database, given, options, ids)
+    users, items = (merge_ids(database, ids[name], own, options.id_types.get(name)) for name, own in lists.items())
     zone = tables["impressions"].zones[0]
     first, last, dropped = _span(database, options, zone)
     catalog = Catalog(users, items, Ids(options.periods.names(first, last), "time"))
@@ -102,7 +101,7 @@ def build_rows(
     eligibility = Eligibility.from_positions(
         catalog, (visit("user_id"), visit("period")),
         (candidate("user_id"), candidate("item_id"), candidate("period")),
-        treated_outside=fates["impressions"]["not eligible"], outcomes_outside=fates["outcomes"]["not eligible"],
+        outside=(fates["impressions"]["not eligible"], fates["outcomes"]["not eligible"]),
     )  # fmt: skip
     instants = "SELECT instant FROM impressions UNION ALL SELECT instant FROM outcomes"
     ends = one(database, f"SELECT min(instant), max(instant) FROM ({instants})")
@@ -187,8 +186,7 @@ def _span(database: Any, options: EventOptions, zone: str | None) -> tuple[int, 
 def _place(database: Any, table: EventTable, first: int, last: int) -> None:
     """The rows of a table by catalog positions, each distinct one once: two identical rows are one event."""
     joins = " ".join(
-        f"{'JOIN' if name in table.columns else 'LEFT JOIN'} {name}_codes {name} "
-        f"ON {name}.code = r.{name} AND {name}.source = '{table.name}'"
+        f"{'JOIN' if name in table.columns else 'LEFT JOIN'} {name}_codes {name} ON {name}.code = r.{name}"
         for name in ("user_id", "item_id")
     )
     database.execute(f"""CREATE TABLE {table.name} AS

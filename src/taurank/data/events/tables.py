@@ -16,19 +16,11 @@ import pyarrow as pa
 
 from taurank._checks import check_choice
 from taurank._choices import Combine, Incomplete, Nulls
-from taurank._types import Longs
 from taurank.data.events.periods import Periods, parse, read_instants
-from taurank.data.ids import Ids, to_ids, unite
-from taurank.data.reader import (
-    ANY_PROPENSITY,
-    VALUE,
-    IdColumn,
-    WrongRows,
-    not_in_catalog,
-    without_dictionary,
-)
+from taurank.data.ids import Ids, to_ids
+from taurank.data.reader import ANY_PROPENSITY, VALUE, IdColumn, WrongRows, without_dictionary
 from taurank.data.tables import open_table
-from taurank.errors import InputError, together
+from taurank.errors import InputError, show, together
 
 # name of the table: the columns it needs, and those it may have
 TABLES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
@@ -72,7 +64,7 @@ class EventTable:
     their cells are set aside. A negative value of an outcome is a return.
     """
 
-    def __init__(self, name: str, data: Any, options: EventOptions) -> None:
+    def __init__(self, name: str, data: Any, options: EventOptions, ids: Mapping[str, IdColumn]) -> None:
         self.name, self.options = name, options
         try:
             self.source = open_table(data)
@@ -98,11 +90,7 @@ class EventTable:
             raise InputError(f"{name} with a user_id need a timestamp as well; add the column to the table.")
         self.rules = {"propensity": ANY_PROPENSITY, "value": VALUE}
         self.wrong_rows = WrongRows("fill them, or leave these rows out with nulls='drop' (--nulls drop)")
-        self.ids: dict[str, IdColumn] = {
-            column: IdColumn(self.label(column), self.wrong_rows)
-            for column in ("user_id", "item_id")
-            if column in self.columns
-        }
+        self.ids = ids
         self.zones: list[str | None] = []  # of each batch
         self.nulls: dict[str, int] = {}  # by column; a row may lack several
         self.n_rows = self.n_null = 0
@@ -138,37 +126,35 @@ class EventTable:
     def _read(self, columns: Mapping[str, pa.Array]) -> pa.Table:
         rows: dict[str, Any] = {}
         for column, array in columns.items():
+            label = self.label(column)
             if column == "timestamp":
-                rows["instant"] = self._instants(array)
+                times = parse(array, label) if self.source.text else array
+                if isinstance(times, np.ndarray):
+                    must, example = "a timestamp such as 2024-01-31 18:30:00", show(array[int(times.argmax())])
+                    self.wrong_rows.add(label, must, int(np.count_nonzero(times)), example)
+                    times = pa.nulls(len(array), pa.timestamp("us")).fill_null(0)
+                rows["instant"], own = read_instants(times, label, self.options.zone)
+                self.zones.append(self.options.zone or own)
                 rows["period"] = self.options.periods.number(rows["instant"], self.zones[-1])
             elif column in self.ids:
-                rows[column] = self.ids[column].add(array)
+                rows[column] = self.ids[column].add(array, self.wrong_rows, label, self.source.text)
             elif column == "slate_id":
-                rows[column] = to_ids(array, self.label(column)).cast(pa.string())
+                rows[column] = to_ids(array, label).cast(pa.string())
             else:
-                numbers = self.rules[column].read(array, self.wrong_rows, self.source, self.label(column))
+                numbers = self.rules[column].read(array, self.wrong_rows, self.source, label)
                 rows[column] = pa.array(numbers, from_pandas=True)
         return pa.table(rows)
 
-    def _instants(self, array: pa.Array) -> Longs:
-        label = self.label("timestamp")
-        times = parse(array, label) if self.source.text else array
-        if isinstance(times, np.ndarray):
-            must, example = "a timestamp such as 2024-01-31 18:30:00", repr(array[int(times.argmax())].as_py())
-            self.wrong_rows.add(label, must, int(np.count_nonzero(times)), example)
-            times = pa.nulls(len(array), pa.timestamp("us")).fill_null(0)
-        instants, own = read_instants(times, label, self.options.zone)
-        self.zones.append(self.options.zone or own)
-        return instants
 
-
-def load_tables(database: Any, given: Mapping[str, Any], options: EventOptions) -> dict[str, EventTable]:
+def load_tables(
+    database: Any, given: Mapping[str, Any], options: EventOptions, ids: Mapping[str, IdColumn]
+) -> dict[str, EventTable]:
     """All tables in the database; whatever is wrong in any of them is reported at once."""
     problems: list[str] = []
     tables: dict[str, EventTable] = {}
     for name, data in given.items():
         try:
-            tables[name] = EventTable(name, data, options)
+            tables[name] = EventTable(name, data, options, ids)
         except InputError as error:
             problems.append(str(error))
     for key, name in options.columns.items():
@@ -198,21 +184,10 @@ def load_tables(database: Any, given: Mapping[str, Any], options: EventOptions) 
     return tables
 
 
-def merge_ids(database: Any, tables: list[EventTable], column: str, given: Any, id_type: Any) -> Ids:
-    """The catalog of a column over all tables; <column>_codes gets the position of every code of every table."""
-    tables = [table for table in tables if column in table.columns]
-    distinct = [table.ids[column].finish() for table in tables]
-    parts = [(table.label(column), ids, table.source.text) for table, (ids, _) in zip(tables, distinct, strict=True)]
-    catalog, typed = unite(column, parts, given, id_type=id_type)
-    database.execute(f"CREATE TABLE {column}_codes (source VARCHAR, code INTEGER, position INTEGER)")
-    for table, ids, (_, merged) in zip(tables, typed, distinct, strict=True):
-        positions = catalog.encode(ids)
-        database.register("batch", pa.table({"code": np.arange(len(merged)), "position": positions[merged]}))
-        database.execute(f"INSERT INTO {column}_codes SELECT '{table.name}', code, position FROM batch")
-        database.unregister("batch")
-        if (positions < 0).any():
-            rows = f"raw_{table.name} JOIN {column}_codes ON {column} = code AND source = '{table.name}'"
-            n = database.execute(f"SELECT count(*) FROM {rows} WHERE position < 0").fetchall()[0][0]
-            example = ids[int(np.argmax(positions < 0))]
-            raise InputError(f"{table.name}: {not_in_catalog(n, catalog, example)}")
+def merge_ids(database: Any, ids: IdColumn, given: Any, id_type: Any) -> Ids:
+    """The catalog of a column over all tables; the table <column>_codes gets the position of every code."""
+    catalog, positions = ids.encode(given, id_type=id_type)
+    database.register("batch", pa.table({"code": np.arange(len(positions)), "position": positions}))
+    database.execute(f"CREATE TABLE {ids.column}_codes AS FROM batch")
+    database.unregister("batch")
     return catalog
