@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import asyncio
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
 
 import uvicorn
 
-from closed_loop.client import Client
-from closed_loop.simulate import (
-    SURFACE,
-    Event,
-    Report,
-    Scenario,
-    SimulatedClock,
-    batches,
-    fix_arms,
-    run,
-    secret_of,
-)
+from closed_loop.simulate import SURFACE, Report, Scenario, SimulatedClock, fix_arms, run, secret_of
 from taurank.serve.api import Service
+from taurank.serve.client import Client, Event
 from taurank.serve.decisions import Decider
 from taurank.serve.jobs import beat, draw_pages
 from taurank.serve.security import create_token
@@ -30,25 +22,22 @@ from taurank.serve.server import create_app
 from taurank.serve.store import Store
 
 HEADING = "day  incumbent  challenger  true lift  so far   estimate (95 %)          against the hold-out"
-_EVENTS = 100  # per request
+_REQUESTS = 32  # under way at a time
 
 
 class HttpShop:
     """The service over HTTP, with many requests under way."""
 
     def __init__(self, port: int, token: str) -> None:
-        self._port, self._token = port, token
+        self._client = Client(f"http://127.0.0.1:{port}", token, timeout=60)
 
     def recommend(self, users: list[str]) -> list[list[str]]:
-        answers = asyncio.run(self._post("/v1/recommend", [{"user_id": u, "surface": SURFACE} for u in users]))
-        return [[item["item_id"] for item in answer["items"]] for answer in answers]
+        with ThreadPoolExecutor(_REQUESTS) as threads:
+            lists = threads.map(lambda user: self._client.recommend(user, SURFACE), users)
+            return [[item.item_id for item in each.items] for each in lists]
 
-    def report(self, events: list[Event]) -> None:
-        asyncio.run(self._post("/v1/outcomes", [{"events": part} for part in batches(events, _EVENTS)]))
-
-    async def _post(self, path: str, bodies: list[Event]) -> list[Event]:
-        async with Client(self._port, self._token) as client:
-            return await client.post_all(path, bodies)
+    def report(self, events: list[dict[str, Any]]) -> None:
+        self._client.report(Event(**event) for event in events)
 
 
 def simulate(
@@ -63,31 +52,36 @@ def simulate(
     store, clock = Store(folder, create=True), SimulatedClock()
     fix_arms(store, scenario.seed)
     secret = secret_of(scenario)
+    app, analyst = create_token(store, "app")[1], create_token(store, "analyst")[1]
+    decider = Decider(store, secret, clock)
+
+    def show(report: Report) -> None:
+        draw_pages(decider)
+        beat(store, clock())
+        say(report)
+
+    with serving(Service(store, secret, clock), port) as port:
+        ready(f"http://me:{analyst}@127.0.0.1:{port}/")
+        reports = run(decider, clock, HttpShop(port, app), scenario, show)
+        while stay:
+            time.sleep(1)
+    return reports
+
+
+@contextmanager
+def serving(service: Service, port: int = 0) -> Iterator[int]:
+    """The service on a thread, closed at the end; the port is a free one if none is given."""
     port = port or free_port()
-    server = uvicorn.Server(
-        uvicorn.Config(create_app(Service(store, secret, clock)), port=port, log_level="error", access_log=False)
-    )
+    server = uvicorn.Server(uvicorn.Config(create_app(service), port=port, log_level="error", access_log=False))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
     while not server.started:
         time.sleep(0.02)
-    app, analyst = create_token(store, "app")[1], create_token(store, "analyst")[1]
-    ready(f"http://me:{analyst}@127.0.0.1:{port}/")
     try:
-        decider = Decider(store, secret, clock)
-
-        def show(report: Report) -> None:
-            draw_pages(decider)
-            beat(store, clock())
-            say(report)
-
-        reports = run(decider, clock, HttpShop(port, app), scenario, show)
-        while stay:
-            time.sleep(1)
+        yield port
     finally:
         server.should_exit = True
         thread.join(20)
-    return reports
 
 
 def line(report: Report) -> str:
