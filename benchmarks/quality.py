@@ -232,8 +232,7 @@ def measured(ranker: object, truth: tr.Gains) -> dict[str, float]:
 
 
 def chosen(learner: tr.EmpiricalBayes) -> str:
-    best = learner.setting_
-    return f"{best.prior}, strength {best.strength:g}, weights {learner.weights_.round(2).tolist()}"
+    return f"{learner.chosen_}, strength {learner.strength_:g}, weights {learner.weights_.round(2).tolist()}"
 
 
 def print_row(

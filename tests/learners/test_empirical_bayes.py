@@ -18,11 +18,10 @@ from taurank import CountingBayes, EmpiricalBayes, InputError, Log, World
 from taurank.learners.empirical_bayes.choice import (
     PULL_EFFECTS,
     PULL_LEVELS,
+    TOP,
     HeldOut,
-    Setting,
-    fit_counts,
     log_likelihood,
-    stacking_weights,
+    weights_of_effects,
 )
 from taurank.learners.empirical_bayes.counted import CountPrior, Groups, item_rates, paired_rates
 from taurank.learners.empirical_bayes.grid import (
@@ -34,13 +33,13 @@ from taurank.learners.empirical_bayes.grid import (
     posteriors,
     tilt,
 )
-from taurank.learners.empirical_bayes.latent import NOTHING_KNOWN, fit_latent
+from taurank.learners.empirical_bayes.latent import fit_latent
 from taurank.learners.pairs import count
 
 Floats = npt.NDArray[np.float64]
 GRID = make_grid(6, 0.01, 0.9)
 RATES = GRID.rates
-FIXED = [("item", None), ("exposure", None), ("propensity", None), ("taste", 3)]
+FIXED = [("item", 20), ("exposure", 20), ("propensity", 20), ("taste", 3)]
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +63,7 @@ def low_rank_log() -> Log:
     return World.synthetic(300, 60, 3, rank=2).sample(4, random_state=4).log
 
 
-def fixed(prior: str, rank: int | None = None, strength: float = 20.0) -> EmpiricalBayes:
+def fixed(prior: str, rank: int = 20, strength: float = 20.0) -> EmpiricalBayes:
     return EmpiricalBayes(prior=prior, rank=rank, strength=strength, threads=1)
 
 
@@ -109,7 +108,7 @@ def test_one_time_tells_nothing_about_the_choice() -> None:
     )
     noise = replace(log, propensity=rng.uniform(0.01, 0.99, len(log)))
     learner, other = (EmpiricalBayes(threads=1).fit(one) for one in (log, noise))
-    assert (learner.setting_.prior, learner.settings_, learner.weights_.tolist()) == ("item", {}, [0.5, 0.5])
+    assert (learner.chosen_, learner.likelihoods_, learner.weights_.tolist()) == ("item", {}, [0.5, 0.5])
     assert np.array_equal(all_scores(learner, 60), all_scores(other, 60))
 
 
@@ -408,8 +407,7 @@ def test_items_that_are_all_alike_leave_clusters_empty(prior: str, monkeypatch: 
 
 
 @pytest.mark.parametrize(("prior", "rank"), FIXED[:3])
-def test_scores_and_deviations_are_calibrated(world: World, log: Log, prior: str, rank: int | None) -> None:
-    """With the strength that the learner chooses by the last time."""
+def test_scores_and_deviations_are_calibrated(world: World, log: Log, prior: str, rank: int) -> None:
     learner, codes = EmpiricalBayes(prior=prior, rank=rank, threads=1).fit(log), np.arange(400, dtype=np.int32)
     score, deviation = learner.score_block(codes).ravel(), learner.deviation_block(codes).ravel()
     truth = (world.treated_rate - world.control_rate).ravel()
@@ -430,7 +428,7 @@ def test_likelihood_and_weights_are_sums_over_eligible_cells(low_rank_log: Log, 
     eligible = log.eligibility.contains(users, items, log.n_times - 1)
     z, y = np.zeros((2, log.n_users, log.n_items))
     z[log.user[last], log.item[last]], y[log.user[last], log.item[last]] = log.treated[last], log.outcome[last]
-    counts = fit_counts(Setting("exposure", 10.0), held_out.pairs, NOTHING_KNOWN)
+    counts = CountPrior.of(held_out.pairs, "exposure", 10.0)
     priors: list[Any] = [counts, fit_latent(held_out.pairs, 3)]
     rates = [prior.moments(np.arange(log.n_users, dtype=np.int32))[:2] for prior in priors]
     for prior, (treated, control) in zip(priors, rates, strict=True):
@@ -444,7 +442,17 @@ def test_likelihood_and_weights_are_sums_over_eligible_cells(low_rank_log: Log, 
     design = np.vstack((np.stack([each[eligible] / root for each in columns], 1), np.diag(np.sqrt(pull))))
     right = np.concatenate((y[eligible] / root, np.sqrt(pull) * half))
     solution = np.maximum(np.linalg.lstsq(design, right, rcond=None)[0][-2:], 0)
-    assert stacking_weights(priors, held_out) == pytest.approx(solution.tolist(), rel=1e-4)
+    shares = solution / solution.sum()
+    treated, control = np.einsum("k,kaui->aui", shares, np.stack(rates))
+    effect = np.where(eligible, treated - control, -np.inf)
+    top = eligible & (effect >= np.sort(effect, axis=1)[:, -TOP][:, None])
+    mean = np.where(z == 1, treated, control)
+    root = np.sqrt(np.maximum(mean * (1 - mean), 0.002))[top]
+    columns, pull = [np.ones_like(z), control, z * (treated - control)], np.array([PULL_LEVELS] * 2 + [PULL_EFFECTS])
+    design = np.vstack((np.stack([each[top] / root for each in columns], 1), np.diag(np.sqrt(pull))))
+    right = np.concatenate((y[top] / root, np.sqrt(pull) * [0, 1, solution.sum()]))
+    slope = np.linalg.lstsq(design, right, rcond=None)[0][-1]
+    assert weights_of_effects(priors, held_out) == pytest.approx((slope * shares).tolist(), rel=1e-4)
 
 
 def test_taste_has_weight_where_there_is_some_and_only_there(log: Log) -> None:
@@ -453,19 +461,18 @@ def test_taste_has_weight_where_there_is_some_and_only_there(log: Log) -> None:
     assert chosen.weights_[0] == pytest.approx(1.0, abs=0.15)
     tasty = World.synthetic(500, 100, 5, rank=2).sample(6, random_state=6)
     learner = EmpiricalBayes(threads=1, rank=6).fit(tasty.log)
-    best = max(learner.settings_, key=lambda one: learner.settings_[one])
-    assert (best.prior, learner.setting_.prior) == ("taste", "propensity")
+    assert max(learner.likelihoods_, key=learner.likelihoods_.__getitem__)[0] == "taste"
+    assert learner.chosen_ == "propensity"
     assert learner.weights_[1] > 2 * learner.weights_[0]
 
 
 @pytest.mark.parametrize(("prior", "rank"), [*FIXED, ("auto", 2)])
 @pytest.mark.parametrize("rows", [1, 2, 5])
-def test_tiny_logs_give_finite_scores(prior: str, rank: int | None, rows: int) -> None:
+def test_tiny_logs_give_finite_scores(prior: str, rank: int, rows: int) -> None:
     frame = pd.DataFrame({"user_id": range(rows), "item_id": [0] * rows, "treated": [1] + [0] * (rows - 1),
                           "outcome": [1] * rows, "propensity": [0.5] * rows})  # fmt: skip
     log = Log.from_frame(frame, users=range(6), items=range(2))
-    strength = None if prior == "auto" else 3.0
-    learner = EmpiricalBayes(prior=prior, rank=rank, strength=strength, threads=1).fit(log)
+    learner = EmpiricalBayes(prior=prior, rank=rank, strength=3.0, threads=1).fit(log)
     assert np.isfinite(all_scores(learner, 6)).all()
     assert np.abs(all_scores(learner, 6)).max() <= 1
 

@@ -56,7 +56,7 @@ def effect(world: tuple[World, Features]) -> npt.NDArray[np.float64]:
 
 
 def learner(prior: str) -> EmpiricalBayes:
-    return EmpiricalBayes(prior=prior, strength=3.0, rank=6 if prior == "taste" else None, threads=1)
+    return EmpiricalBayes(prior=prior, strength=3.0, rank=6 if prior == "taste" else 20, threads=1)
 
 
 def all_scores(model: EmpiricalBayes) -> npt.NDArray[np.float32]:
@@ -220,8 +220,8 @@ def test_new_users_are_folded_in_with_their_features(
 
 def test_the_choice_looks_at_warm_cells_only(world: Any, log: Log, frame: pd.DataFrame) -> None:
     """Cold users and items in the catalog change no likelihood."""
-    with_cold = EmpiricalBayes(rank=4, threads=1).fit(log, features=world[1]).settings_
-    without = EmpiricalBayes(rank=4, threads=1).fit(Log.from_frame(frame), features=world[1]).settings_
+    with_cold = EmpiricalBayes(rank=4, threads=1).fit(log, features=world[1]).likelihoods_
+    without = EmpiricalBayes(rank=4, threads=1).fit(Log.from_frame(frame), features=world[1]).likelihoods_
     assert list(with_cold) == list(without)
     assert list(with_cold.values()) == pytest.approx(list(without.values()), rel=2e-3)
 

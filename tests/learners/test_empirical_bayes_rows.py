@@ -18,11 +18,11 @@ from taurank.learners.empirical_bayes.choice import HeldOut
 from taurank.learners.empirical_bayes.grid import Base, Patterns, make_grid, posteriors
 from taurank.learners.pairs import count
 
-PRIORS: list[tuple[str, int | None]] = [("item", None), ("exposure", None), ("propensity", None), ("taste", 3)]
+PRIORS: list[tuple[str, int]] = [("item", 20), ("exposure", 20), ("propensity", 20), ("taste", 3)]
 N_USERS, N_ITEMS = 60, 15
 
 
-def learner(prior: str, rank: int | None) -> EmpiricalBayes:
+def learner(prior: str, rank: int = 20) -> EmpiricalBayes:
     return EmpiricalBayes(prior=prior, rank=rank, strength=20.0, threads=1)
 
 
@@ -69,7 +69,7 @@ def test_cells_that_are_not_eligible_are_not_chances(world: World) -> None:
     for prior, rank in PRIORS:
         fitted = learner(prior, rank).fit(tabled)
         assert scores(fitted) == pytest.approx(scores(learner(prior, rank).fit(short)), abs=1e-5)
-    assert not np.allclose(scores(learner("item", None).fit(padded)), scores(learner("item", None).fit(short)))
+    assert not np.allclose(scores(learner("item").fit(padded)), scores(learner("item").fit(short)))
 
 
 def parts(world: World) -> tuple[Log, Log, Log]:
@@ -84,16 +84,16 @@ def parts(world: World) -> tuple[Log, Log, Log]:
 def test_an_update_leaves_the_choice_as_it_was(world: World) -> None:
     past, news, _ = parts(world)
     model = EmpiricalBayes(threads=1, rank=3).fit(past)
-    chosen = model.setting_
-    assert model.update(news).setting_ == chosen
+    chosen = model.chosen_
+    assert model.update(news).chosen_ == chosen
 
 
 def test_what_new_rows_must_have_is_said_in_one_sentence(world: World, log: Log) -> None:
     past, news, _ = parts(world)
     with pytest.raises(InputError, match="propensit"):
-        learner("propensity", None).fit(past).fold_in(replace(news, propensity=None))
+        learner("propensity").fit(past).fold_in(replace(news, propensity=None))
     with pytest.raises(InputError, match="propensit"):
-        learner("propensity", None).fit(past).update(replace(news, propensity=None))
+        learner("propensity").fit(past).update(replace(news, propensity=None))
 
 
 def test_propensities_that_some_rows_lack_are_not_used(log: Log) -> None:
@@ -115,7 +115,7 @@ def test_every_nth_user_of_a_large_log_decides(log: Log, monkeypatch: pytest.Mon
     features, of_third = (Features(users=each) if featured else None for each in (table, table[::3]))
     model = EmpiricalBayes(threads=1, rank=3).fit(log, features=features)
     third = EmpiricalBayes(threads=1, rank=3).fit(log.select(users=np.arange(0, log.n_users, 3)), features=of_third)
-    assert model.settings_ == third.settings_
+    assert model.likelihoods_ == third.likelihoods_
     assert model.counts_.n_users == log.n_users  # all users are fitted
 
 

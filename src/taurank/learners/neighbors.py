@@ -16,6 +16,7 @@ from taurank.data.storage import Array
 from taurank.learners.pairs import PairLearner, Pairs, beside, count, item_means, stored_pairs
 
 MAX_SCORE = float(np.finfo(np.float32).max)
+AT_ONCE = 1024  # items whose similarities to all others are in memory
 
 
 @dataclass(kw_only=True, eq=False)
@@ -30,8 +31,7 @@ class CUBN(PairLearner):
     where a are positives in the arm (or the sum of their values), b observations there (treated times; all other
     eligible times), and m_i the item's mean in the arm, which counts like ``weight`` observations. The larger the
     power, the nearer the neighbors that count. With ``by="item"`` the sum is over the items j similar to i, with
-    a_uj, b_uj and s_ij; that is often better, and needs the similarities of all pairs of items in memory.
-    Propensities are not used.
+    a_uj, b_uj and s_ij. Propensities are not used.
     """
 
     similarity: str = "outcome"
@@ -69,28 +69,39 @@ class CUBN(PairLearner):
         self.own_ = np.arange(known.n_users, self.counts_.n_users)
 
     def score_block(self, user_codes: Codes) -> Floats32:
-        pairs, means, w = self._fitted("counts_"), self.item_means_, self.weight
-        users = self.own_[user_codes]
-        profiles = self._matrix((pairs.positives if self.similarity == "outcome" else pairs.treated) > 0)
-        profiles = csr_array(profiles if self.by == "user" else profiles.T)
-        length = np.sqrt(profiles.sum(axis=1))
-        profiles = csr_array(diags_array(1.0 / np.maximum(length, 1.0)) @ profiles)  # rows of length 1
-        near = csr_array((profiles[users] if self.by == "user" else profiles) @ csr_array(profiles.T))
-        near.eliminate_zeros()
-        near.data **= self.power
-
-        def summed(counts: Any) -> Any:
-            matrix = self._matrix(counts)
-            return (near @ matrix).toarray() if self.by == "user" else (matrix[users] @ near).toarray()
-
-        shown, treated, control = map(summed, (pairs.treated, pairs.treated_positives, pairs.control_positives))
+        pairs, users = self._fitted("counts_"), self.own_[user_codes]
+        bought = self._matrix((pairs.positives if self.similarity == "outcome" else pairs.treated) > 0)
+        profiles = csr_array(bought if self.by == "user" else bought.T)
+        profiles = csr_array(diags_array(1.0 / np.maximum(np.sqrt(profiles.sum(axis=1)), 1.0)) @ profiles)
+        parts = (
+            [users] if self.by == "user" else np.array_split(np.arange(pairs.n_items), pairs.n_items // AT_ONCE + 1)
+        )
         absent = pairs.mean_chances()  # of neighbors' pairs without rows
-        chances = absent * near.sum(axis=1)[:, None] if self.by == "user" else (near @ absent)[None]
-        if pairs.limited:
-            chances = chances + summed(pairs.chances - absent[pairs.item])
-        others = np.maximum(chances - shown, 0.0)
-        effect = (treated + w * means[0]) / (shown + w) - (control + w * means[1]) / (others + w)
-        return np.asarray(np.clip(effect, -MAX_SCORE, MAX_SCORE), np.float32)  # values may be of any size
+        extra = pairs.chances - absent[pairs.item]
+        effects = []
+        for part in parts:
+            near = csr_array(profiles[part] @ profiles.T)
+            near.eliminate_zeros()
+            near.data **= self.power
+
+            def summed(counts: Any, near: csr_array = near) -> Any:
+                matrix = self._matrix(counts)
+                return (near @ matrix).toarray() if self.by == "user" else (matrix[users] @ near.T).toarray()
+
+            columns = slice(None) if self.by == "user" else part
+            chances = absent * near.sum(axis=1)[:, None] if self.by == "user" else (near @ absent)[None]
+            if pairs.limited:
+                chances = chances + summed(extra)
+            shown = summed(pairs.treated)
+            treated = self._rate(summed(pairs.treated_positives), shown, self.item_means_[0, columns])
+            others = np.maximum(chances - shown, 0.0)
+            effects.append(
+                treated - self._rate(summed(pairs.control_positives), others, self.item_means_[1, columns])
+            )
+        return np.asarray(np.clip(np.hstack(effects), -MAX_SCORE, MAX_SCORE), np.float32)  # values may be of any size
+
+    def _rate(self, positives: Any, observations: Any, means: Any) -> Any:
+        return (positives + self.weight * means) / (observations + self.weight)
 
     def _matrix(self, values: Any) -> csr_array:
         pairs = self.counts_

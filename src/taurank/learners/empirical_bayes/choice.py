@@ -6,14 +6,14 @@ absent ones included. Their effects τ_k (k: counts, taste) are then weighted by
     y = a_0 + Σ_k a_k μ̂^C_k + z (b + Σ_k w_k τ̂_k) + error,
 
 with the inverse variance of y as its weight and a pull to equal weights. Taste that predicts clearly worse is left
-out. A treated cell beside an untreated one that the priors take for alike tells how large effects are, so the weights
-w also calibrate the scores: they shrink those that promise too much. Neither truth nor inverse propensities are used.
+out. The highest of many scores promise too much, so a second regression, of the best items of each user alone, says
+by which slope their shares are multiplied. Neither truth nor inverse propensities are used.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 import numpy as np
@@ -21,13 +21,11 @@ import numpy as np
 from taurank._arrays import row_order
 from taurank._types import Bits, Codes, Floats, Mask
 from taurank.data.log import Log
-from taurank.learners.empirical_bayes.counted import EDGES, SHAPES, CountPrior, Groups, Shapes, item_rates
 from taurank.learners.empirical_bayes.latent import NOTHING_KNOWN, Covariates
 from taurank.learners.pairs import Pairs, count
 
-PRIORS = (*EDGES, "taste")
-STRENGTHS = (3.0, 300.0)  # of the pull toward the cluster, in pairs
-PULL_LEVELS, PULL_EFFECTS = 1.0, 100.0  # toward equal weights
+PULL_LEVELS, PULL_EFFECTS = 1.0, 100.0  # toward equal weights, and toward a slope of 1
+TOP = 20  # items of a user whose scores are to come true
 CELLS = 4_000_000  # that are scored: those of every n-th user
 USERS_AT_ONCE = 256
 TINY = 1e-12  # a likelihood that is zero to rounding
@@ -37,42 +35,6 @@ LEAST_VARIANCE = 0.002
 class Prior(Protocol):
     def moments(self, users: Codes) -> Floats:
         """E[μ^T], E[μ^C] and E[(μ^T − μ^C)²] of all items of these users: 3 × users × items."""
-
-
-@dataclass(frozen=True)
-class Setting:
-    """The name of a prior, and the strength of one of counts, in pairs."""
-
-    prior: str
-    strength: float
-
-
-def fit_counts(
-    setting: Setting, pairs: Pairs, covariates: Covariates, threads: int | None = 1, shapes: Shapes = SHAPES
-) -> CountPrior:
-    """A prior of these counts, from which the posterior of every pair follows."""
-    groups, item_rate = Groups.of(pairs, setting.prior), item_rates(pairs, covariates.items)
-    return CountPrior.fit(pairs, groups, item_rate, setting.strength, threads, shapes)
-
-
-def choose(
-    held_out: HeldOut, priors: Sequence[str], strength: float | None, covariates: Covariates, threads: int | None = 1
-) -> tuple[dict[Setting, float], CountPrior]:
-    """The log-likelihood of the held-out cells under every setting that was tried, and the prior of the best.
-
-    Groups are compared at their usual strength, then the best of them is tried at others.
-    """
-    # one clustering is enough; a fine one, because items whose cluster fits them badly rely on their own
-    # pairs, and the choice would overrate these
-    usual = (Setting(prior, strength or STRENGTHS[1]) for prior in priors)
-    fitted = {each: fit_counts(each, held_out.pairs, covariates, threads, SHAPES[-1:]) for each in usual}
-    scores = {setting: log_likelihood(prior, held_out) for setting, prior in fitted.items()}
-    first = max(scores, key=scores.__getitem__)
-    for other in () if strength else (replace(first, strength=each) for each in STRENGTHS):
-        if other != first:
-            fitted[other] = replace(fitted[first], strength=other.strength)
-            scores[other] = log_likelihood(fitted[other], held_out)
-    return scores, fitted[max(scores, key=scores.__getitem__)]
 
 
 class Block(NamedTuple):
@@ -127,16 +89,36 @@ def log_likelihood(prior: Prior, held_out: HeldOut) -> float:
     return total / max(1, cells)
 
 
-def stacking_weights(priors: Sequence[Prior], held_out: HeldOut) -> list[float]:
-    """The weights of the effects by these priors."""
-    equal = np.full(len(priors), 1.0 / len(priors))
-    pull = np.array([PULL_LEVELS] * (1 + len(priors)) + [10 * PULL_EFFECTS] + [PULL_EFFECTS] * len(priors))
-    matrix, right = np.diag(pull), pull * np.array([0.0, *equal, 0.0, *equal])
+def weights_of_effects(priors: Sequence[Prior], held_out: HeldOut) -> list[float]:
+    """The weights of the effects by these priors: their shares by the regression, times the slope at the top."""
+    n = len(priors)
+    equal = np.full(n, 1.0 / n)
+    pull = np.array([PULL_LEVELS] * (1 + n) + [10 * PULL_EFFECTS] + [PULL_EFFECTS] * n)
+    shares, total = equal, 1.0
+    if n > 1:
+        weights = np.maximum(_regress(priors, held_out, pull, np.array([0.0, *equal, 0.0, *equal])), 0.0)
+        if total := float(weights.sum()):
+            shares = weights / total
+    pull = np.array([PULL_LEVELS, PULL_LEVELS, PULL_EFFECTS])
+    (slope,) = _regress(priors, held_out, pull, np.array([0.0, 1.0, total]), shares)
+    return [float(max(slope, 0.0) * share) for share in shares]
+
+
+def _regress(
+    priors: Sequence[Prior], held_out: HeldOut, pull: Floats, toward: Floats, shares: Floats | None = None
+) -> Floats:
+    """The coefficients of effects; with ``shares`` that of their mean, from the ``TOP`` best items of each user."""
+    matrix, right = np.diag(pull), pull * toward
     for block in held_out.blocks():
-        z, y = block.treated[block.eligible], block.positive[block.eligible]
-        rates = np.stack([prior.moments(block.users)[:2, block.eligible] for prior in priors])
+        rates, cells = np.stack([prior.moments(block.users)[:2] for prior in priors]), block.eligible
+        if shares is not None:
+            rates = np.tensordot(shares, rates, 1)[None]
+            effect = np.where(cells, rates[0, 0] - rates[0, 1], -np.inf)
+            cells = cells & (effect >= np.sort(effect, axis=1)[:, -TOP:][:, :1])
+        z, y, rates = block.treated[cells], block.positive[cells], rates[:, :, cells]
         mean = np.where(z == 1, rates[:, 0], rates[:, 1]).mean(0)
-        design = np.stack((np.ones(len(z)), *rates[:, 1], z, *(z * (rates[:, 0] - rates[:, 1]))))
+        effects = z * (rates[:, 0] - rates[:, 1])
+        design = np.stack((np.ones(len(z)), *rates[:, 1], *([z] if shares is None else []), *effects))
         weighted = design / np.maximum(mean * (1.0 - mean), LEAST_VARIANCE)
         matrix, right = matrix + weighted @ design.T, right + weighted @ y
-    return [float(weight) for weight in np.maximum(np.linalg.solve(matrix, right)[-len(priors) :], 0.0)]
+    return np.asarray(np.linalg.solve(matrix, right)[-len(rates) :])

@@ -100,11 +100,18 @@ class CountPrior:
     clusterings: tuple[tuple[Floats, Longs], ...]  # the priors of the clusters, and which is each segment's
 
     @classmethod
+    def of(
+        cls, pairs: Pairs, prior: str, strength: float, features: Any = None, threads: int | None = 1,
+        shapes: Shapes = SHAPES,
+    ) -> CountPrior:  # fmt: skip
+        """``features`` are those of the items."""
+        return cls.fit(pairs, Groups.of(pairs, prior), item_rates(pairs, features), strength, threads, shapes)
+
+    @classmethod
     def fit(
         cls, pairs: Pairs, groups: Groups, item_rate: Floats, strength: float, threads: int | None = 1,
         shapes: Shapes = SHAPES,
     ) -> CountPrior:  # fmt: skip
-        """``item_rate`` are the mean rates of the items, as ``item_rates`` has them."""
         number = groups.share.shape[1]
         patterns, pair_entry, absent_entry = _patterns(pairs, groups)
         item, of_group = np.divmod(np.arange(pairs.n_items * number), number)
@@ -182,13 +189,12 @@ class CountPrior:
 
 
 def fold_counts(
-    known: Pairs, new: Pairs, prior: str, strength: float, item_rate: Floats | None, threads: int | None
+    known: Pairs, new: Pairs, prior: str, strength: float, threads: int | None
 ) -> tuple[tuple[Floats32, Floats32], tuple[Floats32, Floats32]]:
     """Effects of the pairs of users that appeared after the fit, and of each item's pairs without rows.
 
-    ``item_rate`` are the mean rates of the items if they follow from more than their counts. The new users' pairs are
-    scored together with those of the model, with a weight of 0. Their pairs without rows had other chances than
-    those of the model, so each group gets one more user who has every item and never a purchase.
+    The new users' pairs are scored together with those of the model, with a weight of 0. Their pairs without rows had
+    other chances than those of the model, so each group gets one more user who has every item and never a purchase.
     """
     of_known, of_new = Groups.of(known, prior), Groups.of(new, prior)
     n_items, number = of_known.share.shape
@@ -201,9 +207,7 @@ def fold_counts(
     together = beside(beside(known, new), silent)
     of_silent = np.repeat(np.arange(number, dtype=np.int8), n_items)
     groups = replace(of_known, of_pair=np.concatenate((of_known.of_pair, of_new.of_pair, of_silent)))
-    fitted = CountPrior.fit(
-        together, groups, item_rates(together) if item_rate is None else item_rate, strength, threads
-    )
+    fitted = CountPrior.fit(together, groups, item_rates(together), strength, threads)
     own, absent = np.split(fitted.of_patterns[fitted.pair_entry[len(known.item) :]], [len(new.item)])
     by_item = np.einsum("ig,gim->im", fitted.absent_share, absent.reshape(number, n_items, 3))
     return effect(own.T), effect(by_item.T)

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,7 +29,7 @@ from scipy.special import expit, logit
 from taurank._arrays import row_order
 from taurank._jit import compiled, inlined, vectorized
 from taurank._threads import map_blocks, one_blas_thread
-from taurank._types import Codes, Floats, Floats32
+from taurank._types import Codes, Floats, Floats32, Longs
 from taurank.data.features import Features
 from taurank.data.ids import Ids
 from taurank.learners.features import Ridge, trust
@@ -126,11 +125,11 @@ def fit_latent(
     with one_blas_thread():
         for _ in range(sweeps):
             idle = _idle(w_squares, x_squares, shares.users > 0, own, idle_pairs)
-            q = (idle * shares.items[:, None])[:, :, None] * (shares.users @ x_squares)
-            h = ABSENT[None, :, None] * shares.items[:, None, None] * (shares.users @ x)
-            q, h, given = q.astype(np.float32), h.astype(np.float32), (idle, *_short(x, w), x_squares)
-            kernel = partial(_kernel, _item_sums, by_item, order, counts, *given, q, h, own)
-            map_blocks(kernel, n_items, threads)
+            q: Any = (idle * shares.items[:, None])[:, :, None] * (shares.users @ x_squares)
+            h: Any = ABSENT[None, :, None] * shares.items[:, None, None] * (shares.users @ x)
+            q, h = _short(q, h)
+            given = counts, idle, *_short(w, x[:, None]), x_squares[:, None]
+            _add_in_blocks(by_item, order, counts[1], given, (q, h, own), threads)
             inverse = np.linalg.inv(covariance)
             precision, right = np.tile(inverse, (n_items, 1, 1)), goal @ inverse
             for arm, own_part in enumerate(arms):
@@ -183,13 +182,13 @@ def _solve_users(
     whole = np.einsum("ia,iat->t", idle * shares.items[:, None], squares)
     right: Any = shares.items @ (w * ABSENT[:, None]).sum(1)
     result: Floats32 = np.empty((len(x), squares.shape[2]), np.float32)
+    order = np.arange(len(pairs.item))
     for begin, end in _parts(len(x)):
-        q: Any = np.float32(shares.users[begin:end, None] * whole)
-        h: Any = np.float32(shares.users[begin:end, None] * right)
-        kernel = partial(
-            _kernel, _user_sums, pairs.start[begin : end + 1], counts, idle, of_x[begin:end], of_w, squares
-        )
-        map_blocks(partial(kernel, q, h), end - begin, threads)
+        q, h = _short(*(shares.users[begin:end, None, None] * each for each in (whole, right)))
+        given = counts, idle, of_x[begin:end, None], of_w, squares
+        sums = q, h, np.zeros((end - begin, 1))
+        _add_in_blocks(pairs.start[begin : end + 1], order, counts[0], given, sums, threads)
+        q, h = q[:, 0], h[:, 0]
         matrix: Any = _unpacked(q)
         spread: Any = np.zeros_like(matrix)
         spread[:, 1:, 1:] = np.linalg.inv(matrix[:, 1:, 1:] + np.eye(size - 1))
@@ -270,10 +269,8 @@ def _counts(pairs: Pairs) -> tuple[Any, ...]:
     )  # fmt: skip
 
 
-def _kernel(function: Any, *arguments: Any) -> None:
-    """Call a kernel whose first arguments, the block, come last."""
-    *given, begin, end = arguments
-    function(begin, end, *given)
+def _add_in_blocks(start: Longs, order: Any, other: Codes, data: Any, sums: Any, threads: int | None) -> None:
+    map_blocks(lambda begin, end: _add_pairs(begin, end, start, order, other, data, sums), len(start) - 1, threads)
 
 
 def _short(*arrays: Floats) -> tuple[Floats32, ...]:
@@ -342,50 +339,25 @@ def _site(arm: Any, treated: Any, positives: Any, control: Any, chances: Any, et
 
 
 @compiled
-def _user_sums(
-    begin: Any, end: Any, start: Any, counts: Any, idle: Any, x: Any, w: Any, squares: Any, q: Any, h: Any
-) -> None:
-    """Add the pairs with rows to the normal equations q, h of users."""
+def _add_pairs(begin: Any, end: Any, start: Any, order: Any, other: Any, data: Any, sums: Any) -> None:
+    """Add the pairs with rows to the normal equations q, h of users or of items, and their η² to ``total``.
+
+    ``other`` is the item of each pair of a user, or the user of each pair of an item. Users have one vector for all
+    arms, items one for each.
+    """
+    counts, idle, own_vectors, vectors, squares = data
     item, _, treated, positives, control, chances = counts
-    for u in range(begin, end):
-        for p in range(start[u], start[u + 1]):
-            i = item[p]
-            for arm in range(3):
-                if arm == 0 and treated[p] == 0:
-                    continue
-                eta = _product(x[u], w[i, arm])
-                weight, linear = _site(arm, treated[p], positives[p], control[p], chances[p], eta, idle[i, arm])
-                _add(weight, squares[i, arm], q[u])
-                _add(linear, w[i, arm], h[u])
-
-
-@compiled
-def _item_sums(
-    begin: Any,
-    end: Any,
-    start: Any,
-    order: Any,
-    counts: Any,
-    idle: Any,
-    x: Any,
-    w: Any,
-    squares: Any,
-    q: Any,
-    h: Any,
-    own: Any,
-) -> None:
-    """The same for items and their arms, and the sum of η² over these pairs."""
-    _, user, treated, positives, control, chances = counts
-    for i in range(begin, end):
-        own[i] = 0.0
-        for at in range(start[i], start[i + 1]):
+    q, h, total = sums
+    for row in range(begin, end):
+        total[row] = 0.0
+        for at in range(start[row], start[row + 1]):
             p = order[at]
-            u = user[p]
-            for arm in range(3):
+            for arm in range(ARMS):
                 if arm == 0 and treated[p] == 0:
                     continue
-                eta = _product(x[u], w[i, arm])
-                own[i, arm] += eta * eta
-                weight, linear = _site(arm, treated[p], positives[p], control[p], chances[p], eta, idle[i, arm])
-                _add(weight, squares[u], q[i, arm])
-                _add(linear, x[u], h[i, arm])
+                mine, its = min(arm, h.shape[1] - 1), min(arm, vectors.shape[1] - 1)
+                eta = _product(own_vectors[row, mine], vectors[other[p], its])
+                total[row, mine] += eta * eta
+                site = _site(arm, treated[p], positives[p], control[p], chances[p], eta, idle[item[p], arm])
+                _add(site[0], squares[other[p], its], q[row, mine])
+                _add(site[1], vectors[other[p], its], h[row, mine])

@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,27 +19,18 @@ from taurank.data.ids import Ids
 from taurank.data.log import Log
 from taurank.data.storage import Array
 from taurank.errors import InputError
-from taurank.learners.empirical_bayes.choice import (
-    PRIORS,
-    STRENGTHS,
-    HeldOut,
-    Setting,
-    choose,
-    fit_counts,
-    log_likelihood,
-    stacking_weights,
-)
-from taurank.learners.empirical_bayes.counted import effect, fold_counts
+from taurank.learners.empirical_bayes.choice import HeldOut, log_likelihood, weights_of_effects
+from taurank.learners.empirical_bayes.counted import EDGES, SHAPES, CountPrior, effect, fold_counts
 from taurank.learners.empirical_bayes.latent import Covariates, Latent, fit_latent, fold_latent, goal_of
 from taurank.learners.options import Record, TrainingOptions, UpdateOptions
 from taurank.learners.pairs import PairLearner, Pairs, added, check_arms, count, stored_pairs, without_cold
 from taurank.learners.update import NewRows
 
 AUTO, TASTE = "auto", "taste"
-RANK, MAX_RANK = 20, 256
+MAX_RANK = 256
+STRENGTHS = (300.0, 3.0)  # of the pull toward the cluster, in pairs
 MIN_USERS, MIN_ROWS = 1_000, 1_000_000  # that choices are made by, where a log has more
 MARGIN = 0.02  # taste whose log-likelihood is worse by this share has nothing to add
-LEAST_SHARE = 0.2  # of the weight of taste: with less, counts are left out
 
 
 @dataclass(kw_only=True, eq=False)
@@ -51,9 +43,9 @@ class EmpiricalBayes(PairLearner):
     ("propensity"). "auto" chooses by the likelihood of the last time, which is held out for that, and weights its
     effects and those of taste (``weights_``) by how well they predict what recommendations did at that time;
     "taste" is taste alone, and any other prior has no taste.
-    ``strength`` is how much the prior of counts counts: in pairs of an item that its cluster of items stands for
-    (None: chosen the same way). ``rank`` is the rank of taste (None: 20). ``settings_`` has the held-out
-    log-likelihood per cell of every setting tried, ``setting_`` the one chosen.
+    ``strength`` is how many pairs of an item its cluster of items stands for (None: 300, or 3 if "auto" finds that
+    better), ``rank`` the rank of taste. ``likelihoods_`` has the held-out log-likelihood per cell of every prior and
+    strength tried; ``chosen_`` and ``strength_`` are those of the prior of counts.
 
     A log with one time cannot tell how large effects are: a pair has one trial, and nothing can be held out. There
     the prior is "item", both weights are ½, and scores only order the items.
@@ -70,14 +62,14 @@ class EmpiricalBayes(PairLearner):
 
     prior: str = AUTO
     strength: float | None = None
-    rank: int | None = None
+    rank: int = 20
     threads: int | None = None
 
     scores_are_effects: ClassVar[bool] = True
     allowed: ClassVar[Allowed] = {
-        "prior": (AUTO, *PRIORS),
+        "prior": (AUTO, *EDGES, TASTE),
         "strength": Range(1e-6, 1e12, optional=True),
-        "rank": Range(1, MAX_RANK, integer=True, optional=True),
+        "rank": Range(1, MAX_RANK, integer=True),
         "threads": Range(1, integer=True, optional=True),
     }
     uses_features: ClassVar[bool] = True
@@ -95,7 +87,7 @@ class EmpiricalBayes(PairLearner):
         "taste_items": Array("float32", ("items", 3, "taste"), optional=True),
         "taste_item_squares": Array("float32", ("items", 3, "squares of taste"), optional=True),
     }
-    space: ClassVar[Mapping[str, Sequence[Any]]] = {"prior": (AUTO, *PRIORS)}
+    space: ClassVar[Mapping[str, Sequence[Any]]] = {"prior": (AUTO, *EDGES, TASTE)}
 
     def fold(self, log: Log) -> None:
         """The posteriors of these users' pairs under the priors of the fit."""
@@ -120,37 +112,40 @@ class EmpiricalBayes(PairLearner):
         self._check_log(log, self.prior)
         check_arms(type(self).__name__, log.treated, log.treated.sum() < log.cells)
         covariates = Covariates.of(options.features, log.users, log.items)
-        self.settings_: dict[Setting, float] = {}
-        name = "item" if self.prior == AUTO else self.prior
-        self.setting_ = Setting(name, 0.0 if name == TASTE else self.strength or STRENGTHS[1])
-        weights = (0.5, 0.5) if self.prior == AUTO else (0.0, 1.0) if name == TASTE else (1.0, 0.0)
-        if log.n_times > 1 and name != TASTE and (self.prior == AUTO or self.strength is None):
-            weights = self._choose(log, covariates, weights)
+        self.likelihoods_: dict[tuple[str, float], float] = {}
+        self.chosen_, self.strength_ = "item" if self.prior == AUTO else self.prior, self.strength or STRENGTHS[0]
+        weights = {AUTO: [0.5, 0.5], TASTE: [0.0, 1.0]}.get(self.prior, [1.0, 0.0])
+        if self.prior == AUTO and log.n_times > 1:
+            weights = self._choose(log, covariates)
         self.weights_ = np.array(weights)
         self._learn(covariates.warm(count(log, propensity=True)), covariates)
         return self._checked_once(options)
 
-    def _choose(self, log: Log, covariates: Covariates, weights: tuple[float, float]) -> tuple[float, float]:
-        """Set ``setting_`` by the held-out time of a sample of users, and return the weights of counts and taste."""
+    def _choose(self, log: Log, covariates: Covariates) -> list[float]:
+        """Set ``chosen_`` by the held-out time of a sample of users, and return the weights of counts and taste."""
         step = min(log.n_users // MIN_USERS, len(log) // MIN_ROWS)
         if step > 1:
             log = log.select(users=log.users.decode(np.arange(0, log.n_users, step)))
             covariates = covariates._replace(users=None if covariates.users is None else covariates.users[::step])
-        priors = [self.prior]
-        if self.prior == AUTO:
-            priors = [each for each in PRIORS[:-1] if each != "propensity" or not log.n_without_propensity]
         held_out = HeldOut.of(log, covariates)
-        self.settings_, counts = choose(held_out, priors, self.strength, covariates, self.threads)
-        self.setting_ = max(self.settings_, key=self.settings_.__getitem__)
-        if self.prior != AUTO:
-            return weights
-        taste = fit_latent(held_out.pairs, self.rank or RANK, self.threads, covariates)
-        of_taste = Setting(TASTE, 0.0)
-        self.settings_[of_taste] = log_likelihood(taste, held_out)
-        if self.settings_[of_taste] < (1.0 + MARGIN) * self.settings_[self.setting_]:
-            return stacking_weights([counts], held_out)[0], 0.0
-        first, second = stacking_weights([counts, taste], held_out)
-        return (first, second) if first >= LEAST_SHARE * second else (0.0, second)
+        # one clustering is enough; a fine one, because items whose cluster fits them badly rely on their own
+        # pairs, and the choice would overrate these
+        priors = [each for each in EDGES if each != "propensity" or not log.n_without_propensity]
+        fit = partial(CountPrior.of, features=covariates.items, threads=self.threads, shapes=SHAPES[-1:])
+        fitted = {(prior, self.strength_): fit(held_out.pairs, prior, self.strength_) for prior in priors}
+        scores = {setting: log_likelihood(counts, held_out) for setting, counts in fitted.items()}
+        best = max(scores, key=scores.__getitem__)
+        if self.strength is None:  # groups are compared at one strength, then the best of them is tried at another
+            other = best[0], STRENGTHS[1]
+            fitted[other] = replace(fitted[best], strength=other[1])
+            scores[other] = log_likelihood(fitted[other], held_out)
+            best = max(scores, key=scores.__getitem__)
+        self.chosen_, self.strength_ = best
+        taste = fit_latent(held_out.pairs, self.rank, self.threads, covariates)
+        self.likelihoods_ = scores | {(TASTE, 0.0): log_likelihood(taste, held_out)}
+        if self.likelihoods_[TASTE, 0.0] < (1.0 + MARGIN) * scores[best]:
+            return [*weights_of_effects([fitted[best]], held_out), 0.0]
+        return weights_of_effects([fitted[best], taste], held_out)
 
     def _update(self, rows: NewRows, options: UpdateOptions) -> list[Record]:
         """Add up the counts, and fit the priors that were chosen before to all of them."""
@@ -159,7 +154,7 @@ class EmpiricalBayes(PairLearner):
                 "this EmpiricalBayes was fitted with features; give update the tables of all users and items as "
                 "well: features=…"
             )
-        self._check_log(rows.log, self.setting_.prior)
+        self._check_log(rows.log, self.chosen_)
         covariates = Covariates.of(options.features, rows.log.users, rows.log.items)
         self._learn(covariates.warm(added(self._fitted("counts_"), rows.log)), covariates)
         return self._checked_once(options)
@@ -177,12 +172,12 @@ class EmpiricalBayes(PairLearner):
         effects = (np.zeros(len(pairs.item), np.float32),) * 2
         self.unseen_, self.unseen_deviation_ = (np.zeros(pairs.n_items, np.float32),) * 2
         if self.weights_[0]:
-            counts = fit_counts(self.setting_, pairs, covariates, self.threads)
+            counts = CountPrior.of(pairs, self.chosen_, self.strength_, covariates.items, self.threads)
             effects, (self.unseen_, self.unseen_deviation_) = counts.pair_effects(), effect(counts.absent.T)
         self.featured_: list[str] = [name for name, matrix in covariates._asdict().items() if matrix is not None]
         self.taste_: Latent | None = None
         if self.weights_[1] or self.featured_:
-            self.taste_ = fit_latent(pairs, self.rank or RANK, self.threads, covariates)
+            self.taste_ = fit_latent(pairs, self.rank, self.threads, covariates)
         has_rows = np.bincount(pairs.item, minlength=pairs.n_items) > 0
         self.cold_item_ = ~has_rows & (pairs.item_cells == 0) & ("items" in self.featured_)
         self.counts_, (self.pair_score_, self.pair_deviation_) = pairs, effects
@@ -190,15 +185,15 @@ class EmpiricalBayes(PairLearner):
 
     def _fold(self, log: Log, goal: Floats | None) -> None:
         """``goal`` is what the features of these users say about their vectors of taste."""
-        known, setting = self._fitted("counts_"), self.setting_
-        self._check_log(log, setting.prior)
+        known = self._fitted("counts_")
+        self._check_log(log, self.chosen_)
         new = without_cold(count(log, propensity=known.propensity is not None), goal is not None, items=False)
         if self.taste_ is not None:
             self.taste_ = fold_latent(new, self.taste_, goal, self.threads)
         effects = (np.zeros(len(new.item), np.float32),) * 2
         if self.weights_[0]:
             effects, (self.unseen_, self.unseen_deviation_) = fold_counts(
-                known, new, setting.prior, setting.strength, None, self.threads
+                known, new, self.chosen_, self.strength_, self.threads
             )
         self.counts_, (self.pair_score_, self.pair_deviation_) = new, effects
         self.cold_user_ = (np.diff(new.start) == 0) & (goal is not None)
@@ -227,10 +222,13 @@ class EmpiricalBayes(PairLearner):
 
     def _state(self) -> tuple[dict[str, Any], dict[str, Any]]:
         taste = {} if self.taste_ is None else {f"taste_{name}": array for name, array in vars(self.taste_).items()}
-        return {**super()._state()[0], **taste}, {"setting": asdict(self.setting_), "features": self.featured_}
+        return {**super()._state()[0], **taste}, {
+            "chosen": [self.chosen_, self.strength_],
+            "features": self.featured_,
+        }
 
     def _set_state(self, arrays: Mapping[str, Any], metadata: Mapping[str, Any]) -> None:
         taste = {name.removeprefix("taste_"): array for name, array in arrays.items() if name.startswith("taste_")}
         super()._set_state({name: array for name, array in arrays.items() if name[6:] not in taste}, metadata)
         self.taste_ = Latent(**taste) if taste else None
-        self.setting_, self.featured_ = Setting(**metadata["setting"]), list(metadata["features"])
+        (self.chosen_, self.strength_), self.featured_ = metadata["chosen"], list(metadata["features"])
