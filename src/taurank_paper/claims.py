@@ -186,7 +186,8 @@ def wins(
         if one is not None and two is not None:
             signs.append(compare(metric, one, two))
             pairs.append(f"{method_name(one.method)} : {method_name(two.method)}")
-            figures.append(f"{_pair(metric, one, two)} {SIGNS[signs[-1]]}")
+            means = " : ".join(format_score(metric, each.mean) for each in (one, two))
+            figures.append(f"{metric} {means} {SIGNS[signs[-1]]}")
     if len(set(pairs)) == 1:  # the methods once
         return _majority(signs), ", ".join([pairs[0], *figures])
     return _majority(signs), ", ".join(map(" ".join, zip(pairs, figures, strict=True)))
@@ -213,8 +214,7 @@ def wins_up_to_xi(rows: pd.DataFrame, winner: str, losers: Sequence[str], wide: 
     if not known:
         return None, ""
     count = f"better at {wins_}, worse at {losses} of {len(known)} ξ up to {wide:g}"
-    details = [part for part in parts.values() if part.sign is not None]
-    return min(part.sign or 0 for part in known), _with_details(count, details)
+    return min(part.sign or 0 for part in known), _with_details(count, _count(parts.values())[0])
 
 
 def wins_with_estimated(rows: pd.DataFrame, winner: str, losers: Sequence[str]) -> Answer:
@@ -237,10 +237,6 @@ def _count(parts: Iterable[PartialResult]) -> tuple[list[PartialResult], int, in
 def _with_details(summary: str, parts: Iterable[PartialResult]) -> str:
     """Indented lines below a summary: details that the report folds."""
     return "\n  ".join([summary, *(f"{part.label}: {part.figures}" for part in parts)])
-
-
-def _pair(metric: str, one: Score, two: Score) -> str:
-    return f"{metric} {format_score(metric, one.mean)} : {format_score(metric, two.mean)}"
 
 
 # ---- the best value of something varied ----------------------------------------------------------

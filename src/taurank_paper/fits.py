@@ -167,9 +167,7 @@ class ResultCache:
         del settings["keep_model"]
         world = self.splits.fingerprint(spec.dataset.items)
         text = None
-        if (
-            ":" in spec.method
-        ):  # of a learner of one's own, the text of its module: after a change its fits are made again
+        if ":" in spec.method:  # the text of one's own module: after a change its fits are made again
             text = inspect.getsource(sys.modules[tr.learners.learner_class(spec.method).__module__])
         parts = [RESULT_VERSION, tr.__version__, world, text, settings, *more]
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:24]

@@ -102,9 +102,8 @@ def _read_tables(folder: Path) -> dict[str, pd.DataFrame]:
         try:
             tables[path.stem] = pd.read_csv(path, dtype=_TYPES, keep_default_na=False, na_values=[""])
         except (ValueError, OSError) as error:
-            raise tr.InputError(
-                f"'{path}' cannot be read as CSV: {tr.errors.first_line(error)}; write it again."
-            ) from error
+            flaw = tr.errors.first_line(error)
+            raise tr.InputError(f"'{path}' cannot be read as CSV: {flaw}; write it again.") from error
     return tables
 
 

@@ -129,10 +129,8 @@ def _card(result: ClaimResult) -> page.Block:
     parts = [page.listed(here.figures.splitlines())] if here.figures else []
     parts += [page.text(text) for text in (here.remark, explanation) if text]
     if authors:
-        parts += [
-            page.text(f"At the authors' settings: {authors.verdict}."),
-            page.listed(authors.figures.splitlines()),
-        ]
+        parts.append(page.text(f"At the authors' settings: {authors.verdict}."))
+        parts.append(page.listed(authors.figures.splitlines()))
     where = f"In the paper: section {claim.where}. Its printed figures by the same criterion: {paper}."
     parts += [page.text(f"Criterion: {claim.criterion}"), page.text(where)]
     return page.card(COLORS[here.verdict], here.verdict, claim.claim, parts, claim.id)

@@ -28,15 +28,9 @@ Folder = str | os.PathLike[str]
 
 
 def run(
-    names: str | Iterable[str] = (),
-    preset: str = "quick",
-    source: Folder | None = None,
-    out: Folder = "reproduce",
-    threads: int | None = None,
-    show_progress: bool = True,
-    items: str | None = None,
-    seed: int | None = None,
-) -> Path:
+    names: str | Iterable[str] = (), preset: str = "quick", source: Folder | None = None, out: Folder = "reproduce",
+    threads: int | None = None, show_progress: bool = True, items: str | None = None, seed: int | None = None,
+) -> Path:  # fmt: skip
     """Run experiments, write their tables and the report into the folder ``out``, and return that folder.
 
     ``names`` are names of experiments or paths of TOML files; none means all of the preset. ``preset`` is "smoke"
@@ -78,9 +72,8 @@ def run(
 def _run_all(plans: list[Plan], cache: ResultCache, folder: Path, show_progress: bool) -> dict[str, float]:
     """Each experiment's fits, then its tables; returns the seconds of each."""
     needed = {plan.name: rows.fits_of(plan) for plan in plans}
-    length = {
-        fit: 1 + fit.updates // 1_000_000 for fit in _missing([f for fits in needed.values() for f in fits], cache)
-    }
+    missing = _missing([fit for fits in needed.values() for fit in fits], cache)
+    length = {fit: 1 + fit.updates // 1_000_000 for fit in missing}
     total, done, start, seconds = sum(length.values()), 0, time.monotonic(), {}
     for plan in plans:
         began = time.monotonic()
@@ -108,10 +101,8 @@ def _record(
 ) -> dict[str, Any]:
     """run.json: where the figures come from; what earlier starts in this folder made is part of it."""
     preset, presets, earlier = plans[0].preset.name, before.get("presets", {}), before.get("experiments", {})
-    spent = {
-        name: round(value + (presets.get(name) == preset) * earlier.get(name, 0.0), 1)
-        for name, value in seconds.items()
-    }
+    known = {name: earlier.get(name, 0.0) for name in seconds if presets.get(name) == preset}
+    spent = {name: round(value + known.get(name, 0.0), 1) for name, value in seconds.items()}
     seeds = {one.seed for plan in plans for dataset in plan.datasets for one in plan.drawn(dataset)}
     own = {plan.name: {"kind": plan.file.kind, "title": plan.file.title or plan.name} for plan in plans}
     items = list(dict.fromkeys(dataset.items for plan in plans for dataset in plan.datasets))

@@ -66,7 +66,7 @@ class Split:
 
 
 class Splits:
-    """Worlds by items, and the split that was asked for last."""
+    """Worlds by items, with a hash of their numbers, and the split that was asked for last."""
 
     def __init__(self, preset: Preset, source: str | os.PathLike[str] | None, threads: int | None) -> None:
         self.preset, self.source, self.threads = preset, source, threads
@@ -140,9 +140,8 @@ def ten_weeks_scores(world: tr.World, log: tr.Log, threads: int | None = None) -
     """
     if world.users != log.users or world.items != log.items:
         raise tr.InputError("the log has other users or items than the world; give a log sampled from this world.")
-    base = (
-        log.n_times + 1
-    )  # the counts of a pair as one number: bought when treated, not bought then, bought untreated
+    # the counts of a pair as one number: bought when treated, not bought then, bought untreated
+    base = log.n_times + 1
     worth = np.where(log.treated, np.where(log.outcome, base * base, base), log.outcome)
     counts = np.zeros((log.n_items, log.n_users), np.int64)
     np.add.at(counts, (log.item, log.user), worth)

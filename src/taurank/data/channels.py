@@ -64,20 +64,17 @@ class Channels(dict[str, Log]):
         ids = (whole.users.values, whole.items.values, whole.times.values if whole.timed else None)
         if exclusive:
             rows = rows.assign(propensity=_conditional(rows, channels, cell, names, exclusive))
-        background = rows[rows["outcome"] == 1].drop_duplicates(cell).assign(treated=0)
-        if "propensity" in background and not isinstance(exclusive, Mapping):
-            background["propensity"] = np.nan
+        background = rows[rows["outcome"] == 1].drop_duplicates(cell).assign(treated=0, propensity=np.nan)
         logs = {}
         for name in names:
             mine = rows[channels == name]
             others = ~pd.MultiIndex.from_frame(background[cell]).isin(pd.MultiIndex.from_frame(mine[cell]))
-            log = Log.from_frame(pd.concat([mine, background[others]]), *ids)
-            if exclusive:
-                if isinstance(exclusive, Mapping):
-                    left = 1 - sum(p for other, p in exclusive.items() if other != name)
-                    log = log.with_propensity(np.full(len(log), exclusive[name] / left))
-                log = _without(log, rows[(rows["treated"] == 1) & (channels != name)])
-            logs[name] = log
+            mine = pd.concat([mine, background[others]])
+            if isinstance(exclusive, Mapping):
+                left = 1 - sum(share for other, share in exclusive.items() if other != name)
+                mine = mine.assign(propensity=exclusive[name] / left)
+            log = Log.from_frame(mine, *ids)
+            logs[name] = _without(log, rows[(rows["treated"] == 1) & (channels != name)]) if exclusive else log
         return cls(logs)
 
     def __missing__(self, channel: str) -> Log:
@@ -120,8 +117,8 @@ def _without(log: Log, rows: pd.DataFrame) -> Log:
     time = log.times.encode(rows["time"]) if log.timed else np.zeros(len(rows), np.int32)
     own = np.ones((log.n_users, log.n_times), np.bool_)
     own[user, time] = False
-    cells = np.unique(log.catalog.cell_index(user, item, time), return_index=True)[1]
+    cells = np.unique(log.catalog.cell_index(user, item, time))
     bought = int(np.count_nonzero((log.outcome == 1) & ~own[log.user, log.time]))
-    visits = np.nonzero(own)
-    eligibility = Eligibility.from_positions(log.catalog, (visits[0], visits[1]), outside=(len(cells), bought))
+    users, times = np.nonzero(own)
+    eligibility = Eligibility.from_positions(log.catalog, (users, times), outside=(len(cells), bought))
     return replace(log.take(own[log.user, log.time]), eligibility=eligibility)

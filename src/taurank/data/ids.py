@@ -211,7 +211,7 @@ def to_ids(values: Any, column: str) -> pa.Array:
     types, kind = pa.types, array.type.value_type if pa.types.is_dictionary(array.type) else array.type
     if types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind):
         target = pa.int64()
-    elif types.is_null(kind) or any(is_text(kind) for is_text in _TEXT):
+    elif types.is_null(kind) or str(kind) in _TEXT:
         target = pa.string()
     elif types.is_date(kind) or types.is_timestamp(kind):
         target = kind
@@ -227,10 +227,7 @@ def to_ids(values: Any, column: str) -> pa.Array:
         ) from error
 
 
-_TEXT = (
-    pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view,
-    pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view,
-)  # fmt: skip
+_TEXT = ("string", "large_string", "string_view", "binary", "large_binary", "binary_view")
 
 
 def typed_ids(values: pa.Array, id_type: Any, column: str) -> pa.Array:
