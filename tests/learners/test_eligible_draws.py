@@ -1,4 +1,4 @@
-"""Draws of logs with visits or candidates: the frequencies over eligible cells equal the definition, cell by cell."""
+"""Draws of all kinds of logs: the frequencies over eligible cells equal the definition, cell by cell."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ KEY = np.uint64(99)
 TP, TN, CP, CN = range(4)
 
 
-@pytest.fixture(scope="module", params=["visits", "candidates", "both", "listed"])
+@pytest.fixture(scope="module", params=["everything", "visits", "candidates", "both", "listed"])
 def log(request: Any) -> Log:
     rng = np.random.default_rng(1)
     frame = cells_frame(*N, low=0.3)
     whole = sparse_log(frame.assign(outcome=rng.integers(0, 2, len(frame))))
     (user, at), (item, when) = np.nonzero(rng.random((N[0], N[2])) < 0.7), np.nonzero(rng.random((N[1], N[2])) < 0.7)
     tables: dict[str, Any] = {
+        "everything": (None, None),
         "visits": ((user, at), None),
         "candidates": (None, (None, item, when)),
         "both": ((user, at), (None, item, when)),

@@ -238,7 +238,7 @@ def test_what_cannot_be_done_with_features_is_said_in_one_sentence(world: Any, l
         learner("item").fit(Log.from_frame(frame[frame["time"] < 3])).fold_in(later, features=features)
     with pytest.raises(InputError, match="give history="):
         model.recommend([1], features=features)
-    with pytest.raises(InputError, match="does not use the features of new users"):
+    with pytest.raises(InputError, match="cannot use the features of new users"):
         Popular().fit(Log.from_frame(frame)).fold_in(log, features=features)
     some = Features(users=pd.DataFrame({"user_id": range(50), "x": range(50)}))
     with pytest.raises(InputError, match="have no features"):

@@ -126,7 +126,7 @@ def test_a_checkpoint_belongs_to_its_features(world: Any, log: tr.Log, tmp_path:
 
 
 def test_learners_without_factors_refuse_features(world: Any, log: tr.Log) -> None:
-    with pytest.raises(InputError, match="Popular does not use features"):
+    with pytest.raises(InputError, match="Popular cannot use features"):
         tr.Popular().fit(log, features=world[1])
     with pytest.raises(InputError, match=r"taurank\.Features"):
         make("dlce").fit(log, features=world[1].users)

@@ -151,14 +151,6 @@ class TestDivergence:
         ):
             learner.fit(log)
 
-    def test_it_is_noticed_by_the_loss_long_before_anything_overflows(self, log: Log) -> None:
-        """This fit went on for many epochs with finite scores, and was taken for a model."""
-        learner = BPR(random_state=0, factors=16, learning_rate=0.6, epochs=50)
-        first = learner.prepare(log).run(learner._initial(log, 0), 0, 0, 0.6, 1)
-        assert first.finite
-        with pytest.raises(DivergedError):
-            learner.fit(log)
-
     @pytest.mark.parametrize(
         ("losses", "diverged"),
         [
@@ -244,9 +236,6 @@ class TestCheckpoint:
         for learner, other, gains, arguments in others:
             with pytest.raises(InputError, match="belongs to another fit"):
                 learner.fit(other, gains, **arguments)
-        again = DLCE(random_state=0, epochs=9, factors=4, threads=2).fit(log, truth, **options)
-        again.save(tmp_path / "model")
-        assert not path.exists()
 
     def test_a_generator_has_no_checkpoint(self, log: Log, tmp_path: Path) -> None:
         learner = BPR(random_state=np.random.default_rng(0), factors=4, epochs=2)

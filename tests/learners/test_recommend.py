@@ -12,7 +12,6 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
-from hypothesis import strategies as st
 
 from taurank import Log
 from taurank._threads import one_blas_thread
@@ -53,10 +52,6 @@ class TestRecommend:
     def test_order_of_users_is_the_callers(self, model: Learner) -> None:
         assert model.recommend([9, 2, 5], k=1)["user_id"].tolist() == [9, 2, 5]
 
-    def test_candidates_and_k_beyond_them(self, model: Learner) -> None:
-        frame = model.recommend([1], k=10, candidates=[4, 8, 15])
-        assert sorted(frame["item_id"]) == [4, 8, 15]
-
     def test_excluded_items_never_come_back(self, model: Learner, log: Log) -> None:
         bought = log.to_frame().query("outcome == 1")
         pairs = set(zip(bought["user_id"], bought["item_id"], strict=True))
@@ -64,16 +59,6 @@ class TestRecommend:
             frame = model.recommend(k=60, exclude=exclude)
             assert not pairs & set(zip(frame["user_id"], frame["item_id"], strict=True))
             assert len(frame) == 300 * 60 - len(pairs)
-
-    def test_out_of_stock(self, model: Learner) -> None:
-        frame = model.recommend(k=60, exclude=pd.DataFrame({"item_id": [3, 4, 999]}))
-        assert not frame["item_id"].isin([3, 4]).any()
-        assert len(frame) == 300 * 58
-
-    def test_everything_excluded_gives_an_empty_frame(self, model: Learner) -> None:
-        frame = model.recommend(k=5, exclude=pd.DataFrame({"item_id": np.arange(60)}))
-        assert len(frame) == 0
-        assert list(frame) == ["user_id", "item_id", "score", "rank"]
 
     def test_unknown_users(self, model: Learner) -> None:
         with pytest.raises(InputError, match=r"1 user is not in the log .* 12345; .* unknown_users"):
@@ -83,16 +68,6 @@ class TestRecommend:
         frame = model.recommend([12345, 1], k=2, unknown_users="popular")
         assert frame["user_id"].tolist() == [12345, 12345, 1, 1]
         assert frame["item_id"][:2].tolist() == np.argsort(-model.popularity_, kind="stable")[:2].tolist()
-
-    def test_bad_arguments(self, model: Learner) -> None:
-        with pytest.raises(InputError, match="k must be an integer ≥ 1"):
-            model.recommend([1], k=0)
-        with pytest.raises(InputError, match="unknown_users"):
-            model.recommend([1], unknown_users="perhaps")  # type: ignore[arg-type]
-        with pytest.raises(InputError, match=r"1 candidate is not in the log .* 777; .* unknown_items"):
-            model.recommend([1], candidates=[777])
-        with pytest.raises(InputError, match="needs a column 'item_id'"):
-            model.recommend([1], exclude=pd.DataFrame({"user_id": [1]}))
 
     @pytest.mark.parametrize("suffix", ["parquet", "csv"])
     def test_streams_to_a_file(self, model: Learner, tmp_path: Path, suffix: str) -> None:
@@ -138,14 +113,6 @@ class TestRecommend:
         assert set(model.recommend(k=3, candidates=replace(log, eligibility=timed))["item_id"]) == {7, 9}
         pd.testing.assert_frame_equal(model.recommend(k=3, candidates=log), model.recommend(k=3))
 
-    def test_bad_candidates(self, model: Learner) -> None:
-        with pytest.raises(InputError, match="candidates need a column 'item_id'"):
-            model.recommend([1], candidates=pd.DataFrame({"user_id": [1]}))
-        with pytest.raises(InputError, match="candidates have a column 'time', but a list is for one time"):
-            model.recommend([1], candidates=pd.DataFrame({"item_id": [1], "time": [0]}))
-        with pytest.raises(InputError, match="1 candidate is not in the log"):
-            model.recommend([1], candidates=pd.DataFrame({"item_id": [777, 777], "user_id": [1, 2]}))
-
     def test_unknown_candidates_of_a_file(self, model: Learner, tmp_path: Path) -> None:
         rows = model.write_recommendations(
             tmp_path / "best.csv", users=[1, 2], candidates=[4, 777], unknown_items="drop"
@@ -159,11 +126,35 @@ class TestRecommend:
         assert 4 not in set(frame[frame["user_id"] == 1]["item_id"])
         assert 5 not in set(frame[frame["user_id"] == 9999]["item_id"])
 
-    def test_candidates_that_are_out_of_stock(self, model: Learner) -> None:
-        frame = model.recommend([1, 2], k=10, candidates=[4, 8, 15], exclude=pd.DataFrame({"item_id": [8, 9]}))
-        assert [sorted(rows["item_id"]) for _, rows in frame.groupby("user_id")] == [[4, 15], [4, 15]]
-        everything = pd.DataFrame({"item_id": [4, 8, 15]})
-        assert model.recommend([1], candidates=[4, 8, 15], exclude=everything).empty
+    def test_items_that_are_out_of_stock(self, model: Learner) -> None:
+        for candidates, stock in ((range(60), set(range(60)) - {8, 9}), ([4, 8, 15], {4, 15}), ([8], set())):
+            frame = model.recommend(
+                [1, 2], k=60, candidates=candidates, exclude=pd.DataFrame({"item_id": [8, 9, 999]})
+            )
+            assert list(frame) == ["user_id", "item_id", "score", "rank"]
+            for user in (1, 2):
+                assert sorted(frame[frame["user_id"] == user]["item_id"]) == sorted(stock)
+
+    @pytest.mark.parametrize(
+        ("arguments", "sentence"),
+        [
+            ({"k": 0}, "k must be an integer ≥ 1"),
+            ({"unknown_users": "perhaps"}, "unknown_users"),
+            ({"exclude": pd.DataFrame({"user_id": [1]})}, "exclude needs a column 'item_id'"),
+            ({"candidates": pd.DataFrame({"user_id": [1]})}, "candidates need a column 'item_id'"),
+            (
+                {"candidates": pd.DataFrame({"item_id": [1], "time": [0]})},
+                "have a column 'time', but a list is",
+            ),
+            (
+                {"candidates": pd.DataFrame({"item_id": [777, 777], "user_id": [1, 2]})},
+                "1 candidate is not in the log",
+            ),
+        ],
+    )
+    def test_bad_arguments(self, arguments: Any, sentence: str, model: Learner) -> None:
+        with pytest.raises(InputError, match=sentence):
+            model.recommend([1], **arguments)
 
     @pytest.mark.parametrize("kind", LEARNERS.values())
     @pytest.mark.parametrize("factors", [5, 200])
@@ -255,10 +246,6 @@ class TestManyItems:
     def test_row_groups_of_a_file_are_not_small(self, wide: BPR, tmp_path: Path) -> None:
         wide.write_recommendations(tmp_path / "lists.parquet", k=10)
         assert pa.parquet.ParquetFile(tmp_path / "lists.parquet").num_row_groups == 1
-
-
-TEXTS = st.lists(st.text(max_size=3), unique=True, max_size=30)
-INTEGERS = st.lists(st.integers(-20, 20) | st.integers(-(2**63), 2**63 - 1), unique=True, max_size=30)
 
 
 def test_a_scorer_recommends_the_same_batch_by_batch(model: Learner, tmp_path: Path) -> None:

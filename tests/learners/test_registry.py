@@ -29,7 +29,7 @@ class _Namesake(tr.DLCE):
 
 
 _Namesake.__name__ = _Namesake.__qualname__ = "DLCE"
-Learner.registered["elsewhere:DLCE"] = _Namesake
+Learner._registered["elsewhere:DLCE"] = _Namesake
 _Namesake.__module__ = "elsewhere"
 
 
@@ -124,8 +124,8 @@ class TestTrust:
         yield tmp_path / "model"
         for name in [name for name in sys.modules if name.startswith("some_package")]:
             del sys.modules[name]
-        for path in [path for path in Learner.registered if path.startswith("some_package")]:
-            del Learner.registered[path]
+        for path in [path for path in Learner._registered if path.startswith("some_package")]:
+            del Learner._registered[path]
 
     @pytest.mark.parametrize("trust", [(), ["some"], ["methods"], ["some_package.methods.Mine"], "other"])
     def test_without_trust_nothing_is_imported(self, model: Path, trust: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -56,23 +55,6 @@ def test_every_epoch_runs_at_its_rate(kind: Any, decay: float, small: Log) -> No
     fitted = learner_of(kind, learning_rate=0.1, rate_decay=decay).fit(small, None)
     rates = [Schedule(EPOCHS, 0.1, decay).rate(epoch) for epoch in range(EPOCHS)]
     assert np.array_equal(user_factors(fitted), iterates(kind, small, rates)[-1].users)
-
-
-def test_threads_and_a_resumed_fit_do_not_change_a_bit(small: Log, tmp_path: Path) -> None:
-    def fit(threads: int, **options: Any) -> Any:
-        return learner_of(DLCE, threads=threads, rate_decay=0.02).fit(small, None, **options)
-
-    def stop(_: Any, record: Any) -> None:
-        if record.epoch == 4:
-            raise KeyboardInterrupt
-
-    whole, state = fit(1), {"checkpoint": tmp_path / "state", "checkpoint_minutes": 0, "validate_every": 1}
-    with pytest.raises(KeyboardInterrupt):
-        fit(1, callback=stop, **state)
-    for other in (fit(2), fit(2, **state)):
-        assert np.array_equal(user_factors(other), user_factors(whole))
-        assert np.array_equal(other.item_factors_, whole.item_factors_)
-        assert other.history_.equals(whole.history_)
 
 
 def test_the_factors_of_the_best_epoch_are_those_that_were_measured_there(small: Log) -> None:

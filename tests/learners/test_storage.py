@@ -147,17 +147,14 @@ def resumed(log: Log, truth: Gains | None, path: Path | None, epochs: int = 4, c
     )
 
 
-def test_the_checkpoint_of_another_fit_and_a_damaged_one_are_refused(log: Log, truth: Gains, tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_is_refused(log: Log, truth: Gains, tmp_path: Path) -> None:
     path = tmp_path / "state"
     interrupted(log, truth, path)
-    whole = path.read_bytes()
-    rewrite(path, "checkpoint", lambda facts, arrays: facts.update(identity="0" * 32))
-    contents = {"another fit": path.read_bytes(), "taurank file|checksum|corrupt": whole[: len(whole) // 2]}
-    for sentence, content in contents.items():
-        path.write_bytes(content)
-        with pytest.raises(InputError, match=sentence):
-            resumed(log, truth, path)
-        assert path.read_bytes() == content
+    half = path.read_bytes()[: path.stat().st_size // 2]
+    path.write_bytes(half)
+    with pytest.raises(InputError, match=r"taurank file|checksum|corrupt"):
+        resumed(log, truth, path)
+    assert path.read_bytes() == half
 
 
 @pytest.mark.parametrize("validated", [True, False])

@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 
 from support.factors import copied, some_pairs, some_points, some_positives, start_tables
-from taurank import BPR, ULBPR, ULRMF, World
-from taurank.learners.factors import FactorLearner
 from taurank.sgd.kernels import CACHED_FACTORS, pair_params, point_params
 from taurank.sgd.losses import SURROGATES
 from taurank.sgd.scheduler import Factors, Stats, factor_table, run_pairwise_epoch, run_samples
@@ -74,16 +72,6 @@ def test_another_epoch_or_seed_is_another_path() -> None:
         run_pairwise_epoch(tables, entries, strata, seed, epoch, pair_params(0.02, 0.01))
         ends.append(tables.items.tobytes())
     assert len(set(ends)) == len(ends)
-
-
-def test_a_treated_positive_rises_and_a_control_positive_falls() -> None:
-    tables, strata = start_tables(1, 40, 8, scale=0.1), Strata(1, 40, 2)
-    entries = by_user(np.array([0, 0]), np.array([3, 9]), np.array([2.0, -2.0]), 1)
-    for epoch in range(300):
-        run_pairwise_epoch(tables, entries, strata, 0, epoch, pair_params(0.05, 0.001))
-    scores = tables.items @ tables.users[0]
-    assert scores.argmax() == 3
-    assert scores.argmin() == 9
 
 
 def test_negatives_are_uniform_over_the_other_items() -> None:
@@ -150,15 +138,6 @@ def test_divergence_is_seen_in_the_loss(rate: float) -> None:
     assert run_pairwise_epoch(tables, entries, strata, 1, 1, pair_params(rate, 0.01)).diverged
 
 
-@pytest.mark.parametrize("learner", [BPR(learning_rate=1.0), ULBPR(learning_rate=1.0), ULRMF(learning_rate=3.0)])
-def test_a_learning_rate_that_is_too_large_shows_in_the_first_epochs(learner: FactorLearner) -> None:
-    log = World.synthetic(100, 60, random_state=0).sample(5, random_state=1).log
-    for rate, diverges in ((learner.learning_rate, True), (0.01, False)):
-        learner.learning_rate = rate
-        epoch, factors = learner.prepare(log), learner._initial(log, 0)
-        assert any(epoch.run(factors, 0, number, rate, 1).diverged for number in range(5)) == diverges
-
-
 @pytest.mark.parametrize("surrogate", SURROGATES.values())
 def test_no_loss_of_an_untrained_model_counts_as_divergence(surrogate: int) -> None:
     tables, params = start_tables(50, 60, 8, scale=0.1), pair_params(0.01, 0.01, 1.0, surrogate)
@@ -176,25 +155,3 @@ def test_negatives_of_a_nearly_full_basket_are_uniform() -> None:
         hits += (tables.items != before).any(axis=1)
     assert np.flatnonzero(hits).tolist() == [5, *free]
     assert abs(hits[free] - 500).max() < 4.5 * np.sqrt(1500 * 2 / 9)
-
-
-@pytest.mark.parametrize("factors", [8, 24, 64, 72, 200])
-def test_bits_do_not_depend_on_where_the_tables_are(factors: int) -> None:
-    run, ends = runs()["pass"], set()
-    for shift in (0, 1, 7, 40):
-        spare = [np.empty(shift + 1, np.float32) for _ in range(shift)]
-        tables = copied(start_tables(200, 300, factors))
-        run(tables, 1)
-        ends.add(tables.users.tobytes() + tables.items.tobytes())
-        assert len(spare) == shift
-    memory = np.zeros(500 * tables.users.shape[1] + 64, np.float32)  # one table right behind the other
-    skip = -(memory.ctypes.data // 4) % 16 + 16
-    users, items = (part.reshape(-1, tables.users.shape[1]) for part in (
-        memory[skip : skip + tables.users.size], memory[skip + tables.users.size :][: tables.items.size],
-    ))  # fmt: skip
-    tables = Factors(users, items)
-    for table, start in zip(tables, start_tables(200, 300, factors), strict=True):
-        table[:] = start
-    run(tables, 1)
-    ends.add(tables.users.tobytes() + tables.items.tobytes())
-    assert len(ends) == 1

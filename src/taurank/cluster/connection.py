@@ -75,7 +75,7 @@ def _write_file(path: Path, codes: Codes, ids: pa.Array | None, request: Request
     """One file, for users at these positions (``ids`` None: all are known); the number of rows."""
     codes = np.array(codes)
     ids = request.learner.users.decode(codes) if ids is None else ids
-    return request.write_batches(path, request.batches_of(codes, ids))
+    return request.write(path, request.batches_of(codes, ids))
 
 
 @contextmanager

@@ -131,7 +131,7 @@ class DistributedFit:
     def __init__(self, log: ClusterRows, learner: GainsPass) -> None:
         self.log, self.pool = log, log.pool
         self.learner = type(learner)(**learner.get_params())  # without what an earlier fit left in it
-        vars(self.learner).update(vars(learner).get("choice_", {}))
+        self.learner._choose(getattr(learner, "choice_", {}))
         pool, of, pieces = self.pool, (log.shared, self.pool.put(self.learner)), enumerate(log.pieces)
         staged = [pool.run(n % len(pool), _read_gained, piece, *of, parts=2) for n, piece in pieces]
         self._pieces = [positives for _, positives in staged]  # references, until the workers have them

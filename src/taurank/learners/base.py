@@ -57,11 +57,11 @@ class Learner(ABC):
     uses_features: ClassVar[bool] = False
     scores_are_effects: ClassVar[bool] = False  # per recommendation: in purchases, or in value
     allowed: ClassVar[Allowed] = {}  # the values of the hyper-parameters that a class adds
-    registered: ClassVar[dict[str, type[Learner]]] = {}  # every class by "module:qualified name"
+    _registered: ClassVar[dict[str, type[Learner]]] = {}  # every class by "module:qualified name"
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        Learner.registered[class_path(cls)] = cls
+        Learner._registered[class_path(cls)] = cls
 
     def __post_init__(self) -> None:
         for kind in type(self).__mro__:
@@ -104,7 +104,10 @@ class Learner(ABC):
             check_instance("log", log, Log, "Log.read or Log.from_frame")
         self._check_features(options.features)
         with self._restored_on_error():
-            self._set_log(log)
+            if isinstance(log, RemoteLog):
+                self._set_catalog(log.users, log.items, log.popularity, log.fingerprint)
+            else:
+                self._set_catalog(log.users, log.items, bought_by_item(log), fingerprint(log))
             options.warn_of_training_log(self.log_fingerprint_)
             records = log.fit(self, options) if isinstance(log, RemoteLog) else self._train(log, options)
             self.history_ = history_frame(records, options.metrics)
@@ -138,36 +141,32 @@ class Learner(ABC):
         call; ``update(log)`` makes such users part of the model. ``features`` has the tables of known and new users
         (EmpiricalBayes alone): a user without rows then gets what the features say.
         """
-        self._fitted("users_")
+        known = self.users
         check_instance("history", history, Log, "Log.read or Log.from_frame")
-        rows = rows_of_new_users(self.users, self.items, history)
+        rows = rows_of_new_users(known, self.items, history)
         folded = copy.copy(self)  # without the checkpoint, see __getstate__
         folded.users_ = rows.users
         if features is None:
             folded.fold(rows)
         else:
             check_instance("features", features, Features, "taurank.Features(users=frame)")
-            folded.fold_featured(rows, self.users, features)
+            folded.fold_featured(rows, known, features)
         return folded
 
     def learn_more(self, log: Log) -> None:
         """Learn from the new rows alone; the catalog has grown to theirs. Without it an update needs the past."""
-        raise InputError(
-            f"{type(self).__name__} cannot learn from new rows alone; give update the log of the fit: past=log."
-        )
+        raise self._cannot("learn from new rows alone; give update the log of the fit: past=log.")
 
     def fold(self, log: Log) -> None:
         """Replace what was learned about users by what the rows of these users say; the items stay as they are."""
-        raise InputError(
-            f"{type(self).__name__} cannot fold in new users; update it with their rows, "
-            "or recommend with unknown_users='popular'."
-        )
+        raise self._cannot("fold in new users; update it with their rows, or recommend with unknown_users='popular'.")
 
     def fold_featured(self, log: Log, known: Ids, features: Features) -> None:
         """``fold`` with the features of these users and of the ``known`` ones of the model."""
-        raise InputError(
-            f"{type(self).__name__} does not use the features of new users; leave them out, or update the model."
-        )
+        raise self._cannot("use the features of new users; leave them out, or update the model.")
+
+    def _cannot(self, what: str) -> InputError:
+        return InputError(f"{type(self).__name__} cannot {what}")
 
     def _train(self, log: Log, options: TrainingOptions) -> list[Record]:
         """One pass; a learner with epochs overrides it."""
@@ -192,10 +191,7 @@ class Learner(ABC):
 
     def _check_features(self, features: Features | None) -> None:
         if features is not None and not self.uses_features:
-            raise InputError(
-                f"{type(self).__name__} does not use features; leave them out, or take EmpiricalBayes or a "
-                "factor learner."
-            )
+            raise self._cannot("use features; leave them out, or take EmpiricalBayes or a factor learner.")
 
     @contextmanager
     def _restored_on_error(self) -> Iterator[None]:
@@ -208,14 +204,8 @@ class Learner(ABC):
             self.__dict__.update(before)
             raise
 
-    def _set_log(self, log: Log | RemoteLog) -> None:
-        """What every fitted learner stores: the catalog, how much of each item was bought, and which log it was."""
-        if isinstance(log, RemoteLog):
-            self._set_catalog(log.users, log.items, log.popularity, log.fingerprint)
-        else:
-            self._set_catalog(log.users, log.items, bought_by_item(log), fingerprint(log))
-
     def _set_catalog(self, users: Ids, items: Ids, popularity: Any, mark: str | None) -> None:
+        """What every fitted learner stores: the catalog, how much of each item was bought, and which log it was."""
         self.users_, self.items_, self.popularity_, self.log_fingerprint_ = users, items, popularity, mark
         self.__dict__.pop("_checkpoint", None)
 
@@ -231,8 +221,7 @@ class Learner(ABC):
                 f"{type(self).__name__} has no hyper-parameter '{unknown[0]}'; it has {', '.join(sorted(known))}."
             )
         type(self)(**{**known, **params})
-        for name, value in params.items():
-            setattr(self, name, value)
+        vars(self).update(params)
         return self
 
     def hyper_parameters(self) -> dict[str, Any]:
@@ -318,12 +307,9 @@ class Learner(ABC):
     def write_recommendations(
         self, path: str | os.PathLike[str], users: Any = None, k: int = 10, **options: Any
     ) -> int:
-        """``recommend`` straight into a Parquet or CSV file, in bounded memory; returns the number of rows.
-
-        ``options`` are the other arguments of ``recommend``.
-        """
+        """``recommend`` straight into a Parquet or CSV file, in bounded memory; returns the number of rows."""
         request, wanted = self._request(users, k, **options)
-        return request.write(path, wanted)
+        return request.write(path, request.batches(wanted))
 
     def _request(
         self, users: Any, k: int, history: Log | None = None, features: Features | None = None, **options: Any

@@ -21,22 +21,18 @@ from taurank.learners.recommend import Request
 from taurank.learners.registry import load
 
 
-def scorer(model: Learner | str | os.PathLike[str], k: int = 10, unknown_users: UnknownUsers = "raise") -> Scorer:
-    """A function from batches with ``user_id`` to batches with ``user_id, item_id, score, rank``.
-
-    ``model`` is a fitted learner, or the path of a saved one: a path is opened by each process that scores, which
-    costs nothing to send. ``unknown_users`` is that of ``recommend``.
-    """
-    check_integer("k", k)
-    return Scorer(model, k, unknown_users)
-
-
 class Scorer:
-    """``scorer(batches)``; it can be pickled, and caches the model it opens."""
+    """A function from batches with ``user_id`` to batches with ``user_id, item_id, score, rank``; it can be pickled.
 
-    def __init__(self, model: Learner | str | os.PathLike[str], k: int, unknown_users: UnknownUsers) -> None:
+    ``model`` is a fitted learner, or the path of a saved one: a path is opened once by each process that scores,
+    which costs nothing to send. ``unknown_users`` is that of ``recommend``.
+    """
+
+    def __init__(
+        self, model: Learner | str | os.PathLike[str], k: int = 10, unknown_users: UnknownUsers = "raise"
+    ) -> None:
         self.model = model if isinstance(model, Learner) else Path(model).resolve()
-        self.k, self.unknown_users = k, unknown_users
+        self.k, self.unknown_users = check_integer("k", k), unknown_users
         self._request: Request | None = None
 
     @property
@@ -61,8 +57,10 @@ class Scorer:
 
     def table(self, frame: Any) -> pa.Table:
         """One table in, one table out: for engines that pass a whole batch at a time."""
-        table = to_arrow(frame)
-        return pa.Table.from_batches(self(table.to_batches()), self.schema)
+        return pa.Table.from_batches(self(to_arrow(frame).to_batches()), self.schema)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_request": None}
+
+
+scorer = Scorer

@@ -58,7 +58,7 @@ class Limits:
         allowed = np.ones(len(items), np.bool_)
         own = excluded = None
         if candidates is not None:
-            users, ids = _columns(candidates)
+            users, ids = _candidates(candidates)
             item = items.encode(ids)
             _check_known(ids, item, unknown_items)
             if users is None:
@@ -96,18 +96,24 @@ class Limits:
         return hide_all
 
 
-def _columns(candidates: Any) -> tuple[pa.Array | None, pa.Array]:
+def _candidates(candidates: Any) -> tuple[pa.Array | None, pa.Array]:
     """User ids, or None if the items are for all, and item ids."""
     if isinstance(candidates, Log):
         return _of_log(candidates)
     if not is_table(candidates):
         return None, to_array(candidates, "item_id")
     table = tables.to_arrow(candidates)
-    if "item_id" not in table.column_names:
-        raise InputError("candidates need a column 'item_id', and 'user_id' if they differ between users.")
     check_timeless(table.column_names)
+    users, items = _columns(table, "candidates need")
+    return users, to_array(items, "item_id")
+
+
+def _columns(rows: Any, needs: str) -> tuple[pa.Array | None, Any]:
+    table = tables.to_arrow(rows)
+    if "item_id" not in table.column_names:
+        raise InputError(f"{needs} a column 'item_id', and 'user_id' if the items differ between users.")
     users = to_array(table["user_id"], "user_id") if "user_id" in table.column_names else None
-    return users, to_array(table["item_id"], "item_id")
+    return users, table["item_id"]
 
 
 def check_timeless(columns: Sequence[str]) -> None:
@@ -138,11 +144,8 @@ def _excluded(exclude: Any, items: Ids) -> tuple[pa.Array | None, Codes]:
     if isinstance(exclude, Log):
         bought = np.flatnonzero(exclude.outcome == 1)
         return exclude.users.decode(exclude.user[bought]), items.encode(exclude.items.values)[exclude.item[bought]]
-    table = tables.to_arrow(exclude)
-    if "item_id" not in table.column_names:
-        raise InputError("exclude needs a column 'item_id', and 'user_id' if it differs between users.")
-    users = to_array(table["user_id"], "user_id") if "user_id" in table.column_names else None
-    return users, items.encode(table["item_id"])
+    users, ids = _columns(exclude, "exclude needs")
+    return users, items.encode(ids)
 
 
 def _check_known(ids: pa.Array, codes: Codes, unknown_items: UnknownItems) -> None:

@@ -5,26 +5,23 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
-import numpy.typing as npt
 
-from taurank._checks import check_instance, check_integer, check_number
-from taurank._threads import one_blas_thread
+from taurank._checks import check_instance, check_number
+from taurank._types import Codes, Floats32
 from taurank.data import storage
 from taurank.data.channels import Channels
-from taurank.data.ids import Codes
+from taurank.data.ids import Ids
 from taurank.errors import InputError
-from taurank.evaluation import topk
 from taurank.learners.base import Learner
-from taurank.learners.recommend import MAX_EFFECT
+from taurank.learners.recommend import MAX_EFFECT, Request
 from taurank.learners.registry import from_contents
 
 if TYPE_CHECKING:
     import pandas as pd
 
-BLOCK = 256  # users
 KIND = "channels"  # of file
 
 
@@ -37,6 +34,8 @@ class BestChannel:
     """
 
     learners: Mapping[str, Learner]
+
+    scores_are_effects: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if not self.learners:
@@ -56,40 +55,35 @@ class BestChannel:
             learner.fit(channels[channel], **options)
         return self
 
-    def scores(self, user_codes: Codes) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.intp]]:
-        """The largest effect of each item for these users, and the position of its channel (the first of equals)."""
-        each = np.stack([learner.score_block(user_codes) for learner in self.learners.values()])
-        return each.max(axis=0), each.argmax(axis=0)
+    @property
+    def users(self) -> Ids:
+        return self._first().users
+
+    @property
+    def items(self) -> Ids:
+        return self._first().items
+
+    @property
+    def popularity_(self) -> Any:
+        return self._first().popularity_
+
+    def score_block(self, user_codes: Codes) -> Floats32:
+        """The largest effect of each item for these users."""
+        blocks = [learner.score_block(user_codes) for learner in self.learners.values()]
+        return np.asarray(np.maximum.reduce(blocks))
 
     def recommend(self, users: Any = None, k: int = 10, *, min_effect: float = 0.0) -> pd.DataFrame:
         """The ``k`` best pairs of item and channel of each user: ``user_id, item_id, channel, score, rank``.
 
-        An item is listed at most once, by its best channel, and only if its effect is larger than ``min_effect``: a
-        user whom nothing helps gets no row.
+        An item is listed at most once, by its best channel (the first of equals), and only if its effect is larger
+        than ``min_effect``: a user whom nothing helps gets no row.
         """
-        import pandas as pd
-
-        check_integer("k", k)
         check_number("min_effect", min_effect, -MAX_EFFECT, MAX_EFFECT)
-        first = self._first()
-        asked = np.arange(len(first.users), dtype=np.int32) if users is None else first.users.encode_known(users)
-        channels, parts = np.array(list(self.learners), dtype=object), []
-        with one_blas_thread():
-            for begin in range(0, len(asked), BLOCK):
-                codes = asked[begin : begin + BLOCK]
-                scores, which = self.scores(codes)
-                top = topk.best(np.where(scores > min_effect, scores, -np.inf), min(k, len(first.items)))
-                row, rank = np.nonzero(np.arange(top.columns.shape[1]) < top.length[:, None])
-                item = top.columns[row, rank]
-                columns = {
-                    "user_id": first.users.decode(codes[row]).to_pandas(),
-                    "item_id": first.items.decode(item).to_pandas(),
-                    "channel": channels[which[row, item]],
-                    "score": top.values[row, rank],
-                    "rank": (rank + 1).astype(np.int32),
-                }
-                parts.append(pd.DataFrame(columns))
-        return pd.concat(parts, ignore_index=True)
+        above = float(np.nextafter(np.float32(min_effect), np.float32(np.inf)))
+        frame = Request(self, k, min_effect=above).frame(users)
+        each = [learner.score(frame["user_id"], frame["item_id"]) for learner in self.learners.values()]
+        frame.insert(2, "channel", np.array(list(self.learners), dtype=object)[np.argmax(each, axis=0)])
+        return frame
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted learners of all channels to one file."""

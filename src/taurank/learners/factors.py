@@ -85,9 +85,6 @@ class FactorLearner(Learner):
         """What hyper-parameters leave to the log, by rows of some of its users: fitted attributes to choose from."""
         return [{}]
 
-    def settle(self, rows: Log) -> None:
-        """Set what follows from the log after a choice, by rows of some of its users."""
-
     def updates_per_epoch(self, log: Log) -> int:
         return self.prepare(log).updates
 
@@ -129,19 +126,24 @@ class FactorLearner(Learner):
             checkpoint = Checkpoint(Path(options.checkpoint).resolve(), identity)
             state = checkpoint.read()
         state = state or State(int(generator(random_state).integers(2**63)), start)
-        judge, rows = None, lengths.sample_of(log) if start is None else None
-        if rows is not None and options.chooses_length and len(lengths.lengths_of(schedule.epochs)) > 1:
-            judge = lengths.judge(rows, options.features, self.threads)
-        if rows is not None and judge is not None:
-            self._compare(
-                log, rows, replace(options, validation=judge, validation_users=None), schedule, state, checkpoint
-            )
-        else:
-            if rows is not None:
-                self._choose(rows, self.choices(rows)[0])
-            epoch = self._epoch(log, options, known)
-            state.tables = self._begin(log, epoch, state.seed, state.tables)
-            train(self, epoch, schedule, options, state, checkpoint)
+        choices, judged = [getattr(self, "choice_", {})], None
+        if start is None:
+            rows = lengths.sample_of(log)
+            choices = self.choices(rows)
+            if options.chooses_length and len(lengths.lengths_of(schedule.epochs)) > 1:
+                judge = lengths.judge(rows, options.features, self.threads)
+                judged = None if judge is None else replace(options, validation=judge, validation_users=None)
+        chosen, epoch = -1, None
+        for choice, epochs in lengths.fits_to_make(schedule.epochs, len(choices), state, judged):
+            if epoch is None or choice != chosen:
+                self._choose(choices[choice])
+                chosen, epoch = choice, self._epoch(log, options, known)
+            state.tables = epoch.begin(state.seed, state.tables) if epoch.begin else state.tables
+            state.tables = state.tables or self._initial(log, state.seed)
+            train(self, epoch, replace(schedule, epochs=epochs), options, state, checkpoint)
+            if judged:
+                self._set_factors(state.tables)
+                state.end_length(judged.measure(self, self.threads), judged)
         self._set_factors(state.result)
         self.trained_ = np.array([state.best_epoch or state.epoch], np.int64)
         if checkpoint:
@@ -149,38 +151,15 @@ class FactorLearner(Learner):
         options.warn_if_improving(type(self).__name__, state.history, schedule.epochs)
         return state
 
-    def _compare(
-        self, log: Log, rows: Log, judged: TrainingOptions, schedule: Schedule, state: State,
-        checkpoint: Checkpoint | None,
-    ) -> None:  # fmt: skip
-        """Fits of several lengths, each with its whole schedule, under the best choice; the best is the result."""
-        choices, chosen = self.choices(rows), -1
-        epoch: Any = None
-        while (following := lengths.following(schedule.epochs, len(choices), state.merits(judged))) is not None:
-            if following.choice != chosen:
-                chosen = following.choice
-                self._choose(rows, choices[chosen])
-                epoch = self._epoch(log, judged)
-            state.tables = self._begin(log, epoch, state.seed, state.tables)
-            plain = replace(judged, validation=None)
-            train(self, epoch, replace(schedule, epochs=following.epochs), plain, state, checkpoint)
-            self._set_factors(state.tables)
-            state.end_length(judged.measure(self, self.threads), judged)
-        state.history, state.epoch = state.best_history, len(state.best_history)
-
-    def _choose(self, rows: Log, choice: dict[str, Any]) -> None:
+    def _choose(self, choice: dict[str, Any]) -> None:
         self.choice_ = choice
-        self.__dict__.update(choice)
-        self.settle(rows)
+        for name, value in choice.items():
+            setattr(self, name, value)
 
     def _epoch(self, log: Log, options: TrainingOptions, known: tuple[int, int] = (0, 0)) -> Epoch:
         """An epoch of the method, followed by the pull of the features if there are any."""
         epoch: Epoch = log.prepare(self) if isinstance(log, RemoteLog) else self.prepare(log)
         return epoch if options.features is None else pulled(epoch, options.features, log, known)
-
-    def _begin(self, log: Log, epoch: Epoch, seed: int, start: Factors | None = None) -> Any:
-        """The factors before the first epoch."""
-        return epoch.begin(seed, start) if epoch.begin else start or self._initial(log, seed)
 
     def _initial(self, log: Log, seed: int) -> Factors:
         """Factors before the first epoch: normal, standard deviation 0.1/√d."""
@@ -222,9 +201,9 @@ class FactorLearner(Learner):
         except TooLittleData:  # these rows say nothing that the method uses
             return users[:, : self.factors].copy()
         if fold is None and required:
-            raise InputError(
-                f"{type(self).__name__} cannot fold in new users: its epoch has no fold; give update the log of the "
-                "fit (past=log), or recommend with unknown_users='popular'."
+            raise self._cannot(
+                "fold in new users: its epoch has no fold; give update the log of the fit (past=log), or recommend "
+                "with unknown_users='popular'."
             )
         schedule, threads = self._schedule(self._trained_epochs), worker_count(self.threads)
         seed = int(generator(self.random_state if isinstance(self.random_state, int) else 0).integers(2**63))

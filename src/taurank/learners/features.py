@@ -28,27 +28,20 @@ RIDGE = 1.0  # λ: a prior as strong as one fully trained row
 
 def pulled(epoch: Epoch, features: Features, log: Log, known: tuple[int, int]) -> Epoch:
     """``epoch``, followed by the pull. The first ``known`` users and items are trained, with or without rows."""
+    bought, matrices = log.outcome == 1, (features.matrix(log.users), features.matrix(log.items))
     maps = [
-        None if matrix is None else RidgeMap(matrix, positives, codes, trained)
-        for matrix, positives, codes, trained in (
-            (features.matrix(log.users), _positives(log.user, log), log.user, known[0]),
-            (features.matrix(log.items), _positives(log.item, log), log.item, known[1]),
-        )
+        (side, RidgeMap(matrix, codes[bought], codes, known[side]))
+        for side, (matrix, codes) in enumerate(zip(matrices, (log.user, log.item), strict=True))
+        if matrix is not None
     ]
 
     def run(factors: Factors, seed: int, number: int, rate: float, threads: int) -> Stats:
         stats = epoch.run(factors, seed, number, rate, threads)
-        share = -math.expm1(-rate * features.pull)
-        for ridge, table in zip(maps, factors, strict=True):
-            if ridge is not None:
-                ridge.pull(table, share)
+        for side, ridge in maps:
+            ridge.pull(factors[side], -math.expm1(-rate * features.pull))
         return stats
 
     return Epoch(run, epoch.updates)
-
-
-def _positives(codes: npt.NDArray[Any], log: Log) -> npt.NDArray[Any]:
-    return np.asarray(codes[log.outcome == 1])
 
 
 class Ridge:

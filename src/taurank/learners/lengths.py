@@ -8,9 +8,8 @@ lists gather the most of it is kept. Nothing is held out: the judge is another m
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 
@@ -21,6 +20,8 @@ from taurank.data.ids import Catalog, Ids
 from taurank.data.log import Log
 from taurank.data.remote import RemoteLog
 from taurank.estimation.gains import Gains
+from taurank.learners.options import TrainingOptions
+from taurank.learners.training import State
 
 SHORTEST = 12  # epochs
 USERS = 20_000  # whose rows the judge learns from
@@ -35,15 +36,20 @@ def lengths_of(epochs: int) -> list[int]:
     return lengths[::-1]
 
 
-class Following(NamedTuple):
-    """The next fit to make."""
+def fits_to_make(
+    epochs: int, choices: int, state: State, judged: TrainingOptions | None
+) -> Iterator[tuple[int, int]]:
+    """Choice and length of each fit, by what the fits before are worth; without a judge, the one plain fit."""
+    if judged is None:
+        yield 0, epochs
+        return
+    while (fit := following(epochs, choices, state.merits(judged))) is not None:
+        yield fit
+    state.history, state.epoch = state.best_history, len(state.best_history)
 
-    choice: int
-    epochs: int
 
-
-def following(epochs: int, choices: int, tried: Sequence[tuple[int, float]]) -> Following | None:
-    """What to try after fits of these lengths with these merits; None if enough is known.
+def following(epochs: int, choices: int, tried: Sequence[tuple[int, float]]) -> tuple[int, int] | None:
+    """Choice and length to try after fits of these lengths with these merits; None if enough is known.
 
     First every choice at the middle length, then the best of them at half and at twice that length; then longer
     or shorter ones for as long as they are the best.
@@ -51,17 +57,17 @@ def following(epochs: int, choices: int, tried: Sequence[tuple[int, float]]) -> 
     lengths = lengths_of(epochs)
     first = lengths[(len(lengths) - 1) // 2]
     if len(tried) < choices:
-        return Following(len(tried), first)
+        return len(tried), first
     choice = max(range(choices), key=lambda n: tried[n][1])
     merit = dict(tried[choices:]) | {first: tried[choice][1]}
     best = max(merit.values())
     shorter = [length for length in lengths if length < min(merit)]
     longer = [length for length in lengths if length > max(merit)]
     if shorter and len(merit) == 1:
-        return Following(choice, shorter[-1])
+        return choice, shorter[-1]
     if longer and (merit[max(merit)] == best or max(merit) == first):
-        return Following(choice, longer[0])
-    return Following(choice, shorter[-1]) if shorter and merit[min(merit)] == best else None
+        return choice, longer[0]
+    return (choice, shorter[-1]) if shorter and merit[min(merit)] == best else None
 
 
 def judge(rows: Log, features: Features | None, threads: int | None) -> Gains | None:
@@ -69,7 +75,7 @@ def judge(rows: Log, features: Features | None, threads: int | None) -> Gains | 
     from taurank.learners.empirical_bayes import EmpiricalBayes  # which is a learner, too
 
     treated = int(np.count_nonzero(rows.treated))
-    if not treated or treated == rows.cells:
+    if treated in (0, rows.cells):
         return None
     model = EmpiricalBayes(random_state=0, threads=threads)
     model.fit(replace(rows, value=None), None, features=features, show_progress=False)

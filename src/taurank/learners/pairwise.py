@@ -63,14 +63,7 @@ class GainsPass(FactorLearner):
         raise NotImplementedError
 
     def choices(self, rows: Log) -> list[dict[str, Any]]:
-        return [{"steps_": np.ones(2)}]
-
-    def settle(self, rows: Log) -> None:
-        """Divide the learning rate by a power of two if the typical weight, Σ w² / Σ |w|, is above ``MAX_WEIGHT``."""
-        weight, steps = np.abs(self.gains(rows).value), self.__dict__["steps_"]
-        typical = steps[0] * (weight**2).sum() / weight.sum() if weight.any() else 0.0
-        if typical > MAX_WEIGHT:
-            steps[0] /= 2.0 ** math.ceil(math.log2(typical / MAX_WEIGHT))
+        return [{"steps_": bearable_steps(self.gains(rows), (1.0, 1.0))}]
 
     def prepare(self, log: Log) -> Epoch:
         cells = self.gains(log)
@@ -94,8 +87,16 @@ class GainsPass(FactorLearner):
         return Epoch(run, len(cells), fold)
 
     def step_params(self, rate: float) -> StepParams:
-        faster, stronger = map(float, self.__dict__.get("steps_", (1.0, 1.0)))
+        faster, stronger = map(float, getattr(self, "steps_", (1.0, 1.0)))
         return pair_params(faster * rate, stronger * self.regularization, self.steepness, SURROGATES[self.loss])
+
+
+def bearable_steps(cells: Gains, steps: tuple[float, float]) -> Floats:
+    """Divide the learning rate by a power of two if the typical weight, Σ w² / Σ |w|, is above ``MAX_WEIGHT``."""
+    weight = np.abs(cells.value)
+    typical = steps[0] * (weight**2).sum() / weight.sum() if weight.any() else 0.0
+    halvings = max(0, math.ceil(math.log2(typical / MAX_WEIGHT))) if typical else 0
+    return np.array((steps[0] / 2.0**halvings, steps[1]))
 
 
 def scarcity(log: Log) -> Floats:
@@ -156,19 +157,23 @@ class DLCE(GainsPass):
     def choices(self, rows: Log) -> list[dict[str, Any]]:
         if (self.cap, self.cap_treated, self.cap_control) != (None, None, None):
             return super().choices(rows)
-        propensity, bought = rows.recorded_propensity(type(self).__name__), rows.outcome == 1
-        arms = propensity[bought & (rows.treated == 1)], 1 - propensity[bought & (rows.treated == 0)]
-        return [
-            {"caps_": np.array([worth_cap(arm, worth) for arm in arms]), "steps_": np.array(steps)}
-            for worth, steps in (CAREFUL, BOLD)
-        ]
+        found = []
+        for worth, steps in (CAREFUL, BOLD):
+            self.caps_ = self._worth_caps(rows, worth)
+            found.append({"caps_": self.caps_, "steps_": bearable_steps(self.gains(rows), steps)})
+        return found
+
+    def _worth_caps(self, log: Log, worth: float) -> Floats:
+        propensity, bought = log.recorded_propensity(type(self).__name__), log.outcome == 1
+        arms = propensity[bought & (log.treated == 1)], 1 - propensity[bought & (log.treated == 0)]
+        return np.array([worth_cap(arm, worth) for arm in arms])
 
     def gains(self, log: Log) -> Gains:
         log.recorded_propensity(type(self).__name__)
-        caps: tuple[float | None, ...] = self.cap, self.cap_treated, self.cap_control
+        caps = self.cap, self.cap_treated, self.cap_control
         if caps == (None, None, None):
-            chosen = self.__dict__ if "caps_" in self.__dict__ else self.choices(log)[0]
-            caps = (None, *map(float, chosen["caps_"]))
+            chosen = getattr(self, "caps_", None)
+            caps = (None, *(self._worth_caps(log, CAREFUL[0]) if chosen is None else chosen))
         cells = gains.capped_ips(log, caps[0], cap_treated=caps[1], cap_control=caps[2])
         if self.control_weight == 0:
             return cells.where(lambda value: value > 0)

@@ -86,11 +86,8 @@ class Request:
         frame: pd.DataFrame = pa.Table.from_batches(self.batches(users), self.schema()).to_pandas()
         return frame
 
-    def write(self, path: str | os.PathLike[str], users: Any) -> int:
-        """Write all batches to a file; the number of rows."""
-        return self.write_batches(path, self.batches(users))
-
-    def write_batches(self, path: str | os.PathLike[str], batches: Iterator[pa.RecordBatch]) -> int:
+    def write(self, path: str | os.PathLike[str], batches: Iterator[pa.RecordBatch]) -> int:
+        """Write batches to a file; the number of rows."""
         rows = 0
 
         def counted() -> Iterator[pa.RecordBatch]:

@@ -12,7 +12,7 @@ from taurank.data import storage
 from taurank.data.ids import ids_from_arrays
 from taurank.data.storage import Array, check_arrays
 from taurank.errors import InputError, first_line
-from taurank.learners.base import Learner, class_path
+from taurank.learners.base import Learner
 from taurank.learners.baselines import Popular, Random
 from taurank.learners.counting import CountingBayes
 from taurank.learners.empirical_bayes import EmpiricalBayes
@@ -22,40 +22,22 @@ from taurank.learners.pointwise import ULRMF, CausE
 
 LEARNERS: dict[str, type[Learner]] = {
     learner.__name__.lower(): learner
-    for learner in (
-        Random,
-        Popular,
-        BPR,
-        ULBPR,
-        ULRMF,
-        CausE,
-        BLCE,
-        DLTO,
-        DLCE,
-        CountingBayes,
-        EmpiricalBayes,
-        CUBN,
-    )
+    for learner in (Random, Popular, BPR, ULBPR, ULRMF, CausE, BLCE, DLTO, DLCE, CountingBayes, EmpiricalBayes, CUBN)
 }
 
 
 def learner_class(name: str | type) -> type[Learner]:
     """The class of a name: "dlce", "my_module:X" (which imports the module), or the class itself."""
+    if isinstance(name, str) and ":" in name:
+        return _imported(name)
     if isinstance(name, str):
-        return _imported(name) if ":" in name else _built_in(name)
+        if name.lower() not in LEARNERS:
+            known = f"known: {', '.join(LEARNERS)}, and classes of your own as my_module:MyClass"
+            raise InputError(f"there is no learner '{name}'; {known}.")
+        return LEARNERS[name.lower()]
     if not (isinstance(name, type) and issubclass(name, Learner)) or inspect.isabstract(name):
         raise InputError(f"{name!r} is not a learner; name one of {', '.join(LEARNERS)}, or a class of your own.")
     return name
-
-
-def _built_in(name: str) -> type[Learner]:
-    try:
-        return LEARNERS[name.lower()]
-    except KeyError:
-        raise InputError(
-            f"there is no learner '{name}'; known: {', '.join(LEARNERS)}, "
-            "and classes of your own as my_module:MyClass."
-        ) from None
 
 
 def _imported(path: str) -> type[Learner]:
@@ -101,8 +83,8 @@ def _class_in_file(name: str, path: str, trust: list[str], metadata: Mapping[str
                 "version does not know; update taurank."
             )
         return LEARNERS[name]
-    if name in Learner.registered:
-        return learner_class(Learner.registered[name])
+    if name in Learner._registered:
+        return learner_class(Learner._registered[name])
     module = name.partition(":")[0]
     if not any(module == trusted or module.startswith(f"{trusted}.") for trusted in trust):
         raise InputError(
@@ -125,6 +107,3 @@ def _restored(kind: type[Learner], metadata: Mapping[str, Any], arrays: dict[str
     trained_on = metadata.get("log_fingerprint")
     learner.log_fingerprint_ = trained_on if isinstance(trained_on, str) else None
     return learner
-
-
-__all__ = ["LEARNERS", "class_path", "learner_class", "load"]

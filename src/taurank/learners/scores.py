@@ -223,7 +223,4 @@ def _sum_in_any_order(user: Any, item: Any) -> Any:
 
 @inlined
 def _sum_in_order(user: Any, item: Any) -> Any:
-    total = 0.0
-    for j in range(len(user)):
-        total += user[j] * np.float64(item[j])
-    return total
+    return np.cumsum(user * item)[-1]

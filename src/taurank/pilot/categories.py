@@ -147,7 +147,7 @@ class WithinCategories:
         """``recommend`` straight into a file, block by block; returns the number of rows."""
         request = Request(self, k, candidates, threads=threads)
         shown = (batch.filter(pc.greater(batch["score"], float(LAST))) for batch in request.batches(None))
-        return request.write_batches(path, shown)
+        return request.write(path, shown)
 
 
 Ranking = Learner | WithinCategories
