@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 import taurank as tr
-from support.experiments import result_cache, small, write
+from support.experiments import GOOD, result_cache, small, write
 from taurank.learners import Learner
 from taurank.learners.training import Schedule
 from taurank_paper import plan as plans
@@ -112,14 +112,7 @@ def test_draws_are_independent_and_the_seed_of_the_search_is_none_of_them() -> N
 
 
 def test_a_row_has_the_weeks_of_every_draw(tmp_path: Path) -> None:
-    text = """
-        kind = "comparison"
-        spread = true
-        metrics = ["CDCG"]
-        times = {train = 2, test = 3}
-        data = [{items = "category"}]
-        methods = [{name = "popular"}]
-    """
+    text = "spread = true\ntimes = {train = 2, test = 3}\n" + GOOD.replace("dlce", "popular")
     preset = small(draws=(1, 2))
     plan = plans.load(write(tmp_path, text), preset)
     cache = result_cache(tmp_path, preset)
@@ -132,13 +125,7 @@ def test_a_row_has_the_weeks_of_every_draw(tmp_path: Path) -> None:
 
 
 def test_the_seed_is_that_of_the_command(tmp_path: Path) -> None:
-    text = """
-        kind = "comparison"
-        metrics = ["CDCG"]
-        times = {train = 2, test = 3}
-        data = [{items = "category"}]
-        methods = [{name = "popular"}, {name = "random"}]
-    """
+    text = "times = {train = 2, test = 3}\n" + GOOD.replace('"dlce"}', '"popular"}, {name = "random"}')
     path = write(tmp_path, text, "a_b.toml")
     scores = []
     for seed in (5, 6):

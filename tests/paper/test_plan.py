@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from support.experiments import small, write
+from support.experiments import GOOD, small, write
 from taurank.errors import InputError
 from taurank_paper import plan as plans
 from taurank_paper import rows
@@ -15,7 +15,6 @@ from taurank_paper.runner import run
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "experiments").glob("*.toml"))
 PRESETS = ("smoke", "quick", "full", "authors")
-GOOD = 'kind = "comparison"\nmetrics = ["CDCG"]\ndata = [{items = "category"}]\nmethods = [{name = "dlce"}]\n'
 
 
 @pytest.mark.parametrize("name", plans.KINDS)

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 import taurank as tr
-from support.experiments import small, write
+from support.experiments import GOOD, small, write
 from taurank_paper import plan as plans
 from taurank_paper import search
 from taurank_paper.plan import Budget, Plan
@@ -19,7 +19,6 @@ from taurank_paper.worlds import Splits
 
 pytest.importorskip("optuna")
 
-GOOD = 'kind = "comparison"\nmetrics = ["CDCG"]\ndata = [{items = "category"}]\nmethods = [{name = "dlce"}]\n'
 BUDGET = Budget(3, 2000, 2, ("CDCG", "CAR"), (0.03, 0.1))
 
 

@@ -10,6 +10,9 @@ from taurank_paper.fits import ResultCache
 from taurank_paper.plan import Preset
 from taurank_paper.worlds import Splits
 
+# a small experiment of one's own
+GOOD = 'kind = "comparison"\nmetrics = ["CDCG"]\ndata = [{items = "category"}]\nmethods = [{name = "dlce"}]\n'
+
 
 def small(**changes: Any) -> Preset:
     """A preset of synthetic worlds and very short fits."""
