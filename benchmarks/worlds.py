@@ -309,7 +309,12 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 
 def print_tables(path: Path) -> None:
-    rows = pd.DataFrame(lines(path))
+    order = {kind: n for n, kind in enumerate([*KINDS, "movielens"])}
+    rows = pd.DataFrame(lines(path)).sort_values("kind", key=lambda kind: kind.map(order), kind="stable")
+    if rows["learner"].nunique() == 1:  # nothing to compare with
+        means = rows.groupby("kind", sort=False).mean(numeric_only=True).drop(columns="seed")
+        print(f"\n{to_markdown(means.reset_index())}")
+        return
     by_learner = rows.groupby(["kind", "learner"], sort=False)
     for metric in METRICS:
         mean = by_learner[metric].mean().unstack()[list(rows["learner"].unique())]

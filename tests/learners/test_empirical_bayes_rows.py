@@ -88,12 +88,12 @@ def test_an_update_leaves_the_choice_as_it_was(world: World) -> None:
     assert model.update(news).chosen_ == chosen
 
 
-def test_what_new_rows_must_have_is_said_in_one_sentence(world: World, log: Log) -> None:
+def test_what_new_rows_must_have_is_said_in_one_sentence(world: World) -> None:
     past, news, _ = parts(world)
-    with pytest.raises(InputError, match="propensit"):
-        learner("propensity").fit(past).fold_in(replace(news, propensity=None))
-    with pytest.raises(InputError, match="propensit"):
-        learner("propensity").fit(past).update(replace(news, propensity=None))
+    model, without = learner("propensity").fit(past), replace(news, propensity=None)
+    for extend in (model.fold_in, model.update):
+        with pytest.raises(InputError, match="propensit"):
+            extend(without)
 
 
 def test_propensities_that_some_rows_lack_are_not_used(log: Log) -> None:
@@ -140,30 +140,11 @@ def test_posteriors_under_a_known_prior_are_calibrated() -> None:
     assert_calibrated(score, deviation, effect)
 
 
-def assert_calibrated(score: Any, deviation: Any, effect: Any, allowed: float = 0.0) -> None:
-    """Slope and variance within four standard errors of 1, or ``allowed`` more."""
+def assert_calibrated(score: Any, deviation: Any, effect: Any) -> None:
+    """Slope and variance within four standard errors of 1."""
     centered = score - score.mean()
     slope = centered @ effect / (centered @ centered)
     error = np.sqrt(np.sum(centered**2 * (effect - effect.mean() - slope * centered) ** 2)) / (centered @ centered)
-    assert slope == pytest.approx(1.0, abs=4 * error + allowed)
+    assert slope == pytest.approx(1.0, abs=4 * error)
     squares = ((effect - score) / deviation) ** 2
-    assert squares.mean() == pytest.approx(1.0, abs=4 * squares.std() / np.sqrt(len(squares)) + allowed)
-
-
-@pytest.mark.parametrize(("prior", "allowed"), [("item", 0.08), ("exposure", 0.15)])
-def test_learned_scores_are_calibrated_in_worlds_drawn_from_the_prior(prior: str, allowed: float) -> None:
-    """With a learned prior the slope is below 1, and approaches it with the number of pairs."""
-    results: list[list[Any]] = []
-    for seed in range(2):
-        rng = np.random.default_rng(seed)
-        shape = (1500, 60)
-        level = rng.uniform(0.02, 0.2, shape[1])
-        control = rng.beta(8 * level, 8 * (1 - level), shape)
-        treated = np.clip(control + rng.beta(1.0, 6.0, shape) - 0.05, 0.001, 0.999)
-        world = World(treated, control, np.full(shape, 0.4), *(np.arange(n) for n in shape))
-        model = EmpiricalBayes(prior=prior, strength=30.0, threads=1).fit(world.sample(8, random_state=seed + 10).log)
-        codes = np.arange(shape[0], dtype=np.int32)
-        results.append([block.ravel() for block in (model.score_block(codes), model.deviation_block(codes))])
-        results[-1].append((treated - control).ravel())
-    score, deviation, effect = (np.concatenate(column) for column in zip(*results, strict=True))
-    assert_calibrated(score, deviation, effect, allowed)
+    assert squares.mean() == pytest.approx(1.0, abs=4 * squares.std() / np.sqrt(len(squares)))

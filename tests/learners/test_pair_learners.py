@@ -48,10 +48,11 @@ def parts(log: Log) -> tuple[Log, Log, Log]:
     """Rows of four times, of two later ones that bring new users and items, and of all six."""
     frame = log.to_frame()
     early = (frame["time"] < 4) & (frame["user_id"] < 50) & (frame["item_id"] < 13)
-    first, second, both = (
-        Log.from_frame(frame[rows]) for rows in (early, frame["time"] >= 4, early | (frame["time"] >= 4))
-    )
-    return first, second, both
+    first, second = (Log.from_frame(frame[rows]) for rows in (early, frame["time"] >= 4))
+    users, items = first.users.extended(second.users), first.items.extended(second.items)
+    earlier = first.reindex(users, items)
+    earlier = replace(earlier, eligibility=earlier.eligibility.with_items(len(first.items)))
+    return first, second, earlier.concat(second.reindex(users, items))
 
 
 @pytest.mark.parametrize("kind", ["valued", "eligible"])

@@ -53,24 +53,19 @@ def test_counts_and_values_of_every_pair_row_by_row(kind: str, request: Any) -> 
 
 @pytest.mark.parametrize("kind", ["log", "valued"])
 def test_counts_of_two_logs_add_up(log: Log, kind: str, request: Any) -> None:
+    """Those of one log, in which the new items had no chances before."""
     past, news = parts(request.getfixturevalue(kind))
     users, items = past.users.extended(news.users), past.items.extended(news.items)
-    both = past.reindex(users, items).concat(news.reindex(users, items))
-    sums, whole = added(count(past), news.reindex(users, items)), count(both)
+    earlier = past.reindex(users, items)
+    earlier = replace(earlier, eligibility=earlier.eligibility.with_items(len(past.items)))
+    both = earlier.concat(news.reindex(users, items))
+    sums, whole = added(count(past, propensity=True), news.reindex(users, items)), count(both, propensity=True)
     for name in ("start", "item", "rows", "treated", "chances", "item_cells", "user_cells"):
         assert np.array_equal(getattr(sums, name), getattr(whole, name))
     assert sums.treated_positives == pytest.approx(whole.treated_positives)
     assert sums.control_positives == pytest.approx(whole.control_positives)
-    assert (sums.times, sums.limited) == (6, False)
-
-
-def test_mean_propensities_of_two_logs_are_those_of_all_rows(log: Log) -> None:
-    past, news = parts(log)
-    users, items = past.users.extended(news.users), past.items.extended(news.items)
-    both = past.reindex(users, items).concat(news.reindex(users, items))
-    sums = added(count(past, propensity=True), news.reindex(users, items)).propensity
-    assert sums == pytest.approx(count(both, propensity=True).propensity, rel=1e-5)
-    assert count(log).propensity is None
+    assert sums.propensity == pytest.approx(whole.propensity, rel=1e-5)
+    assert (sums.times, sums.limited) == (6, True)
 
 
 def test_pairs_beside_others_are_limited_only_by_tables(log: Log) -> None:

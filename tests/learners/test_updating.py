@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -109,10 +110,13 @@ class TestUpdate:
 @pytest.mark.parametrize("name", COUNTING)
 @pytest.mark.parametrize("with_past", [False, True])
 def test_counting_learners_add_up_to_the_bits_of_a_fit(
-    name: str, with_past: bool, models: Any, frame: pd.DataFrame, past: tr.Log, news: tr.Log
+    name: str, with_past: bool, models: Any, past: tr.Log, news: tr.Log
 ) -> None:
+    """To all rows, where the new items could not be recommended before."""
     updated = copy.copy(models[name]).update(news, past if with_past else None)
-    again = make(name).fit(tr.Log.from_frame(frame))
+    earlier = past.reindex(past.users.extended(news.users), past.items.extended(news.items))
+    earlier = replace(earlier, eligibility=earlier.eligibility.with_items(len(past.items)))
+    again = make(name).fit(earlier.concat(news.reindex(earlier.users, earlier.items)))
     assert np.array_equal(scores(updated, *everyone(again)), scores(again, *everyone(again)))  # type: ignore[arg-type]
 
 

@@ -118,11 +118,11 @@ class Learner(ABC):
         """Learn from the rows since the fit, at a fraction of the cost of another fit.
 
         ``log`` has new rows only. Users and items that it brings join the catalog behind the known ones.
-        Learners that count add up, to the same bits as a fit to all rows. Learners that train factors start from
-        those of the model and train for ``epochs`` (None: a tenth of a fit's). ``past`` is the log that the model
-        has learned from, or the latest part of it: factors are then trained on both, which comes closest to
-        another fit. The other arguments are those of ``fit``; the result follows from the model, the logs and
-        ``random_state``, and an update that fails leaves the learner as it was.
+        Learners that count add up, as a fit to all rows in which new items had no chances before. Learners that train
+        factors start from those of the model and train for ``epochs`` (None: a tenth of a fit's). ``past`` is the log
+        that the model has learned from, or the latest part of it: factors are then trained on both, which comes
+        closest to another fit. The other arguments are those of ``fit``; the result follows from the model, the logs
+        and ``random_state``, and an update that fails leaves the learner as it was.
         """
         check_instance("log", log, Log, "Log.read or Log.from_frame")
         self._check_features(options.features)

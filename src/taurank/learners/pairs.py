@@ -147,7 +147,7 @@ class PairLearner(Learner):
         self.learn_pairs(count(log))
 
     def learn_more(self, log: Log) -> None:
-        """Add up the counts: the bits are those of a fit to all rows, or within rounding where they have values."""
+        """Add up the counts: those of a fit to all rows, in which new items had no chances before."""
         self.learn_pairs(added(self._fitted("counts_"), log))
 
     def _state(self) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -233,14 +233,16 @@ def _eligible(log: Log, times: int, start: Longs, item: Codes) -> tuple[Codes, F
     return chances, eligibility.cells_by_item.astype(np.float64), eligibility.cells_by_user.astype(np.float64)
 
 
-def added(known: Pairs, log: Log) -> Pairs:
+def added(known: Pairs, log: Log, dated: bool = True) -> Pairs:
     """The counts of a model and of new rows, in the catalog of the new rows.
 
-    Without eligibility tables they are those of one log with all rows. With tables, a pair that has its first rows
-    in ``log`` had as many chances before as the item's other pairs without rows.
+    They are those of one log with all rows, in which items that are new had no chances before, if ``dated``. With
+    eligibility tables, a pair that has its first rows in ``log`` had as many chances before as the item's other pairs
+    without rows.
     """
     new = count(log, propensity=known.propensity is not None)
-    both, times, limited = (known, new), known.times + new.times, known.limited or new.limited
+    both, times = (known, new), known.times + new.times
+    limited = known.limited or new.limited or (dated and new.n_items > known.n_items)
     keys = [pairs.user * np.int64(new.n_items) + pairs.item for pairs in both]
     key = np.union1d(*keys)
     at = [np.searchsorted(key, own) for own in keys]
@@ -265,8 +267,12 @@ def added(known: Pairs, log: Log) -> Pairs:
         past = _padded(known.absent_chances(), new.n_items)[item].astype(np.int32)
         past[at[0]] = known.chances
         pair_chances = past + _eligible(log, new.times, start, item)[0]
-        item_cells = _padded(known.item_cells, new.n_items) + new.item_cells
-        user_cells = _padded(known.user_cells, new.n_users) + new.user_cells
+        of_items, of_users = known.item_cells, known.user_cells
+        if not known.limited:  # users that are new could have been treated before
+            of_items = np.full(known.n_items, float(new.n_users * known.times))
+            of_users = np.full(new.n_users, float(known.n_items * known.times))
+        item_cells = _padded(of_items, new.n_items) + new.item_cells
+        user_cells = _padded(of_users, new.n_users) + new.user_cells
     return Pairs(
         start, item, **sums, chances=pair_chances, item_cells=item_cells, user_cells=user_cells, times=times,
         limited=limited, propensity=propensity,

@@ -25,6 +25,7 @@ from taurank.learners.empirical_bayes.latent import NOTHING_KNOWN, Covariates
 from taurank.learners.pairs import Pairs, count
 
 PULL_LEVELS, PULL_EFFECTS = 1.0, 100.0  # toward equal weights, and toward a slope of 1
+LEAST_SHARE = 0.2  # of the largest weight: what has less is left out
 TOP = 20  # items of a user whose scores are to come true
 CELLS = 4_000_000  # that are scored: those of every n-th user
 USERS_AT_ONCE = 256
@@ -97,6 +98,7 @@ def weights_of_effects(priors: Sequence[Prior], held_out: HeldOut) -> list[float
     shares, total = equal, 1.0
     if n > 1:
         weights = np.maximum(_regress(priors, held_out, pull, np.array([0.0, *equal, 0.0, *equal])), 0.0)
+        weights[weights < LEAST_SHARE * weights.max()] = 0.0
         if total := float(weights.sum()):
             shares = weights / total
     pull = np.array([PULL_LEVELS, PULL_LEVELS, PULL_EFFECTS])

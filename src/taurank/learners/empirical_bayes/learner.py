@@ -156,7 +156,10 @@ class EmpiricalBayes(PairLearner):
             )
         self._check_log(rows.log, self.chosen_)
         covariates = Covariates.of(options.features, rows.log.users, rows.log.items)
-        self._learn(covariates.warm(added(self._fitted("counts_"), rows.log)), covariates)
+        counts = added(
+            self._fitted("counts_"), rows.log, dated=not self.featured_
+        )  # features say more of what is new
+        self._learn(covariates.warm(counts), covariates)
         return self._checked_once(options)
 
     def _check_log(self, log: Log, prior: str) -> None:
