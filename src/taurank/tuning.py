@@ -1,4 +1,4 @@
-"""Search over hyper-parameters: of a learner (``tune``), or of anything that can be measured (``Search``).
+"""Search over the hyper-parameters of a learner.
 
 The study, its journal, the sampler and the pruner are Optuna's. What a trial tries follows from the seed and the
 trials before it, so one job makes the same trials after any interruption.
@@ -10,10 +10,9 @@ import json
 import math
 import os
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import suppress
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, fields
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
@@ -22,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from taurank._checks import check_choice, check_instance, check_integer
+from taurank._checks import check_instance, check_integer
 from taurank._progress import Progress
 from taurank.data.cell_table import fingerprint
 from taurank.data.files import check_target, write_text
@@ -43,9 +42,9 @@ Settings = dict[str, Any]
 Report = Callable[[Mapping[str, float]], None]
 Objective = Callable[[Settings, Report], Mapping[str, float]]
 
-SAMPLERS = ("tpe", "random")
 STARTUP = 8  # trials drawn at random before TPE has enough to learn from
 RIVALS = 4  # finished trials before any is pruned
+WARMUP = 1  # reports of a trial before it can be pruned
 DAMAGED = "'{}' is not a journal of taurank, or is damaged; remove it or name another file."
 MAX_GRID = 20_000  # settings to list; from a larger grid they are drawn until one is new
 
@@ -64,7 +63,6 @@ def tune(
     random_state: int = 0,
     show_progress: bool | None = None,
     start: Mapping[str, Any] | None = None,
-    sampler: str = "tpe",
 ) -> Tuning:
     """Search ``trials`` settings of a learner's space for the best ``metric`` on ``validation``.
 
@@ -73,7 +71,7 @@ def tune(
     the learner's own, with the paper's grids for γ and χ); ``fixed`` holds the others. No setting is tried twice: the
     search ends early when the whole grid was tried. Of several metrics the first is searched and all are recorded.
     The search begins with ``start``, completed by the learner's defaults, or with the defaults alone if they are in
-    the space. ``sampler`` is "tpe" (Optuna's tree-structured Parzen estimator) or "random".
+    the space, and goes on by Optuna's tree-structured Parzen estimator.
 
     ``journal`` is a file: the same call with the same journal continues where it stopped. One job makes the same
     trials from the same seed; ``jobs`` threads share the trials, each fit with one thread.
@@ -96,7 +94,6 @@ def tune(
     for name, number in (("trials", trials), ("jobs", jobs)):
         check_integer(name, number)
     check_integer("random_state", random_state, 0)
-    check_choice("sampler", sampler, SAMPLERS)
     named = (metric,) if isinstance(metric, (str, Metric)) else metric
     metrics = [parse(one) if isinstance(one, str) else one for one in named]
     if not metrics:
@@ -121,21 +118,19 @@ def tune(
     searched, first = _searched(name, kind, make, space, held, start)
     facts = (name, [one.name for one in metrics], sorted(held.items()))
     search = Search(
-        name, objective, searched, metrics[0].name, metrics[0].larger_is_better, trials, sampler,
-        (first,) if all(first[key] in values for key, values in searched.items()) else (),
+        objective, searched, metrics[0].name, metrics[0].larger_is_better, trials,
+        first if all(first[key] in values for key, values in searched.items()) else None,
         seed=random_state, identity=f"{facts!r} {fingerprint(log, validation)}",
     )  # fmt: skip
     with Progress(show_progress, lines=True) as progress:
-        ended = search.run(journal, jobs, progress)
-    best = best_trial(ended, search.metric, search.larger_is_better)
-    if best is None:
+        rows = search.run(journal, jobs, progress)
+    finished, sign = [row for row in rows if row["state"] == "finished"], 1 if search.larger_is_better else -1
+    if not finished:
         raise InputError("no trial finished: all diverged or were pruned; try smaller learning rates.")
-    rows = [
-        {"trial": one.number, **one.settings, **{each.name: one.metrics.get(each.name, math.nan) for each in metrics},
-         "state": one.state}
-        for one in ended
-    ]  # fmt: skip
-    return Tuning(search, partial(kind, **held), best.settings, best.metrics[search.metric], pd.DataFrame(rows))
+    best = max(finished, key=lambda row: sign * row[search.metric])  # the first of equals
+    columns = ["trial", *searched, *(one.name for one in metrics), "state"]
+    frame = pd.DataFrame([{column: row.get(column, math.nan) for column in columns} for row in rows])
+    return Tuning(name, search, partial(kind, **held), {key: best[key] for key in searched}, frame)
 
 
 def _searched(
@@ -168,11 +163,17 @@ class Tuning:
     ``best`` has the searched hyper-parameters, ``settings`` the fixed ones too.
     """
 
+    name: str  # of the learner
     search: Search
     make: partial[Learner]  # the learner with what is fixed
     best: dict[str, Any]
-    value: float
     trials: pd.DataFrame
+
+    @property
+    def value(self) -> float:
+        """The metric of the best trial."""
+        finished = self.trials.loc[self.trials["state"] == "finished", self.search.metric]
+        return float(finished.max() if self.search.larger_is_better else finished.min())
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -186,8 +187,7 @@ class Tuning:
 
     def to_json(self) -> dict[str, Any]:
         """What a fit needs to repeat the best trial: ``taurank fit --settings`` reads it."""
-        search = self.search
-        return {"learner": search.name, "metric": search.metric, "value": self.value, "settings": self.settings}
+        return {"learner": self.name, "metric": self.search.metric, "value": self.value, "settings": self.settings}
 
     def write_json(self, path: str | os.PathLike[str]) -> None:
         """``to_json`` as a file."""
@@ -205,57 +205,43 @@ class Tuning:
 
 
 @dataclass(frozen=True)
-class Trial:
-    """One measured setting; the ``metrics`` of a pruned trial are the last ones seen."""
-
-    number: int
-    settings: Settings
-    state: str  # finished, pruned or diverged
-    metrics: Mapping[str, float] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
 class Search:
     """What is searched: the settings of ``space`` for which ``objective`` returns the best ``metric``.
 
     ``objective(settings, report)`` returns the values of all metrics to be recorded. On its way it may call
-    ``report`` with their values so far, which ends the trial if it falls behind the median of the others after
-    ``warmup`` reports. ``start`` are settings to try first. ``identity`` is text that identifies this search in its
-    journal.
+    ``report`` with their values so far, which ends the trial if it falls behind the median of the others. ``start``
+    are settings to try first. ``identity`` is text that identifies this search in its journal.
     """
 
-    name: str
     objective: Objective
     space: Space
     metric: str
     larger_is_better: bool
     trials: int
-    sampler: str = "tpe"
-    start: tuple[Settings, ...] = ()
-    warmup: int = 1
+    start: Settings | None = None
     seed: int = 0
     identity: str = ""
 
     def fingerprint(self) -> str:
         """What a journal belongs to. The number of trials is not part of it: more can be asked for later."""
         space = {name: list(values) for name, values in self.space.items()}
-        facts = [self.identity, self.metric, space, self.sampler, self.start, self.seed, self.warmup]
+        facts = [self.identity, self.metric, space, self.start, self.seed]
         return blake2b(json.dumps(facts).encode(), digest_size=16).hexdigest()
 
     def run(
         self, journal: str | os.PathLike[str] | None = None, jobs: int = 1, progress: Progress | None = None
-    ) -> list[Trial]:
-        """All trials, those in the journal included."""
+    ) -> list[dict[str, Any]]:
+        """The trials, those in the journal included: settings, metrics (of a pruned one the last) and state."""
         study, progress = self._study(journal), progress or Progress(False)
-        done, total = len(self._trials(study)), min(self.trials, self._grid_size())
-        progress.begin("trials", total, min(done, total))
+        total = min(self.trials, math.prod(len(values) for values in self.space.values()))
+        progress.begin("trials", total, min(len(self._ended(study)), total))
         running: list[Settings] = []
         lock, stop = threading.Lock(), threading.Event()
 
         def work() -> None:
             while True:
                 with lock:
-                    tried = [trial.settings for trial in self._trials(study)] + running
+                    tried = [self._settings(trial) for trial in self._ended(study)] + running
                     if stop.is_set() or len(tried) >= total:
                         return
                     trial = self._ask(study, tried, jobs)
@@ -274,21 +260,20 @@ class Search:
                         ended.result()
                 finally:
                     stop.set()  # an interrupted or failed search ends the others' trials at their next report
-        return self._trials(study)
+        rows = []
+        for number, trial in enumerate(self._ended(study)):
+            how = trial.user_attrs["ended"]
+            rows.append({"trial": number, **self._settings(trial), **how["metrics"], "state": how["state"]})
+        return rows
 
-    def _trials(self, study: optuna.Study) -> list[Trial]:
-        """The trials that ended, numbered in the order in which they began."""
+    def _ended(self, study: optuna.Study) -> list[optuna.trial.FrozenTrial]:
         from optuna.trial import TrialState
 
-        ended = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED))
-        return [Trial(number, self._settings(each), **each.user_attrs["ended"]) for number, each in enumerate(ended)]
+        return list(study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED)))
 
     def _settings(self, trial: optuna.Trial | optuna.trial.FrozenTrial) -> Settings:
         """The study knows values by their position."""
         return {name: values[trial.params[name]] for name, values in self.space.items()}
-
-    def _grid_size(self) -> int:
-        return math.prod(len(values) for values in self.space.values())
 
     def _study(self, journal: str | os.PathLike[str] | None) -> optuna.Study:
         try:
@@ -299,7 +284,7 @@ class Search:
         try:
             storage = None if journal is None else _storage(check_target(journal))
             study = optuna.create_study(
-                storage=storage, pruner=optuna.pruners.MedianPruner(RIVALS, self.warmup), study_name="taurank",
+                storage=storage, pruner=optuna.pruners.MedianPruner(RIVALS, WARMUP), study_name="taurank",
                 load_if_exists=True, direction="maximize" if self.larger_is_better else "minimize",
             )  # fmt: skip
             belongs_to = study.user_attrs.get("search")
@@ -320,31 +305,33 @@ class Search:
     def _ask(self, study: optuna.Study, tried: Sequence[Settings], jobs: int) -> optuna.Trial:
         """A trial of settings that were not tried."""
         import optuna
+        from optuna.distributions import CategoricalDistribution, IntDistribution
 
-        rng = np.random.default_rng([self.seed, len(tried)])
-
-        def enqueue(at: dict[str, int]) -> None:
-            if not study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.WAITING,)):  # left by a kill
-                study.enqueue_trial(at)
-
-        first = [settings for settings in self.start if settings not in tried]
-        if first:
-            enqueue({name: list(self.space[name]).index(value) for name, value in first[0].items()})
-        elif self.sampler == "random" or len(tried) < STARTUP:
-            enqueue(self._untried(tried, rng))
+        rng, at = np.random.default_rng([self.seed, len(tried)]), None
+        if self.start is not None and self.start not in tried:
+            at = {name: list(self.space[name]).index(value) for name, value in self.start.items()}
+        elif len(tried) < STARTUP:
+            at = self._untried(tried, rng)
+        waiting = study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.WAITING,))  # left by a kill
+        if at is not None and not waiting:
+            study.enqueue_trial(at)
         study.sampler = optuna.samplers.TPESampler(
             n_startup_trials=1, seed=int(rng.integers(2**31)), multivariate=True,
             constant_liar=jobs > 1,  # else trials that a kill left running would count
         )  # fmt: skip
-        positions = {name: _positions(values) for name, values in self.space.items()}
+        positions: dict[str, Any] = {  # neighbors are near each other if the values are numbers
+            name: IntDistribution(0, len(values) - 1) if _are_numbers(values)
+            else CategoricalDistribution(range(len(values))) for name, values in self.space.items()
+        }  # fmt: skip
         while self._settings(trial := study.ask(positions)) in tried:
             study.tell(trial, state=optuna.trial.TrialState.FAIL)
-            enqueue(self._untried(tried, rng))
+            study.enqueue_trial(self._untried(tried, rng))
         return trial
 
     def _untried(self, tried: Sequence[Settings], rng: np.random.Generator) -> dict[str, int]:
         """Positions of settings drawn at random."""
-        size, shape = self._grid_size(), [len(values) for values in self.space.values()]
+        shape = [len(values) for values in self.space.values()]
+        size = math.prod(shape)
         while True:
             for number in rng.permutation(size) if size <= MAX_GRID else rng.integers(0, size, 1):
                 at = dict(zip(self.space, map(int, np.unravel_index(number, shape)), strict=True))
@@ -355,14 +342,11 @@ class Search:
         """Run one trial and record how it ended; in words."""
         import optuna
 
-        reports = 0
-        metrics: Mapping[str, float] = {}
+        seen: list[Mapping[str, float]] = [{}]
 
         def report(values: Mapping[str, float]) -> None:
-            nonlocal metrics, reports
-            metrics = values
-            trial.report(float(values[self.metric]), reports)
-            reports += 1
+            trial.report(float(values[self.metric]), len(seen) - 1)
+            seen.append(values)
             if stop.is_set():
                 raise InputError("the search was stopped.")
             if trial.should_prune():
@@ -371,13 +355,9 @@ class Search:
         try:
             metrics, state = self.objective(dict(settings), report), "finished"
         except optuna.TrialPruned:
-            state = "pruned"
+            metrics, state = seen[-1], "pruned"
         except DivergedError:
             metrics, state = {}, "diverged"
-        except BaseException:
-            with suppress(InputError):
-                study.tell(trial, state=optuna.trial.TrialState.FAIL)
-            raise
         values = {name: float(value) for name, value in metrics.items()}
         if state == "finished" and not math.isfinite(values[self.metric]):
             state = "diverged"
@@ -387,22 +367,6 @@ class Search:
             return f"{self.metric} {values[self.metric]:.4f}"
         study.tell(trial, state=optuna.trial.TrialState.PRUNED)
         return state
-
-
-def best_trial(trials: Iterable[Trial], metric: str, larger_is_better: bool) -> Trial | None:
-    """The finished trial with the best value of a metric; the first of equals."""
-    finished = [trial for trial in trials if trial.state == "finished"]
-    sign = 1.0 if larger_is_better else -1.0
-    return max(finished, key=lambda trial: (sign * trial.metrics[metric], -trial.number), default=None)
-
-
-def _positions(values: Sequence[Any]) -> optuna.distributions.BaseDistribution:
-    """Positions in a list of values: neighbors are near each other if the values are numbers in order."""
-    from optuna.distributions import CategoricalDistribution, IntDistribution
-
-    if _are_numbers(values) and list(values) == sorted(values):
-        return IntDistribution(0, len(values) - 1)
-    return CategoricalDistribution(range(len(values)))
 
 
 def _storage(path: Path) -> optuna.storages.BaseStorage:

@@ -21,7 +21,7 @@ def tuning_page(tuning: Tuning, path: str | os.PathLike[str]) -> None:
     best = f"Best {search.metric}: {tuning.value:.4f} with {settings_text(tuning.best, ' = ')}."
     charts = [page.chart(panel(trials, search.metric, name), f"{search.metric} by {name}") for name in search.space]
     blocks = [page.text(best), page.group("panels", charts), page.text(_POINTS), page.table(trials)]
-    page.write(path, f"Tuning {search.name}", blocks)
+    page.write(path, f"Tuning {tuning.name}", blocks)
 
 
 def panel(trials: pd.DataFrame, metric: str, name: str) -> alt.Chart:
