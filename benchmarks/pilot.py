@@ -121,12 +121,18 @@ def _peak() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
 
-def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--users", type=int, default=5_000)
+def shop_parser(text: str | None, users: int, seeds: list[int]) -> argparse.ArgumentParser:
+    """The options of a benchmark on made-up shops."""
+    parser = argparse.ArgumentParser(description=(text or "").split("\n")[0])
+    parser.add_argument("--users", type=int, default=users)
     parser.add_argument("--items", type=int, default=300)
     parser.add_argument("--weeks", type=int, default=8)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[31, 32, 33])
+    parser.add_argument("--seeds", type=int, nargs="+", default=seeds)
+    return parser
+
+
+def _options() -> argparse.Namespace:
+    parser = shop_parser(__doc__, 5_000, [31, 32, 33])
     parser.add_argument("--violations", nargs="+", choices=KINDS, default=list(KINDS))
     parser.add_argument("--plain", action="store_true", help="No tables of visits, items and categories.")
     parser.add_argument("--unrecorded", action="store_true", help="No propensities.")

@@ -8,11 +8,10 @@ truth (what the lists cause in all, net of what is sent back); what the checks o
 
 from __future__ import annotations
 
-import argparse
-
 import numpy as np
 
 import taurank as tr
+from pilot import shop_parser
 from taurank.estimation.later import Effect, later_effects
 from taurank.worlds.shop import SLOTS, Shop
 from taurank.worlds.shop_visits import Violations
@@ -30,12 +29,7 @@ SWITCHES: dict[str, Violations] = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--users", type=int, default=10_000)
-    parser.add_argument("--items", type=int, default=300)
-    parser.add_argument("--weeks", type=int, default=8)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[41, 42, 43])
-    options = parser.parse_args()
+    options = shop_parser(__doc__, 10_000, [41, 42, 43]).parse_args()
     print("| switch | truth | estimate / truth | later, per showing / now | category, per showing / now | noticed |")
     print("|---|---|---|---|---|---|")
     for name, violations in SWITCHES.items():
