@@ -91,10 +91,15 @@ def _bar() -> Any:
     from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
     from rich.progress import Progress as Bar
     from rich.table import Column
+    from rich.text import Text
+
+    class TimeLeft(TimeRemainingColumn):
+        def render(self, task: Any) -> Text:
+            return Text() if task.total is None or task.total < ALIKE else super().render(task)
 
     news = Column(ratio=1, no_wrap=True, overflow="ellipsis")
     columns = (
         TextColumn("{task.description}", markup=False), BarColumn(bar_width=12), MofNCompleteColumn(),
-        TimeRemainingColumn(compact=True), TextColumn("{task.fields[news]}", markup=False, table_column=news),
+        TimeLeft(compact=True), TextColumn("{task.fields[news]}", markup=False, table_column=news),
     )  # fmt: skip
     return Bar(*columns, console=Console(stderr=True), expand=True)

@@ -31,20 +31,15 @@ def test_synthetic_writes_log_truth_and_their_origin(taurank: Command, tmp_path:
 
 def test_a_sample_seed_draws_again_from_the_same_world(taurank: Command, tmp_path: Path) -> None:
     for folder, seed in (("a", 1), ("b", 2)):
-        arguments = ("--users", 30, "--items", 20, "--sample-seed", seed, "--out", tmp_path / folder)
-        assert taurank("data", "synthetic", *arguments).code == 0
+        options = ("--sample-seed", seed, "--propensity", "personalized", "--out", tmp_path / folder)
+        assert taurank("data", "synthetic", "--users", 30, "--items", 20, *options).code == 0
+        facts = json.loads((tmp_path / folder / "world.json").read_text(encoding="utf-8"))
+        assert facts["origin"]["personalized"]["beta"] == 2.0
     first, second = (Log.read(tmp_path / folder / "log.parquet").to_frame() for folder in "ab")
     both = first.merge(second, on=["user_id", "item_id"], suffixes=("", "_again"))
     assert len(both) > 10
     assert (both["propensity"] == both["propensity_again"]).all()
     assert not first.equals(second)
-
-
-def test_personalized_synthetic(taurank: Command, tmp_path: Path) -> None:
-    arguments = ("--users", 9, "--items", 30, "--out", tmp_path, "--propensity", "personalized")
-    assert taurank("data", "synthetic", *arguments).code == 0
-    facts = json.loads((tmp_path / "world.json").read_text(encoding="utf-8"))
-    assert facts["origin"]["personalized"]["beta"] == 2.0
 
 
 def test_a_shop_with_a_violation(taurank: Command, tmp_path: Path) -> None:
@@ -66,13 +61,10 @@ def test_log_check_prints_what_describe_returns(taurank: Command, shop: Path) ->
         assert float(printed[str(name)].replace(",", "")) == pytest.approx(float(value), rel=1e-5)
 
 
-def test_log_check_of_a_log_without_propensities(taurank: Command, tmp_path: Path) -> None:
-    (tmp_path / "log.csv").write_text("user_id,item_id,treated,outcome\n1,2,1,0\n")
-    assert "not recorded" in taurank("log", "check", tmp_path / "log.csv").out
-
-
-def test_bad_input_is_one_sentence_and_exit_code_2(taurank: Command, tmp_path: Path) -> None:
-    path = tmp_path / "broken.csv"
+def test_log_check_without_propensities_and_of_bad_input(taurank: Command, tmp_path: Path) -> None:
+    path = tmp_path / "log.csv"
+    path.write_text("user_id,item_id,treated,outcome\n1,2,1,0\n")
+    assert "not recorded" in taurank("log", "check", path).out
     path.write_text("user_id,item_id,treated,outcome,propensity\n1,2,1,0,1.0\n1,3,1,0,0.5\n")
     finished = taurank("log", "check", path)
     assert finished.refused_with("column 'propensity'")

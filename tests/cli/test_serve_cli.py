@@ -67,8 +67,6 @@ def test_from_nothing_to_a_model(store: str, tmp_path: Path) -> None:
         (["model", "delete", "0123456789abcdef"], "no model"),
         (["forget", "ann"], "nothing about this user"),
         (["decision", "0" * 32], "no such decision"),
-        (["settle", "tomorrow"], "'tomorrow' is not a valid date"),
-        (["surface", "switch", "maybe"], "on or off"),
         (["model", "upload", "missing"], "missing"),
         (["token", "create", "king"], "king"),
         (["init"], "already"),

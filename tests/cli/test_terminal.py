@@ -118,20 +118,21 @@ def test_a_full_disk_is_one_sentence(arguments: tuple[str, ...], shop: Path, pro
     assert not list(shop.glob(".*.tmp"))
 
 
-def test_an_unforeseen_failure_of_the_disk_is_one_sentence(taurank: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("error", "sentence"),
+    [
+        (OSError(30, "Read-only file system", "some/where"), "taurank: 'some/where': Read-only file system."),
+        (MemoryError(), "not enough memory"),
+    ],
+)
+def test_an_unforeseen_failure_is_one_sentence(
+    error: Exception, sentence: str, taurank: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(**_: object) -> None:
-        raise OSError(30, "Read-only file system", "some/where")
+        raise error
 
     monkeypatch.setattr(app, "app", fail)
-    assert taurank("anything").refused_with("taurank: 'some/where': Read-only file system.")
-
-
-def test_too_little_memory_is_one_sentence(taurank: Command, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(**_: object) -> None:
-        raise MemoryError
-
-    monkeypatch.setattr(app, "app", fail)
-    assert taurank("anything").refused_with("not enough memory")
+    assert taurank("anything").refused_with(sentence)
 
 
 @pytest.mark.parametrize("encoding", ["cp1252", "ascii"])
@@ -168,11 +169,7 @@ def test_escaping_leaves_only_printable_characters(text: str) -> None:
     assert printable(printable(text)) == printable(text)
     assert printable("τ – naïve, 東京 🍵") == "τ – naïve, 東京 🍵"
     assert printable("\x1b[2J\x7f\x9b\u202e") == r"\u001b[2J\u007f\u009b\u202e"
-
-
-def test_escaped_json_is_json() -> None:
-    text = printable(json.dumps({"a": "\x9b\u202e\x7f"}, ensure_ascii=False))
-    assert json.loads(text) == {"a": "\x9b\u202e\x7f"}
+    assert json.loads(printable(json.dumps(text, ensure_ascii=False))) == text  # escaped JSON is JSON
 
 
 def test_lines_end_between_words_and_rows_below_their_last_column() -> None:

@@ -41,11 +41,3 @@ def test_recommend_serves_new_users_from_their_rows(taurank: Command, folder: Pa
     lists = pd.read_csv(folder / "best.csv")
     assert set(lists["user_id"]) == set(Log.read(folder / "new.parquet").users.values.to_pylist())
     assert lists["user_id"].max() > 50
-
-
-def test_the_rows_of_the_fit_are_refused_in_one_sentence(taurank: Command, folder: Path) -> None:
-    options = (folder / "past.parquet", "--out", folder / "next.tau")
-    finished = taurank("update", folder / "model.tau", *options)
-    assert finished.code == 2
-    assert "already learned from these rows" in finished.err
-    assert not (folder / "next.tau").exists()

@@ -19,7 +19,7 @@ def log() -> tr.Log:
 def proposed(log: tr.Log, effect: float, folder: Path) -> ExperimentDesign:
     log.write(folder / "log.parquet")
     sections: dict[str, Any] = {"tables": {"log": folder / "log.parquet"}, "pilot": {"k": 5, "effect": effect}}
-    setting = Setting(PilotConfig.from_sections(sections), log, log, None, None, ())
+    setting = Setting(PilotConfig.read(sections), log, log, None, None, ())
     design = unknown(setting, "reason", "step", bought_anyway=0.2).experiment
     assert design is not None
     return design

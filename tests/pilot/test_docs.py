@@ -46,7 +46,7 @@ def test_the_example_prints_a_plan() -> None:
 
 
 def test_the_plan_of_the_page_is_valid(tmp_path: Path) -> None:
-    table = tomllib.loads(_blocks("toml")[0])
-    for path in table["tables"].values():
+    (tmp_path / "plan.toml").write_text(_blocks("toml")[0])
+    for path in tomllib.loads(_blocks("toml")[0])["tables"].values():
         (tmp_path / path).touch()
-    assert PilotConfig.from_sections(table, tmp_path).pilot.segment == "segment"
+    assert PilotConfig.read(tmp_path / "plan.toml").pilot.segment == "segment"

@@ -2,6 +2,7 @@
 
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,12 @@ import pyarrow.parquet as pq
 import pytest
 
 import taurank as tr
+from taurank._progress import Progress
 from taurank.data.features import Features
 from taurank.pilot import Pilot
 from taurank.pilot.categories import LAST, Categories, WithinCategories, derived, learner_of
 from taurank.pilot.config import PilotConfig
+from taurank.pilot.stages import Stages
 from taurank.worlds.shop import Shop
 from taurank.worlds.shop_tables import write_tables
 
@@ -66,21 +69,17 @@ def test_intervals_contain_the_truth(shop: Shop, result: Pilot) -> None:
     rows = result.estimate.to_frame().query("segment == 'all'").set_index("ranker")
     lists = {name: one.recommend(k=10) for name, one in result.rankings.items()} | {"today": shop.today()}
     first = result.setting.log.n_times - result.setting.test.n_times
+    users = shop.users.encode_known(result.setting.test.users.values)
+    everybody = float(shop.visited[users, first:].sum())  # what a metric is a mean over
     for name, frame in lists.items():
         known = frame[frame["user_id"].isin(result.setting.test.users.values.to_pylist())]
         pairs = known.groupby("user_id").head(10)
         visits = shop.visited[:, first:].sum(1)[shop.users.encode_known(pairs["user_id"].array)]
         effect = shop.effect(pairs["user_id"].array, pairs["item_id"].array)
-        true = (effect * visits).sum() / (10 * true_visits(shop, result))
+        true = (effect * visits).sum() / (10 * everybody)
         row: Any = rows.loc[name]
         width = row["high"] - row["low"]
         assert row["low"] - width / 2 < true < row["high"] + width / 2, name  # 99.99 % of the time
-
-
-def true_visits(shop: Shop, result: Pilot) -> float:
-    """What a metric is a mean over."""
-    users = shop.users.encode_known(result.setting.test.users.values)
-    return float(shop.visited[users, result.setting.log.n_times - result.setting.test.n_times :].sum())
 
 
 def test_the_result_is_complete_and_the_second_run_repeats_nothing(
@@ -98,6 +97,23 @@ def test_the_result_is_complete_and_the_second_run_repeats_nothing(
     assert {path: path.stat().st_mtime_ns for path in (out / "stages").iterdir()} == changed
     assert again.answer == result.answer
     assert "model-empiricalbayes (done before)" in capsys.readouterr().err
+
+
+def test_the_time_left_follows_from_the_stages_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([0.0, 100.0, 110.0, 710.0, 800.0])
+    monkeypatch.setattr("taurank.pilot.stages.time", SimpleNamespace(monotonic=lambda: next(clock)))
+    monkeypatch.setattr("taurank.pilot.stages.SECONDS", {"log": 10.0, "a": 60.0, "b": 30.0, "report": 20.0})
+    with Progress(False) as progress:
+        stages, lines = Stages(tmp_path, progress, ["log", "done", "a", "b", "report"]), list[str]()
+        monkeypatch.setattr(progress, "step", lambda text, steps: lines.append(text))
+        stages.end("log")
+        stages.end("done", done_before=True)
+        stages.end("a")
+        stages.skip("b")
+        stages.end("report")
+    assert lines == [
+        "log, about 28.3 min left", "done (done before), about 18.3 min left", "a, about 8.3 min left", "report"
+    ]  # fmt: skip
 
 
 def test_a_killed_run_continues_to_the_same_answer(result: Pilot, tables: Path) -> None:
@@ -119,13 +135,14 @@ def test_lists_stay_within_the_users_categories(shop: Shop, result: Pilot) -> No
     assert (p.categories[user] == p.category[item][:, None]).any(1).all()
 
 
-def test_additive_propensities_alone_are_refused(tmp_path: Path) -> None:
+def test_additive_propensities_alone_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_tables(Shop.draw(users=300, items=120, weeks=3, seed=1), tmp_path, recorded="nothing", threads=1)
     plan = tomllib.loads((tmp_path / "pilot.toml").read_text())
     plan["columns"].pop("propensity")
     plan["pilot"].update(propensity="additive", epochs=5, learners=["popular", "dlce"])
     plan["tables"] = {name: str(tmp_path / path) for name, path in plan["tables"].items()}
-    result = tr.pilot.run(plan, tmp_path / "out", threads=1, show_progress=False)
+    result = tr.pilot.run(plan, tmp_path / "out", threads=1, show_progress=True)
+    assert capsys.readouterr().err.splitlines()[-1] == "[7/7] report; none left"  # what is skipped is not left
     assert result.answer.decision == "unknown"
     assert result.gate.level == "poor"
     assert result.estimate is None  # no training: the gate needs the log alone
@@ -217,15 +234,9 @@ def test_scores_within_categories() -> None:
         ("[tables]\nlog = 'no.parquet'\n", "no.parquet' does not exist"),
         ("[tabels]\n", "'tables' is missing"),
         ("[tables]\nlog = 'pilot.toml'\n[pilot]\nlearners = ['dcle']\n", "learners must be one of"),
-        (
-            "[tables]\nlog = 'pilot.toml'\n[pilot]\nsegments = 'a'\n",
-            "pilot: unknown key 'segments'; known: learners",
-        ),
+        ("[tables]\nlog = 'pilot.toml'\n[pilot]\nsegments = 'a'\n", "pilot: unknown key 'segments'; known: learners"),
         ("[tables]\nlog = 'pilot.toml'\n[pilot]\nsegment = 'a'\n", "needs a table of users"),
-        (
-            "[tables]\nlog = 'pilot.toml'\n[pilot]\ntest_share = 2\n",
-            "pilot: test_share must be ≤ 0.99, got 2",
-        ),
+        ("[tables]\nlog = 'pilot.toml'\n[pilot]\ntest_share = 2\n", "pilot: test_share must be ≤ 0.99, got 2"),
         ("[tables\n", "is not valid TOML"),
     ],
 )
@@ -280,19 +291,18 @@ def test_flaws_of_side_tables_are_said_before_any_work(tables: Path, tmp_path: P
     assert not (tmp_path / "out").exists()
 
 
-def test_a_folder_of_tables_is_a_plan(tmp_path: Path) -> None:
+def test_a_folder_of_tables_a_file_or_a_mapping_is_a_plan(tables: Path, tmp_path: Path) -> None:
     for name in ("impressions.csv", "purchases.parquet", "today.parquet", "other.csv"):
         (tmp_path / name).touch()
-    plan = PilotConfig.read(tmp_path)
+    more = {"columns": {"user_id": "customer"}, "log": {"timezone": "Europe/Berlin"}}
+    plan = PilotConfig.read(tmp_path, more)
     assert sorted(plan.tables.named()) == ["impressions", "purchases", "today"]
+    assert (plan.columns["user_id"], plan.log.timezone) == ("customer", "Europe/Berlin")
     (tmp_path / "purchases.parquet").unlink()
     with pytest.raises(tr.InputError, match="must name either impressions and purchases, or a log"):
         PilotConfig.read(tmp_path)
-
-
-def test_read_plan_keeps_paths_relative_to_the_file(tables: Path) -> None:
-    plan = PilotConfig.read(tables / "pilot.toml")
+    plan = PilotConfig.read(tables / "pilot.toml")  # of which paths are relative to the file
     assert plan.tables.today == tables / "today.parquet"
     assert plan.columns["purchases.timestamp"] == "bought_at"
     with pytest.raises(tr.InputError, match="the plan: tables must be a table, got 3"):
-        PilotConfig.from_sections({"tables": 3})
+        PilotConfig.read({"tables": 3})

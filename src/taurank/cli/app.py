@@ -15,7 +15,8 @@ import typer
 
 from taurank import __version__
 from taurank.cli import curves, data, log, model, propensity, server
-from taurank.cli.options import READS, Group, OutFolder, Seed, Threads
+from taurank.cli.arguments import read_columns
+from taurank.cli.options import READS, Columns, Group, OutFolder, Seed, Threads, TimeZone
 from taurank.cli.terminal import EXTRAS, be_quiet, note, say
 
 PACKAGES = ("numpy", "numba", "llvmlite", "scipy", "pandas", "pyarrow", "duckdb", "narwhals", "safetensors", "typer")
@@ -41,6 +42,8 @@ def pilot(
         READS,
     ],
     out: OutFolder,
+    columns: Columns = None,
+    timezone: TimeZone = None,
     threads: Threads = None,
 ) -> None:
     """Compare rankings on a shop's tables and say which one to show.
@@ -53,7 +56,8 @@ def pilot(
     from taurank.pilot import run
 
     report.require()
-    result = run(plan, out, threads=threads, show_progress=True)
+    more = {"columns": read_columns(columns), "log": {"timezone": timezone} if timezone else {}}
+    result = run(plan, out, more=more, threads=threads, show_progress=True)
     say(str(result))
     note(f"Wrote {out / 'report.html'}.")
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -63,13 +63,11 @@ def read_settings(path: Path | None, learner: str) -> dict[str, Any]:
         return {}
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        settings, made_for = content["settings"], content["learner"]
+        settings, made_for = dict(content["settings"]), content["learner"]
     except OSError as error:
         raise InputError(f"'{path}' cannot be read: {error.strerror}.") from error
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise InputError(f"'{path}' is not a settings file; write one with: taurank tune --out FILE.") from error
-    if not isinstance(settings, dict):
-        raise InputError(f"'{path}' is not a settings file: \"settings\" must be an object.")
     if str(made_for).lower() != learner.lower():
         raise InputError(f"'{path}' has hyper-parameters of {made_for}, not of {learner}.")
     return settings
@@ -92,6 +90,14 @@ def read_pairs(settings: list[str] | None) -> dict[str, Any]:
         values = [value(part) for part in text.split(",")]
         result[name.strip().replace("-", "_")] = values if len(values) > 1 else values[0]
     return result
+
+
+def read_columns(columns: list[str] | None) -> dict[str, str]:
+    """--columns ours=theirs, comma-separated or repeated."""
+    pairs = [pair.partition("=") for pair in split_commas(columns)]
+    if wrong := next((name for name, equals, _ in pairs if not equals), None):
+        raise InputError(f"--columns has '{wrong}'; write it as user_id=customer,timestamp=shown_at.")
+    return {ours.strip(): theirs.strip() for ours, _, theirs in pairs}
 
 
 def split_commas(texts: list[str] | None) -> list[str]:
@@ -138,16 +144,8 @@ def read_gains(
     return made
 
 
-def read_column(path: Path | None, column: str) -> Any:
-    """One column of ids from a table, or None."""
-    from taurank.data.reader import read_ids
-    from taurank.data.tables import open_table
-
-    return None if path is None else read_ids(open_table(path), column).unique()  # a log repeats its users
-
-
-def read_labels(path: Path | None) -> Any:
-    """A table of labels: user_id or item_id and one more column, numbers where all of it are; or None."""
+def read_table(path: Path | None, names: Collection[str] | None = None) -> Any:
+    """A small table, or some of its columns: ids as those of a log, others as numbers where all of them are."""
     if path is None:
         return None
     import pyarrow as pa
@@ -156,16 +154,14 @@ def read_labels(path: Path | None) -> Any:
     from taurank.data.tables import open_table
 
     source, columns = open_table(path), {}
-    for name in source.columns:
+    for name in source.columns if names is None else names:
         if name in ("user_id", "item_id"):
             columns[name] = read_ids(source, name)
             continue
         parts = [batch.column(0) for batch in source.batches([name])]
         columns[name] = pa.chunked_array(parts)
-        try:
+        with suppress(pa.ArrowException):  # text
             columns[name] = pa.chunked_array([source.numerals(part).cast(pa.float64()) for part in parts])
-        except pa.ArrowException:  # text
-            continue
     return pa.table(columns)
 
 
@@ -173,20 +169,16 @@ def read_items(path: Path | None, *, of_one_time: bool = False) -> Any:
     """A log if the file has a log's columns, else a table with item_id, and user_id if it has one."""
     if path is None:
         return None
-    import pyarrow as pa
-
     from taurank.data.log import Log
-    from taurank.data.reader import read_ids
     from taurank.data.tables import open_table
     from taurank.learners.candidates import check_timeless
 
-    source = open_table(path)
-    if "outcome" in source.columns:
+    columns = open_table(path).columns
+    if "outcome" in columns:
         return Log.read(path)
     if of_one_time:
-        check_timeless(source.columns)
-    names = [name for name in ("user_id", "item_id") if name in source.columns]
-    return pa.table({name: read_ids(source, name) for name in names})
+        check_timeless(columns)
+    return read_table(path, {"user_id", "item_id"}.intersection(columns))
 
 
 def read_ranker(path: Path, trust: list[str] | None) -> Any:

@@ -71,7 +71,7 @@ def spend(
     try:
         costs = float(cost)
     except ValueError:
-        costs = arguments.read_labels(Path(cost))
+        costs = arguments.read_table(Path(cost))
     frame = choose(arguments.read_ranker(model, trust), Log.read(path), budget, cost=costs, value=value, k=k)
     table = to_arrow(frame)
     write_batches(out, table.schema, table.to_batches())

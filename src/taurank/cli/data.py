@@ -22,6 +22,8 @@ group = Group("Draw logs with known true effects.")
 
 Propensity = Annotated[Literal["original", "personalized"], typer.Option(help="How items are recommended.")]
 Beta = Annotated[float, typer.Option(help="Concentration of personalized propensities.")]
+Users = Annotated[int, typer.Option(help="Number of users.", min=1)]
+Times = Annotated[int, typer.Option(help="Number of time steps.", min=1)]
 
 
 @group.command("dunnhumby")
@@ -30,7 +32,7 @@ def dunnhumby(
     items: Annotated[Literal["category", "product"], typer.Option(help="Item level.")] = "category",
     propensity: Propensity = "original",
     beta: Beta = 2.0,
-    times: Annotated[int, typer.Option(help="Number of weeks.", min=1)] = 10,
+    times: Times = 10,
     prior_weight: Annotated[
         str | None, typer.Option(help="Weight of the prior, or 'tune' (default: the paper's weight).")
     ] = None,
@@ -40,7 +42,7 @@ def dunnhumby(
 ) -> None:
     """Draw a log from Dunnhumby shopping data.
 
-    Writes log.parquet, truth.parquet and world.json.
+    Writes log.parquet, truth.parquet and world.json. A time step is a week.
     """
     from taurank.worlds import dunnhumby
 
@@ -49,17 +51,15 @@ def dunnhumby(
     except ValueError as error:
         raise InputError(f"--prior-weight must be a number or 'tune', got '{prior_weight}'.") from error
     world = dunnhumby.world(items, source, weight)
-    if propensity == "personalized":
-        world = world.personalized(beta)
-    _write_sample(world, out, times, seed, threads)
+    _write_sample(world.personalized(beta) if propensity == "personalized" else world, out, times, seed, threads)
 
 
 @group.command("synthetic")
 def synthetic(
     out: OutFolder,
-    users: Annotated[int, typer.Option(help="Number of users.", min=1)] = 1000,
+    users: Users = 1000,
     items: Annotated[int, typer.Option(help="Number of items.", min=1)] = 500,
-    times: Annotated[int, typer.Option(help="Number of time steps.", min=1)] = 10,
+    times: Times = 10,
     propensity: Propensity = "original",
     beta: Beta = 2.0,
     seed: Seed = 0,
@@ -77,16 +77,15 @@ def synthetic(
     from taurank.worlds.world import World
 
     world = World.synthetic(users, items, np.random.SeedSequence(seed).spawn(2)[0])
-    sample_seed = seed if sample_seed is None else sample_seed
-    if propensity == "personalized":
-        world = world.personalized(beta)
-    _write_sample(world, out, times, sample_seed, threads, np.random.SeedSequence(sample_seed).spawn(2)[1])
+    drawn = seed if sample_seed is None else sample_seed
+    world = world.personalized(beta) if propensity == "personalized" else world
+    _write_sample(world, out, times, drawn, threads, np.random.SeedSequence(drawn).spawn(2)[1])
 
 
 @group.command("shop")
 def shop(
     out: OutFolder,
-    users: Annotated[int, typer.Option(help="Number of users.", min=1)] = 2000,
+    users: Users = 2000,
     items: Annotated[int, typer.Option(help="Number of items.", min=120)] = 300,
     weeks: Annotated[int, typer.Option(help="Number of weeks.", min=1)] = 10,
     messy: Annotated[
@@ -130,7 +129,7 @@ def shop(
 def world(
     table: Annotated[Path, typer.Argument(metavar="TABLE", help="Probabilities, a row for every pair."), READS],
     out: OutFolder,
-    times: Annotated[int, typer.Option(help="Number of time steps.", min=1)] = 10,
+    times: Times = 10,
     seed: Seed = 0,
     threads: Threads = None,
 ) -> None:

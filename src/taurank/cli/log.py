@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from taurank._choices import Combine, Incomplete, Nulls
-from taurank.cli.options import READS, WRITES, Group, LogPath, OutFile
+from taurank.cli.arguments import read_columns
+from taurank.cli.options import READS, WRITES, Columns, Group, LogPath, OutFile, TimeZone
 from taurank.cli.terminal import note, say
-from taurank.errors import InputError
 
 group = Group("Build and check logs.")
 
@@ -29,13 +29,9 @@ def build(
     ] = "week",
     window: Annotated[str | None, typer.Option(help='Attribution window, for example "3 days".')] = None,
     combine: Annotated[Combine, typer.Option(help="Propensity of a cell with several impressions.")] = "same",
-    columns: Annotated[
-        list[str] | None, typer.Option(help="Your column names: user_id=customer,item_id=sku,…")
-    ] = None,
+    columns: Columns = None,
     nulls: Annotated[Nulls, typer.Option(help="Refuse rows with a null, or drop and count them.")] = "drop",
-    timezone: Annotated[
-        str | None, typer.Option(help="Time zone used to cut periods, such as Europe/Berlin.")
-    ] = None,
+    timezone: TimeZone = None,
     incomplete: Annotated[
         Incomplete, typer.Option(help="Drop or keep a first or last period that the tables cover in part.")
     ] = "drop",
@@ -53,13 +49,10 @@ def build(
     """Build a log from a table of impressions and a table of outcomes."""
     from taurank.data.log import Log
 
-    pairs = [pair.partition("=") for text in columns or [] for pair in text.split(",")]
-    if wrong := next((name for name, equals, _ in pairs if not equals), None):
-        raise InputError(f"--columns has '{wrong}'; write it as user_id=customer,timestamp=shown_at.")
     edges = [edge.strip() for edge in period.split(",")]
     built = Log.from_events(
         impressions, outcomes, period=edges if len(edges) > 1 else period, window=window, combine=combine,
-        columns={ours.strip(): theirs.strip() for ours, _, theirs in pairs}, nulls=nulls, timezone=timezone,
+        columns=read_columns(columns), nulls=nulls, timezone=timezone,
         incomplete=incomplete, visits=visits, candidates=candidates, slates=slates, memory_limit=memory_limit,
     )  # fmt: skip
     built.write(out)

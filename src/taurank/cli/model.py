@@ -153,7 +153,7 @@ def evaluate(
         if format == "table":
             warnings.simplefilter("ignore", TrainingLogWarning)  # the table has it
         result = measure(
-            ranker, gains, arguments.split_commas(metrics) or None, by=arguments.read_labels(by), level=level,
+            ranker, gains, arguments.split_commas(metrics) or None, by=arguments.read_table(by), level=level,
             unlisted=unlisted, unit=unit, threads=threads,
         )  # fmt: skip
         text = _as_text(result, gains.name, format)
@@ -175,7 +175,7 @@ def _as_text(result: Any, gains: str, format: Output) -> str:
 def recommend(
     model: options.ModelPath,
     out: options.OutFile,
-    k: Annotated[int, typer.Option("--k", "-k", metavar="N", help="Items per user.", min=1)] = 10,
+    k: Annotated[int, typer.Option("--k", "-k", help="Items per user.", min=1)] = 10,
     users: Annotated[Path | None, typer.Option(help="Table with user_id (default: all users)."), READS] = None,
     history: Annotated[
         Path | None, typer.Option(help="Log with the rows of users that appeared after the fit."), READS
@@ -205,7 +205,9 @@ def recommend(
 
     Writes a table: user_id, item_id, score, rank. With --cluster, --out is a folder of Parquet files.
     """
-    learner, wanted = arguments.read_model(model, trust), arguments.read_column(users, "user_id")
+    learner, wanted = arguments.read_model(model, trust), None
+    if users is not None:  # a log repeats its users
+        wanted = arguments.read_table(users, ["user_id"])["user_id"].unique()
     which: dict[str, Any] = {
         "candidates": arguments.read_items(candidates, of_one_time=True), "exclude": arguments.read_items(exclude),
         "unknown_users": unknown_users, "unknown_items": unknown_items, "min_effect": min_effect,
@@ -250,11 +252,13 @@ def tune(
 
     if validation is None and truth is None:
         raise InputError("tune needs --validation LOG or --truth FILE to measure its trials.")
+    values = arguments.read_pairs(search)
+    space = {name: value if isinstance(value, list) else [value] for name, value in values.items()}
     with arguments.connected(cluster, out or journal) as machines:
         gains = arguments.read_gains(arguments.read_log(validation, machines), truth, estimator, cap)
         result = search_for(
             arguments.read_learner(learner), arguments.read_log(path, machines), gains, metric=metric, trials=trials,
-            space=_space(search) or None, fixed=arguments.read_pairs(set_), journal=journal, jobs=jobs,
+            space=space or None, fixed=arguments.read_pairs(set_), journal=journal, jobs=jobs,
             random_state=seed,
         )  # fmt: skip
     say(str(result))
@@ -264,9 +268,3 @@ def tune(
         tuning_page(result, html)
     if out is not None:
         result.write_json(out)
-
-
-def _space(search: list[str] | None) -> dict[str, list[Any]]:
-    return {
-        name: value if isinstance(value, list) else [value] for name, value in arguments.read_pairs(search).items()
-    }

@@ -8,9 +8,10 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_type_hints
+from typing import Annotated, Any, Literal, get_args, get_type_hints
 
 import typer
+from typer.models import OptionInfo
 
 from taurank.errors import InputError
 
@@ -33,6 +34,9 @@ LEARNERS = (
 )  # fmt: skip
 
 
+METAVARS = {Path: "FILE", int: "N", float: "NUMBER", str: "TEXT", list[str]: "TEXT"}
+
+
 class Group(typer.Typer):
     """A group of commands. Every command's paths are checked before it runs."""
 
@@ -46,6 +50,13 @@ class Group(typer.Typer):
         register = super().command(name, **options)
 
         def decorate(function: Callable[..., None]) -> Callable[..., None]:
+            function.__annotations__ = get_type_hints(function, include_extras=True)  # one object for each option
+            for hint in function.__annotations__.values():
+                for part in getattr(hint, "__metadata__", ()):
+                    if isinstance(part, OptionInfo) and part.metavar is None:  # else Typer's <list[str]>, <int range>
+                        kinds = (hint.__origin__, *get_args(hint.__origin__))
+                        part.metavar = next((METAVARS[kind] for kind in kinds if kind in METAVARS), None)
+
             @functools.wraps(function)
             def checked(**arguments: Any) -> None:
                 given = {name: use for name, use in path_uses(function).items() if arguments.get(name) is not None}
@@ -138,6 +149,8 @@ ValidationLog = Annotated[Path | None, typer.Option("--validation", help="Valida
 Checkpoint = Annotated[Path | None, typer.Option(help="Checkpoint, from which a killed run resumes."), CHECKPOINT]
 EstimatorName = Annotated[Estimator | None, estimator_option("ips")]
 CheckpointMinutes = Annotated[float, typer.Option(help="Minutes between checkpoints.", min=0)]
+Columns = Annotated[list[str] | None, typer.Option(help="Your column names: user_id=customer,item_id=sku,…")]
+TimeZone = Annotated[str | None, typer.Option(help="Time zone used to cut periods, such as Europe/Berlin.")]
 Cap = Annotated[float | None, typer.Option(help="Cap of the capped IPS estimator.", min=0.0, max=1.0)]
 Trust = Annotated[
     list[str] | None,

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 import typer
 
 from taurank._choices import PropensityKind, SlatePolicy
-from taurank.cli.options import READS, Group, Html, LogPath, OutFile, Seed
+from taurank.cli.options import READS, Group, Html, LogPath, OutFile, Seed, Threads
 from taurank.cli.terminal import note, say, to_json
 
 group = Group("Estimate and diagnose propensities; compute those of slates.")
@@ -30,9 +30,7 @@ def estimate(
     ] = None,
     replace: Annotated[bool, typer.Option("--replace", help="Also re-estimate recorded propensities.")] = False,
     seed: Seed = 0,
-    threads: Annotated[
-        int | None, typer.Option(help="Threads of the exposure model (default: all cores).", min=1)
-    ] = None,
+    threads: Threads = None,
 ) -> None:
     """Estimate missing propensities and check their calibration."""
     from taurank.data.features import Features
@@ -61,9 +59,9 @@ def slates(
     out: OutFile,
     size: Annotated[int, typer.Option(help="Items on a slate.", min=1)],
     policy: Annotated[SlatePolicy, typer.Option(help="How slates were drawn.")] = "softmax",
-    temperature: Annotated[float, typer.Option(help="Of the softmax: exp(score / temperature).")] = 1.0,
+    temperature: Annotated[float, typer.Option(help="Of the softmax: exp(score / temperature).", min=1e-12)] = 1.0,
     epsilon: Annotated[float | None, typer.Option(help="Share of uniform draws, epsilon-greedy.")] = None,
-    threads: Annotated[int | None, typer.Option(help="Threads (default: all cores).", min=1)] = None,
+    threads: Threads = None,
 ) -> None:
     """Compute the probability of each item to be on its slate."""
     import itertools
@@ -72,13 +70,11 @@ def slates(
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    from taurank._checks import check_integer, check_number
     from taurank.data.reader import to_numbers
     from taurank.data.tables import open_table, write_batches
     from taurank.errors import InputError, plural
     from taurank.estimation.propensity.slates import check_scores, slate_epsilon_greedy, slates_of
 
-    check_integer("size", size)
     source = open_table(path)
     name = "score" if "score" in source.columns else "weight"
     if not {"slate_id", name} <= set(source.columns):
@@ -90,9 +86,8 @@ def slates(
     if not batches:
         raise InputError(f"{source.name} has no rows.")
     table = pa.Table.from_batches(batches)
-    for column in ("slate_id", name):
-        if nulls := table[column].null_count:
-            raise InputError(f"column '{column}' has {plural(nulls, 'null value')}; drop these rows.")
+    if nulls := table["slate_id"].null_count:
+        raise InputError(f"column 'slate_id' has {plural(nulls, 'null value')}; drop these rows.")
     scores = to_numbers(table[name].combine_chunks(), name, source)
     if name == "weight":
         if np.any(scores < 0.0):
@@ -105,7 +100,6 @@ def slates(
     starts = np.concatenate([[0], np.cumsum(np.bincount(slate))])
     propensity, scores = np.empty(len(order)), scores[order]
     if policy == "softmax":
-        check_number("temperature", temperature, 1e-12)
         propensity[order] = slates_of(scores / temperature, starts, size, threads)
     elif epsilon is None:
         raise InputError("epsilon-greedy slates need --epsilon, the share of uniform draws.")

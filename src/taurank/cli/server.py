@@ -6,16 +6,15 @@ All commands of ``taurank server`` obey one option ``--store`` of the group. Onl
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from taurank.cli.options import FOLDER, READS, Group, Seed, Settings
-from taurank.cli.terminal import say
-from taurank.errors import InputError
+from taurank.cli.options import READS, Group, OutFolder, Seed, Settings
+from taurank.cli.terminal import say, to_json
 
 if TYPE_CHECKING:
     from taurank.serve.decisions import Decider
@@ -29,7 +28,10 @@ StoreAddress = Annotated[
 Surface = Annotated[str, typer.Option("--surface", metavar="NAME", help="Name of the surface.")]
 Reason = Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; shown in the history.")]
 Version = Annotated[str, typer.Argument(metavar="MODEL", help="Version of a model.")]
-Last = Annotated[int | None, typer.Option("--last", metavar="N", help="Only the last N periods.", min=1)]
+Last = Annotated[int | None, typer.Option("--last", help="Only the last N periods.", min=1)]
+Share = Annotated[
+    float | None, typer.Option(metavar="SHARE", help="The challenger's share of users.", min=0.01, max=0.99)
+]
 DEFAULT_STORE = "taurank-state"
 
 group = Group("Administer the service: surfaces, models, tokens, jobs.")
@@ -45,8 +47,8 @@ def serve(
     store: StoreAddress = DEFAULT_STORE,
     host: Annotated[str, typer.Option(help="Address to listen on; only this machine by default.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(metavar="PORT", help="Port to listen on.", min=1, max=65535)] = 8000,
-    workers: Annotated[int, typer.Option(metavar="N", help="Server processes.", min=1, max=64)] = 1,
-    rate: Annotated[float, typer.Option(metavar="N", help="Requests per second and token.", min=1)] = 5000.0,
+    workers: Annotated[int, typer.Option(help="Server processes.", min=1, max=64)] = 1,
+    rate: Annotated[float, typer.Option(help="Requests per second and token.", min=1)] = 5000.0,
 ) -> None:
     """Start the service. `taurank server init` creates its store."""
     from taurank.serve.server import run
@@ -78,46 +80,38 @@ def jobs(context: typer.Context) -> None:
     """
     from taurank.serve.gate import run_jobs
 
-    with _decider(context) as decider:
-        for name, text in run_jobs(decider).items():
-            say(f"{name}: {text}")
+    for name, text in run_jobs(_decider(context)).items():
+        say(f"{name}: {text}")
 
 
 @group.command("settle")
 def settle(
     context: typer.Context,
-    date: Annotated[str, typer.Argument(metavar="TIME", help="A time in the period, for example 2026-11-16.")],
+    when: Annotated[datetime, typer.Argument(metavar="TIME", help="A time in the period, such as 2026-11-16.")],
     surface: Surface = "home",
 ) -> None:
     """Settle a period again, to count outcomes that arrived late."""
-    from datetime import UTC, datetime
-
     from taurank.serve.settlement import settle_again
 
-    try:
-        when = datetime.fromisoformat(date)
-    except ValueError as error:
-        raise InputError(f"'{date}' is not a valid date, such as 2026-11-16.") from error
     seconds = (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
-    with _decider(context) as decider:
-        say(f"Settled {settle_again(decider, surface, seconds, time.time())} of {surface} again.")
+    say(f"Settled {settle_again(_decider(context), surface, seconds, time.time())} of {surface} again.")
 
 
 @group.command("export")
 def export(
     context: typer.Context,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the log; `taurank fit` reads it."), FOLDER],
+    out: OutFolder,
     surface: Surface = "home",
     last: Last = None,
 ) -> None:
-    """Write the settled periods as a log."""
+    """Write the settled periods as a log, which `taurank fit` reads."""
     from taurank.serve.settlement import export as make
 
-    with _decider(context) as decider:
-        log, path = make(decider, decider.surfaces.get(surface), last), out / "log.parquet"
-        out.mkdir(parents=True, exist_ok=True)
-        log.write(path)
-        say(f"Wrote {log!r} to {path}.")
+    decider = _decider(context)
+    log, path = make(decider, decider.surfaces.get(surface), last), out / "log.parquet"
+    out.mkdir(parents=True, exist_ok=True)
+    log.write(path)
+    say(f"Wrote {log!r} to {path}.")
 
 
 @group.command("retrain")
@@ -126,9 +120,7 @@ def retrain(
     learner: Annotated[str, typer.Argument(metavar="LEARNER", help="empiricalbayes, dlce, …")] = "empiricalbayes",
     settings: Settings = None,
     surface: Surface = "home",
-    share: Annotated[
-        float | None, typer.Option(metavar="SHARE", help="The challenger's share of users.", min=0.01, max=0.99)
-    ] = None,
+    share: Share = None,
     last: Last = None,
     every: Annotated[
         float | None, typer.Option(metavar="HOURS", help="Repeat after this many hours.", min=0.01)
@@ -144,8 +136,9 @@ def retrain(
     hyper_parameters = {"random_state": seed, **read_pairs(settings)}
     config = RetrainConfig(learner, hyper_parameters, DEFAULT_SHARE if share is None else share, last)
     while True:
-        with _decider(context) as decider:
-            result = apply(decider, surface, config)
+        decider = _decider(context)
+        result = apply(decider, surface, config)
+        decider.store.close()  # no connection is held for hours
         say(f"{result.version or 'not retrained'}: {result.reason}")
         if every is None:
             return
@@ -159,30 +152,26 @@ def decision(
     item: Annotated[list[str] | None, typer.Option(metavar="ITEM", help="Show its propensity. Repeatable.")] = None,
 ) -> None:
     """Show a stored decision, and propensities of items."""
-    from taurank.cli.terminal import to_json
-
-    with _decider(context) as decider:
-        say(to_json(decider.describe(key, item or [])))
+    say(to_json(_decider(context).describe(key, item or [])))
 
 
 @group.command("history")
 def history(
     context: typer.Context,
-    limit: Annotated[int, typer.Option(metavar="N", help="How many of the latest events.", min=1)] = 20,
+    limit: Annotated[int, typer.Option(help="How many of the latest events.", min=1)] = 20,
 ) -> None:
     """List what was changed, promoted and demoted, latest first."""
     from taurank.serve.surfaces import read_history
 
-    with _store(context) as store:
-        for row in read_history(store, limit):
-            say(f"{_date(row['time'])}\t{row['surface']}\t{row['event']}\t{row['model'] or '–'}\t{row['reason']}")
+    for row in read_history(_store(context), limit):
+        say(f"{_date(row['time'])}\t{row['surface']}\t{row['event']}\t{row['model'] or '–'}\t{row['reason']}")
 
 
 @surface_group.command("set")
 def surface_set(
     context: typer.Context,
     name: Annotated[str, typer.Argument(metavar="NAME", help="home, mail, …")],
-    k: Annotated[int | None, typer.Option("--k", "-k", metavar="N", help="Slots of a list.", min=1)] = None,
+    k: Annotated[int | None, typer.Option("--k", "-k", help="Slots of a list.", min=1)] = None,
     period: Annotated[str | None, typer.Option(help="hour, day, week or a number of seconds.")] = None,
     timezone: Annotated[str | None, typer.Option(help="Where days and weeks begin, such as Europe/Berlin.")] = None,
     floor: Annotated[float | None, typer.Option(help="Smallest probability of an item.")] = None,
@@ -203,36 +192,32 @@ def surface_set(
         "outcome": outcome, "max_value": max_value, "retention": retention,
         "policy": {key: value for key, value in policy.items() if value is not None},
     }  # fmt: skip
-    with _decider(context) as decider:
-        ended = put_surface(decider.store, name, {key: value for key, value in given.items() if value is not None})
-        decider.surfaces.refresh()
-        made = decider.surfaces.get(name)
-        say(f"Surface {name}: {made.policy.k} slots per {made.period}." + (f" Note: {ended}." if ended else ""))
+    decider = _decider(context)
+    ended = put_surface(decider.store, name, {key: value for key, value in given.items() if value is not None})
+    decider.surfaces.refresh()
+    made = decider.surfaces.get(name)
+    say(f"Surface {name}: {made.policy.k} slots per {made.period}." + (f" Note: {ended}." if ended else ""))
 
 
 @surface_group.command("list")
 def surface_list(context: typer.Context) -> None:
     """List the surfaces with their settings."""
-    from taurank.cli.terminal import to_json
-
-    with _decider(context) as decider:
-        say(to_json([surface.model_dump() for surface in decider.surfaces.all()]))
+    say(to_json([surface.model_dump() for surface in _decider(context).surfaces.all()]))
 
 
 @surface_group.command("switch")
 def switch(
     context: typer.Context,
-    state: Annotated[str, typer.Argument(metavar="on|off", help="Whether recommendations are shown.")],
+    state: Annotated[
+        Literal["on", "off"], typer.Argument(metavar="on|off", help="Whether recommendations are shown.")
+    ],
     surface: Surface = "home",
     reason: Reason = "by hand",
 ) -> None:
     """Turn the recommendations of a surface off or on."""
     from taurank.serve.surfaces import switch as apply
 
-    if state not in ("on", "off"):
-        raise InputError(f"the switch must be on or off, got '{state}'.")
-    with _store(context) as store:
-        apply(store, surface, state == "on", reason, time.time())
+    apply(_store(context), surface, state == "on", reason, time.time())
     say(f"{surface} is {state}.")
 
 
@@ -243,8 +228,7 @@ def surface_delete(
     """Delete a surface with its decisions and figures."""
     from taurank.serve.retention import delete_surface
 
-    with _store(context) as store:
-        delete_surface(store, name, time.time())
+    delete_surface(_store(context), name, time.time())
     say(f"Deleted the surface {name}.")
 
 
@@ -253,8 +237,7 @@ def model_delete(context: typer.Context, model: Version) -> None:
     """Delete a model that nothing uses."""
     from taurank.serve.retention import delete_model
 
-    with _store(context) as store:
-        delete_model(store, model, time.time())
+    delete_model(_store(context), model, time.time())
     say(f"Deleted the model {model}.")
 
 
@@ -265,8 +248,7 @@ def forget(
     """Delete everything that is stored about a user."""
     from taurank.serve.retention import forget_user
 
-    with _store(context) as store:
-        gone = forget_user(store, user, time.time())
+    gone = forget_user(_store(context), user, time.time())
     say(f"Deleted {', '.join(f'{number:,} {name}' for name, number in gone.items())}.")
 
 
@@ -279,8 +261,7 @@ def upload(
     """Check and store a model; shows its version."""
     from taurank.serve.models import add_model, model_bytes
 
-    with _store(context) as store:
-        say(add_model(store, model_bytes(model), note, time.time())["version"])
+    say(add_model(_store(context), model_bytes(model), note, time.time())["version"])
 
 
 @model_group.command("list")
@@ -288,10 +269,9 @@ def model_list(context: typer.Context) -> None:
     """List the stored models, latest first."""
     from taurank.serve.models import list_models
 
-    with _store(context) as store:
-        for row in list_models(store):
-            size = f"{row['users']:,} users × {row['items']:,} items"
-            say(f"{row['version']}\t{row['learner']}\t{size}\t{_date(row['created'])}\t{row['note']}")
+    for row in list_models(_store(context)):
+        size = f"{row['users']:,} users × {row['items']:,} items"
+        say(f"{row['version']}\t{row['learner']}\t{size}\t{_date(row['created'])}\t{row['note']}")
 
 
 @model_group.command("promote")
@@ -299,8 +279,7 @@ def promote(context: typer.Context, model: Version, surface: Surface = "home", r
     """Make a model the incumbent of a surface."""
     from taurank.serve.surfaces import promote as apply
 
-    with _store(context) as store:
-        apply(store, surface, model, reason, time.time())
+    apply(_store(context), surface, model, reason, time.time())
     say(f"{model} is the incumbent of {surface}.")
 
 
@@ -309,16 +288,13 @@ def challenge(
     context: typer.Context,
     model: Version,
     surface: Surface = "home",
-    share: Annotated[
-        float | None, typer.Option(metavar="SHARE", help="The challenger's share of users.", min=0.01, max=0.99)
-    ] = None,
+    share: Share = None,
     reason: Reason = "by hand",
 ) -> None:
     """Try a model on a share of the users."""
     from taurank.serve.surfaces import DEFAULT_SHARE, start_challenger
 
-    with _store(context) as store:
-        start_challenger(store, surface, model, DEFAULT_SHARE if share is None else share, reason, time.time())
+    start_challenger(_store(context), surface, model, DEFAULT_SHARE if share is None else share, reason, time.time())
     say(f"{model} is the challenger of {surface}.")
 
 
@@ -327,8 +303,7 @@ def demote(context: typer.Context, surface: Surface = "home", reason: Reason = "
     """End the trial of the challenger."""
     from taurank.serve.surfaces import demote as apply
 
-    with _store(context) as store:
-        apply(store, surface, reason, time.time())
+    apply(_store(context), surface, reason, time.time())
     say(f"{surface} has no challenger now.")
 
 
@@ -337,8 +312,7 @@ def rollback(context: typer.Context, surface: Surface = "home", reason: Reason =
     """Restore the previous incumbent."""
     from taurank.serve.surfaces import roll_back
 
-    with _store(context) as store:
-        say(f"{roll_back(store, surface, reason, time.time())} is the incumbent of {surface}.")
+    say(f"{roll_back(_store(context), surface, reason, time.time())} is the incumbent of {surface}.")
 
 
 @token_group.command("create")
@@ -350,8 +324,7 @@ def token_create(
     """Create a token and show it, once."""
     from taurank.serve.security import create_token
 
-    with _store(context) as store:
-        key, secret = create_token(store, role, label)
+    key, secret = create_token(_store(context), role, label)
     say(f"{key}\t{secret}")
 
 
@@ -360,10 +333,9 @@ def token_list(context: typer.Context) -> None:
     """List the tokens, without the tokens themselves."""
     from taurank.serve.security import list_tokens
 
-    with _store(context) as store:
-        for row in list_tokens(store):
-            state = "valid" if row["revoked"] is None else f"revoked {_date(row['revoked'])}"
-            say(f"{row['id']}\t{row['role']}\t{_date(row['created'])}\t{state}\t{row['label']}")
+    for row in list_tokens(_store(context)):
+        state = "valid" if row["revoked"] is None else f"revoked {_date(row['revoked'])}"
+        say(f"{row['id']}\t{row['role']}\t{_date(row['created'])}\t{state}\t{row['label']}")
 
 
 @token_group.command("revoke")
@@ -373,25 +345,22 @@ def token_revoke(
     """Revoke a token; servers notice within seconds."""
     from taurank.serve.security import revoke_token
 
-    with _store(context) as store:
-        revoke_token(store, key)
+    revoke_token(_store(context), key)
     say(f"Revoked {key}.")
 
 
-def _store(context: typer.Context) -> closing[Store]:
-    """The store of the group's option."""
-    from taurank.serve.store import Store as Opened
+def _store(context: typer.Context) -> Store:
+    """The store of the group's option, open until the command ends."""
+    from taurank.serve.store import Store
 
-    return closing(Opened(context.obj))
+    return context.with_resource(closing(Store(context.obj)))
 
 
-@contextmanager
-def _decider(context: typer.Context) -> Iterator[Decider]:
-    with _store(context) as store:
-        from taurank.serve.decisions import Decider as Made
-        from taurank.serve.store import secret_for
+def _decider(context: typer.Context) -> Decider:
+    from taurank.serve.decisions import Decider
+    from taurank.serve.store import secret_for
 
-        yield Made(store, secret_for(context.obj), time.time)
+    return Decider(_store(context), secret_for(context.obj), time.time)
 
 
 def _date(seconds: float) -> str:

@@ -108,24 +108,25 @@ class PilotConfig(_Section):
         return self
 
     @classmethod
-    def read(cls, path: str | os.PathLike[str]) -> PilotConfig:
-        """The configuration in a TOML file, or a folder of tables called as in the plan: impressions.parquet, …
+    def read(cls, plan: str | os.PathLike[str] | Mapping[str, Any], more: Mapping[str, Any] = {}) -> PilotConfig:
+        """The configuration in a TOML file (as a file, or its content), or in a folder of tables.
 
-        Tables are relative to the file's folder.
+        The tables of a folder are called as in a file: impressions.parquet, … Those of a file are relative to its
+        folder. ``more`` has sections that are added to those of the plan.
         """
-        if Path(path).is_dir():
-            given = [one for one in sorted(Path(path).iterdir()) if one.suffix in (".parquet", ".csv")]
-            tables = {one.stem: one for one in given if one.stem in Tables.model_fields}
-            return cls.from_sections({"tables": tables}, where=f"the folder '{os.fspath(path)}'")
-        return cls.from_sections(read_toml(path), Path(path).parent, f"'{os.fspath(path)}'")
-
-    @classmethod
-    def from_sections(
-        cls, sections: Mapping[str, Any], folder: Path = Path(), where: str = "the plan"
-    ) -> PilotConfig:
-        """Check the sections ``[tables]``, ``[columns]``, ``[log]`` and ``[pilot]``."""
+        folder, where = Path(), "the plan"
+        if isinstance(plan, Mapping):
+            sections = dict(plan)
+        elif (folder := Path(plan)).is_dir():
+            where = f"the folder '{folder}'"
+            given = [one for one in sorted(folder.iterdir()) if one.suffix in (".parquet", ".csv")]
+            sections = {"tables": {one.stem: one.name for one in given if one.stem in Tables.model_fields}}
+        else:
+            sections, folder, where = read_toml(plan), folder.parent, f"'{folder}'"
         tables = sections.get("tables")
         if isinstance(tables, Mapping):
             paths = {name: folder / one if isinstance(one, (str, Path)) else one for name, one in tables.items()}
-            sections = {**sections, "tables": paths}
+            sections["tables"] = paths
+        for name, section in more.items():
+            sections[name] = {**sections.get(name, {}), **section} if section else sections.get(name, {})
         return validated(cls, sections, where)

@@ -43,26 +43,27 @@ def run(
     plan: str | os.PathLike[str] | Mapping[str, Any],
     out: str | os.PathLike[str],
     *,
+    more: Mapping[str, Any] = {},
     threads: int | None = None,
     show_progress: bool | None = None,
 ) -> Pilot:
     """Run a pilot: ``plan`` is a TOML file (or its content as a mapping, or a folder with the tables), ``out`` the
-    folder of the result.
+    folder of the result. ``more`` has sections that are added to those of the plan, such as columns.
 
     The same call continues where a killed one stopped, and repeats only what a changed plan or table changes. The
     result depends on the tables, the plan and its seed alone, not on ``threads``.
     """
-    if isinstance(plan, Mapping):
-        config, text = PilotConfig.from_sections(plan), ""
-    else:
-        config, text = PilotConfig.read(plan), Path(plan).read_text(encoding="utf-8") if Path(plan).is_file() else ""
+    config = PilotConfig.read(plan, more)
+    text = "" if isinstance(plan, Mapping) or Path(plan).is_dir() else Path(plan).read_text(encoding="utf-8")
     small = SmallTables.read(config)
     with Progress(show_progress, lines=True) as progress:
-        stages = Stages(Path(out) / "stages", progress)
-        progress.begin("stages", 5 + len(config.pilot.learners))
+        models = [f"model-{name}" for name in config.pilot.learners]
+        names = ["log", "propensity", *models, "estimates", "refit", "report"]
+        stages = Stages(Path(out) / "stages", progress, names)
         result = _Run(config, small, Path(out), stages, threads).result()
+        stages.skip(*names[2:-1])
         _write_outputs(result, text, threads)
-        progress.step("report")
+        stages.end("report")
     return result
 
 
@@ -114,7 +115,7 @@ class _Run:
             return Pilot(answer, None, gate, {}, None, setting, self.folder)
         rankings = {name: self._fitted("model", name, key, train, categories) for name in options.learners}
         compared = self._compare(rankings, test)
-        self.stages.progress.step("estimates")
+        self.stages.end("estimates")
         answer = decide(setting, compared, lambda: self._bought_anyway(rankings, test))
         model = None
         if answer.choice in rankings:

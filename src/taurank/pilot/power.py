@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.optimize import brentq
 from scipy.stats import norm
 
 from taurank._checks import check_integer, check_number
@@ -16,6 +15,7 @@ from taurank.errors import InputError
 if TYPE_CHECKING:
     import pandas as pd
 
+TINY = 1e-300  # in place of 0, to divide by
 SHARES = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 
@@ -94,14 +94,16 @@ class ExperimentDesign:
     def variance(self) -> float:
         """V, of the estimate from one week of one user."""
         anyway, gain, p = self.bought_anyway / self.slots, self.effect / self.slots, self.propensity
-        control = anyway / (1.0 - p) if p < 1.0 else (0.0 if anyway == 0 else np.inf)
-        return float(self.slots * ((anyway + gain) / p + control - gain**2))
+        return float(self.slots * ((anyway + gain) / p + anyway / max(1.0 - p, TINY) - gain**2))
 
     @property
     def needed(self) -> float:
         """n, the weeks with a visit that the effect needs."""
-        z = norm.ppf(0.5 + self.level / 2) + norm.ppf(self.chance)
-        return float(z**2 * self.variance / self.effect**2)
+        return self.z**2 * self.variance / self.effect**2
+
+    @property
+    def z(self) -> float:
+        return float(norm.ppf(0.5 + self.level / 2) + norm.ppf(self.chance))
 
     def table(self, randomized: Sequence[float] = SHARES) -> pd.DataFrame:
         """The weeks that these users need, for several shares of randomized slots."""
@@ -122,22 +124,26 @@ class ExperimentDesign:
 
 
 def _solved(design: ExperimentDesign, name: str) -> float:
-    """The smallest value of one size with which the experiment is large enough."""
+    """The smallest value of one size with which the experiment is large enough: needed = users · weeks · visits.
+
+    In the effect and in P that is a quadratic equation each, whose coefficients are below.
+    """
+    d, slots = design, design.slots
     if name in ("weeks", "users"):
-        return design.needed / (design.visits * (design.users if name == "weeks" else design.weeks))
-
-    def excess(value: float) -> float:
-        """log(needed / given): at most 0 if the experiment is large enough."""
-        size: dict[str, Any] = {name: value}
-        tried = replace(design, **size)
-        return float(np.log(tried.needed / (tried.users * tried.weeks * tried.visits)))
-
-    # the need falls as the share grows, until nothing is left to compare with: the root is below the first that does
-    ends = np.linspace(0.0, 1.0, 1001)[1:] if name == "randomized" else [float(design.slots)]
-    high = next((float(end) for end in ends if excess(end) <= 0.0), None)
-    if high is None:
-        if name == "effect":
+        return d.needed / (d.visits * (d.users if name == "weeks" else d.weeks))
+    anyway, given = d.bought_anyway / slots, d.users * d.weeks * d.visits / d.z**2
+    if name == "effect":
+        p, square = d.propensity, given + 1.0 / slots
+        linear, constant = 1.0 / p, slots * (anyway / p + anyway / max(1.0 - p, TINY))
+        effect = (linear + np.sqrt(linear**2 + 4.0 * square * constant)) / (2.0 * square)
+        if not effect <= slots:
             raise InputError("no effect is large enough for an experiment of this size; take more users or slots.")
+        return float(effect)
+    gain = d.effect / slots
+    square = given * d.effect**2 / slots + gain**2
+    linear = square + gain
+    root = linear**2 - 4.0 * square * (anyway + gain)
+    randomized = (linear - np.sqrt(root)) / (2.0 * square) * d.items / slots if root >= 0.0 else np.inf
+    if randomized > 1.0:
         raise InputError("no share of randomized slots is enough; take more users or weeks, or a larger effect.")
-    low = 1e-9
-    return low if excess(low) <= 0.0 else float(brentq(excess, low, high, xtol=1e-12))
+    return float(randomized)

@@ -37,38 +37,32 @@ class SmallTables:
     @classmethod
     def read(cls, config: PilotConfig) -> SmallTables:
         """Read the tables; problems are reported before hours of training, not after."""
-        tables, segment = config.tables, config.pilot.segment
-        today = segments = categories = None
-        if tables.today is not None:
-            ranking = read_table(tables.today, config, IDS, NUMBERS)
-            if not set(NUMBERS) & set(ranking):
-                raise InputError(f"'{tables.today}' has neither a column 'score' nor 'rank'; a ranking needs one.")
-            today = TableRanker(ranking)
-        if segment is not None and tables.users is not None:
-            segments = read_table(tables.users, config, ("user_id", segment))
-            repeated = segments["user_id"][segments["user_id"].duplicated()]
-            if len(repeated):
-                raise InputError(
-                    f"'{tables.users}' repeats a user_id in {plural(len(repeated), 'row')}, for example "
-                    f"{show(repeated.iloc[0])}; keep one row per user."
-                )
-        of_item = None
-        if tables.candidates is not None:
-            needed: tuple[str, ...] = ("item_id", "category")
-            optional: tuple[str, ...] = ()
-            if tables.categories is None:
-                needed, optional = needed[:1], needed[1:]
-            of_item = read_table(tables.candidates, config, needed, optional).drop_duplicates("item_id")
-        if tables.categories is not None:
-            of_user = read_table(tables.categories, config, ("user_id", "category"), ("score",))
-            categories = Features(items=of_item, categories=of_user)
-        if of_item is not None and "category" not in of_item:
-            of_item = None
+        tables, options = config.tables, config.pilot
+
+        def read(name: str, needed: tuple[str, ...], optional: tuple[str, ...] = ()) -> pd.DataFrame | None:
+            path = getattr(tables, name)
+            return None if path is None else read_table(path, config, needed, optional)
+
+        today, of_user = read("today", IDS, NUMBERS), read("categories", ("user_id", "category"), ("score",))
+        if today is not None and not set(NUMBERS) & set(today):
+            raise InputError(f"'{tables.today}' has neither a column 'score' nor 'rank'; a ranking needs one.")
+        segments = None if options.segment is None else read("users", ("user_id", options.segment))
+        repeated = [] if segments is None else segments["user_id"][segments["user_id"].duplicated()].tolist()
+        if repeated:
+            raise InputError(
+                f"'{tables.users}' repeats a user_id in {plural(len(repeated), 'row')}, for example "
+                f"{show(repeated[0])}; keep one row per user."
+            )
+        names = ("item_id", "category")
+        items = read("candidates", names) if of_user is not None else read("candidates", names[:1], names[1:])
+        items = None if items is None or "category" not in items else items.drop_duplicates("item_id")
         item_segments = None
-        if config.pilot.item_segment is not None and tables.candidates is not None:
-            names = ("item_id", config.pilot.item_segment)
-            item_segments = read_table(tables.candidates, config, names).drop_duplicates("item_id").dropna()
-        return cls(today, segments, categories, of_item, item_segments)
+        if options.item_segment is not None:
+            item_segments = read("candidates", ("item_id", options.item_segment))
+        if item_segments is not None:
+            item_segments = item_segments.drop_duplicates("item_id").dropna()
+        categories = None if of_user is None else Features(items=items, categories=of_user)
+        return cls(None if today is None else TableRanker(today), segments, categories, items, item_segments)
 
     def check(self, log: Log, config: PilotConfig) -> None:
         """They must be about the users and items of the log."""
