@@ -99,7 +99,6 @@ def test_frames() -> None:
     assert table["overlap_share"].isna().all()
     assert result.per_user_frame()["user_id"].tolist() == ["b", "a", "c"]
     assert result.per_user_frame()["CP@1"].tolist() == [0.5, 0.0, 0.0]
-    assert result.per_time_frame()["time"].tolist() == [7, 8]
 
 
 # --- overlap ---------------------------------------------------------------------------------------------

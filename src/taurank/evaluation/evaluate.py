@@ -139,7 +139,7 @@ def _evaluate(
     options = measurement, rankings, baseline or next(iter(rankers)), level, detail, unit
     table = _table(values, *options)
     if by is not None:
-        by_item = "item_id" in columns_of(by)
+        by_item = "item_id" in _columns(by)
         segments = segments_of(by, measurement.gains.items if by_item else measurement.gains.users)
         masks = list(segments.values())
         parts = {
@@ -184,7 +184,7 @@ def _table(
                     "estimators": tuple(_estimators(value, level)) if detail else (),
                 }  # fmt: skip
             own = value.own if measurement.is_estimate else value
-            rows[metric.name] = MetricResult.of(metric, own, level, purchases, **evidence)
+            rows[metric.name] = MetricResult(own, level, metric, purchases, **evidence)
         unknown = ranking.unknown_users, ranking.unknown_items
         results[name] = Result(rows, gains.users, gains.times, gains.name, *unknown, is_trained_here)
     for name, result in results.items():
@@ -192,7 +192,7 @@ def _table(
         for metric, first, second in zip(metrics, values[name], values[baseline], strict=True):
             if name != baseline:
                 pair = result[metric.name], results[baseline][metric.name]
-                differences[name, metric.name] = Difference.of(first.minus(second), *pair, trained_here)
+                differences[name, metric.name] = Difference(first.minus(second), level, *pair, trained_here)
     table = Comparison(results, baseline, differences)
     if measurement.is_estimate:
         table.choice, table.verdict = _choose(table, metrics[0], {name: own[0] for name, own in values.items()})
@@ -270,7 +270,7 @@ def _estimators(evidence: Any, level: float) -> Iterator[OtherEstimate]:
         yield OtherEstimate(f"SLOPE: cap {cap:g}" if cap else "SLOPE: no cap", one.mean, *one.interval(level))
 
 
-def columns_of(by: Any) -> list[str]:
+def _columns(by: Any) -> list[str]:
     """Those of a frame; none of anything else."""
     frame = nw.from_native(by, eager_only=True, pass_through=True)
     return [str(name) for name in frame.columns] if isinstance(frame, nw.DataFrame) else []
@@ -281,9 +281,12 @@ def segments_of(by: Any, ids: Ids) -> dict[str, Mask]:
 
     Numbers of more than 20 different values are cut into quarters of the catalog.
     """
-    codes, what, columns = np.arange(len(ids), dtype=np.int32), ids.column.removesuffix("_id"), columns_of(by)
+    import pandas as pd
+
+    what, columns = ids.column.removesuffix("_id"), _columns(by)
+    given: list[Any]
     if isinstance(by, Mapping):
-        codes, given = ids.encode(list(by.keys())), list(by.values())
+        codes, given = ids.encode(list(by)), list(by.values())
     elif columns:
         others = [name for name in columns if name != ids.column]
         if ids.column not in columns or len(others) != 1:
@@ -292,30 +295,22 @@ def segments_of(by: Any, ids: Ids) -> dict[str, Mask]:
         codes, given = ids.encode(frame[ids.column].to_arrow()), frame[others[0]].to_list()
     else:
         try:
-            given = list(by)
+            codes, given = np.arange(len(ids), dtype=np.int32), list(by)
         except TypeError as error:
             raise InputError(f"by must be a frame, a mapping or labels, got {show(by)}.") from error
         if isinstance(by, str) or len(given) != len(ids):
             raise InputError(f"by needs one label per {what} ({plural(len(ids), what)}), got {show(by)}.")
-    known = np.flatnonzero(codes >= 0)
-    if len(np.unique(codes[known])) != len(known):
+    labels = pd.Series(given, index=codes, dtype=object)
+    labels = labels[labels.index >= 0]
+    if labels.index.has_duplicates:
         raise InputError(f"by names {'an' if what == 'item' else 'a'} {what} more than once; give one segment each.")
-    if not len(known):
+    if labels.empty:
         raise InputError(f"by names none of the {what}s of the log.")
-    labels = np.full(len(ids), NO_LABEL, dtype=object)
-    for row in known:
-        missing = given[row] is None or (isinstance(given[row], float) and np.isnan(given[row]))
-        labels[codes[row]] = NO_LABEL if missing else given[row]
-    numbers = [label for label in labels if isinstance(label, (int, float)) and not isinstance(label, bool)]
-    if len(set(numbers)) > MAX_LABELS:
+    labels = labels.dropna()
+    texts, numbers = labels.map(str), labels.infer_objects()
+    if pd.api.types.is_numeric_dtype(numbers) and numbers.nunique() > MAX_LABELS:
         ends = np.quantile(numbers, [0.0, 0.25, 0.5, 0.75, 1.0])
         names = [f"{n}. {number(ends[n - 1])} to {number(ends[n])}" for n in (1, 2, 3, 4)]
-        labels = np.array(
-            [
-                names[int(np.searchsorted(ends[1:4], label))] if isinstance(label, (int, float)) else label
-                for label in labels
-            ],
-            dtype=object,
-        )
-    texts = np.array([str(label) for label in labels], dtype=object)
-    return {label: texts == label for label in sorted(set(texts))}
+        texts = pd.Series(np.take(names, np.searchsorted(ends[1:4], numbers)), index=numbers.index)
+    every = texts.reindex(range(len(ids)), fill_value=NO_LABEL).to_numpy(object)
+    return {label: every == label for label in sorted(set(every))}

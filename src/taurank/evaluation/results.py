@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -35,7 +36,35 @@ class OtherEstimate(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class MetricResult:
+class _Measured:
+    """An estimate whose interval at ``level``, and at any other, is computed on first use from what it stores."""
+
+    estimate: Estimate
+    level: float
+
+    @property
+    def per_user(self) -> Floats:
+        return self.estimate.per_user
+
+    @cached_property
+    def _limits(self) -> tuple[float, float]:
+        return self.estimate.interval(self.level)
+
+    @property
+    def low(self) -> float:
+        return self._limits[0]
+
+    @property
+    def high(self) -> float:
+        return self._limits[1]
+
+    def interval(self, level: float | None = None) -> tuple[float, float]:
+        """The interval at the level of the result or another one (docs/estimates.md)."""
+        return self._limits if level is None else self.estimate.interval(level)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class MetricResult(_Measured):
     """One metric of one ranker.
 
     ``mean`` is the mean over times of the mean over users, or over all visits, ``low`` and ``high`` its interval with
@@ -49,12 +78,6 @@ class MetricResult:
     """
 
     metric: Metric
-    estimate: Estimate
-    mean: float
-    low: float
-    high: float
-    std: float
-    level: float
     unit: str  # "extra purchases per user and week"
     overlap_share: float | None = None
     verdict: Verdict | None = None
@@ -62,27 +85,22 @@ class MetricResult:
     exposure: float = np.nan
     estimators: tuple[OtherEstimate, ...] = ()
 
-    @classmethod
-    def of(cls, metric: Metric, estimate: Estimate, level: float, unit: str, **evidence: Any) -> MetricResult:
-        seen = estimate.per_time[~np.isnan(estimate.per_time)]
-        std = float(seen.std()) if len(seen) else np.nan
-        return cls(metric, estimate, estimate.mean, *estimate.interval(level), std, level, unit, **evidence)
-
     @property
     def name(self) -> str:
         return self.metric.name
 
     @property
-    def per_user(self) -> Floats:
-        return self.estimate.per_user
+    def mean(self) -> float:
+        return self.estimate.mean
 
     @property
     def per_time(self) -> Floats:
         return self.estimate.per_time
 
-    def interval(self, level: float | None = None) -> tuple[float, float]:
-        """The interval of the mean, at ``level`` or another one (docs/estimates.md)."""
-        return (self.low, self.high) if level is None else self.estimate.interval(level)
+    @property
+    def std(self) -> float:
+        seen = self.per_time[~np.isnan(self.per_time)]
+        return float(seen.std()) if len(seen) else np.nan
 
     def row(self) -> Row:
         """As a row of a frame."""
@@ -104,32 +122,20 @@ class MetricResult:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Difference:
+class Difference(_Measured):
     """Two rankers on the same gains: the paired difference ``first − second`` of one metric and its interval.
 
     The same users, and for estimates the same rows of the log. ``winner`` is "first" or "second" if the interval
     excludes 0, else None. ``trained_here`` are those that were trained on the log.
     """
 
-    estimate: Estimate
-    difference: float
-    low: float
-    high: float
-    level: float
     first: MetricResult
     second: MetricResult
     trained_here: tuple[str, ...] = ()
 
-    @classmethod
-    def of(
-        cls, estimate: Estimate, first: MetricResult, second: MetricResult, trained_here: tuple[str, ...]
-    ) -> Difference:
-        level = first.level
-        return cls(estimate, estimate.mean, *estimate.interval(level), level, first, second, trained_here)
-
     @property
-    def per_user(self) -> Floats:
-        return self.estimate.per_user
+    def difference(self) -> float:
+        return self.estimate.mean
 
     @property
     def winner(self) -> str | None:
@@ -147,10 +153,6 @@ class Difference:
         """The verdict on the first ranker's estimate, or on the second's if that one alone is refused."""
         verdicts = [one for one in (self.first.verdict, self.second.verdict) if one is not None]
         return next((one for one in verdicts if not one.believe), next(iter(verdicts), None))
-
-    def interval(self, level: float | None = None) -> tuple[float, float]:
-        """The interval of the difference, at ``level`` or another one."""
-        return (self.low, self.high) if level is None else self.estimate.interval(level)
 
     def __repr__(self) -> str:
         return f"Difference({self.first.name} {text.number(self.first.mean)} against {text.number(self.second.mean)})"
@@ -233,12 +235,6 @@ class Result(_Frames, dict[str, MetricResult]):
         import pandas as pd
 
         return pd.DataFrame({"user_id": self.users.values.to_pandas(), **{m.name: m.per_user for m in self.values()}})
-
-    def per_time_frame(self) -> pd.DataFrame:
-        """``time`` and a column per metric."""
-        import pandas as pd
-
-        return pd.DataFrame({"time": self.times.values.to_pandas(), **{m.name: m.per_time for m in self.values()}})
 
     def __repr__(self) -> str:
         means = ", ".join(f"{metric.name} {text.number(metric.mean)}" for metric in self.values())
