@@ -2,8 +2,7 @@
 
 A metric is a table of weights by rank. An item with ``above`` items ranked higher and ``tied`` at its score (itself
 included) weighs the mean over the ranks above + 1 … above + tied, its expectation when ties are broken at
-random. Where only a few items need a rank, each is compared with all scores; for more, and for sums over whole lists,
-rows are sorted by radix.
+random. Rows are sorted by radix.
 
 The kernels share one file because Numba's cache of a kernel does not see changes in another file.
 """
@@ -15,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from taurank._jit import compiled
-from taurank._types import Codes, Floats, Longs
+from taurank._types import Floats, Longs
 
 _DIGITS = 1 << 11  # of a radix sort: 32 bits in three passes, whose counters stay in the first-level cache
 _FEW = 32  # scores of one key that are sorted by insertion
@@ -33,50 +32,6 @@ class RankWeights(NamedTuple):
     weight: Floats
     summed: Floats
     depth: Longs
-
-
-class CellRows(NamedTuple):
-    """Cells grouped by user: the items of user u are ``item[start[u] : start[u + 1]]``."""
-
-    start: Longs
-    item: Codes
-
-
-@compiled
-def weigh_by_counting(scores: Any, users: Any, rows: Any, offset: Any, tables: Any, out: Any) -> None:
-    """``out[m, offset[b] + n]``: the weight of metric m at the n-th cell of user ``users[b]``, who has scores[b].
-
-    Scores are compared in float32, whose rounding preserves the order, and again as they are where it made ties.
-    """
-    n_items = scores.shape[1]
-    above, tied, single = np.empty(n_items, np.int64), np.zeros(n_items, np.int64), np.empty(n_items, np.float32)
-    for b in range(len(users)):
-        first, last = rows.start[users[b]], rows.start[users[b] + 1]
-        for j in range(n_items if last > first else 0):
-            single[j] = scores[b, j]
-        for row in range(first, last):
-            i = rows.item[row]
-            if tied[i] == 0:  # not counted at another time
-                above[i], tied[i] = _compare(single, single[i])
-                if scores.itemsize > 4 and tied[i] > 1:
-                    above[i], tied[i] = _compare(scores[b], scores[b, i])
-            for m in range(len(out)):
-                out[m, offset[b] + row - first] = _mean_weight(tables, 0, m, above[i], tied[i])
-        for row in range(first, last):
-            tied[rows.item[row]] = 0
-
-
-@compiled
-def _compare(scores: Any, score: Any) -> Any:
-    """How many scores are higher than ``score``, and how many the same.
-
-    Counters as wide as most scores let the compiler compare many at once.
-    """
-    higher, same = np.int32(0), np.int32(0)
-    for j in range(len(scores)):
-        higher = np.int32(higher + (scores[j] > score))
-        same = np.int32(same + (scores[j] == score))
-    return np.int64(higher), np.int64(same)
 
 
 @compiled

@@ -2,8 +2,7 @@
 
 Equal scores rank in catalog order. Items are scanned in stretches; a stretch in which nothing beats the
 k-th best so far is passed over by one vectorized comparison. ``best`` cuts ties at the k-th score, as a list must;
-``best_first`` includes them all, as the expectation of a metric needs. ``RunningTop`` is ``best`` of scores that come
-some columns at a time.
+``best_first`` includes them all, as the expectation of a metric needs.
 """
 
 from __future__ import annotations
@@ -29,67 +28,48 @@ class Top(NamedTuple):
 
 
 class Listing(NamedTuple):
-    """Columns of each row, best first; row r has ``length[r]`` of them, and no other column scores ``least[r]``."""
+    """Columns of each row, best first; row r has ``length[r]`` of them."""
 
     columns: npt.NDArray[np.int32]
     length: npt.NDArray[np.int64]
-    least: npt.NDArray[Any]
 
 
-class RunningTop:
-    """The ``k`` best of each row so far; a NaN or −∞ is never among them."""
-
-    def __init__(self, rows: int, k: int, dtype: npt.DTypeLike = np.float32) -> None:
-        self._columns = np.full((rows, k), -1, np.int32)
-        self._values = np.full((rows, k), -np.inf, dtype)
-        self._count = np.zeros(rows, np.int64)
-
-    def add(self, first: int, scores: npt.NDArray[Any]) -> None:
-        """Scores of the columns from ``first`` on, which follow all columns that were added before."""
-        _best(scores, first, self._columns, self._values, self._count)
-
-    def top(self) -> Top:
-        return Top(self._columns, self._values, self._count)
+def empty(rows: int, k: int, dtype: npt.DTypeLike = np.float32) -> Top:
+    """Lists of ``k`` that have nothing yet."""
+    return Top(np.full((rows, k), -1, np.int32), np.full((rows, k), -np.inf, dtype), np.zeros(rows, np.int64))
 
 
 def best(scores: npt.NDArray[Any], k: int) -> Top:
     """The ``k`` best of each row; a NaN or −∞ is never among them."""
-    running = RunningTop(len(scores), k, scores.dtype)
-    running.add(0, scores)
-    return running.top()
+    top = empty(len(scores), k, scores.dtype)
+    _best(scores, *top)
+    return top
 
 
 def best_first(scores: npt.NDArray[Any], depth: int) -> Listing:
     """All columns by descending score, or at least those that share the first ``depth`` ranks, ties included."""
     rows, n = scores.shape
     if depth > min(_SORT_PAYS, n - 1):
-        return Listing(descending(scores), np.full(rows, n, np.int64), np.full(rows, -np.inf, scores.dtype))
+        return Listing(descending(scores), np.full(rows, n, np.int64))
     top = best(scores, depth)
-    above, tied = np.empty(rows, np.int64), np.empty(rows, np.int64)
-    _count_ties(scores, top.values, above, tied)
-    length = above + tied
+    last = top.values[:, -1:]
+    length = np.count_nonzero(top.values > last, axis=1) + np.count_nonzero(scores == last, axis=1)
     columns = np.full((rows, int(length.max(initial=0))), -1, np.int32)
-    _fill(scores, top.columns, top.values, above, length, columns)
-    return Listing(columns, length, top.values[:, -1])
+    _fill(scores, top.columns, top.values, length, columns)
+    return Listing(columns, length)
 
 
 @compiled
-def _best(scores: Any, offset: Any, columns: Any, values: Any, count: Any) -> None:
+def _best(scores: Any, columns: Any, values: Any, count: Any) -> None:
+    k = columns.shape[1]
     for row in range(scores.shape[0]):
-        count[row] = _best_of_row(scores[row], offset, columns[row], values[row], count[row])
-
-
-@compiled
-def _best_of_row(scores: Any, offset: Any, columns: Any, values: Any, count: Any) -> Any:
-    k = len(values)
-    for first in range(0, len(scores), STRETCH):
-        stretch = scores[first : first + STRETCH]
-        if any_above(stretch, values[k - 1]):
-            for j in range(len(stretch)):
-                if stretch[j] > values[k - 1]:
-                    count = min(count + 1, k)
-                    insert(stretch[j], offset + first + j, columns, values, count)
-    return count
+        for first in range(0, scores.shape[1], STRETCH):
+            stretch = scores[row, first : first + STRETCH]
+            if any_above(stretch, values[row, k - 1]):
+                for j in range(len(stretch)):
+                    if stretch[j] > values[row, k - 1]:
+                        count[row] = min(count[row] + 1, k)
+                        insert(stretch[j], first + j, columns[row], values[row], count[row])
 
 
 @compiled
@@ -112,25 +92,14 @@ def insert(score: Any, column: Any, columns: Any, values: Any, count: Any) -> No
 
 
 @compiled
-def _count_ties(scores: Any, values: Any, above: Any, tied: Any) -> None:
-    """How many columns of each row score above the last of its list, and how many the same."""
-    for row in range(scores.shape[0]):
-        one, last = scores[row], values[row, -1]
-        above[row] = np.count_nonzero(values[row] > last)
-        same = np.int32(0)
-        for j in range(len(one)):
-            same = np.int32(same + (one[j] == last))
-        tied[row] = same
-
-
-@compiled
-def _fill(scores: Any, best_columns: Any, values: Any, above: Any, length: Any, columns: Any) -> None:
+def _fill(scores: Any, best_columns: Any, values: Any, length: Any, columns: Any) -> None:
     """The columns above the last score as they are listed, then all that tie with it, in catalog order."""
     for row in range(scores.shape[0]):
-        count, last = above[row], values[row, -1]
         if length[row] <= values.shape[1]:  # no tie was cut
             columns[row, : length[row]] = best_columns[row, : length[row]]
             continue
+        last = values[row, -1]
+        count = np.count_nonzero(values[row] > last)
         columns[row, :count] = best_columns[row, :count]
         for j in range(scores.shape[1]):
             if scores[row, j] == last:

@@ -4,8 +4,8 @@ A list has the candidates of its time only. An item that cannot be recommended h
 move up. Candidates that all users share make an assortment, a narrower catalog, for each set of times with the same
 items. Candidates of a user's own make a list for each visit, which is ranked by itself.
 
-Scores exist for one block of users at a time, and ranks are computed only where a cell needs one. The doubly robust
-estimate also sums its control variate c over whole lists, for which all items are ranked.
+Scores exist for one block of users at a time, and lists are written out only as deep as a metric looks. The doubly
+robust estimate also sums its control variate c over whole lists.
 """
 
 from __future__ import annotations
@@ -25,9 +25,7 @@ from taurank.data.eligibility import Eligibility
 from taurank.estimation.estimators import Variate
 from taurank.evaluation.metrics import Metric
 from taurank.evaluation.rank_kernels import (
-    CellRows,
     RankWeights,
-    weigh_by_counting,
     weigh_in_order,
     weigh_own_lists,
 )
@@ -35,7 +33,6 @@ from taurank.evaluation.rankers import Block, Ranking, Scores
 from taurank.evaluation.topk import best_first
 
 _DENSE = 1 << 20  # weights of whole lists that exist at once
-_SORT_PAYS = 100  # sorting a row costs about as much as comparing it with this many items (measured)
 
 
 class Cells(NamedTuple):
@@ -98,7 +95,8 @@ class _Part(NamedTuple):
     """The cells at an assortment's times, grouped by user, and the factors of c that are summed over its lists."""
 
     items: Longs | None
-    rows: CellRows  # positions of items within the assortment
+    start: Longs  # of each user's rows
+    item: Codes  # positions within the assortment
     number: Longs  # of each row among all cells
     tables: RankWeights
     factors: Floats  # item × terms, those of all folds at these times
@@ -130,20 +128,10 @@ class CellWeights:
         for part in parts:
 
             def weigh_block(block: Block, part: _Part = part) -> None:
-                scores, (start, item) = ranking.scores(block), part.rows
+                scores = ranking.scores(block)
                 scores = scores if part.items is None else np.take(scores, part.items, axis=1)
-                begin, counts = start[block.users], start[block.users + 1] - start[block.users]
-                offset, total = np.append(0, np.cumsum(counts)), int(counts.sum())
-                # the cells of a user lie together, those of a block of users not always
-                row, at = np.repeat(np.arange(len(scores)), counts), np.repeat(begin - offset[:-1], counts)
-                at += np.arange(total)
-                if self.given is None and self.variate is None and total <= _SORT_PAYS * len(scores):
-                    own = np.zeros((self.n, total))
-                    weigh_by_counting(scores, block.users, part.rows, offset, part.tables, own)
-                    weights[:, part.number[at]] = own
-                    return
                 if self.given is None:
-                    order, length, _ = best_first(scores, int(part.tables.depth.max()))
+                    order, length = best_first(scores, int(part.tables.depth.max()))
                 step = max(1, _DENSE // (self.n * scores.shape[1]))
                 buffer = np.empty((self.n, min(step, len(scores)), scores.shape[1]))
                 for first in range(0, len(scores), step):
@@ -154,15 +142,15 @@ class CellWeights:
                         weigh_in_order(some, order[here], length[here], part.tables, dense)
                     else:
                         dense = self.given.weigh(some)
-                    cells = slice(offset[first], offset[first + len(some)])
-                    weights[:, part.number[at[cells]]] = dense[:, row[cells] - first, item[at[cells]]]
+                    row, at = _rows_of(users, part.start)
+                    weights[:, part.number[at]] = dense[:, row, part.item[at]]
                     if self.variate is not None:
                         c = part.users[users] * (dense @ part.factors).reshape(self.n, *part.users[users].shape)
                         if self.variate.fold_of_user is not None:
                             c = c[:, np.arange(len(users)), self.variate.fold_of_user[users], None]
                         sums[:, users, part.groups] = c.reshape(*c.shape[:3], self.parts, -1).sum(axis=4)
 
-            needed = np.diff(part.rows.start) > 0 if self.variate is None else self.users
+            needed = np.diff(part.start) > 0 if self.variate is None else self.users
             _each_block(ranking, needed, workers, weigh_block)
         if self.variate is None:
             return weights, []
@@ -195,7 +183,7 @@ class CellWeights:
                 group_of_time[own.times] = first + at
             groups = slice(first, int(group_of_time.max()) + 1)
             tables = rank_weights(self.metrics, [own.size])
-            parts.append(_Part(own.items, CellRows(start, place), number, tables, factors, of_users, groups))
+            parts.append(_Part(own.items, start, place, number, tables, factors, of_users, groups))
         return parts, group_of_time
 
     def _weigh_own_lists(self, ranking: Ranking, workers: int) -> tuple[Floats, list[ListSums]]:
@@ -208,9 +196,8 @@ class CellWeights:
         weights = np.zeros((self.n, len(item)))
 
         def weigh_block(block: Block) -> None:
-            scores, counts = ranking.scores(block), start[block.users + 1] - start[block.users]
-            row = np.repeat(np.arange(len(scores)), counts)
-            own = visit[np.repeat(start[block.users] - np.cumsum(counts) + counts, counts) + np.arange(len(row))]
+            scores, (row, at) = ranking.scores(block), _rows_of(block.users, start)
+            own = visit[at]
             if self.given is None:
                 weigh_own_lists(scores, row, own, visits.start, item.astype(np.int32), table, tables, weights)
                 return
@@ -265,6 +252,13 @@ def list_weights(eligibility: Eligibility, metrics: list[Metric]) -> tuple[ListS
         group_of_time[part.times] = size + 1
     by_group = np.broadcast_to(totals[:, None], (len(metrics), n_users, totals.shape[1]))
     return ListSums(by_group, group_of_time, _visits(eligibility)), largest
+
+
+def _rows_of(users: Codes, start: Longs) -> tuple[Longs, Longs]:
+    """Which of some users each row belongs to, and its place among rows grouped by user."""
+    begin, counts = start[users], start[users + 1] - start[users]
+    row = np.repeat(np.arange(len(users)), counts)
+    return row, np.repeat(begin - np.cumsum(counts) + counts, counts) + np.arange(len(row))
 
 
 def _visits(eligibility: Eligibility) -> Mask | None:

@@ -80,7 +80,7 @@ class ProductSearch:
                 products = np.hstack((products, np.empty_like(products)))
             _add_survivors(rough, first, columns, products, count, best, margin)
         _drop_beaten(columns, products, count, best, margin)
-        top = topk.RunningTop(len(users), self.k).top()
+        top = topk.empty(len(users), self.k)
         slack = _order_slack(users, self.items, self.largest)
         _score_survivors(columns, count, users.astype(np.float64), self.items, slack, top)
         self._spare.append(room)
