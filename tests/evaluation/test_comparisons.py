@@ -118,16 +118,6 @@ def test_odd_rankers(rankers_given: Any, options: Any, sentence: str) -> None:
         evaluate(rankers_given, dense(np.eye(2)), **options)
 
 
-@pytest.mark.parametrize("level", ["x", None, np.nan, 0, 1, -1, 95, True, [0.9], np.array([0.9])])
-def test_odd_levels(level: Any, made: Any, rankers: dict[str, Any]) -> None:
-    table = evaluate({"a": rankers["noise"], "b": rankers["good"]}, made, "CDCG")
-    with pytest.raises(InputError, match="level must be a number between 0 and 1, got"):
-        evaluate(rankers["noise"], made, "CDCG", level=level)
-    if level is not None:  # the level of the result
-        with pytest.raises(InputError, match="level must be a number between 0 and 1, got"):
-            table.differences["b", "CDCG"].interval(level)
-
-
 def test_the_examples_of_the_metrics_page_run(made: Any, rankers: dict[str, Any]) -> None:
     page = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from support.builders import cells_frame, logs_of_every_eligibility, sparse_log
+from support.twins import cell_effects
 from taurank import InputError, Log, World, evaluate, gains
 from taurank.evaluation.curves import effect_curve, spend
 
@@ -35,27 +36,12 @@ def slow_curve(log: Log, tau: npt.NDArray[Any], n: int) -> npt.NDArray[Any]:
     return np.array(points)
 
 
-def effects(log: Log, made: Any) -> npt.NDArray[Any]:
-    """τ̃ of all cells, those that are not eligible are 0."""
-    cells = np.indices((log.n_users, log.n_items, log.n_times))
-    tau, eligible = np.zeros(cells.shape[1:]), log.eligibility.contains(*cells)
-    chance = log.recorded_propensity("a test")
-    shown = log.treated == 1
-    tau[log.user, log.item, log.time] = np.where(shown, log.outcome / chance, -log.outcome / (1 - chance))
-    if made.estimator.variate is not None:
-        c = made.estimator.variate.at(*(axis.ravel().astype(np.int32) for axis in cells)).reshape(tau.shape)
-        weight = np.zeros(tau.shape)
-        weight[log.user, log.item, log.time] = np.where(shown, 1 / chance, 0.0)
-        tau += c * (1 - weight)
-    return np.where(eligible, tau, 0.0)
-
-
 @pytest.mark.parametrize("name", LOGS)
 @pytest.mark.parametrize("make", [gains.doubly_robust, gains.ips])
 def test_a_curve_by_share_is_the_slow_twins(name: str, make: Any) -> None:
     log, made = LOGS[name], make(LOGS[name])
     curve = effect_curve(SCORES, made, points=20)
-    points = slow_curve(log, effects(log, made), 20)
+    points = slow_curve(log, cell_effects(log, made.estimator), 20)
     assert [one.estimate for one in curve.effects] == pytest.approx(points.tolist(), abs=1e-12)
     area = float(np.trapezoid(np.append(0.0, points), dx=1 / 20))
     shares = np.arange(1, 21) / 20

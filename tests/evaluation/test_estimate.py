@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -11,12 +12,12 @@ import pytest
 from scipy.special import chdtri, ndtr, stdtrit
 
 from support.builders import cells_frame, dense_log, limited_log, sparse_log
+from support.twins import by_cells, cube, eligible_cells, list_weights
 from taurank import InputError, Log, World, bounds, compare, evaluate, gains
 from taurank.errors import OverlapWarning
 from taurank.estimation.estimators import Estimator
 from taurank.evaluation.evidence import slope
 from taurank.evaluation.intervals import Estimate, Events, Moments, clustered_variance
-from taurank.evaluation.metrics import position_weights
 
 METRICS = ["CP@3", "CDCG", "CAR"]
 WORLD = World.synthetic(300, 60, random_state=0)
@@ -29,42 +30,8 @@ def log() -> Log:
     return WORLD.sample(4, random_state=1).log
 
 
-def cube(log: Log, rows: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-    """Numbers of a log's rows as users × items × times."""
-    whole = np.zeros((log.n_users, log.n_items, log.n_times))
-    whole[log.user, log.item, log.time] = rows
-    return whole
-
-
 def slow(log: Log, estimator: Estimator, scores: npt.NDArray[Any], metric: str) -> float:
-    """Eq. of the estimator cell by cell, over all eligible cells, per visit."""
-    cells = np.indices((log.n_users, log.n_items, log.n_times)).reshape(3, -1)
-    eligible = eligible_cells(log)
-    weight = eligible_weights(scores, eligible, metric)
-    treated, outcome = cube(log, log.treated), cube(log, log.outcome)
-    chance = np.where(cube(log, np.ones(len(log))) > 0, cube(log, log.recorded_propensity("a test")), 0.5)
-    ips = treated * outcome / chance - (1 - treated) * outcome / (1 - chance)
-    c: Any = 0.0
-    if estimator.variate is not None:
-        c = estimator.variate.at(*(axis.astype(np.int32) for axis in cells)).reshape(eligible.shape)
-    if estimator.normalized:
-        c = (weight * treated * outcome / chance).sum() / (weight * treated / chance).sum()
-    value = (ips + c * (1 - treated / chance)) * eligible
-    return float((weight * value).sum() / eligible.any(axis=1).sum())
-
-
-def eligible_cells(log: Log) -> npt.NDArray[np.bool_]:
-    cells = np.indices((log.n_users, log.n_items, log.n_times))
-    return np.ones(cells.shape[1:], bool) if log.eligibility is None else log.eligibility.contains(*cells)
-
-
-def eligible_weights(scores: npt.NDArray[Any], eligible: npt.NDArray[np.bool_], metric: str) -> npt.NDArray[Any]:
-    """Every list by itself: the weights of a visit's eligible items, ranked as if there were no others."""
-    weight = np.zeros(eligible.shape)
-    for user, time in zip(*np.nonzero(eligible.any(axis=1)), strict=True):
-        here = eligible[user, :, time]
-        weight[user, here, time] = position_weights(scores[user : user + 1, here], metric)[0]
-    return weight
+    return by_cells(log, estimator, list_weights(scores, eligible_cells(log), metric))
 
 
 def area(scores: npt.NDArray[Any], eligible: npt.NDArray[Any], bought: npt.NDArray[Any]) -> float:
@@ -124,7 +91,7 @@ class TestAgainstTheSlowTwin:
                 area(scores[u], eligible[u, :, t], bought[u, :, t]) for u in range(9) for t in range(log.n_times)
             )
         else:
-            expected = (eligible_weights(scores, eligible, metric) * bought).sum()
+            expected = (list_weights(scores, eligible, metric) * bought).sum()
         result = evaluate(scores, gains.outcome(log), metric)[metric]
         assert result.mean == pytest.approx(expected / eligible.any(axis=1).sum(), abs=1e-12)
 
@@ -347,16 +314,34 @@ class TestVerdict:
             text = str(evaluate(TODAY, made, "CP@10"))
             assert text.startswith("Do not believe it, because the log shows the items on this list ")
 
-    def test_pairs_that_are_never_shown_are_refused(self) -> None:
+    @pytest.mark.parametrize(
+        ("users", "chance", "recorded", "rate", "k", "reason"),
+        [
+            (
+                400,
+                np.where(np.arange(20) < 10, 0.4, 0.0),
+                0.01,
+                0.2,
+                20,
+                "50% of the list lies on pairs that",
+            ),
+            (300, np.full(12, 0.005), 0.005, 0.005, 10, r"purchases of recommended items \(at least 10 needed\)"),
+            (6, np.full(30, 0.5), 0.5, 0.5, 30, r"it rests on 6 users \(at least 20 needed\)"),
+        ],
+    )
+    def test_what_the_log_cannot_tell_is_refused(
+        self, users: int, chance: Any, recorded: float, rate: float, k: int, reason: str
+    ) -> None:
+        """A list that is half never shown, one that is rarely shown, and few users."""
         rng = np.random.default_rng(5)
-        chance = np.where(np.arange(20) < 10, 0.4, 0.0)[None, :, None] * np.ones((400, 1, 2))
-        treated = rng.random(chance.shape) < chance
-        outcome = rng.random(chance.shape) < 0.2
-        unseen = dense_log(treated, outcome, np.maximum(chance, 0.01))
-        scores = np.tile(-np.arange(20.0), (400, 1))
-        verdict = evaluate(scores, unseen, "CP@20")["CP@20"].verdict
+        chances = np.broadcast_to(chance[None, :, None], (users, len(chance), 2))
+        shown = rng.random(chances.shape) < chances
+        drawn = dense_log(shown, rng.random(chances.shape) < rate, np.maximum(chances, recorded))
+        scores = np.tile(-np.arange(float(len(chance))), (users, 1))
+        verdict = evaluate(scores, drawn, f"CP@{k}")["CP@" + str(k)].verdict
         assert verdict is not None
-        assert "50% of the list lies on pairs that the log never shows" in verdict.reason
+        assert not verdict.believe
+        assert re.search(reason, verdict.reason)
 
     def test_where_overlap_fails_only_the_worst_case_is_certain(self) -> None:
         personal = WORLD.personalized(2.0)
@@ -369,21 +354,6 @@ class TestVerdict:
         assert f"all that is certain is {worst['low']:.3g} to" in str(made.verdict)
         assert worst["low"] <= truth <= worst["high"]
         assert worst["low"] > -1.0
-
-    def test_rarely_shown_items_first_are_refused(self) -> None:
-        rng = np.random.default_rng(6)
-        chance = np.full((300, 12, 1), 0.005)
-        treated = rng.random(chance.shape) < chance
-        rare = dense_log(treated, rng.random(chance.shape) < 0.005, chance)
-        verdict = evaluate(np.zeros((300, 12)), gains.ips(rare), "CP@10")["CP@10"].verdict
-        assert verdict is not None
-        assert "purchases of recommended items (at least 10 needed)" in verdict.reason
-
-    def test_few_users_are_refused(self) -> None:
-        few = sparse_log(cells_frame(6, 30, 20, low=0.3, high=0.7))
-        verdict = evaluate(np.zeros((6, 30)), few, "CP@30")["CP@30"].verdict
-        assert verdict is not None
-        assert "it rests on 6 users (at least 20 needed)" in verdict.reason
 
     def test_the_training_log_is_refused(self, log: Log) -> None:
         from taurank import Popular

@@ -54,13 +54,6 @@ def test_a_formula_says_which_direction_is_better() -> None:
     assert "cost: smaller is better" in str(table["best"])
 
 
-def test_negative_weights_have_no_share_without_overlap() -> None:
-    rng = np.random.default_rng(1)
-    balanced = Metric("balance", lambda ranks, n_items: (n_items + 1) / 2 - ranks)
-    made = sparse_gains(rng, (6, 5), 0.5)
-    assert evaluate(rng.random((6, 5)), made, balanced)["balance"].overlap_share is None
-
-
 @pytest.mark.parametrize("name", ["XY", "P@", "P@0", "CP@-1", "CCAR", "P@1.5", ""])
 def test_unknown_metrics(name: str) -> None:
     with pytest.raises(InputError, match=f"unknown metric '{name}'; known:"):

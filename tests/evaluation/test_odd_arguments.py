@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from support.twins import dense
 from taurank import Gains, Log, Metric, World, bounds, compare, evaluate, gains
 from taurank.errors import InputError
 
@@ -63,11 +62,3 @@ def test_an_odd_argument_is_refused_in_one_sentence(call: str, argument: str) ->
                 sentence = str(error)
                 assert sentence.endswith(".")
                 assert len(sentence) < 700
-
-
-def test_an_array_may_be_read_only_or_transposed() -> None:
-    values = dense(np.eye(3))
-    scores = np.arange(9.0).reshape(3, 3)
-    frozen = scores.copy()
-    frozen.flags.writeable = False
-    assert evaluate(frozen, values)["CDCG"].mean == evaluate(scores.T.copy().T, values)["CDCG"].mean

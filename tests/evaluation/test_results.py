@@ -16,7 +16,6 @@ from taurank.data.cell_table import fingerprint
 from taurank.errors import InputError, OverlapWarning, TrainingLogWarning
 from taurank.evaluation.evaluate import compare, evaluate
 from taurank.evaluation.intervals import Estimate
-from taurank.evaluation.metrics import position_weights
 
 # --- intervals and comparisons ---------------------------------------------------------------------------
 
@@ -144,23 +143,6 @@ def test_good_overlap_and_no_estimate_say_nothing() -> None:
     assert outcome["CAR"].overlap_share is None
 
 
-def test_the_personalized_setting_is_called_out() -> None:
-    world = World.synthetic(60, 80, random_state=0)
-    scores = world.treated_rate
-    sample = world.personalized(2.0).sample(random_state=1)
-    made = gains.capped_ips(sample.log, 0.01)
-    with pytest.warns(OverlapWarning):
-        result = evaluate(scores, made, "CP@10")
-    extreme = np.zeros((60, 80), bool)
-    log = sample.log
-    assert log.propensity is not None
-    extreme[log.user, log.item] = (log.propensity <= 1e-3) | (log.propensity >= 1 - 1e-3)
-    is_logged = np.zeros((60, 80), bool)
-    is_logged[log.user, log.item] = True
-    weight = position_weights(scores, "CP@10")
-    assert result["CP@10"].overlap_share == pytest.approx(weight[extreme].sum() / weight[is_logged].sum())
-
-
 def test_a_gains_log_with_odd_positions_does_not_reach_a_kernel() -> None:
     log = logged([0.5, 0.9995])
     broken = replace(log, item=np.array([0, 7], np.int32), outcome=np.array([1, 0], np.int8))
@@ -261,6 +243,8 @@ def test_the_fingerprint_is_computed_once_and_only_if_needed(fingerprints: list[
         ({"gains": None}, "gains must be a Gains"),
         ({"metrics": 5}, "metrics must be names"),
         ({"metrics": [None]}, "unknown metric None"),
+        ({"level": 95}, "level must be a number between 0 and 1, got 95"),
+        ({"level": True}, "level must be a number between 0 and 1"),
         ({"unit": 5}, "unit must be the name of a time"),
         ({"unit": None}, "unit must be the name of a time"),
         ({"threads": "2"}, "threads must be an integer"),

@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 
 from support.builders import cells_frame, logs_of_every_eligibility, sparse_log
+from support.twins import by_cells, eligible_cells, list_weights
 from taurank import InputError, Log, compare, evaluate, gains
-from taurank.evaluation.metrics import position_weights
 
 SHAPE = (30, 8, 3)
 BASE = sparse_log(cells_frame(*SHAPE, 0))
@@ -20,39 +20,16 @@ SCORES = np.random.default_rng(4).random((30, 8))
 SEGMENTS = pd.DataFrame({"item_id": range(8), "price": ["low", "low", "high", "high", "mid", "mid", "low", None]})
 
 
-def slow(log: Log, made: Any, weight: npt.NDArray[Any]) -> float:
-    """Σ weight · τ̃ over all eligible cells, per visit; ``weight`` is users × items × times."""
-    cells = np.indices((log.n_users, log.n_items, log.n_times)).reshape(3, -1)
-    eligible = log.eligibility.contains(*cells).reshape(weight.shape)
-    treated, outcome, chance = np.zeros(weight.shape), np.zeros(weight.shape), np.full(weight.shape, 0.5)
-    at = log.user, log.item, log.time
-    treated[at], outcome[at], chance[at] = log.treated, log.outcome, log.recorded_propensity("a test")
-    c = np.zeros(weight.shape)
-    if made.estimator.variate is not None:
-        c = made.estimator.variate.at(*(axis.astype(np.int32) for axis in cells)).reshape(weight.shape)
-    tau = treated * outcome / chance - (1 - treated) * outcome / (1 - chance) + c * (1 - treated / chance)
-    return float((weight * tau * eligible).sum() / eligible.any(axis=1).sum())
-
-
-def list_weights(log: Log, metric: str) -> npt.NDArray[Any]:
-    eligible = log.eligibility.contains(*np.indices((log.n_users, log.n_items, log.n_times)))
-    weight = np.zeros(eligible.shape)
-    for user, time in zip(*np.nonzero(eligible.any(axis=1)), strict=True):
-        here = eligible[user, :, time]
-        weight[user, here, time] = position_weights(SCORES[user : user + 1, here], metric)[0]
-    return weight
-
-
 @pytest.mark.parametrize("name", LOGS)
 @pytest.mark.parametrize("make", [gains.doubly_robust, gains.ips])
 @pytest.mark.parametrize("metric", ["CP@3", "CDCG"])
 def test_segments_of_items_are_the_slow_twins_and_add_up(name: str, make: Any, metric: str) -> None:
     log, made = LOGS[name], make(LOGS[name])
     result = evaluate(SCORES, made, metric, by=SEGMENTS)
-    weight = list_weights(log, metric)
+    weight = list_weights(SCORES, eligible_cells(log), metric)
     for label, part in result.segments.items():
         inside = SEGMENTS["price"].fillna("(none)").to_numpy() == label
-        assert part[metric].mean == pytest.approx(slow(log, made, weight * inside[:, None]), abs=1e-12)
+        assert part[metric].mean == pytest.approx(by_cells(log, made.estimator, weight * inside[:, None]), abs=1e-12)
     assert sum(part[metric].mean for part in result.segments.values()) == pytest.approx(result[metric].mean)
 
 
@@ -82,9 +59,8 @@ def test_the_value_of_a_policy_is_the_slow_twins(name: str, make: Any) -> None:
     log, made = LOGS[name], make(LOGS[name])
     chance = np.random.default_rng(5).dirichlet(np.full(8, 0.3), 30)
     result = evaluate(policy(chance), made, "CP@1")["CP@1"]
-    if make is not gains.snips:
-        weight = np.repeat(chance[:, :, None], log.n_times, axis=2)
-        assert result.mean == pytest.approx(slow(log, made, weight), abs=1e-12)
+    weight = np.repeat(chance[:, :, None], log.n_times, axis=2) * eligible_cells(log)
+    assert result.mean == pytest.approx(by_cells(log, made.estimator, weight), abs=1e-12)
     assert result.low < result.mean < result.high
 
 

@@ -114,23 +114,33 @@ def test_one_propensity_is_one_bin_and_a_sample_of_cells_checks_the_sample() -> 
     assert sum(b.treated * b.cells for b in d.bins or ()) == pytest.approx(some["treated"].sum())
 
 
-def test_cells_that_do_not_belong_to_the_log_are_refused() -> None:
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (lambda frame: frame.assign(propensity=frame["propensity"] * 0.9), r"3,\d+ given cells differ from the prop"),
+        (lambda frame: frame.assign(user_id=frame["user_id"] + 1), "have a user_id that is not in users="),
+        (lambda frame: frame.drop(columns="propensity"), "no column 'propensity'"),
+        (lambda frame: frame.drop(columns="time"), "'time'"),
+        (lambda frame: pd.concat([frame, frame.head(1)]), r"1 row repeats an earlier \(user_id, item_id, time\)"),
+    ],
+)
+def test_cells_that_do_not_belong_to_the_log_are_refused(change: Any, sentence: str) -> None:
     frame = cells_frame()
-    log = sparse_log(frame)
-    for cells, sentence in (
-        (
-            frame.assign(propensity=frame["propensity"] * 0.9),
-            r"3,\d+ given cells differ from the propensity in the log",
-        ),
-        (frame.assign(user_id=frame["user_id"] + 1), "have a user_id that is not in users="),
-        (frame.drop(columns="propensity"), "no column 'propensity'"),
-        (frame.drop(columns="time"), "'time'"),
-        (pd.concat([frame, frame.head(1)]), r"1 row repeats an earlier \(user_id, item_id, time\)"),
-    ):
-        with pytest.raises(InputError, match=sentence):
-            diagnose(log, cells=cells)
-    with pytest.raises(InputError, match="needs the column 'propensity'"):
-        diagnose(replace(log, propensity=None))
+    with pytest.raises(InputError, match=sentence):
+        diagnose(sparse_log(frame), cells=change(frame))
+
+
+@pytest.mark.parametrize(
+    ("log", "sentence"),
+    [
+        (None, "log must be a Log, got a"),
+        ("log.parquet", "log must be a Log, got a"),
+        (replace(sparse_log(cells_frame()), propensity=None), "needs the column 'propensity'"),
+    ],
+)
+def test_only_a_log_with_propensities_is_diagnosed(log: Any, sentence: str) -> None:
+    with pytest.raises(InputError, match=sentence):
+        diagnose(log)
 
 
 def test_a_quarter_always_shown_is_poor() -> None:
@@ -231,9 +241,3 @@ def test_frame_dict_and_text_say_the_same() -> None:
     assert (plain["level"], plain["verdict"]) == (d.findings[0].level, d.verdict)
     assert plain["findings"][0]["sentence"] == d.verdict == d.findings[0].sentence
     assert d.findings[0].advice in str(d).replace("\n  ", " ")
-
-
-@pytest.mark.parametrize("log", [None, pd.DataFrame(), "log.parquet"])
-def test_only_a_log_is_diagnosed(log: Any) -> None:
-    with pytest.raises(InputError, match="log must be a Log, got a"):
-        diagnose(log)

@@ -12,8 +12,10 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from taurank import Gains
+from taurank import Gains, Log
 from taurank.data.ids import Catalog, Ids
+from taurank.estimation.estimators import Estimator
+from taurank.evaluation.metrics import position_weights
 
 Floats = npt.NDArray[np.float64]
 
@@ -96,3 +98,43 @@ def dense(values: Any, kind: Literal["effect", "outcome"] | None = "effect") -> 
 
 def sparse_gains(rng: np.random.Generator, shape: tuple[int, ...], share: float = 0.1) -> Gains:
     return dense(rng.standard_normal(shape) * (rng.random(shape) < share))
+
+
+def cube(log: Log, rows: npt.NDArray[Any]) -> Floats:
+    """Numbers of a log's rows as users × items × times."""
+    whole = np.zeros((log.n_users, log.n_items, log.n_times))
+    whole[log.user, log.item, log.time] = rows
+    return whole
+
+
+def eligible_cells(log: Log) -> npt.NDArray[np.bool_]:
+    return np.asarray(log.eligibility.contains(*np.indices((log.n_users, log.n_items, log.n_times))))
+
+
+def list_weights(scores: npt.NDArray[Any], eligible: npt.NDArray[np.bool_], metric: str) -> Floats:
+    """Every list by itself: the weights of a visit's eligible items, ranked as if there were no others."""
+    weight = np.zeros(eligible.shape)
+    for user, time in zip(*np.nonzero(eligible.any(axis=1)), strict=True):
+        here = eligible[user, :, time]
+        weight[user, here, time] = position_weights(scores[user : user + 1, here], metric)[0]
+    return weight
+
+
+def cell_effects(log: Log, estimator: Estimator, weight: Any = 1.0) -> Floats:
+    """τ̃ of every cell, 0 where it is not eligible; ``weight`` is that of the cells, which SNIPS depends on."""
+    cells = np.indices((log.n_users, log.n_items, log.n_times)).reshape(3, -1).astype(np.int32)
+    treated, outcome = cube(log, log.treated), cube(log, log.outcome)
+    chance = np.where(cube(log, np.ones(len(log))) > 0, cube(log, log.recorded_propensity("a test")), 0.5)
+    c: Any = 0.0
+    if estimator.variate is not None:
+        c = estimator.variate.at(cells[0], cells[1], cells[2]).reshape(treated.shape)
+    if estimator.normalized:
+        c = (weight * treated * outcome / chance).sum() / (weight * treated / chance).sum()
+    tau = treated * outcome / chance - (1 - treated) * outcome / (1 - chance) + c * (1 - treated / chance)
+    return np.where(eligible_cells(log), tau, 0.0)
+
+
+def by_cells(log: Log, estimator: Estimator, weight: Floats) -> float:
+    """Eq. of the estimator cell by cell, per visit."""
+    total = (weight * cell_effects(log, estimator, weight)).sum()
+    return float(total / eligible_cells(log).any(axis=1).sum())

@@ -29,7 +29,7 @@ from taurank.evaluation.intervals import Estimate, Moments
 from taurank.evaluation.measurement import GainSums, Measurement, logged_cells
 from taurank.evaluation.metrics import Metric
 from taurank.evaluation.rankers import Ranker, Ranking
-from taurank.evaluation.weights import CellWeights, list_weights
+from taurank.evaluation.weights import CellWeights, Given, list_weights
 
 ROWS_PER_GROUP = 1 << 20
 MIN_GROUPS = 8
@@ -79,7 +79,9 @@ class ClusterMeasurement(Measurement):
 
     source: ClusterGains = None  # type: ignore[assignment]  # a field behind others with defaults
 
-    def sums(self, ranking: Ranking, workers: int) -> GainSums:
+    def sums(self, ranking: Ranking, workers: int, given: Given | None = None) -> GainSums:
+        if given is not None:
+            self.given()
         log, ranker = self.source.log, _remote(ranking)
         groups = _groups(log, self.source.user if self.users is None else np.sort(self.users))
         results = log.each_group(groups, _sums, log.pool.put(ranker), self.source.how, self.metrics, self.unlisted)

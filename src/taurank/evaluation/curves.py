@@ -29,13 +29,13 @@ from taurank.data.log import Log
 from taurank.errors import InputError, plural, show
 from taurank.estimation.gains import Gains
 from taurank.evaluation.evaluate import evaluate
-from taurank.evaluation.evidence import Verdict, judge, per_visit
+from taurank.evaluation.evidence import Verdict, judge
 from taurank.evaluation.intervals import Estimate, check_fraction
 from taurank.evaluation.measurement import Measurement
 from taurank.evaluation.rankers import AnyRanker, Ranking, Scores
 from taurank.evaluation.text import number, span
 from taurank.evaluation.topk import best
-from taurank.evaluation.weights import CellWeights, Given
+from taurank.evaluation.weights import Given
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -217,14 +217,7 @@ def _estimates(
     """Each row's combination of the effects of what is shown up to each cut, and whether to believe them."""
     gains = measurement.gains
     if not measurement.is_estimate:
-        weighed, values = measurement.valued
-        weights, _ = CellWeights(gains.eligibility, weighed.cells, [], given=cuts).weigh(ranking, workers)
-        visits = gains.eligibility.visits(np.ones(gains.n_users, np.bool_))
-        per_user, per_time = (
-            per_visit(rows @ np.stack([np.bincount(codes, weight * values, size) for weight in weights]), counts)
-            for codes, size, counts in zip(weighed.cells[::2], (gains.n_users, gains.n_times), visits, strict=True)
-        )
-        return [Estimate(*means, visits) for means in zip(per_user, per_time, strict=True)], None
+        return measurement.measured(ranking, workers, cuts, rows), None
     weights, sums = measurement.given(ranking, workers, cuts, [np.ones(gains.n_items, np.bool_)])
     listed, c = (replace(one, by_group=np.tensordot(rows, one.by_group, 1)) for one in sums)
     limits = np.abs(rows).max(axis=1), np.where((rows < 0.0).any(axis=1), np.inf, measurement.largest_effect)
@@ -284,14 +277,12 @@ def _costs(cost: Any, log: Log) -> Floats:
         if not {"item_id", "cost"} <= set(frame.columns):
             raise InputError(f"cost needs item_id and cost, got {', '.join(map(str, frame.columns))[:200]}.")
         cost = dict(zip(frame["item_id"].to_list(), frame["cost"].to_list(), strict=True))
+    names, given = log.items.values.to_pylist(), [cost]
     if isinstance(cost, Mapping):
-        names = log.items.values.to_pylist()
         missing = [name for name in names if name not in cost]
         if missing:
             raise InputError(f"cost lacks {plural(len(missing), 'item')}, for example {show(missing[0])}.")
         given = [cost[name] for name in names]
-    else:
-        given = [cost]
     for one in given:
         check_number("cost", one, 1e-12)
     return np.broadcast_to(np.asarray(given, np.float64), log.n_items)

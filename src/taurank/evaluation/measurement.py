@@ -97,9 +97,13 @@ class Measurement:
 
     # gains as they are
 
-    def measured(self, ranking: Ranking, workers: int) -> list[Estimate]:
-        """The mean of each metric by the gains as they are."""
-        gains, (user_sums, time_sums) = self.gains, self.sums(ranking, workers)
+    def measured(
+        self, ranking: Ranking, workers: int, given: Given | None = None, rows: Floats | None = None
+    ) -> list[Estimate]:
+        """The mean of each metric by the gains as they are, or of each row's combination of ``given`` weights."""
+        gains, (user_sums, time_sums) = self.gains, self.sums(ranking, workers, given)
+        if rows is not None:
+            user_sums, time_sums = rows @ user_sums, rows @ time_sums
         with np.errstate(over="ignore"):
             largest = float(np.max(np.abs(user_sums), initial=0.0)) ** 2 * gains.n_users
         if not np.isfinite(largest):  # their squares would overflow
@@ -111,20 +115,20 @@ class Measurement:
         per_user, per_time = per_visit(user_sums, visits[0]), per_visit(time_sums, visits[1])
         return [Estimate(*means, visits) for means in zip(per_user, per_time, strict=True)]
 
-    def sums(self, ranking: Ranking, workers: int) -> GainSums:
-        """Δ_u = Σ_i weight · gain_ui, Eq. (delta_u_tau), and the same by time."""
-        gains, (cells, values) = self.gains, self.valued
-        weighed = cells
-        if ranking.is_policy:
-            weighed = CellWeights(gains.eligibility, cells.cells, self.metrics, given=self._slots)
+    def sums(self, ranking: Ranking, workers: int, given: Given | None = None) -> GainSums:
+        """Δ_u = Σ_i weight · gain_ui, Eq. (delta_u_tau) and by time; ``given`` weights replace the metrics'."""
+        gains, (weighed, values), areas = self.gains, self.valued, [metric.area for metric in self.metrics]
+        (user, _, time), (n_users, _, n_times) = weighed.cells, gains.eligibility.shape
+        if given is not None or ranking.is_policy:
+            given = given or self._slots
+            weighed, areas = CellWeights(gains.eligibility, weighed.cells, [], given=given), [False] * given.n
         weights, _ = weighed.weigh(ranking, workers)
-        (user, _, time), (n_users, _, n_times) = cells.cells, gains.eligibility.shape
         per_user, per_time = np.empty((len(weights), n_users)), np.empty((len(weights), n_times))
-        for m, metric in enumerate(self.metrics):
+        for m, area in enumerate(areas):
             owner: Any = user
             at: Any = time
             value: Any = weights[m] * values
-            if metric.area:  # AUC = [Σ (I − r) / n₊ − (n₊ − 1) / 2] / n₋ of each list; ½ without negatives
+            if area:  # AUC = [Σ (I − r) / n₊ − (n₊ − 1) / 2] / n₋ of each list; ½ without negatives
                 lists, place = np.unique(user.astype(np.int64) * n_times + time, return_inverse=True)
                 owner, at = np.divmod(lists, n_times)
                 positives = np.bincount(place, values)
@@ -134,8 +138,8 @@ class Measurement:
                     visit = np.searchsorted(visits.time * n_users + visits.user, at * n_users + owner)
                     sizes = np.diff(visits.start)[visit]
                 negatives = sizes - positives
-                area = np.bincount(place, value) / positives - 0.5 * (positives - 1)
-                value = np.where(negatives > 0, area / np.maximum(negatives, 1), 0.5)
+                ordered = np.bincount(place, value) / positives - 0.5 * (positives - 1)
+                value = np.where(negatives > 0, ordered / np.maximum(negatives, 1), 0.5)
             per_user[m] = np.bincount(owner, value, n_users)
             per_time[m] = np.bincount(at, value, n_times)
         return per_user, per_time

@@ -18,7 +18,6 @@ from taurank._types import Floats, Longs
 
 _DIGITS = 1 << 11  # of a radix sort: 32 bits in three passes, whose counters stay in the first-level cache
 _FEW = 32  # scores of one key that are sorted by insertion
-_LONG = 8  # a metric that weighs more than this part of a list has its weights written out in catalog order
 
 
 class RankWeights(NamedTuple):
@@ -52,7 +51,7 @@ def weigh_in_order(scores: Any, order: Any, length: Any, tables: Any, out: Any) 
                 above[order[b, j]], tied[order[b, j]] = place, end - place
             place = end
         for m in range(len(out)):
-            if n_listed == n_items and tables.depth[m] > n_items // _LONG:
+            if tables.depth[m] == n_items:
                 for i in range(n_items):
                     out[m, b, i] = _mean_weight(tables, 0, m, above[i], tied[i])
                 continue

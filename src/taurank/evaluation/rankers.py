@@ -32,6 +32,11 @@ _BLOCK_SCORES = 1 << 22  # of a learner: enough for BLAS to be fast, little memo
 _ARRAY_SCORES = 1 << 19  # of an array: checked scores are still in the cache when they are ranked
 _BLOCK_USERS = 256
 _LOWEST = np.finfo(np.float64).min
+_COLUMNS: dict[str, tuple[Any, str]] = {  # what ranks the pairs of a table; the first that it has decides
+    "probability": (lambda v: (v >= 0.0) & (v <= 1.0), "between 0 and 1"),
+    "score": (lambda v: np.isfinite(v) & (v > _LOWEST), "finite numbers"),
+    "rank": (lambda v: np.isfinite(v) & (v >= 1) & (v % 1 == 0), "integers ≥ 1"),
+}
 
 
 class Ranker(Protocol):
@@ -171,10 +176,17 @@ class TableRanker:
 
     def __init__(self, table: Any) -> None:
         source = tables.open_table(table)
-        rule = _rule(source)
-        pairs = read_cells(source, (None, None, None), [rule])
-        self.is_policy = rule.column == "probability"
-        score = pairs.numbers[rule.column] * (-1.0 if rule.column == "rank" else 1.0)
+        if "time" in source.columns:
+            raise InputError(f"{source.name} has a column 'time', but a ranking has one score per user and item.")
+        column = next((name for name in _COLUMNS if name in source.columns), None)
+        if column is None:
+            raise InputError(
+                f"{source.name} has neither a column 'score' nor 'rank'; a ranking needs user_id, item_id and one of "
+                f"them, found: {', '.join(map(str, source.columns))[:200] or 'none'}."
+            )
+        pairs = read_cells(source, (None, None, None), [ColumnRule(column, np.float64, *_COLUMNS[column])])
+        self.is_policy = column == "probability"
+        score = pairs.numbers[column] * (-1.0 if column == "rank" else 1.0)
         self.users: Ids = pairs.catalog.users
         self.items: Ids = pairs.catalog.items
         self._start, (self._item, self._score) = group(pairs.user, len(self.users), pairs.item, score)
@@ -232,19 +244,3 @@ def is_table(ranker: Any) -> bool:
         return bool({"user_id", "item_id", "idx_user", "idx_item"} & set(columns))
     except (TypeError, ValueError, nw.exceptions.NarwhalsError):  # columns that have no proper names
         return False
-
-
-def _rule(source: tables.Source) -> ColumnRule:
-    """Which column ranks the pairs, and what it may hold."""
-    if "time" in source.columns:
-        raise InputError(f"{source.name} has a column 'time', but a ranking has one score per user and item.")
-    if "probability" in source.columns:
-        return ColumnRule("probability", np.float64, lambda v: (v >= 0.0) & (v <= 1.0), "between 0 and 1")
-    if "score" in source.columns:
-        return ColumnRule("score", np.float64, lambda v: np.isfinite(v) & (v > _LOWEST), "finite numbers")
-    if "rank" in source.columns:
-        return ColumnRule("rank", np.float64, lambda v: np.isfinite(v) & (v >= 1) & (v % 1 == 0), "integers ≥ 1")
-    raise InputError(
-        f"{source.name} has neither a column 'score' nor 'rank'; a ranking needs user_id, item_id and one of them, "
-        f"found: {', '.join(map(str, source.columns))[:200] or 'none'}."
-    )

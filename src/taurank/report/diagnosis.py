@@ -91,11 +91,8 @@ def diagnose(log: Log, cells: Any = None, *, categories: Features | None = None)
     propensity = log.recorded_propensity("diagnose")
     scope, rows = Scope(log, categories), np.flatnonzero(log.treated)
     rows = rows[scope.contains(log.user[rows], log.item[rows], log.time[rows])]
-    treated, known, (by_user, by_item, by_time) = (
-        propensity[rows],
-        known_cells(scope, propensity, cells),
-        scope.cells_by,
-    )
+    treated, known = propensity[rows], known_cells(scope, propensity, cells)
+    by_user, by_item, by_time = scope.cells_by
     return Diagnosis(
         n_rows=len(log),
         n_users=log.n_users,

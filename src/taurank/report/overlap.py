@@ -96,14 +96,8 @@ def _histogram(diagnosis: Diagnosis) -> alt.TopLevelMixin:
 
 def _calibration(bins: tuple[Bin, ...]) -> alt.TopLevelMixin:
     """The share treated against the mean propensity of each bin, with two standard errors."""
-    frame = pd.DataFrame(
-        {
-            "propensity": [b.propensity for b in bins],
-            "treated": [b.treated for b in bins],
-            "low": [b.treated - 2 * b.error for b in bins],
-            "high": [b.treated + 2 * b.error for b in bins],
-        }
-    )
+    ends = [(b.propensity, b.treated, b.treated - 2 * b.error, b.treated + 2 * b.error) for b in bins]
+    frame = pd.DataFrame(ends, columns=["propensity", "treated", "low", "high"])
     x = alt.X("propensity:Q", title="mean propensity of the bin", axis=alt.Axis(tickCount=5))
     y = alt.Y("treated:Q", title="share treated")
     end = max(frame["propensity"].max(), frame["high"].max())
