@@ -4,6 +4,7 @@
 # make bounds     the lowest allowed dependencies      make clean     remove the environments
 # make serve-demo a world shops at the service         make docs      the site, with its notebooks, in docs/_build
 # make latest     the newest dependencies              make dist      wheel and sdist, checked and tried
+# make container-check  the container file in a clean Debian root (needs root and debootstrap)
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/ready
@@ -11,7 +12,7 @@ PIP := -m pip install --quiet --disable-pip-version-check
 TRY = PYTHONPATH=$(CURDIR)/src NUMBA_CACHE_DIR=$(CURDIR)/$(OWN)/numba $(OWN)/bin/python -m pytest -n 2 --dist loadfile -W default
 CORE := tests/data/test_log.py tests/estimation tests/evaluation/test_evaluate.py tests/learners/test_learners.py tests/cli/test_help.py tests/cli/test_commands.py tests/serve/test_api.py tests/serve/test_store.py
 
-.PHONY: demo test test-all lint smoke docs bounds latest dist torture serve-demo clean
+.PHONY: demo test test-all lint smoke docs bounds latest dist torture serve-demo container-check clean
 
 demo: $(READY)
 	@$(BIN)/taurank demo
@@ -70,6 +71,9 @@ dist: $(READY)
 	@$(PYTHON) -m venv .dist
 	@.dist/bin/python $(PIP) "$$(ls dist/*.whl)[dunnhumby]"
 	@cd .dist && bin/taurank demo
+
+container-check: $(READY)
+	@$(BIN)/python .ci/container_check.py
 
 clean:
 	rm -rf .venv .bounds .latest .dist dist docs/_build docs/generated docs/notebooks

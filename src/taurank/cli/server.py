@@ -72,6 +72,18 @@ def init(context: typer.Context, surface: Surface = "home") -> None:
     say(f"admin token, shown once: {token}")
 
 
+@group.command("migrate")
+def migrate(context: typer.Context) -> None:
+    """Bring the store of an earlier version up to date.
+
+    Stop all servers and make a backup first.
+    """
+    from taurank.serve.migrations import migrate as apply
+    from taurank.serve.tables import SCHEMA_VERSION
+
+    say(f"The store had schema {apply(context.obj)}, and has schema {SCHEMA_VERSION}.")
+
+
 @group.command("jobs")
 def jobs(context: typer.Context) -> None:
     """Settle periods and judge challengers now.

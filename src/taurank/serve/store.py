@@ -50,10 +50,11 @@ class Conflict(InputError):
 class Store:
     """Transactions on one database. ``address`` is a folder (SQLite) or ``postgresql://…``.
 
-    Without ``create`` the database must be there, with it there must be none.
+    Without ``create`` the database must be there, with it there must be none. Its schema must be that of this version
+    of taurank, or with ``older`` an earlier one.
     """
 
-    def __init__(self, address: str, create: bool = False) -> None:
+    def __init__(self, address: str, create: bool = False, older: bool = False) -> None:
         self.address = address
         self.engine = _engine(address, create)
         try:
@@ -66,14 +67,15 @@ class Store:
                 else:
                     tables.metadata.create_all(connection)
                     salt = secrets.token_hex(32)  # of the arms; outlives a rotation of the secret
-                    first = [{"name": "schema", "value": tables.SCHEMA_VERSION}, {"name": "salt", "value": salt}]
+                    first = [{"name": "schema", "value": str(tables.SCHEMA_VERSION)}, {"name": "salt", "value": salt}]
                     connection.execute(insert(tables.settings), first)
-                version = setting(connection, "schema")
-            if version != tables.SCHEMA_VERSION:
-                raise InputError(
-                    f"the database has schema {version}, this version of taurank needs {tables.SCHEMA_VERSION}; "
-                    "use the version of taurank that made it."
-                )
+                version = int(setting(connection, "schema") or 0)
+            has = f"the store has schema {version}, this version of taurank needs {tables.SCHEMA_VERSION}"
+            if version > tables.SCHEMA_VERSION:
+                raise InputError(f"{has}; install the later version that made it.")
+            if version < tables.SCHEMA_VERSION and not older:
+                command = f"taurank server --store {show_address(address)} migrate"
+                raise InputError(f"{has}; make a backup, then run `{command}`.")
         except BaseException:
             self.close()
             raise
@@ -158,8 +160,9 @@ def _engine(address: str, create: bool) -> Engine:
     if not address.startswith(("postgresql://", "postgresql+psycopg://")):
         raise InputError(f"'{address}' is not a folder or an address such as postgresql://user@host/name.")
     url = address.replace("postgresql://", "postgresql+psycopg://", 1)
+    options = {"connect_timeout": 3, "client_encoding": "utf8", "options": f"-c lock_timeout={BUSY_SECONDS}s"}
     try:
-        return create_engine(url, pool_pre_ping=True, pool_timeout=5, connect_args={"connect_timeout": 3})
+        return create_engine(url, pool_pre_ping=True, pool_timeout=5, connect_args=options)
     except (SQLAlchemyError, ImportError, ValueError) as error:
         raise InputError(f"the address of the database cannot be used: {first_line(error)}.") from error
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import BigInteger, Boolean, Column, Double, Index, Integer, LargeBinary, MetaData, String, Table, Text
 
-SCHEMA_VERSION = "1"
+SCHEMA_VERSION = 1  # a change of these tables is a new one, with its entry in ``migrations.MIGRATIONS``
 
 metadata = MetaData()
 
