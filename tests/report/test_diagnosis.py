@@ -186,6 +186,19 @@ def test_few_or_no_purchases_are_said() -> None:
     assert "treated purchases are few" in diagnose(sparse_log(few)).verdict
 
 
+def test_what_is_bought_only_if_shown_can_be_compared() -> None:
+    """A perfect experiment: the control rate is known to be about zero."""
+    rng = np.random.default_rng(0)
+    user, item = np.divmod(np.arange(2000 * 50), 50)
+    shown = rng.random(len(user)) < 0.05
+    frame = pd.DataFrame({"user_id": user, "item_id": item, "treated": shown, "propensity": 0.05})
+    frame = frame.assign(outcome=shown & (rng.random(len(user)) < 0.3))
+    found = diagnose(tr.Log.from_frame(frame[shown].astype({"treated": int, "outcome": int}), users=range(2000)))
+    assert found.control.purchases == 0
+    assert found.level == "caution"
+    assert "There is no control purchase" in found.verdict
+
+
 @pytest.mark.parametrize("tiny", [5e-324, 1e-100, 1e-20])
 def test_one_tiny_propensity_does_not_silence_the_check(tiny: float) -> None:
     world = tr.World.synthetic(100, 80, random_state=0)

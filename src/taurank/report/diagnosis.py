@@ -66,6 +66,7 @@ _RECORD = (
 )
 _CAP = "Cap the weights: gains.doubly_robust(log, cap=0.01), and DLCE with a cap."
 _COLLECT = "Collect more data before comparing methods: more users, more times, or more recommendations."
+_ALL_BOUGHT = "Check that the log has all purchases, also of items that were not shown."
 _LATER = (
     "Read docs/violations.md: measure longer periods, or whole categories, before counting these effects as gained."
 )
@@ -397,12 +398,14 @@ def _of_arm(arm: Arm) -> Iterator[Check]:
     who, effective = f"{arm.name} purchases", _number(arm.effective)
     level, finding = "poor" if arm.effective < POOR_EFFECTIVE else "caution", None
     the = f"The {arm.purchases:,} {who}"
-    if not arm.purchases:
-        finding = Finding("poor", f"There is no {arm.name} purchase: nothing can be compared.", _COLLECT)
+    if not arm.purchases and arm.name == "control":  # what is never bought unless shown is known well, too
+        finding = Finding("caution", "There is no control purchase: nothing was bought unshown.", _ALL_BOUGHT)
+    elif not arm.purchases:
+        finding = Finding("poor", "There is no treated purchase: nothing can be compared.", _COLLECT)
     elif arm.effective < LOW_EFFICIENCY * arm.purchases:
         worth = f"carry the information of only {effective}: a few heavy weights decide every estimate"
         finding = Finding(level, f"{the} {worth}.", _CAP)
-    elif arm.effective < FEW_EFFECTIVE:
+    elif arm.effective < FEW_EFFECTIVE and arm.name == "treated":
         finding = Finding(level, f"{the} are few (effective: {effective}).", _COLLECT)
     each = _percent(arm.effective / max(arm.purchases, 1))
     yield Check(who, arm.purchases, float("nan"), f"largest weight {_number(arm.largest_weight)}")
