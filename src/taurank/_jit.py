@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import numba
+import numpy as np
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -56,3 +57,12 @@ def _warn_once() -> None:
     if not _warned:
         _warned = True
         warnings.warn(_NO_CACHE, RuntimeWarning, stacklevel=3)
+
+
+@vectorized
+def dot32(a: Any, b: Any) -> Any:
+    """a · b in float32, of rows in float32."""
+    total = np.float32(0.0)
+    for j in range(len(a)):
+        total += a[j] * b[j]
+    return total

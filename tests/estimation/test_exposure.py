@@ -177,13 +177,10 @@ def test_strata_agree_with_the_grid(shop: ExposureShop) -> None:
             weights = np.broadcast_to(1.0 / shop.propensity[:, :, None], grid.shape)[cells & grid]
             assert stratum.ratio == pytest.approx(weights.sum() / cells.sum())
     assert propensity.pair_calibration(log).holds
-    assert propensity.require_pair_calibration(log).holds
 
 
 def test_additive_propensities_are_refused(shop: ExposureShop, additive: propensity.Model) -> None:
     log = shop.log.with_propensity(additive.at(shop.log.user, shop.log.item, shop.log.time))
-    with pytest.raises(InputError, match=r"^the pilot needs .* fails: .*estimate LOG --replace"):
-        propensity.require_pair_calibration(log, "the pilot")
     diagnosis = tr.diagnose(log)
     assert diagnosis.level == "poor"
     assert "Pair-level calibration fails" in diagnosis.verdict
@@ -230,7 +227,7 @@ def test_features_options_and_refusals(shop: ExposureShop, tmp_path: Any) -> Non
     items.to_csv(tmp_path / "items.csv", index=False)
     features = tr.Features(users=users, items=tmp_path / "items.csv")
     result = propensity.estimate(log, 0, features=features, threads=1)
-    assert propensity.require_pair_calibration(result).identified
+    assert propensity.pair_calibration(result).identified
     with pytest.raises(InputError, match="features are used by"):
         propensity.estimate(log, model="additive", features=features)
     table: Any = items

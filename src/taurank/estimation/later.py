@@ -14,12 +14,12 @@ replacement, and is added back, by the number that is missing and the mean effec
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from taurank._checks import check_instance, check_integer
-from taurank._types import Floats, Longs
+from taurank._types import Codes, Floats, Longs
 from taurank.data.features import Features
 from taurank.data.log import Log
 from taurank.estimation.estimators import outcomes_of
@@ -88,24 +88,21 @@ def later_effects(log: Log, categories: Features | None = None, periods: int = P
     check_instance("log", log, Log, "Log.from_frame or Log.read")
     check_integer("periods", periods)
     p = log.recorded_propensity("the check of later effects")
-    last = min(periods, log.n_times - 1)
-    if last < 1:
+    lags = range(min(periods, log.n_times - 1) + 1)
+    if len(lags) == 1:
         return None
-    table = _Table(log, categories, p)
-    items = [table.effect(lag, table.own(lag)) for lag in range(last + 1)]
+    table, bought, outcome = _Table(log, categories, p), np.flatnonzero(log.outcome), outcomes_of(log)
+    items = [table.effect(lag, bought, outcome) for lag in lags]
     if sum(one.events for one in items[1:]) < MIN_EVENTS:
         return None
     result = LaterEffects(tuple(one.result for one in items), _sum(items[1:]))
     if table.category is None:
         return result
-    shown, others = table.effect(0, table.of_category(0, np.flatnonzero(log.treated), np.ones(len(log)))), []
-    for lag in range(last + 1):
-        own = table.effect(lag, table.of_category(lag, np.flatnonzero(log.outcome), table.outcome))
-        if lag == 0:
-            mean = own.mean - items[0].mean * shown.mean
-            by_user = own.by_user - items[0].mean * shown.by_user - shown.mean * items[0].by_user
-            own = _Mean(mean, by_user, own.events)
-        others.append(own)
+    shown = table.effect(0, np.flatnonzero(log.treated), np.ones(len(log)), of_others=True)
+    others = [table.effect(lag, bought, outcome, of_others=True) for lag in lags]
+    now, own = others[0], items[0]
+    by_user = now.by_user - own.mean * shown.by_user - shown.mean * own.by_user
+    others[0] = _Mean(now.mean - own.mean * shown.mean, by_user, now.events)
     return result._replace(category_by_lag=tuple(one.result for one in others), category=_sum(others))
 
 
@@ -126,7 +123,7 @@ def _sum(parts: list[_Mean]) -> Effect:
 
 
 class _Table:
-    """The cells that count, the weight of each item, and the outcomes that belong to them."""
+    """The cells that count, and the weight of each item."""
 
     def __init__(self, log: Log, categories: Features | None, propensity: Floats) -> None:
         has_own = categories is not None and categories.user_categories(log.users, log.items) is not None
@@ -139,66 +136,51 @@ class _Table:
         shown = np.bincount(log.item[self.rows], minlength=log.n_items)
         self.weight = shown / np.maximum(self.scope.cells_by[1], 1)  # of each item
         self.inverse = self.weight[log.item[self.rows]] / np.maximum(propensity[self.rows], TINY)
-        self.outcome = outcomes_of(log)
 
-    def effect(self, lag: int, outcomes: tuple[Floats, Any, Floats]) -> _Mean:
-        """The mean effect on an outcome: its values at treated rows, and Σ w X of whole users."""
-        value, user, total = outcomes
-        log, rows = self.log, self.rows
+    def effect(self, lag: int, events: Longs, size: Floats, of_others: bool = False) -> _Mean:
+        """The mean effect on events (rows of the log) of the same item, or of the others of its category, ``lag``
+        periods later; an event counts ``size``.
+        """
+        log, scope, rows = self.log, self.scope, self.rows
+        if of_others and scope.own is not None:
+            events = events[scope.own.entry(log.user[events], log.item[events]) >= 0]
+        user, item, size = log.user[events], log.item[events], size[events]
+        before = np.maximum(log.time[events] - lag, 0)
+        count = scope.contains(user, item, before) * self.weight[item]  # Σ w of the cells that an event belongs to
+        value = self._at_rows(lag, events, size, log.item)  # X of each treated cell
+        if of_others:
+            assert self.category is not None
+            value = self._at_rows(lag, events, size, self.category[log.item]) - value
+            count = log.eligibility.visitors.contains(user, before) * self._of_category(item, before) - count
         inside = log.time[rows] + lag < log.n_times
         sums = np.bincount(log.user[rows], inside * self.inverse * value, log.n_users)
-        sums -= np.bincount(user, total, log.n_users)
+        sums -= np.bincount(user, (log.time[events] >= lag) * count * size, log.n_users)
         own = inside * (self.inverse - self.weight[log.item[rows]])
         norm = max(float(own.sum()), 1e-300)
         mean = float(sums.sum()) / norm
         by_user = (sums - mean * np.bincount(log.user[rows], own, log.n_users)) / norm
         return _Mean(mean, by_user, int(np.count_nonzero(value[inside])))
 
-    def own(self, lag: int) -> tuple[Floats, Any, Floats]:
-        """Purchases of the item itself, ``lag`` periods later."""
-        log, bought = self.log, np.flatnonzero(self.log.outcome)
-        key = log.catalog.cell_index(log.user, log.item, log.time)
-        user, item, time = log.user[bought], log.item[bought], log.time[bought] - lag
-        counts = (time >= 0) & self.scope.contains(user, item, np.maximum(time, 0))
-        later = log.catalog.cell_index(log.user[self.rows], log.item[self.rows], log.time[self.rows] + lag)
-        value = _look_up(later, key[bought], self.outcome[bought])
-        return value, user, counts * self.weight[item] * self.outcome[bought]
+    def _at_rows(self, lag: int, events: Longs, size: Floats, group: Longs | Codes) -> Floats:
+        """For each treated row the events of its user and its group, ``lag`` periods later."""
+        log = self.log
+        number = (log.time * np.int64(log.n_users) + log.user) * (int(group.max(initial=0)) + 1) + group
+        known, back = np.unique(number[events], return_inverse=True)
+        if not len(known):
+            return np.zeros(len(self.rows))
+        later = number[self.rows] + lag * np.int64(log.n_users) * (int(group.max(initial=0)) + 1)
+        at = np.minimum(np.searchsorted(known, later), len(known) - 1)
+        return np.where(known[at] == later, np.bincount(back, size)[at], 0.0)
 
-    def of_category(self, lag: int, events: Longs, size: Floats) -> tuple[Floats, Any, Floats]:
-        """Events of all other items of the category, ``lag`` periods later; an event counts ``size``."""
-        log, category, scope = self.log, self.category, self.scope
-        assert category is not None
-        count, n_items, n_times = int(category.max()) + 1, log.n_items, log.n_times
-        if scope.own is not None:
-            events = events[scope.own.entry(log.user[events], log.item[events]) >= 0]
-        user, item, time = log.user[events], log.item[events], log.time[events]
-        size = size[events]
-
-        def number(user: Any, item: Any, time: Any) -> Longs:
-            return np.asarray((np.asarray(user, np.int64) * count + category[item]) * n_times + time)
-
-        rows = self.rows
-        key, back = np.unique(number(user, item, time), return_inverse=True)
-        value = _look_up(
-            number(log.user[rows], log.item[rows], log.time[rows] + lag),
-            key,
-            np.bincount(back, size).astype(np.float64),
-        )
-        itself = log.catalog.cell_index(log.user[rows], log.item[rows], log.time[rows] + lag)
-        value -= _look_up(itself, log.catalog.cell_index(user, item, time), size)
-        open_at = [log.eligibility.candidates.contains(np.arange(n_items), t) for t in range(n_times)]
-        of_category = np.stack([np.bincount(category, self.weight * here, count) for here in open_at])
-        before = np.maximum(time - lag, 0)
-        counts = (time >= lag) & log.eligibility.visitors.contains(user, before)
-        others = of_category[before, category[item]] - self.weight[item] * np.stack(open_at)[before, item]
-        return value, user, counts * size * others
-
-
-def _look_up(key: Longs, known: Longs, values: Floats) -> Floats:
-    """The value of each key, 0 for unknown ones."""
-    order = np.argsort(known, kind="stable")
-    at = np.minimum(np.searchsorted(known, key, sorter=order), len(known) - 1)
-    return np.where(known[order[at]] == key, values[order[at]], 0.0) if len(known) else np.zeros(len(key))
+    def _of_category(self, item: Codes, time: Codes) -> Floats:
+        """Σ w over the items of a category that are candidates at a time; one time after the other."""
+        assert self.category is not None
+        total, candidates = np.empty(len(item)), self.log.eligibility.candidates
+        for t in np.unique(time):
+            at = np.flatnonzero(time == t)
+            here = candidates.contains(np.arange(self.log.n_items), t)
+            total[at] = np.bincount(self.category, self.weight * here)[self.category[item[at]]]
+        return total
 
 
 def _signed(effect: Effect) -> str:

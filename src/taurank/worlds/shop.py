@@ -27,7 +27,7 @@ from taurank._checks import check_integer, check_number
 from taurank._types import Codes, Floats, Longs, Mask
 from taurank.data.eligibility import Eligibility
 from taurank.data.features import Features
-from taurank.data.files import atomic_path
+from taurank.data.files import write_text
 from taurank.data.ids import Catalog, Ids
 from taurank.data.log import Log
 from taurank.errors import InputError, first_line
@@ -111,11 +111,6 @@ class Shop:
         control, treated = rates_of_pairs(self.parameters, *self._codes(users, items))
         return np.asarray(treated - control)
 
-    def propensity(self, users: Any, items: Any, threads: int | None = None) -> Floats:
-        """The chance that an item is in the slate of a visit, for pairs of ids; 0 if it cannot be."""
-        user, item = self._codes(users, items)
-        return self.inclusion(user, item, np.full(len(user), -1), threads)
-
     def value(self, lists: Any, k: int = SLOTS) -> float:
         """The extra purchases in a week with a visit if the first ``k`` items of each user's list are shown.
 
@@ -132,24 +127,20 @@ class Shop:
 
     def log(self) -> Log:
         """The log of all weeks, without the detour through tables: its visits, and the chances that it records."""
-        visitor, week = np.nonzero(self.visited)
-        n_slates, _ = self.slates_of_visits(self.visited, 0)
-        slates, visit, bought, shown, _ = draw_weeks(
-            self.parameters, self.violations, self.seed, self.visited, n_slates, 0, None
+        block = Block(self, 0, self.n_users, self.weeks)
+        number = block.cell_visit * self.n_items + block.cell_item
+        cells = np.sort(np.unique(number, return_index=True)[1])  # the first row of each
+        at, item = block.cell_visit[cells], block.cell_item[cells]
+        outcome = np.isin(number[cells], block.visit_of * self.n_items + block.bought)
+        user = block.user[at].astype(np.int32)
+        chance = 1.0 - (1.0 - self.inclusion(user, item)) ** block.n_slates[at]
+        treated, catalog = (
+            cells < block.slates.size,
+            Catalog(self.users, self.items, Ids(np.arange(self.weeks), "time")),
         )
-        of_slot = np.repeat(np.arange(len(visitor)), n_slates * SLOTS)
-        cells = pd.DataFrame({"visit": np.r_[of_slot, visit[~shown]], "item": np.r_[slates.ravel(), bought[~shown]]})
-        cells["treated"] = np.arange(len(cells)) < slates.size
-        cells = cells.drop_duplicates(["visit", "item"])
-        at, item = cells["visit"].to_numpy(), cells["item"].to_numpy(np.int32)
-        outcome = np.isin(at * self.n_items + item, visit * self.n_items + bought)
-        user = visitor[at].astype(np.int32)
-        chance = self.inclusion(user, item, np.full(len(cells), -1))
-        catalog = Catalog(self.users, self.items, Ids(np.arange(self.weeks), "time"))
         return Log(
-            catalog, user, item, week[at].astype(np.int32), cells["treated"].to_numpy(np.int8),
-            outcome.astype(np.int8), 1.0 - (1.0 - chance) ** n_slates[at],
-            eligibility=Eligibility.from_positions(catalog, (visitor, week)),
+            catalog, user, item, block.week[at].astype(np.int32), treated.astype(np.int8), outcome.astype(np.int8),
+            chance, eligibility=Eligibility.from_positions(catalog, (block.user, block.week)),
         )  # fmt: skip
 
     def features(self) -> Features:
@@ -178,30 +169,24 @@ class Shop:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the numbers that the shop is drawn from."""
-        numbers: dict[str, Any] = {
-            "users": self.n_users,
-            "items": self.n_items,
-            "weeks": self.weeks,
-            "seed": self.seed,
-        }
-        if self.violations != NONE:
-            numbers["violations"] = self.violations._asdict()
-        with atomic_path(path) as temporary:
-            temporary.write_text(json.dumps(numbers) + "\n", encoding="utf-8")
+        sizes = {"users": self.n_users, "items": self.n_items, "weeks": self.weeks, "seed": self.seed}
+        write_text(path, json.dumps({**sizes, "violations": self.violations._asdict()}) + "\n")
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Shop:
         """Draw a shop that ``save`` wrote again."""
         try:
             numbers = json.loads(Path(path).read_text(encoding="utf-8"))
-            sizes = {name: numbers[name] for name in ("users", "items", "weeks", "seed")}
-            return cls.draw(**sizes, violations=Violations(**numbers.get("violations", {})))
+            return cls.draw(**{**numbers, "violations": Violations(**numbers["violations"])})
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise InputError(f"'{os.fsdecode(path)}' is not a made-up shop: {first_line(error)}.") from error
 
-    def inclusion(self, user: Codes, item: Codes, wanted: Any, threads: int | None = None) -> Floats:
-        """``propensity`` of positions by the category that each user is after (−1: none)."""
-        distinct, row = np.unique(user.astype(np.int64) << 32 | (np.asarray(wanted) + 1), return_inverse=True)
+    def inclusion(self, user: Codes, item: Codes, wanted: Any = -1, threads: int | None = None) -> Floats:
+        """The chance that an item is in the slate of a visit, of positions; ``wanted`` is the category that the user
+        is after (−1: none).
+        """
+        key = np.asarray(user, np.int64) << 32 | (np.asarray(wanted, np.int64) + 1)
+        distinct, row = np.unique(key, return_inverse=True)
         slates = []
         for one in distinct:
             items, weights = rows_of_candidates(self.parameters, one >> 32)[:2]
@@ -220,6 +205,26 @@ class Shop:
         if (item < 0).any():
             raise InputError(f"{np.count_nonzero(item < 0):,} items are not in the shop's catalog.")
         return user, item
+
+
+class Block:
+    """The visits of a block of users, their slates, and what was bought in them.
+
+    ``cell_visit`` and ``cell_item`` are the logged cells: slates in their order, then what was bought without them.
+    """
+
+    def __init__(self, shop: Shop, begin: int, end: int, weeks: int) -> None:
+        p = shop.parameters
+        visited = visits(p, shop.seed, weeks, begin, end)
+        row, self.week = np.nonzero(visited)  # of each visit
+        self.user = row + begin
+        self.n_slates, self.back = shop.slates_of_visits(visited, begin)
+        self.slates, self.visit_of, self.bought, self.shown, _ = draw_weeks(
+            p, shop.violations, shop.seed, visited, self.n_slates, begin, None
+        )
+        of_slots = np.repeat(np.arange(len(row)), self.n_slates * SLOTS)
+        self.cell_visit = np.r_[of_slots, self.visit_of[~self.shown]]
+        self.cell_item = np.r_[self.slates.ravel(), self.bought[~self.shown]].astype(np.int32)
 
 
 def first_of_each(lists: pd.DataFrame, k: int) -> pd.DataFrame:

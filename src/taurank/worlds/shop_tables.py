@@ -19,9 +19,9 @@ import pyarrow.parquet as pq
 
 from taurank._choices import Recorded
 from taurank._types import Floats, Longs
-from taurank.data.files import atomic_path
-from taurank.worlds.shop import SEGMENTS, SLOTS, Shop, names
-from taurank.worlds.shop_visits import draw_weeks, intended, rates_of_pairs, visits
+from taurank.data.files import atomic_path, write_text
+from taurank.worlds.shop import SEGMENTS, SLOTS, Block, Shop, names
+from taurank.worlds.shop_visits import intended, rates_of_pairs
 
 START = np.datetime64("2026-01-05T00:00:00", "us")  # a Monday
 ZONE = "Europe/Berlin"
@@ -91,8 +91,7 @@ def write_tables(
             writers[name].write_table(table)
             rows[name] = rows.get(name, 0) + len(table)
     shop.save(out / "shop.json")
-    with atomic_path(out / "pilot.toml") as temporary:
-        temporary.write_text(_PLAN.format(columns=_MESSY_COLUMNS if messy else "[log]\n"))
+    write_text(out / "pilot.toml", _PLAN.format(columns=_MESSY_COLUMNS if messy else "[log]\n"))
     return rows
 
 
@@ -101,7 +100,7 @@ def _tables(shop: Shop, messy: bool, recorded: Recorded, threads: int | None) ->
     p, keys = shop.parameters, MESSY_NAMES if messy else {}
     for begin in range(0, shop.n_users, BLOCK):
         end = min(begin + BLOCK, shop.n_users)
-        block = _Block(shop, begin, end)
+        block = _Events(shop, begin, end)
         truth = block.truth(threads)
         visits, impressions, purchases = block.events(truth, threads)
         if recorded == "nothing":
@@ -136,24 +135,17 @@ def _local_time(frame: pd.DataFrame) -> Longs:
     return np.asarray(START + frame["timestamp"].to_numpy().astype("timedelta64[s]"))
 
 
-class _Block:
-    """The visits of a block of users, their slates, and what was bought in them."""
+class _Events(Block):
+    """A block of users as tables."""
 
     def __init__(self, shop: Shop, begin: int, end: int) -> None:
-        self.shop, self.users, p = shop, np.arange(begin, end), shop.parameters
-        # messy tables contain the first days of one more week
-        visited = visits(p, shop.seed, shop.weeks + 1, begin, end)
-        row, self.week = np.nonzero(visited)  # of each visit
-        self.user = row + begin
-        self.n_slates, back = shop.slates_of_visits(visited, begin)
-        self.slates, self.visit_of, self.bought, self.shown, _ = draw_weeks(
-            p, shop.violations, shop.seed, visited, self.n_slates, begin, None
-        )
+        super().__init__(shop, begin, end, shop.weeks + 1)  # messy tables contain the first days of one more week
+        self.shop, self.users, back = shop, np.arange(begin, end), self.back
         self.arrived = self.week * WEEK + (self.numbers(len(self.week), 1) * (WEEK - 3600)).astype(np.int64)
         clock = np.r_[self.arrived, self.arrived[back] + self._later(back, self.arrived[back], 3)]
         order = np.argsort(clock, kind="stable")
         last = np.cumsum(self.n_slates) - 1  # of each visit
-        self.session, self.clock = np.r_[np.arange(len(row)), back][order], clock[order]  # some visits are two
+        self.session, self.clock = np.r_[np.arange(len(self.user)), back][order], clock[order]  # some visits are two
         self.slate = np.r_[last - self.n_slates + 1, last[back]][order]  # of each session
 
     def numbers(self, rows: int, purpose: int) -> Floats:
@@ -166,10 +158,8 @@ class _Block:
 
     def truth(self, threads: int | None) -> pd.DataFrame:
         """Every logged cell, slates first in their order, with its true propensity and effect."""
-        extra, p, v = ~self.shown, self.shop.parameters, self.shop.violations
-        visit = np.r_[np.repeat(np.repeat(np.arange(len(self.user)), self.n_slates), SLOTS), self.visit_of[extra]]
+        p, v, visit, item = self.shop.parameters, self.shop.violations, self.cell_visit, self.cell_item
         user = self.user[visit].astype(np.int32)
-        item = np.r_[self.slates.ravel(), self.bought[extra]].astype(np.int32)
         control, treated = rates_of_pairs(p, user, item)
         wanted = [intended(p, v, self.shop.seed, *one) for one in zip(self.user, self.week, strict=True)]
         chance = self.shop.inclusion(user, item, np.array(wanted, np.int64)[visit], threads)
@@ -185,8 +175,8 @@ class _Block:
         visits = pd.DataFrame({"user_id": names("c", self.user[self.session]), "timestamp": self.clock})
         chances = truth["propensity"].to_numpy()[: self.slates.size]
         if shop.violations.intent:
-            user = np.repeat(np.repeat(self.user, self.n_slates), SLOTS).astype(np.int32)
-            chances = shop.inclusion(user, self.slates.ravel(), np.full(len(user), -1), threads)
+            user = np.repeat(self.user, self.n_slates * SLOTS).astype(np.int32)
+            chances = shop.inclusion(user, self.slates.ravel(), threads=threads)
         impressions = pd.DataFrame({
             "user_id": names("c", np.repeat(self.user[self.session], SLOTS)),
             "item_id": names("p", self.slates[self.slate].ravel()),

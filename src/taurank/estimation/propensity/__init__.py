@@ -14,30 +14,26 @@ from typing import get_args
 import numpy as np
 from scipy.special import expit, logit
 
-from taurank._checks import RandomState, check_choice, check_instance, check_integer, generator
+from taurank._checks import RandomState, check_choice, check_instance, check_integer, check_number, generator
 from taurank._choices import PropensityKind
 from taurank._types import Floats
 from taurank.data.features import Features
 from taurank.data.log import Log
 from taurank.errors import InputError
 from taurank.estimation.folds import MAX_FOLDS
-from taurank.estimation.propensity.calibration import (
-    ENOUGH,
-    PairCalibration,
-    pair_calibration,
-    require_pair_calibration,
-)
+from taurank.estimation.propensity.calibration import ENOUGH, PairCalibration, pair_calibration
 from taurank.estimation.propensity.cells import BOUND, Model
 from taurank.estimation.propensity.exposure import ExposureModel, fit_exposure
 from taurank.estimation.propensity.logistic import AdditiveModel, fit_additive, fit_logistic
 from taurank.estimation.propensity.slates import slate_epsilon_greedy, slate_softmax, slate_weighted
 
 __all__ = [
-    "BOUND", "AdditiveModel", "ExposureModel", "Model", "PairCalibration", "estimate", "fit",
-    "pair_calibration", "require_pair_calibration", "slate_epsilon_greedy", "slate_softmax", "slate_weighted",
+    "BOUND", "AdditiveModel", "ExposureModel", "Model", "PairCalibration", "estimate", "fit", "pair_calibration",
+    "slate_epsilon_greedy", "slate_softmax", "slate_weighted",
 ]  # fmt: skip
 
 MAX_WEIGHT = 1000.0  # of a row that represents the other arm
+MIN_REGULARIZATION = 0.01  # a prior of standard deviation 10 on log-odds: weaker has no meaning
 
 
 def estimate(
@@ -82,13 +78,16 @@ def fit(
     ``model="exposure"`` knows which items a user is shown and what became of the pair before, and may have
     ``features``: tables of users and items, and of the categories that each user can be shown. ``model="additive"``
     knows users, items and times alone, and fits no log in which recommendations follow what users like: check it with
-    ``require_pair_calibration``. An estimate comes from a model that has not seen its cell; the folds of "exposure"
-    are blocks of times, those of "additive" random. ``regularization`` is the precision of the normal prior of each
+    ``pair_calibration``. An estimate comes from a model that has not seen its cell; the folds of "exposure" are
+    blocks of times, those of "additive" random. ``regularization`` is the precision of the normal prior of each
     coefficient.
     """
     check_choice("model", model, get_args(PropensityKind))
     check_instance("log", log, Log, "Log.from_frame or Log.read")
     check_integer("folds", folds, 2, MAX_FOLDS)
+    check_number("regularization", regularization, MIN_REGULARIZATION)
+    if features is not None:
+        check_instance("features", features, Features, "taurank.Features(items=…)")
     n_treated = int(np.count_nonzero(log.treated))
     if n_treated == 0:
         raise InputError(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -23,9 +23,6 @@ from taurank.data.reader import PROPENSITY, read_cells
 from taurank.errors import InputError, plural
 from taurank.estimation.propensity.cells import MAX_CELLS, PairHistory
 from taurank.estimation.propensity.shares import Categories
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 N_BINS = 10  # calibration bins, of equal numbers of cells
 AGREE = 1e-6  # largest difference between the log's propensity of a cell and that in ``cells``
@@ -69,19 +66,20 @@ class Scope:
         eligible, own = self.log.eligibility, self.own
         if own is None:
             return eligible.cells_by_user, eligible.cells_by_item, eligible.cells_by_time
-        if eligible.listed is not None:
-            codes = np.stack(eligible.cell(np.arange(eligible.cells)))
-            codes = codes[:, own.entry(codes[0], codes[1]) >= 0]
-            users, items, times = (np.bincount(c, minlength=n) for c, n in zip(codes, eligible.shape, strict=True))
-            return users, items, times
         users, items, times = (np.zeros(n, np.int64) for n in eligible.shape)
-        for time in range(len(times)):
+        if eligible.listed is not None:
+            cells = eligible.cell(np.arange(eligible.cells))
+            inside = own.entry(*cells[:2]) >= 0
+            for counts, codes in zip((users, items, times), cells, strict=True):
+                counts += np.bincount(codes[inside], minlength=len(counts))
+            return users, items, times
+        for time in range(len(times)):  # one after the other: nothing has the size times × items
             visits = eligible.visitors.contains(np.arange(len(users)), time)
             open_now = eligible.candidates.contains(np.arange(len(items)), time)
-            cells = visits[own.user] * own.of_items(open_now.astype(np.float64))[own.category]
-            users += own.by_user(cells).astype(np.int64)
+            entries = visits[own.user] * own.of_items(open_now.astype(np.float64))[own.category]
+            users += own.by_user(entries).astype(np.int64)
             items += np.bincount(own.category[visits[own.user]], minlength=own.count)[own.item] * open_now
-            times[time] = cells.sum()
+            times[time] = entries.sum()
         return users, items, times
 
 
@@ -120,7 +118,7 @@ class PairCalibration:
 
     @property
     def identified(self) -> bool:
-        """A log with a single time, or in which no pair could be shown twice, says nothing about pairs."""
+        """Whether enough pairs were shown at more than one time."""
         return any(stratum.rows >= ENOUGH for stratum in self.strata[1:])
 
     @property
@@ -143,12 +141,6 @@ class PairCalibration:
             f"Pair-level calibration {'holds' if self.holds else 'fails'}: pairs {worst.name} were shown "
             f"{worst.ratio:.2f} times as often as their propensities say."
         )
-
-    def to_frame(self) -> pd.DataFrame:
-        """One row per stratum."""
-        import pandas as pd
-
-        return pd.DataFrame(self.strata)
 
 
 def pair_calibration(log: Log, categories: Features | None = None) -> PairCalibration:
@@ -173,20 +165,6 @@ def pair_calibration(log: Log, categories: Features | None = None) -> PairCalibr
     cells[0] = float(scope.cells_by[2][1:].sum()) - cells[1:].sum()
     own = stratum(log.user[treated], log.item[treated], log.time[treated])
     return PairCalibration(tuple(Total.of(name, float(cells[k]), p[own == k]) for k, name in enumerate(PAST)))
-
-
-def require_pair_calibration(
-    log: Log, purpose: str = "an estimate of effects", categories: Features | None = None
-) -> PairCalibration:
-    """Refuse propensities that do not fit pairs, with one sentence that says how far they are off."""
-    result = pair_calibration(log, categories)
-    if not result.holds:
-        raise InputError(
-            f"{purpose} needs propensities that fit single pairs. {result.sentence} Record propensities, or "
-            "estimate them with taurank.propensity.estimate(log, replace=True), on the command line "
-            "`taurank propensity estimate LOG --replace --out FILE`."
-        )
-    return result
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from taurank._checks import check_instance, check_number
 from taurank._threads import one_blas_thread
 from taurank._types import Floats, Floats32, Longs
 from taurank.data.features import Features
@@ -46,20 +45,13 @@ MAX_RATE = 3.0
 
 
 def fit_exposure(
-    log: Log,
-    generator: np.random.Generator,
-    folds: int,
-    regularization: float,
-    features: Features | None,
+    log: Log, generator: np.random.Generator, folds: int, regularization: float, features: Features | None,
     threads: int | None,
-) -> ExposureModel:
+) -> ExposureModel:  # fmt: skip
     """Fit the exposure model, with the classes of ``features`` and the categories that each user can be shown.
 
     ``generator`` decides the start of the mixture and which cells represent all of them.
     """
-    check_number("regularization", regularization, 0.0)
-    if features is not None:
-        check_instance("features", features, Features, "taurank.Features(items=…)")
     first = _first_stage(log, folds, features, generator, threads)
     cells = draw_cells(log, first.shown, first.proposal, generator)
     treated = np.flatnonzero(log.treated)
@@ -73,9 +65,7 @@ def fit_exposure(
         for f in range(first.folds.count):
             observed = len(treated) / len(rows) * cases.values[case_fold != f].sum(axis=0, dtype=np.float64)
             out = fold != f
-            coefficients[f] = fit_logistic(
-                observed, table.offset[out], table.values[out], cells.weight[out], ridge
-            )  # fmt: skip
+            coefficients[f] = fit_logistic(observed, table.offset[out], table.values[out], cells.weight[out], ridge)
     exposures = np.asarray(np.bincount(log.time[treated], minlength=log.n_times) + BOUND, np.float64)
     log_odds = table.offset + np.einsum("nk,nk->n", table.values, coefficients[fold])
     by_time = fit_intercepts(log_odds, cells.weight, cells.time, exposures)

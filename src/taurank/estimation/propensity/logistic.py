@@ -14,7 +14,6 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import expit
 
-from taurank._checks import check_number
 from taurank._types import Floats, Floats32, Longs
 from taurank.data.log import Log
 from taurank.estimation.folds import Folds
@@ -25,7 +24,6 @@ MAX_STEPS = 50
 MAX_STEP = 2.0  # of a coefficient: a full step may overshoot
 TOLERANCE = 1e-7  # largest change of a coefficient in the last step or sweep
 MAX_SWEEPS = 300
-MIN_REGULARIZATION = 0.01  # a prior of standard deviation 10 on log-odds: weaker has no meaning
 
 
 def fit_logistic(
@@ -72,18 +70,14 @@ def fit_additive(log: Log, generator: np.random.Generator, folds: int, regulariz
     treated cells are shrunk toward the mean. The sum over cells is exact up to a million cells, and estimated
     without bias from a million draws beyond.
     """
-    check_number("regularization", regularization, MIN_REGULARIZATION)
     parts = Folds.from_random(log.eligibility.shape, folds, generator)
     cells = draw_cells(log, PairHistory.from_rows(log, log.treated == 1), Proposal.by_popularity(log), generator)
     rows = np.flatnonzero(log.treated)
     treated = [codes[rows] for codes in (log.user, log.item, log.time)]
     treated_fold, fold = parts.at(*treated), parts.at(*cells[:3])
-    fits = []
+    fits, shape = [], log.eligibility.shape
     for f in range(folds):
-        seen = treated_fold != f
-        totals = [
-            np.bincount(codes[seen], minlength=n) for codes, n in zip(treated, log.eligibility.shape, strict=True)
-        ]
+        totals = [np.bincount(c[treated_fold != f], minlength=n) for c, n in zip(treated, shape, strict=True)]
         fits.append(_fit_effects(cells[:3], totals, np.where(fold == f, 0.0, cells.weight), float(regularization)))
     intercept, *effects = (np.stack(axis) for axis in zip(*fits, strict=True))
     return AdditiveModel(log, parts, intercept, *effects)
@@ -93,8 +87,6 @@ def fit_additive(log: Log, generator: np.random.Generator, folds: int, regulariz
 class AdditiveModel(Model):
     """A fitted model: one intercept and one set of effects for every fold that was left out."""
 
-    log: Log
-    folds: Folds
     intercept: Floats  # folds
     user_effect: Floats  # folds × users
     item_effect: Floats  # folds × items

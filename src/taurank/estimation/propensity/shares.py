@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from taurank._jit import compiled, vectorized
+from taurank._jit import compiled, dot32
 from taurank._threads import map_blocks
 from taurank._types import Bits, Codes, Floats, Floats32, Longs, Mask
 from taurank.data.features import UserCategories
@@ -179,7 +179,7 @@ def _expect(
             if fold[entry] == left_out:
                 continue
             i = item[entry]
-            scale = np.float32(1.0) / _dot(theta[user], phi[i])
+            scale = np.float32(1.0) / dot32(theta[user], phi[i])
             for k in range(components):
                 share = theta[user, k] * phi[i, k] * scale
                 own[k] += share
@@ -187,14 +187,6 @@ def _expect(
             n += np.float32(1.0)
         for k in range(components):
             theta[user, k] = own[k] / n
-
-
-@vectorized
-def _dot(a: Any, b: Any) -> Any:
-    total = np.float32(0.0)
-    for k in range(len(a)):
-        total += a[k] * b[k]
-    return total
 
 
 class Categories:

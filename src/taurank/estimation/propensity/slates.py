@@ -223,30 +223,17 @@ def _finish(finished: Any, p: float) -> None:
 def _interval(log_weights: Any, size: int) -> tuple[float, float]:
     """log t between which the k-th item finishes, but for a probability of e^−TAIL on either side.
 
-    For a sum N of independent coins with mean m, P(N ≥ k) ≤ e^−g if m ≤ k and P(N ≤ k) ≤ e^−g if m ≥ k, with
-    g = k log(k/m) − k + m (Chernoff).
+    For a sum N of independent coins with mean m (Chernoff): P(N ≥ k) ≤ exp(−k log(k/m) + k), which is e^−TAIL at
+    m = k exp(−1 − TAIL/k), and P(N ≤ j) ≤ exp(−(m − j)² / 2m), which is so at m = j + TAIL + √(TAIL² + 2 TAIL j).
     """
     top, bottom = log_weights.max(), log_weights[log_weights > -np.inf].min()
     # before the first time all items together have mean 1e-13; after the last the slowest has finished
     first = -top - np.log(float(len(log_weights))) - TAIL
     last = -bottom + np.log(TAIL + 10.0)
-    low = _where_mean_is(log_weights, _mean_with_tail(float(size), False), first, last)
-    high = _where_mean_is(log_weights, _mean_with_tail(float(size - 1), True), first, last)
+    earlier = float(size - 1)
+    low = _where_mean_is(log_weights, size * np.exp(-1.0 - TAIL / size), first, last)
+    high = _where_mean_is(log_weights, earlier + TAIL + np.sqrt(TAIL**2 + 2.0 * TAIL * earlier), first, last)
     return low, high
-
-
-@compiled
-def _mean_with_tail(count: float, above: bool) -> float:
-    """The mean m below (or above) ``count`` at which Chernoff's exponent is TAIL."""
-    inner, outer = count, (count + 2.0 * TAIL + 4.0 * np.sqrt(TAIL * (count + 1.0)) if above else 0.0)
-    for _ in range(60):
-        middle = 0.5 * (inner + outer)
-        gap = middle - count + (count * np.log(count / middle) if count > 0.0 else 0.0)
-        if gap < TAIL:
-            inner = middle
-        else:
-            outer = middle
-    return 0.5 * (inner + outer)
 
 
 @compiled

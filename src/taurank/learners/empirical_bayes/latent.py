@@ -27,7 +27,7 @@ from scipy.sparse import csr_array
 from scipy.special import expit, logit
 
 from taurank._arrays import row_order
-from taurank._jit import compiled, inlined, vectorized
+from taurank._jit import compiled, dot32, inlined, vectorized
 from taurank._threads import map_blocks, one_blas_thread
 from taurank._types import Codes, Floats, Floats32, Longs
 from taurank.data.features import Features
@@ -312,14 +312,6 @@ def _twice(size: int) -> Floats32:
 
 
 @vectorized
-def _product(a: Any, b: Any) -> Any:
-    total = np.float32(0.0)
-    for j in range(len(a)):
-        total += a[j] * b[j]
-    return total
-
-
-@vectorized
 def _add(scale: Any, row: Any, total: Any) -> None:
     for j in range(len(row)):
         total[j] += scale * row[j]
@@ -356,7 +348,7 @@ def _add_pairs(begin: Any, end: Any, start: Any, order: Any, other: Any, data: A
                 if arm == 0 and treated[p] == 0:
                     continue
                 mine, its = min(arm, h.shape[1] - 1), min(arm, vectors.shape[1] - 1)
-                eta = _product(own_vectors[row, mine], vectors[other[p], its])
+                eta = dot32(own_vectors[row, mine], vectors[other[p], its])
                 total[row, mine] += eta * eta
                 site = _site(arm, treated[p], positives[p], control[p], chances[p], eta, idle[item[p], arm])
                 _add(site[0], squares[other[p], its], q[row, mine])
