@@ -12,6 +12,8 @@ from taurank.worlds.shop import Shop, first_of_each
 from taurank.worlds.shop_tables import ZONE, write_tables
 from taurank.worlds.shop_visits import Violations
 
+MINUTE = pd.Timedelta(seconds=60)  # after its purchase something is sent back
+
 
 @pytest.fixture(scope="module")
 def shop() -> Shop:
@@ -199,7 +201,14 @@ def test_switches_change_the_tables_and_survive_a_round_trip(tmp_path: Path) -> 
     truth, impressions, purchases = (
         pq.read_table(tmp_path / f"{name}.parquet").to_pandas() for name in ("truth", "impressions", "purchases")
     )
-    assert (purchases["quantity"] < 0).any()
+    cells = ["user_id", "item_id", "timestamp"]
+    back = purchases.loc[purchases["quantity"] < 0, cells].assign(timestamp=lambda rows: rows["timestamp"] - MINUTE)
+    kept = purchases[purchases["quantity"] > 0].merge(back, on=cells, how="left", indicator=True)
+    assert 20 < len(back) < len(kept)
+    kept["week"] = kept["timestamp"].dt.isocalendar().week
+    log = tr.Log.from_events(tmp_path / "impressions.parquet", tmp_path / "purchases.parquet", incomplete="keep")
+    assert log.value is None  # returns are netted by the quantity, and no outcome is worth it
+    assert log.outcome.sum() == len(kept[kept["_merge"] == "left_only"].drop_duplicates([*cells[:2], "week"]))
     assert not impressions["propensity"].isin(truth["propensity"]).all()  # the shop does not record the intent
     slates = impressions.groupby(["user_id", "timestamp"])["item_id"].apply(frozenset).reset_index()
     slates["week"] = slates["timestamp"].dt.isocalendar().week

@@ -211,8 +211,6 @@ class Gains(CellTable):
             raise InputError("the log must have the catalog of the gains.")
         if log is self.log:
             return self
-        if log.eligibility.is_everything:
-            return replace(self, eligibility=log.eligibility, estimator=None)
         rows = np.flatnonzero(log.eligibility.contains(self.user, self.item, self.time))
         return replace(self._at(rows), eligibility=log.eligibility)
 

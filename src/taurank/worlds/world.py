@@ -249,7 +249,8 @@ class World(Sized):
         if shape[0] * shape[1] > MAX_PAIRS:
             raise InputError(f"users × items must be at most {MAX_PAIRS:,}, got {shape[0]:,} × {shape[1]:,}.")
         cells = log.eligibility.cells_by_user, np.maximum(log.eligibility.cells_by_item, 1)
-        recorded = propensities.estimate(log, random_state, features=features, replace=False, threads=threads)
+        model = propensities.fit(log, random_state, features=features, threads=threads)
+        recorded = propensities.estimate(log, model=model, replace=False)
         pair = log.user.astype(np.int64) * shape[1] + log.item
         rows = np.bincount(pair, minlength=shape[0] * shape[1])
         shown = np.bincount(log.item, log.treated, shape[1])
@@ -258,7 +259,6 @@ class World(Sized):
         absent = np.flatnonzero(rows == 0)
         if len(absent):
             user, item = np.divmod(absent, shape[1])
-            model = propensities.fit(log, random_state, features=features, threads=threads)
             log_odds = logit(model.at(user, item, log.n_times // 2))
             wanted = shown / cells[1] * shape[0] - propensity.reshape(shape).sum(axis=0)
             shift = fit_intercepts(log_odds, np.ones(len(absent)), item, np.maximum(wanted, EDGE))

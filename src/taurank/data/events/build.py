@@ -116,7 +116,7 @@ def build_rows(
         window=None if options.window is None else timedelta(microseconds=options.window),
         apart=tuple(what for what in ("user", "item") if one(database, common.format(f"{what}_id")) == (0,)),
     )  # fmt: skip
-    columns = _collect(database, rows, lacking < rows, "value" in tables["outcomes"].columns)
+    columns = _collect(database, rows, lacking < rows, tables["outcomes"].has_values)
     return {"catalog": catalog, **columns, "summary": summary, "eligibility": eligibility}
 
 

@@ -13,6 +13,7 @@ from typing import Any, get_args
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from taurank._checks import check_choice
 from taurank._choices import Combine, Incomplete, Nulls
@@ -61,7 +62,7 @@ class EventTable:
     """One of the tables on its way into the database: ids as codes, time as microseconds.
 
     All rows are read before it complains, so that a message can say how many are wrong. P = 0 and P = 1 may occur;
-    their cells are set aside. A negative value of an outcome is a return.
+    their cells are set aside. A negative value (or quantity) of an outcome is a return.
     """
 
     def __init__(self, name: str, data: Any, options: EventOptions, ids: Mapping[str, IdColumn]) -> None:
@@ -78,6 +79,9 @@ class EventTable:
             names += [RECTOOLS.get(column)] * ("timestamp" not in self.source.columns)
             if present := [each for each in names if each in self.source.columns]:
                 self.columns[column] = present[0]
+        self.has_values = "value" in self.columns
+        if name == "outcomes" and not self.has_values and "quantity" in self.source.columns:
+            self.columns["value"] = "quantity"  # not what an outcome is worth: returns are netted by it
         missing = [column for column in needed if column not in self.columns]
         if missing:
             lacking = " and ".join(f"'{column}'" for column in missing)
@@ -106,6 +110,8 @@ class EventTable:
             whole, columns = np.ones(batch.num_rows, bool), {}
             for column, name in self.columns.items():
                 columns[column] = array = without_dictionary(batch.column(name))
+                if column == "value" and not self.has_values:
+                    columns[column] = array = pc.fill_null(array, 1)
                 if column != "propensity" and array.null_count:  # a propensity may be null: it was not recorded
                     self.nulls[column] = self.nulls.get(column, 0) + array.null_count
                     if self.options.nulls == "refuse":
