@@ -207,6 +207,9 @@ def test_switches_change_the_tables_and_survive_a_round_trip(tmp_path: Path) -> 
     assert 20 < len(back) < len(kept)
     kept["week"] = kept["timestamp"].dt.isocalendar().week
     log = tr.Log.from_events(tmp_path / "impressions.parquet", tmp_path / "purchases.parquet", incomplete="keep")
+    assert log.summary is not None
+    assert log.summary.later_lists == pytest.approx(0.3, abs=0.06)
+    assert "in 3" in str(log.summary.caution)
     assert log.value is None  # returns are netted by the quantity, and no outcome is worth it
     assert log.outcome.sum() == len(kept[kept["_merge"] == "left_only"].drop_duplicates([*cells[:2], "week"]))
     assert not impressions["propensity"].isin(truth["propensity"]).all()  # the shop does not record the intent

@@ -81,9 +81,9 @@ class _Run:
         files = [(str(file.resolve()), file.stat()) for path in used for file in find_files(path)]
         facts = [[name, about.st_size, about.st_mtime_ns] for name, about in files]  # what changes when a file does
         key = key_of(facts, dict(config.columns), config.log.model_dump())
-        log, shows = self.stages.run("log", key, ".parquet", self._write_log, _read_log)
+        log, (shows, caution) = self.stages.run("log", key, ".parquet", self._write_log, _read_log)
         self._checked(log)  # a stored stage, too: today's ranking may have changed
-        notes = []
+        notes = [caution] if caution else []
         if config.tables.visits is None and log.eligibility.has_visits and config.tables.log is None:
             notes.append("No table of visits: a user counts in the periods in which something was shown.")
         is_recorded = log.n_without_propensity < len(log) / 2
@@ -132,7 +132,7 @@ class _Run:
         log = self._checked(self._read())
         counts = {} if log.summary is None else log.summary.impressions
         shows = 1.0 + counts.get("repeated", 0) / counts["treated"] if counts.get("treated") else None
-        write_text(path.with_suffix(".json"), json.dumps(shows))
+        write_text(path.with_suffix(".json"), json.dumps([shows, log.summary and log.summary.caution]))
         log.write(path)
 
     def _read(self) -> Log:
@@ -237,8 +237,8 @@ def _diagnosis(log: Log, test: Log, categories: Categories | None) -> Diagnosis:
     return diagnose(test if categories.are_derived else log, categories=categories.features)
 
 
-def _read_log(path: Path) -> tuple[Log, float | None]:
-    return Log.read(path), json.loads(path.with_suffix(".json").read_text())
+def _read_log(path: Path) -> tuple[Log, tuple[float | None, str | None]]:
+    return Log.read(path), tuple(json.loads(path.with_suffix(".json").read_text()))
 
 
 def _write_outputs(result: Pilot, plan: str, threads: int | None) -> None:

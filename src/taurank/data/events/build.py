@@ -74,6 +74,16 @@ def open_database(memory_limit: str | None, threads: int | None) -> Iterator[Any
         ) from error
 
 
+# The share of visits, users in a period, in which items are shown for the first time half an hour after others.
+_LATER_LISTS = """
+SELECT coalesce(avg((max_first - min_first > 1800000000)::INTEGER), 0) FROM (
+    SELECT max(first) AS max_first, min(first) AS min_first FROM (
+        SELECT user_id, period, min(instant) AS first FROM impressions WHERE period IS NOT NULL
+        GROUP BY user_id, period, item_id)
+    GROUP BY user_id, period)
+"""
+
+
 def build_rows(
     database: Any, given: Mapping[str, Any], lists: Mapping[str, Any], options: EventOptions
 ) -> dict[str, Any]:
@@ -88,7 +98,7 @@ def build_rows(
         _place(database, table, first, last)
     limiting: list[str] = [name for name in ("visits", "candidates") if name in tables] or ["slates"]
     limits: dict[str, dict[str, Any]] = {name: _limit(database, tables[name]) for name in limiting if name in tables}
-    returns = _net_returns(database)
+    returns, (later_lists,) = _net_returns(database), one(database, _LATER_LISTS)
     _match(database, tables, options, limits)
     if options.combine == "same" and "slates" not in tables:
         _check_same(database, catalog, tables)
@@ -114,6 +124,7 @@ def build_rows(
         span=tuple(clock_text(instant, zone, "us") + (f" {zone}" if zone else "") for instant in ends),
         period=options.periods.kind, dropped_periods=dropped,
         window=None if options.window is None else timedelta(microseconds=options.window),
+        later_lists=later_lists,
         apart=tuple(what for what in ("user", "item") if one(database, common.format(f"{what}_id")) == (0,)),
     )  # fmt: skip
     columns = _collect(database, rows, lacking < rows, tables["outcomes"].has_values)

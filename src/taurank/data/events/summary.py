@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 WIDTH = 80
+MANY_LISTS = 0.05  # of the visits, users in a period, have further items at a later time
 TEXTS = {
     "treated": "treated cells",
     "repeated": "repeated in a cell",
@@ -31,8 +32,9 @@ class EventSummary:
     """What became of every event; ``str(summary)`` is a table of it.
 
     ``impressions`` and ``outcomes`` count the rows of a table by what became of them (``TEXTS`` explains the words).
-    ``nulls`` counts the nulls of each column, ``dropped_periods`` has a remark about each incomplete period, and
-    ``apart`` says of what, users or items, the tables have none in common.
+    ``nulls`` counts the nulls of each column, ``dropped_periods`` has a remark about each incomplete period,
+    ``later_lists`` is the share of visits (users in a period) with items that are first shown half an hour after
+    others, and ``apart`` says of what, users or items, the tables have none in common.
     """
 
     impressions: Mapping[str, int]
@@ -46,13 +48,25 @@ class EventSummary:
     period: str
     dropped_periods: tuple[str, ...]
     window: timedelta | None
+    later_lists: float
     apart: tuple[str, ...]
+
+    @property
+    def caution(self) -> str | None:
+        """What an estimate is of, where a user is shown several lists in a period."""
+        if self.later_lists < MANY_LISTS:
+            return None
+        return (
+            f"Users are shown further items later in a period, in {self.later_lists:.0%} of their periods: an estimate "
+            "is of showing an item, not of a new list at every visit; choose a period with about one visit."
+        )
 
     def __str__(self) -> str:
         caution = "no {0} occurs in both tables; are {0} ids written alike in both?"  # one product has two ids
         lines = [("caution", caution.format(what)) for what in self.apart]
         lines += [("time", " to ".join(self.span)), ("periods", f"{self.n_periods:,} ({self.period})")]
         lines += [("", f"dropped as incomplete: {remark}") for remark in self.dropped_periods]
+        lines += [("lists", self.caution)] if self.caution else []
         lines += [("window", "the period itself" if self.window is None else f"{self.window} after an impression")]
         repeated = {"of those counted repeat an outcome of their cell": self.repeated_outcomes}
         for name, counts in (("impressions", self.impressions), ("outcomes", {**self.outcomes, **repeated})):
