@@ -50,6 +50,8 @@ def test_clean_tables_make_a_log_whose_propensities_are_true(shop: Shop, clean: 
     log = tr.Log.from_events(clean / "impressions.parquet", _with_propensity(clean), period="week")
     truth = pq.read_table(clean / "truth.parquet").to_pandas()
     assert len(log) == len(truth)
+    assert log.summary is not None
+    assert log.summary.later_lists == 0.0  # a second visit in a week shows the same slate
     frame = log.to_frame()
     frame["week"] = (pd.to_datetime(frame["time"]) - pd.Timestamp("2026-01-05")).dt.days // 7
     both = frame.merge(truth, on=["user_id", "item_id", "week"], suffixes=("", "_true"))
@@ -206,10 +208,11 @@ def test_switches_change_the_tables_and_survive_a_round_trip(tmp_path: Path) -> 
     kept = purchases[purchases["quantity"] > 0].merge(back, on=cells, how="left", indicator=True)
     assert 20 < len(back) < len(kept)
     kept["week"] = kept["timestamp"].dt.isocalendar().week
-    log = tr.Log.from_events(tmp_path / "impressions.parquet", tmp_path / "purchases.parquet", incomplete="keep")
+    tables = (tmp_path / "impressions.parquet", tmp_path / "purchases.parquet")
+    log = tr.Log.from_events(*tables, period="week", incomplete="keep")
     assert log.summary is not None
     assert log.summary.later_lists == pytest.approx(0.3, abs=0.06)
-    assert "in 3" in str(log.summary.caution)
+    assert "Users are shown further items later" in str(log.summary.caution)
     assert log.value is None  # returns are netted by the quantity, and no outcome is worth it
     assert log.outcome.sum() == len(kept[kept["_merge"] == "left_only"].drop_duplicates([*cells[:2], "week"]))
     assert not impressions["propensity"].isin(truth["propensity"]).all()  # the shop does not record the intent

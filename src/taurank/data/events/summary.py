@@ -57,8 +57,8 @@ class EventSummary:
         if self.later_lists < MANY_LISTS:
             return None
         return (
-            f"Users are shown further items later in a period, in {self.later_lists:.0%} of their periods: an estimate "
-            "is of showing an item, not of a new list at every visit; choose a period with about one visit."
+            f"Users are shown further items later in a period, in {self.later_lists:.0%} of their periods: an "
+            "estimate is of showing an item, not of a new list at every visit; choose a period with about one visit."
         )
 
     def __str__(self) -> str:
