@@ -165,7 +165,7 @@ def test_what_users_like_is_what_they_buy_anyway(shop: Shop) -> None:
     control, treated = shops.rates_of_pairs(shop.parameters, users, items)
     liked, moved = (first_of_each(pairs.assign(score=score), 10) for score in (control, treated - control))
     assert shop.value(moved) > 2 * shop.value(liked) > 0
-    assert np.corrcoef(np.log(shop.inclusion(users, items)), control)[0, 1] > 0.3
+    assert np.corrcoef(np.log(shop.inclusion(users.astype(np.int32), items.astype(np.int32))), control)[0, 1] > 0.3
 
 
 def test_bad_arguments_and_files(shop: Shop, tmp_path: Path) -> None:
