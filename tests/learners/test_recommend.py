@@ -204,7 +204,7 @@ class TestManyItems:
         model.user_factors_ = rng.standard_normal((users, 80), np.float32)
         model.item_factors_ = rng.integers(-2, 3, (items, 80)).astype(np.float32)
         model.popularity_ = rng.integers(0, 9, items)
-        assert model.scores_are_products
+        assert model._scores_are_products
         return model
 
     def listed(self, scores: Any, k: int) -> list[int]:

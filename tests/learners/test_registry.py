@@ -140,11 +140,6 @@ class TestTrust:
         assert type(load(model)).__name__ == "Mine"  # imported already
         assert type(load(model.with_name("inner"))).__qualname__ == "Mine.Inner"
 
-    def test_a_trusted_module_without_the_class(self, model: Path) -> None:
-        (model.parent / "some_package" / "methods.py").write_text("")
-        with pytest.raises(InputError, match="cannot be imported"):
-            load(model, trust=["some_package"])
-
     @pytest.mark.parametrize("name", ["os:system", "json:JSONDecoder"])
     def test_a_class_that_is_not_a_learner(self, log: Log, tmp_path: Path, name: str) -> None:
         Popular().fit(log).save(tmp_path / "model")

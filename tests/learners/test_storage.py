@@ -173,12 +173,6 @@ def test_an_unchanged_checkpoint_resumes_to_the_same_bits(
 class TestFinishedCheckpoint:
     """A finished fit leaves its checkpoint until the model is in a file of its own."""
 
-    def test_save_removes_it(self, log: Log, tmp_path: Path) -> None:
-        learner = resumed(log, None, tmp_path / "state")
-        assert (tmp_path / "state").exists()
-        learner.save(tmp_path / "model")
-        assert [path.name for path in tmp_path.iterdir()] == ["model"]
-
     def test_a_save_that_fails_does_not(self, log: Log, tmp_path: Path) -> None:
         learner = resumed(log, None, tmp_path / "state")
         with pytest.raises(InputError, match="does not exist"):

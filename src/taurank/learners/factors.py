@@ -81,9 +81,9 @@ class FactorLearner(Learner):
     def prepare(self, log: Log) -> Epoch:
         """The method itself: read the log once and return an epoch; ``TooLittleData`` if nothing is to be trained."""
 
-    def choices(self, rows: Log) -> list[dict[str, Any]]:
+    def _choices(self, rows: Log) -> Iterator[dict[str, Any]]:
         """What hyper-parameters leave to the log, by rows of some of its users: fitted attributes to choose from."""
-        return [{}]
+        yield {}
 
     def updates_per_epoch(self, log: Log) -> int:
         return self.prepare(log).updates
@@ -129,10 +129,12 @@ class FactorLearner(Learner):
         choices, judged = [getattr(self, "choice_", {})], None
         if start is None:
             rows = lengths.sample_of(log)
-            choices = self.choices(rows)
+            more = self._choices(rows)
+            choices = [next(more)]
             if options.chooses_length and len(lengths.lengths_of(schedule.epochs)) > 1:
                 judge = lengths.judge(rows, options.features, self.threads)
-                judged = None if judge is None else replace(options, validation=judge, validation_users=None)
+                if judge is not None:
+                    choices, judged = [*choices, *more], replace(options, validation=judge, validation_users=None)
         chosen, epoch = -1, None
         for choice, epochs in lengths.fits_to_make(schedule.epochs, len(choices), state, judged):
             if epoch is None or choice != chosen:
@@ -218,7 +220,7 @@ class FactorLearner(Learner):
         return dot_products(self._fitted("user_factors_")[user_codes], self.item_factors_)
 
     @property
-    def scores_are_products(self) -> bool:
+    def _scores_are_products(self) -> bool:
         """Whether ``recommend`` may search the factors for the best: not if a subclass scores in its own way."""
         return getattr(self.score_block, "__func__", None) is FactorLearner.score_block
 

@@ -8,7 +8,7 @@ whole pairs. The losses are in ``taurank.sgd.losses``.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
@@ -62,8 +62,8 @@ class GainsPass(FactorLearner):
         """The cells to pass over, and their signed weights."""
         raise NotImplementedError
 
-    def choices(self, rows: Log) -> list[dict[str, Any]]:
-        return [{"steps_": bearable_steps(self.gains(rows), (1.0, 1.0))}]
+    def _choices(self, rows: Log) -> Iterator[dict[str, Any]]:
+        yield {"steps_": bearable_steps(self.gains(rows), (1.0, 1.0))}
 
     def prepare(self, log: Log) -> Epoch:
         cells = self.gains(log)
@@ -154,14 +154,13 @@ class DLCE(GainsPass):
         "control_weight": (0.0, 0.3, 0.6, 0.8, 1.0),
     }
 
-    def choices(self, rows: Log) -> list[dict[str, Any]]:
+    def _choices(self, rows: Log) -> Iterator[dict[str, Any]]:
         if (self.cap, self.cap_treated, self.cap_control) != (None, None, None):
-            return super().choices(rows)
-        found = []
+            yield from super()._choices(rows)
+            return
         for worth, steps in (CAREFUL, BOLD):
             self.caps_ = self._worth_caps(rows, worth)
-            found.append({"caps_": self.caps_, "steps_": bearable_steps(self.gains(rows), steps)})
-        return found
+            yield {"caps_": self.caps_, "steps_": bearable_steps(self.gains(rows), steps)}
 
     def _worth_caps(self, log: Log, worth: float) -> Floats:
         propensity, bought = log.recorded_propensity(type(self).__name__), log.outcome == 1

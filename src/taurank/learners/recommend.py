@@ -147,7 +147,7 @@ class Request:
             hide(0, scores)
             return topk.best(scores, k)
 
-        if not getattr(self.learner, "scores_are_products", False):
+        if not getattr(self.learner, "_scores_are_products", False):
             return of_scores, int(np.clip(_BLOCK_SCORES // max(1, len(self.learner.items)), 1, _BLOCK_USERS))
         learner: Any = self.learner
         search = ProductSearch(limits.narrow(learner.item_factors_), k)
