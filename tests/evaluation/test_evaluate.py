@@ -169,14 +169,18 @@ def awkward_rows(kind: Any) -> dict[str, npt.NDArray[Any]]:
 @pytest.mark.parametrize("kind", [np.float32, np.float64])
 @pytest.mark.parametrize("name", list(awkward_rows(np.float64)))
 @pytest.mark.parametrize("depth", [None, 3])
-def test_lists_of_any_depth_find_the_ranks(kind: Any, name: str, depth: int | None) -> None:
+def test_counting_and_lists_of_any_depth_find_the_ranks(kind: Any, name: str, depth: int | None) -> None:
     scores = awkward_rows(kind)[name][None]
     metric = parse("AR" if depth is None else f"P@{depth}")
     tables = weights.rank_weights([metric], [scores.shape[1]])
     order, length = topk.best_first(scores, int(tables.depth.max()))
     ordered = np.ones((1, *scores.shape))
     rank_kernels.weigh_in_order(scores, order, length, tables, ordered)
-    assert ordered[0] == pytest.approx(position_weights(scores, metric), rel=1e-9, abs=1e-15)
+    whole, at = position_weights(scores, metric), np.arange(0, scores.shape[1], 29).astype(np.int32)
+    assert ordered[0] == pytest.approx(whole, rel=1e-9, abs=1e-15)
+    counted = np.zeros((1, len(at)))
+    rank_kernels.weigh_by_counting(scores, np.array([0, len(at)]), at, tables, counted)
+    assert counted[0] == pytest.approx(whole[0, at], rel=1e-9, abs=1e-15)
 
 
 @pytest.mark.parametrize("kind", [np.float32, np.float64])

@@ -2,7 +2,8 @@
 
 A metric is a table of weights by rank. An item with ``above`` items ranked higher and ``tied`` at its score (itself
 included) weighs the mean over the ranks above + 1 … above + tied, its expectation when ties are broken at
-random. Rows are sorted by radix.
+random. Where only a few items need a rank, each is compared with all scores; for more, and for sums over whole lists,
+rows are sorted by radix.
 
 The kernels share one file because Numba's cache of a kernel does not see changes in another file.
 """
@@ -31,6 +32,43 @@ class RankWeights(NamedTuple):
     weight: Floats
     summed: Floats
     depth: Longs
+
+
+@compiled
+def weigh_by_counting(scores: Any, start: Any, item: Any, tables: Any, out: Any) -> None:
+    """``out[m, n]``: the weight of metric m at the n-th cell; those of row b are ``item[start[b] : start[b + 1]]``.
+
+    Scores are compared in float32, whose rounding preserves the order, and again as they are where it made ties.
+    """
+    n_items = scores.shape[1]
+    above, tied, single = np.empty(n_items, np.int64), np.zeros(n_items, np.int64), np.empty(n_items, np.float32)
+    for b in range(len(scores)):
+        cells = item[start[b] : start[b + 1]]
+        for j in range(n_items if len(cells) > 0 else 0):
+            single[j] = scores[b, j]
+        for n in range(len(cells)):
+            i = cells[n]
+            if tied[i] == 0:  # not counted at another time
+                above[i], tied[i] = _compare(single, single[i])
+                if scores.itemsize > 4 and tied[i] > 1:
+                    above[i], tied[i] = _compare(scores[b], scores[b, i])
+            for m in range(len(out)):
+                out[m, start[b] + n] = _mean_weight(tables, 0, m, above[i], tied[i])
+        for n in range(len(cells)):
+            tied[cells[n]] = 0
+
+
+@compiled
+def _compare(scores: Any, score: Any) -> Any:
+    """How many scores are higher than ``score``, and how many the same.
+
+    Counters as wide as most scores let the compiler compare many at once.
+    """
+    higher, same = np.int32(0), np.int32(0)
+    for j in range(len(scores)):
+        higher = np.int32(higher + (scores[j] > score))
+        same = np.int32(same + (scores[j] == score))
+    return np.int64(higher), np.int64(same)
 
 
 @compiled

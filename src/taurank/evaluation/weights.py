@@ -26,12 +26,14 @@ from taurank.estimation.estimators import Variate
 from taurank.evaluation.metrics import Metric
 from taurank.evaluation.rank_kernels import (
     RankWeights,
+    weigh_by_counting,
     weigh_in_order,
     weigh_own_lists,
 )
 from taurank.evaluation.rankers import Block, Ranking, Scores
 from taurank.evaluation.topk import best_first
 
+_SORT_PAYS = 100  # sorting a row costs about as much as comparing it with this many items (measured)
 _DENSE = 1 << 20  # weights of whole lists that exist at once
 
 
@@ -130,6 +132,12 @@ class CellWeights:
             def weigh_block(block: Block, part: _Part = part) -> None:
                 scores = ranking.scores(block)
                 scores = scores if part.items is None else np.take(scores, part.items, axis=1)
+                row, at = _rows_of(block.users, part.start)
+                if self.given is None and self.variate is None and len(at) <= _SORT_PAYS * len(scores):
+                    counted, start = np.zeros((self.n, len(at))), np.searchsorted(row, np.arange(len(scores) + 1))
+                    weigh_by_counting(scores, start, part.item[at], part.tables, counted)
+                    weights[:, part.number[at]] = counted
+                    return
                 if self.given is None:
                     order, length = best_first(scores, int(part.tables.depth.max()))
                 step = max(1, _DENSE // (self.n * scores.shape[1]))
