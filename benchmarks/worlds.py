@@ -2,7 +2,7 @@
 
     python benchmarks/worlds.py                                  # development seeds, every kind and learner
     python benchmarks/worlds.py --report                         # reporting seeds: for tables, never for choosing
-    python benchmarks/worlds.py --learners empiricalbayes --seeds 1     # the table of docs/empirical_bayes.md
+    python benchmarks/worlds.py --learners empiricalbayes --seeds 1     # the table of docs/notes/empirical_bayes.md
     python benchmarks/worlds.py --kinds rare one_time --learners dlce bpr --seeds 1
     python benchmarks/worlds.py --movielens FOLDER               # with a world of MovieLens-100K ratings
     python benchmarks/worlds.py --table --out worlds.jsonl       # print the tables of what has been measured

@@ -1,6 +1,6 @@
 """EmpiricalBayes: the posterior mean effect of every pair, under priors that are learned from the log.
 
-``docs/empirical_bayes.md`` has the equations and what they reach.
+``docs/notes/empirical_bayes.md`` has the equations and what they reach.
 """
 
 from __future__ import annotations
