@@ -161,3 +161,19 @@ def test_every_command_obeys_the_store_of_the_group(tmp_path: Path, monkeypatch:
 def test_a_database_that_does_not_answer() -> None:
     with pytest.raises(InputError, match="does not answer"):
         call("--store=postgresql://nobody@127.0.0.1:9/none", "token", "list")
+
+
+def test_items_features_and_outcomes_come_from_files(store: str, tmp_path: Path) -> None:
+    (tmp_path / "items.csv").write_text("item_id,available,category\na,false,tea\nb,true,\n")
+    assert "Changed 2 items" in call(store, "item", "upload", str(tmp_path / "items.csv"))
+    assert "a\tsold out\t\ttea" in call(store, "item", "list")
+    (tmp_path / "users.csv").write_text("user_id,age\nu,3\n")
+    assert "Stored features of 1 users" in call(store, "features", "users", str(tmp_path / "users.csv"))
+    (tmp_path / "outcomes.csv").write_text("event_id,user_id,item_id,time\no1,u,a,2026-01-05 12:00:00\n")
+    assert "1 new outcomes, 0 known already." in call(store, "import", str(tmp_path / "outcomes.csv"))
+    call(store, "surface", "set", "home", "--block=a", "--block=b", "--pin=c", "--per-category=2")
+    call(store, "surface", "set", "home", "--block=")
+    policy = json.loads(call(store, "surface", "list"))[0]["policy"]
+    assert (policy["blocked"], policy["pins"], policy["per_category"]) == ([], ["c"], 2)
+    with pytest.raises(InputError, match="the first argument"):
+        call(store, "features", "shops", str(tmp_path / "users.csv"))

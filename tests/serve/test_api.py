@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import sqlite3
 from collections.abc import Iterator
 from typing import Any
@@ -51,7 +52,7 @@ def test_the_same_question_gets_the_same_list(shop: Shop) -> None:
     first = {user: shop.ask(user).json() for user in users}
     shop.clock.now += 3600
     for user in users:
-        again = shop.ask(int(user), exclude=["1"]).json()
+        again = shop.ask(int(user)).json()
         assert again == {**first[user], "repeated": True}
         assert not first[user]["repeated"]
     shop.clock.now += DAY
@@ -276,6 +277,9 @@ def test_a_database_that_cannot_be_written_is_not_ready(
         answer = client.get("/health/ready")
         assert (answer.status_code, answer.json()) == (503, {"status": "the database does not answer"})
         full.clear()
+        monkeypatch.setattr("taurank.serve.api.MIN_FREE", 1 << 60)
+        assert client.get("/health/ready").json() == {"status": "the disk is full"}
+        monkeypatch.undo()
         assert client.get("/health/ready").status_code == 200
     other.close()
 
@@ -291,3 +295,40 @@ def test_headers_health_and_metrics(shop: Shop) -> None:
     assert 'taurank_requests_total{route="/v1/recommend",status="200"} 1.0' in text
     assert 'taurank_request_seconds_bucket{le="+Inf",route="/v1/recommend"}' in text
     assert shop.client.get("/openapi.json").json()["info"]["title"] == "taurank"
+
+
+def test_items_and_rules_over_http(shop: Shop) -> None:
+    """A sold-out item and an excluded one leave a list that was drawn before; a pin has no propensity."""
+    first = next(answer for answer in (shop.ask(str(user)).json() for user in range(20)) if answer["items"])
+    user, (gone, other, *rest) = first["user_id"], [item["item_id"] for item in first["items"]]
+    body = {"items": [{"item_id": gone, "available": False}, {"item_id": "later", "until": "2999-01-01T00:00:00Z"}]}
+    assert shop.call("app", "PUT", "/v1/items", json=body).status_code == 403
+    assert shop.call("admin", "PUT", "/v1/items", json=body).json() == {"changed": 2}
+    assert {row["item_id"]: row["available"] for row in shop.call("analyst", "GET", "/v1/items").json()} == {
+        gone: False, "later": True,
+    }  # fmt: skip
+    rules = {"pins": ["pin"], "max_shown": 1, "within": 2}
+    assert shop.call("admin", "PUT", "/v1/surfaces/home", json={"policy": rules}).status_code == 200
+    again = shop.ask(user, exclude=[other]).json()
+    assert [item["item_id"] for item in again["items"]] == ["pin", *rest]
+    assert [item["rank"] for item in again["items"]] == [1, 2, 3]
+    assert again["items"][0]["propensity"] is None
+    shop.clock.now += DAY
+    following = {item["item_id"] for item in shop.ask(user).json()["items"]}
+    assert len(following) == 5
+    assert not following & {gone, other, *rest}  # each of them was shown yesterday
+    for wrong in ({"items": []}, {"items": [{"item_id": "a", "until": 5}]}, {"items": [{"item_id": "a", "x": 1}]}):
+        assert shop.call("admin", "PUT", "/v1/items", json=wrong).status_code == 422
+
+
+def test_requests_have_ids_and_log_lines(
+    sqlite_store: Store, clock: SetClock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with TestClient(create_app(Service(sqlite_store, SECRET, clock, log_requests=True))) as client:
+        assert client.get("/health/live", headers={"X-Request-ID": "order-17"}).headers["x-request-id"] == "order-17"
+        forged = client.get("/health/live", headers={"X-Request-ID": "a b"}).headers["x-request-id"]
+    line = json.loads(capsys.readouterr().err.splitlines()[0])
+    assert {name: line[name] for name in ("event", "id", "route", "status")} == {
+        "event": "request", "id": "order-17", "route": "/health/live", "status": 200,
+    }  # fmt: skip
+    assert len(forged) == 16

@@ -110,8 +110,9 @@ def test_offline_estimate_is_right(sqlite_store: Store) -> None:
     incumbent = made.models.get(surface.incumbent or "")
     effect = world.treated_rate - world.control_rate
     for decision in sqlite_store.rows(select(tables.decisions).where(tables.decisions.c.shown != "[]")):
-        pis = [made.propensities_of(decision, m, surface.policy) for m in (model, incumbent)]
-        new, old = (np.array([pi[str(item)] for item in range(world.n_items)]) for pi in pis)
+        items = [str(item) for item in range(world.n_items)]
+        pis = [made.propensities_of(decision, m, surface.policy, items) for m in (model, incumbent)]
+        new, old = (np.array([pi[item] for item in items]) for pi in pis)
         truths.append(float(((new - old) * effect[int(decision["user_id"])]).sum()))
     values = np.array([estimate.difference for estimate in estimates])
     assert abs(values.mean() - np.mean(truths)) < 4 * values.std(ddof=1) / np.sqrt(len(values))

@@ -99,14 +99,18 @@ def test_a_killed_job_starts_again_and_slow_clients_are_sent_away(sqlite_store: 
     with running(sqlite_store.address, port, ["taurank", "serve", "--port", str(port)]) as process:
         slow = socket.create_connection(("127.0.0.1", port), 30)
         slow.sendall(b"GET /health/live HTTP/1.1\r\nHost: ")
+        slower = socket.create_connection(("127.0.0.1", port), 30)
+        slower.sendall(b"POST /v1/outcomes HTTP/1.1\r\nHost: a\r\nContent-Length: 9000\r\n\r\n{")
         wait_until(lambda: json.loads(call(port, "GET", "/health/ready", "")[1])["job_seconds_ago"] is not None)
         (job,) = spawned(process.pid)
         os.kill(job, signal.SIGKILL)
         wait_until(lambda: len(set(spawned(process.pid)) - {job}) == 1)
         assert slow.recv(100) == b""
+        assert slower.recv(100) == b""  # it never sent its body
         process.terminate()
         assert process.wait(30) in (0, 143, -signal.SIGTERM)
     slow.close()
+    slower.close()
 
 
 def spawned(parent: int) -> list[int]:

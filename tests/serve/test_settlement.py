@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import numpy as np
@@ -14,6 +16,7 @@ from taurank.errors import InputError
 from taurank.learners.pairs import Pairs
 from taurank.serve import tables
 from taurank.serve.gate import difference, judge, mismatch
+from taurank.serve.jobs import post_events
 from taurank.serve.lift import ALPHA, COLUMNS, RECOMMENDED, Measure, chance_moments
 from taurank.serve.policy import Policy
 from taurank.serve.recorder import Write
@@ -275,3 +278,34 @@ def test_a_change_that_a_comparison_does_not_survive_ends_it(sqlite_store: Store
     made.surfaces.refresh()
     assert made.surfaces.get("home").trials == 2
     assert made.surfaces.get("home").alpha < surface.alpha
+
+
+def test_a_webhook_gets_what_happens(sqlite_store: Store) -> None:
+    """Each event once, in order; while nobody answers, it waits."""
+    bodies: list[Any] = []
+
+    class Hook(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            bodies.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
+            self.send_response(204)
+            self.end_headers()
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    open_shop(sqlite_store)
+    hook = HTTPServer(("127.0.0.1", 0), Hook)
+    address = f"http://127.0.0.1:{hook.server_port}/"
+    threading.Thread(target=hook.serve_forever, daemon=True).start()
+    assert post_events(sqlite_store, address) == ""  # what was before is not news
+    second = stored(sqlite_store)
+    start_challenger(sqlite_store, "home", second, 0.5, "", NOON)
+    promote(sqlite_store, "home", second, "better", NOON)
+    assert "does not answer" in post_events(sqlite_store, "http://127.0.0.1:9/")
+    assert [post_events(sqlite_store, address) for _ in range(2)] == ["", ""]
+    hook.shutdown()
+    hook.server_close()
+    (body,) = bodies
+    assert [(event["event"], event["model"], event["reason"]) for event in body["events"]] == [
+        ("promoted", second, "better")
+    ]

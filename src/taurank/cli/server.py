@@ -38,9 +38,11 @@ group = Group("Administer the service: surfaces, models, tokens, jobs.")
 surface_group = Group("Create, change and switch surfaces.")
 model_group = Group("Upload models, and choose which one serves.")
 token_group = Group("Create and revoke access tokens.")
+item_group = Group("Say which items can be shown.")
 group.add_typer(surface_group, name="surface")
 group.add_typer(model_group, name="model")
 group.add_typer(token_group, name="token")
+group.add_typer(item_group, name="item")
 
 
 def serve(
@@ -49,11 +51,16 @@ def serve(
     port: Annotated[int, typer.Option(metavar="PORT", help="Port to listen on.", min=1, max=65535)] = 8000,
     workers: Annotated[int, typer.Option(help="Server processes.", min=1, max=64)] = 1,
     rate: Annotated[float, typer.Option(help="Requests per second and token.", min=1)] = 5000.0,
+    webhook: Annotated[
+        str,
+        typer.Option(metavar="URL", envvar="TAURANK_WEBHOOK", help="Post promotions, demotions and alerts there."),
+    ] = "",
+    log_requests: Annotated[bool, typer.Option("--log-requests", help="A line of JSON for every request.")] = False,
 ) -> None:
     """Start the service. `taurank server init` creates its store."""
     from taurank.serve.server import run
 
-    run(store, host, port, workers, rate, say)
+    run(store, host, port, workers, rate, webhook, log_requests, say)
 
 
 @group.callback()
@@ -126,6 +133,72 @@ def export(
     say(f"Wrote {log!r} to {path}.")
 
 
+@group.command("import")
+def import_(
+    context: typer.Context,
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="A CSV or Parquet file, or a query in SQL.")],
+    database: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Where to run the query: sqlite:///shop.db, postgresql://…")
+    ] = None,
+) -> None:
+    """Import outcomes from a file or a database.
+
+    Columns: event_id, user_id, item_id, time, and optionally value. Settled periods that get new outcomes are settled
+    again; what is known already is not counted twice.
+    """
+    from taurank.serve.imports import import_outcomes, query_rows, rows_of
+
+    needed = ("event_id", "user_id", "item_id", "time")
+    rows = rows_of(source, needed) if database is None else query_rows(database, source)
+    new, known, again = import_outcomes(_decider(context), rows)
+    say(f"{new:,} new outcomes, {known:,} known already." + (f" Settled again: {', '.join(again)}." if again else ""))
+
+
+@item_group.command("upload")
+def item_upload(
+    context: typer.Context,
+    table: Annotated[Path, typer.Argument(metavar="FILE", help="CSV or Parquet."), READS],
+) -> None:
+    """Add items to the table, or change them.
+
+    Columns: item_id, and those of available, until and category that are to change.
+    """
+    from taurank.serve.imports import parsed, rows_of
+    from taurank.serve.items import put_items
+    from taurank.serve.schemas import Item
+
+    store = _store(context)
+    changed = sum(put_items(store, chunk) for chunk in parsed(rows_of(table, ["item_id"]), Item))
+    say(f"Changed {changed:,} items.")
+
+
+@item_group.command("list")
+def item_list(context: typer.Context) -> None:
+    """List the item table."""
+    from taurank.serve.items import list_items
+
+    for item, (available, until, category) in sorted(list_items(_store(context)).items()):
+        ends = "" if until is None else f"until {_date(until)}"
+        say(f"{item}\t{'available' if available else 'sold out'}\t{ends}\t{category or ''}")
+
+
+@group.command("features")
+def features(
+    context: typer.Context,
+    about: Annotated[str, typer.Argument(metavar="users|items", help="Whose features they are.")],
+    table: Annotated[Path, typer.Argument(metavar="FILE", help="CSV or Parquet."), READS],
+) -> None:
+    """Store features for `retrain`.
+
+    Columns: user_id or item_id, and features. Users and items without any visit then get scores, too.
+    """
+    from taurank._checks import check_choice
+    from taurank.serve.imports import FEATURES, put_features
+
+    check_choice("the first argument", about, tuple(FEATURES))
+    say(f"Stored features of {put_features(_store(context), about, table):,} {about}.")
+
+
 @group.command("retrain")
 def retrain(
     context: typer.Context,
@@ -189,6 +262,19 @@ def surface_set(
     floor: Annotated[float | None, typer.Option(help="Smallest probability of an item.")] = None,
     ceiling: Annotated[float | None, typer.Option(help="Largest probability of an item.")] = None,
     temperature: Annotated[float | None, typer.Option(help="Low: mostly the best items; high: anything.")] = None,
+    block: Annotated[
+        list[str] | None, typer.Option(metavar="ITEM", help="Never show it. Repeatable; '' ends it.")
+    ] = None,
+    pin: Annotated[
+        list[str] | None, typer.Option(metavar="ITEM", help="Show it first, unmeasured. Repeatable.")
+    ] = None,
+    per_category: Annotated[
+        int | None, typer.Option(metavar="N", help="At most N items of a category; 0: any.")
+    ] = None,
+    max_shown: Annotated[
+        int | None, typer.Option(metavar="N", help="Show an item at most N times (0: any) ...")
+    ] = None,
+    within: Annotated[int | None, typer.Option(metavar="P", help="... in P periods.")] = None,
     holdout: Annotated[float | None, typer.Option(help="Share of users without recommendations.")] = None,
     holdout_model: Annotated[str | None, typer.Option(help="Model for the hold-out instead of nothing.")] = None,
     outcome: Annotated[str | None, typer.Option(help="Compare models by purchases, or by their value.")] = None,
@@ -198,7 +284,12 @@ def surface_set(
     """Create a surface, or change the settings that are named."""
     from taurank.serve.surfaces import put_surface
 
-    policy = {"k": k, "floor": floor, "ceiling": ceiling, "temperature": temperature}
+    policy = {
+        "k": k, "floor": floor, "ceiling": ceiling, "temperature": temperature,
+        "blocked": None if block is None else [item for item in block if item],
+        "pins": None if pin is None else [item for item in pin if item],
+        "per_category": per_category, "max_shown": max_shown, "within": within,
+    }  # fmt: skip
     given = {
         "period": period, "timezone": timezone, "holdout": holdout, "holdout_model": holdout_model,
         "outcome": outcome, "max_value": max_value, "retention": retention,

@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path as FilePath
+from shutil import disk_usage
 from typing import Annotated, Any, get_type_hints
 
 import numpy as np
@@ -21,7 +22,7 @@ from fastapi.responses import HTMLResponse, JSONResponse, Response
 from fastapi.routing import APIRoute
 from sqlalchemy import select
 
-from taurank.serve import retention, schemas, surfaces, tables
+from taurank.serve import items, retention, schemas, surfaces, tables
 from taurank.serve.decisions import Clock, Decider
 from taurank.serve.gate import run_jobs
 from taurank.serve.jobs import STOPPED_SECONDS, seconds_since_beat
@@ -35,6 +36,7 @@ from taurank.serve.settlement import export, settle_again
 from taurank.serve.store import Store, Unavailable, upsert
 from taurank.serve.surfaces import Settings, Surface, Version
 
+MIN_FREE = 20 << 20  # bytes on the disk of a SQLite store
 COMMITTED = 20_000  # decisions in memory, about 1.5 kB each
 
 NOTHING_DRAWN = """<!DOCTYPE html><title>taurank</title><h1>taurank</h1>
@@ -54,6 +56,7 @@ class Service:
     rate: float = 5000.0
     body_limit: int = 1 << 20
     upload_limit: int = 1 << 29
+    log_requests: bool = False
     metrics: Metrics = field(default_factory=Metrics)
 
     def __post_init__(self) -> None:
@@ -63,9 +66,9 @@ class Service:
         self.committed: OrderedDict[tuple[str, str, int], Row] = OrderedDict()  # by surface, user and period
 
     async def surface(self, name: str) -> Surface:
-        """A surface; its settings and models are read on another thread, so that nobody waits for them."""
+        """A surface; settings, models and items are read on another thread, so that nobody waits for them."""
         if self.decider.surfaces.stale:
-            await asyncio.to_thread(self.decider.surfaces.refresh)
+            await asyncio.to_thread(self.decider.refresh)
         surface = self.decider.surfaces.get(name)
         for version in (surface.incumbent, surface.challenger, surface.holdout_model):
             if version is not None and version not in self.decider.models:
@@ -83,6 +86,8 @@ class Service:
 
     def check_database(self) -> float | None:
         """How long ago the background job ran; raises `Unavailable` if the database cannot be written."""
+        if "://" not in self.store.address and disk_usage(self.store.address).free < MIN_FREE:
+            raise Unavailable("the disk is full")  # writing a known row might go well
         with self.store.write() as connection:
             upsert(connection, tables.settings, [{"name": "ready", "value": str(time.time())}])
         return seconds_since_beat(self.store, self.clock())
@@ -162,12 +167,16 @@ ROUTERS = (hot, machines, analyst, admin)
 
 @hot.post("/v1/recommend", response_model=schemas.Recommendation)
 async def recommend(body: schemas.RecommendRequest, service: Serving) -> dict[str, Any]:
-    """A list for a user; asked again within the period, the same list."""
+    """A list for a user; asked again within the period, the same list without what is excluded or gone by then."""
     surface = await service.surface(body.surface)
     row = service.committed.get((body.surface, body.user_id, surface.periods.number(service.clock())))
     repeated = row is not None
     if row is None:
-        made = service.decider.decide(body.surface, body.user_id, body.candidates, body.exclude)
+        asked = body.surface, body.user_id, body.candidates, body.exclude
+        if not surface.policy.max_shown:
+            made = service.decider.decide(*asked)
+        else:  # it reads earlier lists
+            made = await asyncio.to_thread(service.decider.decide, *asked)
         recorded = await service.recorder.record(made)
         row, repeated = recorded.decision, recorded.repeated
         assert row is not None
@@ -178,7 +187,7 @@ async def recommend(body: schemas.RecommendRequest, service: Serving) -> dict[st
         service.metrics.repeated.labels(surface.name).inc()
     else:
         service.metrics.decisions.labels(surface.name, row["arm"]).inc()
-    shown = zip(json.loads(row["shown"]), json.loads(row["propensities"]), strict=True) if surface.enabled else ()
+    shown = service.decider.listed(row, surface, body.exclude) if surface.enabled else ()
     return {
         "decision_id": row["id"], "surface": surface.name, "user_id": row["user_id"],
         "period": surface.periods.name(row["period"]), "arm": row["arm"] if surface.enabled else "off",
@@ -191,11 +200,7 @@ async def recommend(body: schemas.RecommendRequest, service: Serving) -> dict[st
 async def outcomes(body: schemas.OutcomesRequest, service: Serving) -> dict[str, int]:
     """Report what was bought; an event that is known already is not counted again."""
     now = service.clock()
-    rows = [
-        {"event_id": event.event_id, "user_id": event.user_id, "item_id": event.item_id, "value": event.value,
-         "time": now if event.time is None else event.time.timestamp()}
-        for event in body.events
-    ]  # fmt: skip
+    rows = [event.row(now) for event in body.events]
     accepted = (await service.recorder.record(Write(events=rows))).new_events
     service.metrics.outcomes.labels("new").inc(accepted)
     service.metrics.outcomes.labels("duplicate").inc(len(rows) - accepted)
@@ -251,6 +256,12 @@ def list_surfaces(service: Serving) -> list[dict[str, Any]]:
     return [surface.model_dump() for surface in service.decider.surfaces.all()]
 
 
+@analyst.get("/v1/items")
+def list_items(service: Serving) -> list[dict[str, Any]]:
+    """The item table as it is now; ``until`` in seconds since 1970."""
+    return [{"item_id": item, **state._asdict()} for item, state in items.list_items(service.store).items()]
+
+
 @analyst.get("/v1/models")
 def models(service: Serving) -> list[dict[str, Any]]:
     return list_models(service.store)
@@ -276,6 +287,12 @@ def put_surface(service: Serving, name: SurfaceName, body: Settings) -> dict[str
     """Create a surface, or change what is named."""
     surfaces.put_surface(service.store, name, body.model_dump(exclude_unset=True), service.clock())
     return service.changed(name)
+
+
+@admin.put("/v1/items")
+def put_items(service: Serving, body: schemas.ItemsBody) -> dict[str, int]:
+    """Add items to the table, or change what is named of them; workers notice within a second or two."""
+    return {"changed": items.put_items(service.store, body.items)}
 
 
 @admin.delete("/v1/surfaces/{name}")

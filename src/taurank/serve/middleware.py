@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from typing import Any
@@ -18,6 +20,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import compile_path
 
 from taurank.errors import InputError
+from taurank.serve.logs import log
 from taurank.serve.store import Conflict, NotFound, Unavailable
 
 Message = MutableMapping[str, Any]
@@ -43,6 +46,7 @@ EXPECTED: tuple[type[Exception], ...] = (
     *_STATUS,
 )
 _MOST_REASONS = 5
+_ID = re.compile(rb"[\w.-]{1,64}", re.ASCII)
 
 
 class Metrics:
@@ -80,31 +84,32 @@ class Metrics:
 
 
 class OuterMiddleware:
-    """Refuses large bodies, adds headers and counts. A plain ASGI wrapper, because it runs on every request.
+    """Refuses large bodies, adds headers, counts and logs. A plain ASGI wrapper, because it runs on every request.
 
     Requests to the routes under load are answered at once: ``hot`` has the handlers, by path.
     """
 
     def __init__(
-        self, app: Any, metrics: Metrics, hot: Mapping[str, APIRoute], body_limit: int, upload_limit: int
-    ) -> None:
+        self, app: Any, metrics: Metrics, hot: Mapping[str, APIRoute], body_limit: int, upload_limit: int,
+        log_requests: bool = False,
+    ) -> None:  # fmt: skip
         self._app, self._metrics, self._hot = app, metrics, hot
         self._limits = {"/v1/models": upload_limit}
         self._body_limit = body_limit
+        self._log_requests = log_requests
 
     async def __call__(self, scope: Any, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         limit = self._limits.get(scope["path"], self._body_limit)
-        began = time.perf_counter()
-        status = 500
+        began, status, key = time.perf_counter(), 500, _request_id(scope)
 
         async def sending(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                message["headers"] = [*message.get("headers", []), *HEADERS]
+                message["headers"] = [*message.get("headers", []), *HEADERS, (b"x-request-id", key)]
             await send(message)
 
         try:
@@ -115,7 +120,13 @@ class OuterMiddleware:
         finally:
             route = getattr(scope.get("route"), "path", "other")
             self._metrics.requests.labels(route, str(status)).inc()
-            self._metrics.seconds.labels(route).observe(time.perf_counter() - began)
+            seconds = time.perf_counter() - began
+            self._metrics.seconds.labels(route).observe(seconds)
+            if self._log_requests or status >= 500:
+                log(
+                    "request", id=key.decode(), method=scope["method"], route=route, status=status,
+                    seconds=round(seconds, 4),
+                )  # fmt: skip
 
     async def _answer(self, route: APIRoute, scope: Any, receive: Receive, send: Send) -> None:
         scope["route"] = route
@@ -125,6 +136,12 @@ class OuterMiddleware:
         except EXPECTED as error:
             response = problem(request, error)
         await response(scope, receive, send)
+
+
+def _request_id(scope: Any) -> bytes:
+    """The id that the client has given to its request, or a new one."""
+    given: bytes = next((value for name, value in scope["headers"] if name == b"x-request-id"), b"")
+    return given if _ID.fullmatch(given) else secrets.token_hex(8).encode()
 
 
 def _counted(receive: Receive, limit: int) -> Receive:

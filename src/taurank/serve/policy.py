@@ -14,6 +14,11 @@ length π_i ≤ 1 with probability exactly π_i, and exactly ``slots`` items are
 neighbors would never be shown together; the random order gives every pair a positive joint probability as soon
 as there are two slots (the sequential pivotal method lacks this too).
 
+At most m items of a category: θ is solved anew within each category whose Σπ would exceed m, so that its sum is m,
+and for the others with the slots that are left. The draw then lays the items of a category beside each other, in
+random order within and between categories. A stretch of length at most m holds at most m of the points, and π is
+exact in any order.
+
 The random numbers of a list are a stream whose key is a keyed hash (BLAKE2b) of whom the list is for. Nothing has a
 state, so any process can repeat any draw, and nobody without the secret can predict one.
 """
@@ -27,11 +32,12 @@ from typing import Annotated, Any, Self
 import numba
 import numpy as np
 import numpy.typing as npt
-from pydantic import BaseModel, Field, model_validator
+from pydantic import Field, model_validator
 
 from taurank._random import below, uniform
 from taurank._types import Floats, Longs
 from taurank.errors import InputError
+from taurank.serve.rules import Rules
 
 MAX_CEILING = 0.98  # one purchase in fifty is then a control; the effect of a list at .99 needs twice as many
 _LOWEST = -600.0  # exponents are clipped here; items that far below the best one have equal weight
@@ -48,7 +54,7 @@ def summing(function: Any) -> Any:
     return numba.njit(cache=True, fastmath={"reassoc"})(function)
 
 
-class Policy(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
+class Policy(Rules, frozen=True, extra="forbid", allow_inf_nan=False):
     """How a surface turns scores into lists: ``k`` slots, and how much it explores.
 
     ``floor`` and ``ceiling`` bound every π; the ceiling is at most 1 − floor. A low ``temperature`` shows the
@@ -75,36 +81,64 @@ class Policy(BaseModel, frozen=True, extra="forbid", allow_inf_nan=False):
         """How many of n eligible items are shown: at most k, and so few that no π exceeds the ceiling."""
         return min(self.k, math.floor(n * self.ceiling + 1e-9))
 
-    def floor_for(self, n: int) -> float:
+    def floor_for(self, n: int, slots: int | None = None) -> float:
         """The floor among n eligible items: uniform exploration takes at most half of the slots."""
-        return min(self.floor, self.slots(n) / (2 * n)) if n else self.floor
+        return min(self.floor, (self.slots(n) if slots is None else slots) / (2 * n)) if n else self.floor
 
-    def probabilities(self, scores: npt.ArrayLike) -> Floats:
-        """π of every eligible item, in the order of the scores; all 0 if there are too few items for a slot."""
+    def probabilities(self, scores: npt.ArrayLike, category: Longs | None = None) -> Floats:
+        """π of every eligible item, in the order of the scores; all 0 if there are too few items for a slot.
+
+        ``category`` has the code of each item's category; it matters if there is a cap.
+        """
         values = np.ascontiguousarray(scores, dtype=np.float64)
         if not np.isfinite(values).all():
             raise InputError("scores must be finite numbers.")
         n = len(values)
+        if category is not None and self.per_category:
+            return self._capped(values, category, self.per_category)
         slots = self.slots(n)
         if slots == 0:
             return np.zeros(n)
-        pi: Floats = solve(values, slots, self.floor_for(n), self.ceiling, self.temperature)
+        pi: Floats = solve(weights(values, self.temperature), slots, self.floor_for(n), self.ceiling)
         return pi
 
-    def draw(self, probabilities: Floats, key: np.uint64) -> Longs:
+    def _capped(self, values: Floats, category: Longs, most: int) -> Floats:
+        """π with at most ``most`` items of a category; a category that reached its cap stays there."""
+        room = np.minimum(np.bincount(category) * self.ceiling, most).sum()
+        left = min(self.k, math.floor(room + 1e-9))
+        pi, free = np.zeros(len(values)), np.ones(len(values), bool)
+        if left == 0:
+            return pi
+        weight = weights(values, self.temperature)
+        while left and free.any():
+            pi[free] = solve(weight[free], left, self.floor_for(int(free.sum()), left), self.ceiling)
+            full = np.flatnonzero(np.bincount(category[free], pi[free]) > most * (1 + 1e-12))
+            if not len(full):
+                break
+            for each in full:
+                mine = category == each
+                pi[mine] = solve(weight[mine], most, self.floor_for(int(mine.sum()), most), self.ceiling)
+                free &= ~mine
+                left -= most
+        return pi
+
+    def draw(self, probabilities: Floats, key: np.uint64, category: Longs | None = None) -> Longs:
         """Positions of the shown items, in increasing order; the same key draws the same list."""
-        chosen: Longs = draw(probabilities, self.slots(len(probabilities)), key)
+        slots = round(float(probabilities.sum()))
+        if slots and category is not None and self.per_category:
+            capped: Longs = draw_by_category(probabilities, slots, key, category)
+            return capped
+        chosen: Longs = draw(probabilities, slots, key)
         return chosen
 
 
 @kernel
-def solve(scores: Any, slots: Any, floor: Any, ceiling: Any, temperature: Any) -> Any:
+def solve(weight: Any, slots: Any, floor: Any, ceiling: Any) -> Any:
     """π of the policy: θ solved so that Σπ = slots."""
-    n = len(scores)
+    n = len(weight)
     target = (slots - n * floor) / (ceiling - floor)  # Σσ
     if target >= n * (1.0 - 1e-12):
         return np.full(n, slots / n)
-    weight = _weights(scores, temperature)
     log_t = _threshold(weight, target)
     pi = np.empty(n)
     t = np.exp(log_t)
@@ -114,7 +148,7 @@ def solve(scores: Any, slots: Any, floor: Any, ceiling: Any, temperature: Any) -
 
 
 @summing
-def _weights(scores: Any, temperature: Any) -> Any:
+def weights(scores: Any, temperature: Any) -> Any:
     """exp((s_i − max s) / (spread · temperature)); all 1 where the scores do not differ."""
     n = len(scores)
     highest, total = scores[0], 0.0
@@ -181,14 +215,35 @@ def _sum_and_slope(weight: Any, t: Any) -> Any:
 @kernel
 def draw(pi: Any, slots: Any, key: Any) -> Any:
     """Systematic sampling in random order: ``slots`` positions, each item with probability π_i."""
-    n = len(pi)
-    chosen = np.empty(slots, np.int64)
-    if slots == 0:
-        return chosen
+    return _systematic(pi, _shuffled(len(pi), key), slots, key)
+
+
+@kernel
+def draw_by_category(pi: Any, slots: Any, key: Any, category: Any) -> Any:
+    """The same with the items of a category beside each other; the order of categories is random, too."""
+    order = _shuffled(len(pi), key)
+    first = np.full(category.max() + 1, len(pi))
+    for i in range(len(order)):
+        first[category[order[i]]] = min(first[category[order[i]]], i)
+    return _systematic(pi, order[np.argsort(first[category[order]], kind="mergesort")], slots, key)
+
+
+@kernel
+def _shuffled(n: Any, key: Any) -> Any:
     order = np.arange(n)
     for i in range(n - 1):  # Fisher-Yates; number 0 of the stream is u
         j = i + np.int64(below(key, i + 1, n - i))
         order[i], order[j] = order[j], order[i]
+    return order
+
+
+@kernel
+def _systematic(pi: Any, order: Any, slots: Any, key: Any) -> Any:
+    """The items at u, u + 1, … where the π lie end to end in an order."""
+    n = len(pi)
+    chosen = np.empty(slots, np.int64)
+    if slots == 0:
+        return chosen
     following, edge, count = uniform(key, 0), 0.0, 0
     for i in range(n):
         edge += pi[order[i]]

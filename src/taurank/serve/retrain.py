@@ -16,12 +16,14 @@ from typing import Any
 import numpy as np
 from sqlalchemy import select
 
+from taurank.data.features import Features
 from taurank.data.log import Log
 from taurank.errors import InputError
 from taurank.learners import Learner, learner_class
 from taurank.report.diagnosis import diagnose
 from taurank.serve import tables
 from taurank.serve.decisions import Decider
+from taurank.serve.imports import read_features
 from taurank.serve.models import ServedModel, add_model, model_bytes
 from taurank.serve.settlement import GRACE_SECONDS, drawn_decisions, effect, export, settle, settled_periods
 from taurank.serve.surfaces import DEFAULT_SHARE, Surface, note, start_challenger
@@ -44,9 +46,11 @@ class RetrainConfig:
         except TypeError as error:
             raise InputError(f"{self.learner} does not take the settings {', '.join(self.settings)}.") from error
 
-    def fitted(self, log: Log) -> Learner:
+    def fitted(self, log: Log, features: Features | None = None) -> Learner:
         """The learner, fitted; it chooses its own length unless ``epochs`` are set."""
-        return self.make().fit(log, None if "epochs" in self.settings else "auto")
+        learner = self.make()
+        used: dict[str, Any] = {"features": features} if features is not None and learner.uses_features else {}
+        return learner.fit(log, None if "epochs" in self.settings else "auto", **used)
 
 
 @dataclass(frozen=True)
@@ -80,19 +84,20 @@ def retrain(decider: Decider, name: str, config: RetrainConfig, grace: float = G
         raise InputError(f"surface '{name}' has no incumbent; promote a first model, for example popular.")
     settle(decider, surface, now, grace)
     periods = settled_periods(decider, surface, config.last)
-    log = export(decider, surface, config.last)
+    features, catalog = read_features(store)
+    log = export(decider, surface, config.last, **catalog)
     stored = select(tables.models.c.created).where(tables.models.c.version == surface.incumbent)
     doubt = cannot_tell(log)
     if not doubt and surface.periods.end(periods[-1]) + grace <= store.rows(stored)[0]["created"]:
         doubt = "no period has ended since the incumbent was stored: its own training periods would favor it"
     if doubt:
         return _refused(decider, surface, doubt, now)
-    estimate = compare_offline(decider, surface, config.fitted(log.split(times=1)[0]), periods[-1])
+    estimate = compare_offline(decider, surface, config.fitted(log.split(times=1)[0], features), periods[-1])
     difference = estimate.text(surface.unit)
     if estimate.high < 0:
         text = f"it looks worse than the incumbent in the last period ({difference})"
         return _refused(decider, surface, text, now, estimate)
-    content = model_bytes(config.fitted(log))
+    content = model_bytes(config.fitted(log, features))
     version = add_model(store, content, f"{config.learner}, {len(periods)} periods", now)["version"]
     reason = f"estimated against the incumbent: {difference}"
     if surface.challenger is not None:
@@ -124,7 +129,10 @@ def compare_offline(decider: Decider, surface: Surface, learner: Learner, period
     for decision, positives in drawn_decisions(decider, surface, [period]):
         value = 0.0
         if positives:
-            new, old = (decider.propensities_of(decision, each, surface.policy) for each in (model, incumbent))
+            bought = [row["item_id"] for row in positives]
+            new, old = (
+                decider.propensities_of(decision, each, surface.policy, bought) for each in (model, incumbent)
+            )
             for row in positives:
                 change = new.get(row["item_id"], 0.0) - old.get(row["item_id"], 0.0)
                 value += surface.worth(row["value"]) * effect(row) * change

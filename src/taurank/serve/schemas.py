@@ -29,7 +29,7 @@ def _as_text(value: Any) -> Any:
 
 
 def _as_time(value: Any) -> Any:
-    if not isinstance(value, str):
+    if not isinstance(value, (str, datetime)):
         raise ValueError("a time is text such as '2026-11-16T12:00:00Z'")
     return value
 
@@ -77,7 +77,7 @@ class RecommendRequest(Body):
 class RecommendedItem(Body):
     item_id: str
     rank: int
-    propensity: float
+    propensity: float | None  # none for a pin
 
 
 class Recommendation(Body):
@@ -102,9 +102,26 @@ class Event(Body):
     time: Time | None = None
     value: Annotated[float, Field(strict=True, ge=-1e15, le=1e15)] = 1.0
 
+    def row(self, now: float) -> dict[str, Any]:
+        """The row of the table; without a time it happened now."""
+        return {**self.model_dump(), "time": now if self.time is None else self.time.timestamp()}
+
+
+class Item(Body):
+    """A row of the item table; what is not named stays as it is. A new item is available."""
+
+    item_id: Id
+    available: StrictBool = True
+    until: Annotated[Time | None, Field(description="When the item stops being shown.")] = None
+    category: Annotated[str, StringConstraints(min_length=1, max_length=200, pattern=r"^[^\x00]*$")] | None = None
+
 
 class OutcomesRequest(Body):
     events: Annotated[list[Event], Field(min_length=1, max_length=1000)]
+
+
+class ItemsBody(Body):
+    items: Annotated[list[Item], Field(min_length=1, max_length=10_000)]
 
 
 class OutcomesAnswer(Body):

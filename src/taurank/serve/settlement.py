@@ -73,7 +73,7 @@ def settle_again(decider: Decider, name: str, time: float, now: float) -> str:
 def _settle_period(decider: Decider, surface: Surface, number: int, now: float, again: bool = False) -> bool:
     table, outcomes = tables.decisions, tables.outcomes
     mine = (table.c.surface == surface.name) & (table.c.period == number)
-    decisions = decider.store.rows(select(table).where(mine).order_by(table.c.id))
+    decisions = decider.store.rows(select(table).where(mine).order_by(table.c.time, table.c.id))
     start, end = surface.periods.start(number), surface.periods.end(number)
     bought: dict[str, list[Row]] = defaultdict(list)
     for row in decider.store.rows(select(outcomes).where((outcomes.c.time >= start) & (outcomes.c.time < end))):
@@ -258,8 +258,18 @@ def _add_items(connection: Connection, surface: str, changes: list[Change]) -> N
 Change = tuple[float, Settled]  # a sign, and what is added or taken back
 
 
-def export(decider: Decider, surface: Surface, last: int | None = None) -> Log:
-    """All settled periods of a surface, or the ``last`` so many, and who visited when."""
+def export(
+    decider: Decider,
+    surface: Surface,
+    last: int | None = None,
+    *,
+    users: Iterable[str] = (),
+    items: Iterable[str] = (),
+) -> Log:
+    """All settled periods of a surface, or the ``last`` so many, and who visited when.
+
+    ``users`` and ``items`` are part of the catalog also without a visit or a purchase.
+    """
     periods = settled_periods(decider, surface, last)
     if not periods:
         raise Conflict(f"surface '{surface.name}' has no settled period yet; wait until one has ended.")
@@ -274,7 +284,8 @@ def export(decider: Decider, surface: Surface, last: int | None = None) -> Log:
     if surface.outcome != "value":  # a learner would weigh purchases by a column of values
         table = table.drop_columns(["value"])
     return Log.from_frame(
-        table, users=sorted({user for user, _ in visits}), items=sorted(known | {cell[1] for cell in cells}),
+        table, users=sorted({user for user, _ in visits}.union(users)),
+        items=sorted(known.union((cell[1] for cell in cells), items)),
         times=[surface.periods.name(number) for number in periods],
         visits=pa.table(_columns(visits, ["user_id", "time"])),
     )  # fmt: skip

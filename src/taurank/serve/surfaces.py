@@ -185,7 +185,7 @@ class Surfaces:
         self._store = store
         self._read_at = -_CACHE_SECONDS
         self._surfaces: dict[str, Surface] = {}
-        self.salt = b""
+        self.salt, self.items = b"", 0  # of the arms; the version of the item table
 
     @property
     def stale(self) -> bool:
@@ -200,10 +200,12 @@ class Surfaces:
         with self._store.read() as connection:
             self._surfaces = read_surfaces(connection)
             self.salt = bytes.fromhex(setting(connection, "salt") or "")
+            self.items = int(setting(connection, "items") or 0)
         self._read_at = time.monotonic()
 
-    def all(self) -> list[Surface]:
-        self.refresh()
+    def all(self, fresh: bool = True) -> list[Surface]:
+        if fresh:
+            self.refresh()
         return list(self._surfaces.values())
 
 
@@ -253,6 +255,8 @@ def put_surface(store: Store, name: str, changes: Mapping[str, Any], now: float 
             changed = {field for field, value in settings if value != getattr(known, field)}
             _update(connection, name, policy=key, **columns)
             changed -= {"retention"}
+            if settings.policy.compared == known.policy.compared:  # rules are the same for both models
+                changed -= {"policy"}
             if known.challenger is not None and changed:
                 ended.append(f"the trial of '{known.challenger}' ended: {', '.join(sorted(changed))} changed")
                 _end_trial(connection, name)
