@@ -7,7 +7,9 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
+from datetime import datetime
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import altair as alt
 import numpy as np
@@ -166,7 +168,7 @@ def working(figures: Figures) -> tuple[str, str, str]:
             if value < min(usual) / 2:
                 low.append(name)
         parts.append(told)
-    text = f"{surface.periods.name(last.number)}: {', '.join(parts)}. {running}"
+    text = f"{_named(surface, last.number)}: {', '.join(parts)}. {running}"
     if low:
         return "poor", question, f"Something broke: far fewer {' and '.join(low)} than usual. {text}"
     if not last.outcomes:
@@ -180,7 +182,7 @@ def gained(figures: Figures) -> tuple[str, str, str]:
     """How much did we gain? Against the items not shown, and against the hold-out."""
     question, surface = "How much did we gain?", figures.surface
     gain, lists = figures.gain, figures.life.arm("recommended")
-    since = surface.periods.name(figures.life.since)[:10]
+    since = _named(surface, figures.life.since)
     if not math.isfinite(gain.low):
         need = "at least 100 users and enough purchases of items with and without being shown"
         return (
@@ -254,7 +256,7 @@ def _arms(figures: Figures) -> Block:
         counts = [arm, f"{totals.users:,}", f"{totals.visits:,}", number(purchases)]
         rows.append([*map(Cell, counts), _effect(measure.interval(f"{arm} lift")) if arm != "holdout" else Cell("–")])
     caption = (
-        f"Arms since {figures.surface.periods.name(measure.since)}. Items not shown are the control. Intervals are "
+        f"Arms since {_named(figures.surface, measure.since)}. Items not shown are the control. Intervals are "
         "95% and valid at any time: look as often as you like; those of items are for one look."
     )
     return page.grid(["Arm", "Users", "Visits", "Purchases per visit", "Caused per visit"], rows, caption)
@@ -271,7 +273,10 @@ def _item_tables(figures: Figures) -> list[Block]:
             effect, low, high, control = (1000 * item[name] for name in ("effect", "low", "high", "control"))
             rows.append([Cell(item["item"]), _effect(Interval(effect, low, high)), Cell(number(control))])
         columns = ["Item", "Caused, per 1,000 showings", "Without, per 1,000 visits"]
-        blocks.append(page.grid(columns, rows, title if rows else f"{title}: not enough purchases yet"))
+        if rows:
+            blocks.append(page.grid(columns, rows, title))
+    if not figures.items:
+        blocks.append(page.text(f"Items are listed here from {MIN_PURCHASES} purchases of an item on, after lists."))
     return blocks
 
 
@@ -366,6 +371,12 @@ def _between(ends: Sequence[float]) -> str:
 
 def _period(surface: Surface) -> str:
     return f"{surface.period} seconds" if surface.period.isdigit() else surface.period
+
+
+def _named(surface: Surface, number: int) -> str:
+    """The beginning of a period on the clocks of the surface."""
+    start = datetime.fromtimestamp(surface.periods.start(number), ZoneInfo(surface.timezone))
+    return f"{start:%Y-%m-%d}" if surface.period in ("day", "week") else f"{start:%Y-%m-%d %H:%M}"
 
 
 def _date(seconds: float) -> str:

@@ -266,7 +266,7 @@ def put_surface(store: Store, name: str, changes: Mapping[str, Any], now: float 
                 _begin_measure(connection, name, "life", since)
                 ended.append(f"figures count from {settings.periods.name(since)} on")
         flat, old = _flat(settings), {} if known is None else _flat(known)
-        text = ", ".join(f"{field} {value}" for field, value in flat.items() if value != old.get(field))
+        text = ", ".join(f"{field} {value}" for field, value in flat.items() if value != old.get(field, ()))
         note(connection, name, "settings", None, text, now)
     return "; ".join(ended)
 
