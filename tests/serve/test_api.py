@@ -317,8 +317,9 @@ def test_items_and_rules_over_http(shop: Shop) -> None:
     following = {item["item_id"] for item in shop.ask(user).json()["items"]}
     assert len(following) == 5
     assert not following & {gone, other, *rest}  # each of them was shown yesterday
-    for wrong in ({"items": []}, {"items": [{"item_id": "a", "until": 5}]}, {"items": [{"item_id": "a", "x": 1}]}):
-        assert shop.call("admin", "PUT", "/v1/items", json=wrong).status_code == 422
+    wrong: list[list[dict[str, Any]]] = [[], [{"item_id": "a", "until": 5}], [{"item_id": "a", "x": 1}]]
+    for rows in wrong:
+        assert shop.call("admin", "PUT", "/v1/items", json={"items": rows}).status_code == 422
 
 
 def test_requests_have_ids_and_log_lines(
