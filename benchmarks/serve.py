@@ -12,7 +12,6 @@ import argparse
 import asyncio
 import json
 import os
-import socket
 import subprocess
 import sys
 import tempfile
@@ -40,6 +39,7 @@ from taurank.errors import DivergedError
 from taurank.learners import BPR
 from taurank.serve import tables
 from taurank.serve.api import Service
+from taurank.serve.client import Client
 from taurank.serve.decisions import Decider
 from taurank.serve.gate import run_jobs
 from taurank.serve.jobs import draw_pages
@@ -304,11 +304,9 @@ def start(address: str, port: int, workers: int) -> subprocess.Popen[bytes]:
     command = [sys.executable, "-m", "taurank", "serve", "--store", address, "--port", str(port)]
     server = subprocess.Popen([*command, "--workers", str(workers)], stdout=subprocess.DEVNULL)
     for _ in range(600):
-        try:
-            socket.create_connection(("127.0.0.1", port), 1).close()
+        if Client(f"http://127.0.0.1:{port}", "").health().ready:
             return server
-        except OSError:
-            time.sleep(0.1)
+        time.sleep(0.1)
     raise RuntimeError("the server does not start")
 
 

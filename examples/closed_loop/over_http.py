@@ -75,7 +75,7 @@ def serving(service: Service, port: int = 0) -> Iterator[int]:
     server = uvicorn.Server(uvicorn.Config(create_app(service), port=port, log_level="error", access_log=False))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()
-    while not server.started:
+    while not server.started or service.missing:
         time.sleep(0.02)
     try:
         yield port

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import sqlite3
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,7 +14,7 @@ from sqlalchemy import event, select
 from sqlalchemy.exc import OperationalError
 from starlette.testclient import TestClient
 
-from support.shop import NOON, SECRET, SetClock, fitted, open_shop
+from support.shop import NOON, SECRET, SetClock, fitted, loaded, open_shop
 from taurank.serve import tables
 from taurank.serve.api import Service
 from taurank.serve.models import model_bytes
@@ -44,6 +45,7 @@ def shop(sqlite_store: Store, clock: SetClock) -> Iterator[Shop]:
     version = open_shop(sqlite_store)
     service = Service(sqlite_store, SECRET, clock, body_limit=20_000)
     with TestClient(create_app(service), raise_server_exceptions=False) as client:
+        loaded(service)
         yield Shop(sqlite_store, client, clock, version)
 
 
@@ -256,8 +258,8 @@ def test_rate_limit(sqlite_store: Store, clock: SetClock) -> None:
 def test_a_database_that_cannot_be_written_is_not_ready(
     sqlite_store: Store, clock: SetClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Locked, or with a full disk; reading still works. The models are loaded before the first request."""
-    version = open_shop(sqlite_store)
+    """Locked, with a full disk, or before the models are loaded."""
+    open_shop(sqlite_store)
     monkeypatch.setattr("taurank.serve.store.BUSY_SECONDS", 0.2)
     other = Store(sqlite_store.address)
     full: list[Exception] = []
@@ -267,9 +269,14 @@ def test_a_database_that_cannot_be_written_is_not_ready(
         if full and statement.startswith("INSERT"):
             raise full[0]
 
-    service = Service(sqlite_store, SECRET, clock)
+    service, loads = Service(sqlite_store, SECRET, clock), threading.Event()
+    read = service.decider.models.get
+    monkeypatch.setattr(service.decider.models, "get", lambda version: loads.wait(60) and read(version))
     with TestClient(create_app(service)) as client:
-        assert version in service.decider.models
+        early = client.get("/health/ready")
+        assert (early.status_code, early.json()) == (503, {"status": "the models are not loaded yet"})
+        loads.set()
+        loaded(service)
         assert client.get("/health/ready").status_code == 200
         with other.write():
             assert client.get("/health/ready").status_code == 503

@@ -16,7 +16,7 @@ import pytest
 from sqlalchemy import event, select
 from starlette.testclient import TestClient
 
-from support.shop import NOON, SECRET, SetClock, decider, open_shop, stored, visit
+from support.shop import NOON, SECRET, SetClock, decider, loaded, open_shop, stored, visit
 from taurank.report import page as report
 from taurank.serve import tables
 from taurank.serve.api import Service
@@ -75,7 +75,9 @@ def test_a_view_is_what_the_job_has_drawn(sqlite_store: Store, clock: SetClock) 
     """The page is stored; it says so if the job that draws it has stopped."""
     token = create_token(sqlite_store, "analyst")[1]
     made = decider(sqlite_store, clock)
-    with TestClient(create_app(Service(sqlite_store, SECRET, clock))) as client:
+    service = Service(sqlite_store, SECRET, clock)
+    with TestClient(create_app(service)) as client:
+        loaded(service)
         headers = {"Authorization": f"Bearer {token}"}
         assert "has not drawn this page yet" in client.get("/", headers=headers).text
         open_shop(sqlite_store)

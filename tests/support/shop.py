@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import numpy as np
@@ -54,6 +55,13 @@ def write(store: Store, *writes: Write) -> list[Recorded]:
         return [recorder.submit(each).result() for each in writes]
     finally:
         recorder.close()
+
+
+def loaded(service: Any) -> Any:
+    """The service, once it has loaded its models."""
+    while service.missing:
+        time.sleep(0.01)
+    return service
 
 
 class SetClock:

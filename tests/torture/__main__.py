@@ -16,6 +16,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))  # "python tests/torture" does not know the folder above
 
+from torture.faults import faults
 from torture.files import archives, catalogs, logs
 from torture.processes import forks, interrupts, killed_fits, killed_searches, killed_writes
 from torture.tally import Attack, Tally
@@ -29,6 +30,7 @@ ATTACKS: dict[str, Attack] = {
     "killed searches": killed_searches,
     "killed writes": killed_writes,
     "forks and threads": forks,
+    "faults of a service": faults,
 }
 
 
@@ -58,6 +60,8 @@ def _options() -> argparse.Namespace:
 def _show(name: str, tally: Tally) -> None:
     counts = f"{tally.tried:>9,}{tally.refused:>9,}{tally.accepted:>9,}{len(tally.violations):>11,}"
     print(f"{name:<20}{counts}{tally.seconds:>9.0f}", flush=True)
+    for words in tally.notes:
+        print(f"    {words}")
     for violation in tally.violations[:10]:
         print(f"    violated: {violation}")
 

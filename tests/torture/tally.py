@@ -18,6 +18,7 @@ class Tally:
     refused: int = 0
     accepted: int = 0
     violations: list[str] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     began: float = field(default_factory=time.monotonic)
 
     @property

@@ -9,7 +9,6 @@ import tempfile
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path as FilePath
@@ -22,6 +21,7 @@ from fastapi.responses import HTMLResponse, JSONResponse, Response
 from fastapi.routing import APIRoute
 from sqlalchemy import select
 
+from taurank.errors import InputError
 from taurank.serve import items, retention, schemas, surfaces, tables
 from taurank.serve.decisions import Clock, Decider
 from taurank.serve.gate import run_jobs
@@ -58,6 +58,9 @@ class Service:
     upload_limit: int = 1 << 29
     log_requests: bool = False
     metrics: Metrics = field(default_factory=Metrics)
+    missing: str = "the models are not loaded yet"  # why it is not ready, until it is
+    closing: bool = False
+    check: asyncio.Task[float | None] | None = None  # of the database
 
     def __post_init__(self) -> None:
         self.decider = Decider(self.store, self.secret, self.clock)
@@ -76,20 +79,27 @@ class Service:
         return surface
 
     def warm_up(self) -> None:
-        """Load models and compiled code, so that the first list takes no longer than others."""
-        with suppress(Unavailable):  # they are then loaded when they are needed
-            for surface in self.decider.surfaces.all():
-                for version in {surface.incumbent, surface.challenger, surface.holdout_model} - {None}:
-                    self.decider.models.get(str(version))
+        """Load compiled code and models, again and again if they cannot be read; the service is ready afterwards."""
         policy = Policy(k=1)
         policy.draw(policy.probabilities([0.0, 1.0]), np.uint64(0))
+        while self.missing and not self.closing:
+            try:
+                for surface in self.decider.surfaces.all():
+                    for version in {surface.incumbent, surface.challenger, surface.holdout_model} - {None}:
+                        self.decider.models.get(str(version))
+                self.missing = ""
+            except InputError as error:
+                self.missing = getattr(error, "public", str(error))
+                time.sleep(1.0)
 
     def check_database(self) -> float | None:
-        """How long ago the background job ran; raises `Unavailable` if the database cannot be written."""
+        """How long ago the background job ran; raises `Unavailable` if it cannot write or lacks its models."""
         if "://" not in self.store.address and disk_usage(self.store.address).free < MIN_FREE:
             raise Unavailable("the disk is full")  # writing a known row might go well
         with self.store.write() as connection:
             upsert(connection, tables.settings, [{"name": "ready", "value": str(time.time())}])
+        if self.missing:
+            raise Unavailable(self.missing)
         return seconds_since_beat(self.store, self.clock())
 
     def changed(self, name: str) -> dict[str, Any]:
@@ -213,11 +223,16 @@ async def live() -> dict[str, str]:
     return {"status": "ok"}
 
 
-@machines.get("/health/ready", responses={503: {"description": "The database cannot be written."}})
+@machines.get(
+    "/health/ready",
+    responses={503: {"description": "It cannot write, or is still loading its models."}},
+)
 async def ready(service: Serving) -> Response:
-    """The database can be written, too; and how long ago the background job ran, in seconds."""
+    """The models are loaded and the database can be written; and how long ago the background job ran, in seconds."""
+    if service.check is None or service.check.done():  # those who ask meanwhile share the answer
+        service.check = asyncio.create_task(asyncio.to_thread(service.check_database))
     try:
-        age = await asyncio.to_thread(service.check_database)
+        age = await asyncio.shield(service.check)
     except Unavailable as error:
         return JSONResponse({"status": error.public}, 503)
     return JSONResponse({"status": "ok", "job_seconds_ago": age})

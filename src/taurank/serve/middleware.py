@@ -7,6 +7,7 @@ import re
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from contextlib import suppress
 from typing import Any
 
 import prometheus_client as prometheus
@@ -17,6 +18,7 @@ from fastapi.routing import APIRoute
 from prometheus_client.multiprocess import MultiProcessCollector
 from pydantic import ValidationError
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.routing import compile_path
 
 from taurank.errors import InputError
@@ -113,10 +115,11 @@ class OuterMiddleware:
             await send(message)
 
         try:
-            if scope["method"] == "POST" and scope["path"] in self._hot:
-                await self._answer(self._hot[scope["path"]], scope, _counted(receive, limit), sending)
-            else:
-                await self._app(scope, _counted(receive, limit), sending)
+            with suppress(ClientDisconnect):
+                if scope["method"] == "POST" and scope["path"] in self._hot:
+                    await self._answer(self._hot[scope["path"]], scope, _counted(receive, limit), sending)
+                else:
+                    await self._app(scope, _counted(receive, limit), sending)
         finally:
             route = getattr(scope.get("route"), "path", "other")
             self._metrics.requests.labels(route, str(status)).inc()

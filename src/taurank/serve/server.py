@@ -143,8 +143,10 @@ def create_app(service: Service) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        await asyncio.to_thread(service.warm_up)
+        loading = asyncio.create_task(asyncio.to_thread(service.warm_up))
         yield
+        service.closing = True
+        await loading
         await asyncio.to_thread(service.close)
 
     app = FastAPI(
