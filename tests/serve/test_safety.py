@@ -97,12 +97,13 @@ def test_workers_count_together_and_end_with_a_killed_parent(sqlite_store: Store
 @pytest.mark.integration
 def test_a_killed_job_starts_again_and_slow_clients_are_sent_away(sqlite_store: Store) -> None:
     open_shop(sqlite_store)
-    port = free_port()
+    token, port = create_token(sqlite_store, "app")[1], free_port()
     with running(sqlite_store.address, port, ["taurank", "serve", "--port", str(port)]) as process:
         slow = socket.create_connection(("127.0.0.1", port), 30)
         slow.sendall(b"GET /health/live HTTP/1.1\r\nHost: ")
         slower = socket.create_connection(("127.0.0.1", port), 30)
-        slower.sendall(b"POST /v1/outcomes HTTP/1.1\r\nHost: a\r\nContent-Length: 9000\r\n\r\n{")
+        head = f"POST /v1/outcomes HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {token}\r\nContent-Length: 9000\r\n"
+        slower.sendall(head.encode() + b"Content-Type: application/json\r\n\r\n{")
         wait_until(lambda: json.loads(call(port, "GET", "/health/ready", "")[1]).get("job_seconds_ago") is not None)
         (job,) = spawned(process.pid)
         os.kill(job, signal.SIGKILL)

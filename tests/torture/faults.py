@@ -106,12 +106,8 @@ class Service:
             fault = script[place]
             names.append(fault.__name__.replace("_", " "))
             fault()
-            before = len(self.lists) + len(self.stored)
             self.expect(self.ready(), f"not ready {PATIENCE:.0f} s after: {names[-1]}")
-            self.expect(
-                _until(lambda before=before: len(self.lists) + len(self.stored) > before),
-                f"no answers after: {names[-1]}",
-            )
+            self.expect(self.busy(), f"no answers after: {names[-1]}")
         self.stopped.set()
         for shopper in shoppers:
             shopper.join()
@@ -129,7 +125,9 @@ class Service:
 
     def clock_back(self) -> None:
         """Into a settled period, which must not get another visit."""
-        self.clock_ahead()
+        self.expect(self.busy(), "no answers before the clock goes back")
+        self.move_clock(2 * HOUR)
+        self.post("/v1/jobs")
         self.move_clock(-2 * HOUR)
         self.expect(self.status(f"back-{self.clock.read_text()}") == 409, "a visit was written into a settled period")
         self.move_clock(2 * HOUR)
@@ -253,6 +251,11 @@ class Service:
 
     def ready(self) -> bool:
         return _until(lambda: self.client.health().ready)
+
+    def busy(self) -> bool:
+        """Whether the shoppers get answers."""
+        before = len(self.lists) + len(self.stored)
+        return _until(lambda: len(self.lists) + len(self.stored) > before)
 
     def move_clock(self, seconds: float) -> None:
         new = self.clock.with_name("new")
