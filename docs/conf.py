@@ -27,6 +27,7 @@ release = version = taurank.__version__
 extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.doctest", "sphinx_copybutton"]
 exclude_patterns = ["_build", "requirements.txt", "results/authors", "results/comparison.md"]
 html_theme = "furo"
+pygments_dark_style = "monokai"
 html_title = "taurank"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
