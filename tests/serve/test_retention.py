@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 from sqlalchemy import func, select
 
 from support.shop import DAY, NOON, SetClock, decider, open_shop, stored, visit
 from taurank.serve import tables
+from taurank.serve.imports import put_features, read_features
 from taurank.serve.retention import delete_model, delete_surface, forget_user, prune
 from taurank.serve.settlement import export, read_measures, settle, settle_again
 from taurank.serve.store import Conflict, NotFound, Store
@@ -30,11 +32,13 @@ def test_a_user_is_forgotten(store: Store) -> None:
     for _ in range(2):
         visit(made, clock, np.random.default_rng(0))
     settle(made, made.surfaces.get("home"), clock.now)
+    put_features(store, "users", pd.DataFrame({"user_id": ["7", "8"], "age": [30, 40]}))
     before = {table.name: count(store, table) for table in ABOUT_USERS}
     gone = forget_user(store, "7", clock.now)
     for table in ABOUT_USERS:
         assert not store.rows(select(table).where(table.c.user_id == "7"))
         assert count(store, table) == before[table.name] - gone[table.name]
+    assert read_features(store)[1] == {"users": ["8"]}
     decisions = {row["id"] for row in store.rows(select(tables.decisions.c.id))}
     assert {row["decision"] for row in store.rows(select(tables.positives))} <= decisions
     made_log = export(made, made.surfaces.get("home"))

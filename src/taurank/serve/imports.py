@@ -8,9 +8,10 @@ from io import BytesIO
 from typing import Any, TypeVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import BaseModel
-from sqlalchemy import RowMapping, create_engine, select, text
+from sqlalchemy import Connection, RowMapping, create_engine, delete, select, text
 from sqlalchemy.exc import SQLAlchemyError
 
 from taurank.data.features import Features, Table
@@ -104,11 +105,30 @@ def put_features(store: Store, name: str, source: Any) -> int:
     column = FEATURES[name]
     table = Table.read(source, column)
     stored = pa.table({column: table.ids.cast(pa.string()), **table.columns})
+    with store.write() as connection:
+        _write_features(connection, name, stored)
+    return len(stored)
+
+
+def _write_features(connection: Connection, name: str, stored: pa.Table) -> None:
     buffer = BytesIO()
     pq.write_table(stored, buffer)
-    with store.write() as connection:
-        upsert(connection, tables.features, [{"name": name, "content": buffer.getvalue()}])
-    return len(stored)
+    upsert(connection, tables.features, [{"name": name, "content": buffer.getvalue()}])
+
+
+def forget_features(connection: Connection, user: str) -> int:
+    """Delete a user's row; returns how many there were."""
+    own = tables.features.c.name == "users"
+    content = connection.scalar(select(tables.features.c.content).where(own))
+    if content is None:
+        return 0
+    stored = pq.read_table(BytesIO(content))
+    left = stored.filter(pc.not_equal(stored["user_id"], user))
+    if len(left) < len(stored):
+        connection.execute(delete(tables.features).where(own))
+        if len(left):
+            _write_features(connection, "users", left)
+    return len(stored) - len(left)
 
 
 def read_features(store: Store) -> tuple[Features | None, dict[str, list[str]]]:

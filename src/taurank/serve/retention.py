@@ -10,6 +10,7 @@ from typing import Any
 from sqlalchemy import delete, func, or_, select
 
 from taurank.serve import tables
+from taurank.serve.imports import forget_features
 from taurank.serve.store import Conflict, NotFound, Store
 from taurank.serve.surfaces import check_model, named, note, read_surfaces
 
@@ -25,6 +26,7 @@ def forget_user(store: Store, user: str, now: float) -> dict[str, int]:
             delete(tables.positives).where(tables.positives.c.decision.in_(decisions))).rowcount}  # fmt: skip
         for table in (tables.results, tables.decisions, tables.outcomes, tables.user_sums):
             gone[table.name] = connection.execute(delete(table).where(table.c.user_id == user)).rowcount
+        gone["features"] = forget_features(connection, user)
         if not any(gone.values()):
             raise NotFound("there is nothing about this user.")
         note(connection, "", "user deleted", None, "a user was deleted on request", now)
