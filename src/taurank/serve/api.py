@@ -87,6 +87,7 @@ class Service:
                 for surface in self.decider.surfaces.all():
                     for version in {surface.incumbent, surface.challenger, surface.holdout_model} - {None}:
                         self.decider.models.get(str(version))
+                self.decider.refresh()
                 self.missing = ""
             except InputError as error:
                 self.missing = getattr(error, "public", str(error))

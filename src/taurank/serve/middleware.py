@@ -7,7 +7,6 @@ import re
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
-from contextlib import suppress
 from typing import Any
 
 import prometheus_client as prometheus
@@ -115,11 +114,12 @@ class OuterMiddleware:
             await send(message)
 
         try:
-            with suppress(ClientDisconnect):
-                if scope["method"] == "POST" and scope["path"] in self._hot:
-                    await self._answer(self._hot[scope["path"]], scope, _counted(receive, limit), sending)
-                else:
-                    await self._app(scope, _counted(receive, limit), sending)
+            if scope["method"] == "POST" and scope["path"] in self._hot:
+                await self._answer(self._hot[scope["path"]], scope, _counted(receive, limit), sending)
+            else:
+                await self._app(scope, _counted(receive, limit), sending)
+        except ClientDisconnect:
+            status = 499  # nobody waits for an answer
         finally:
             route = getattr(scope.get("route"), "path", "other")
             self._metrics.requests.labels(route, str(status)).inc()
