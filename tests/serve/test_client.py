@@ -48,6 +48,7 @@ def answering(*answers: tuple[int, Any, dict[str, str]]) -> Iterator[tuple[str, 
         log_message: Callable[..., None] = lambda *_: None
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.handle_error = lambda *_: None  # type: ignore[method-assign]  # a client that hung up
     threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
     try:
         yield f"http://127.0.0.1:{server.server_port}/shop/", seen

@@ -60,6 +60,7 @@ def run(
         uvicorn.run(
             "taurank.serve.server:from_environment", factory=True, host=host, port=port, workers=workers,
             log_config=CONFIG, access_log=False, server_header=False, timeout_graceful_shutdown=10,
+            timeout_worker_healthcheck=60,  # a worker that loads or compiles can be silent for long
             http=Protocol, proxy_headers=False,
         )  # fmt: skip
 
