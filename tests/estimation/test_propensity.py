@@ -205,23 +205,6 @@ def test_same_seed_same_bits_for_any_number_of_threads() -> None:
     np.testing.assert_array_equal(estimates[0], estimates[1])
 
 
-def test_sampled_cells_are_distinct_eligible_cells_with_their_propensities() -> None:
-    visits = np.arange(20)[:, None, None] % 3 == np.arange(3)
-    log = dense_log(draw((20, 10, 3), seed=1) & visits)
-    log = replace(log, eligibility=Eligibility.from_positions(log.catalog, (np.arange(20), np.arange(20) % 3)))
-    model = fit_additive(log)
-    assert repr(model) == "AdditiveModel(20 users, 10 items, 3 times, 5 folds)"
-    for wanted in (1, 150, 200, 5000):
-        frame = model.sample_cells(wanted, random_state=0)
-        assert len(frame) == min(wanted, log.cells) == min(wanted, 200)
-        assert not frame.duplicated(["user_id", "item_id", "time"]).any()
-        assert (frame["time"] == frame["user_id"] % 3).all()
-        at = model.at(*(frame[name].to_numpy() for name in ("user_id", "item_id", "time")))
-        np.testing.assert_array_equal(frame["propensity"], at)
-    with pytest.raises(InputError, match="n_cells must be an integer ≥ 1"):
-        model.sample_cells(0)
-
-
 def test_bad_input_is_refused_with_a_sentence() -> None:
     treated = draw((5, 4, 2), seed=0)
     log, none = dense_log(treated), dense_log(treated & False, rows=treated | True)

@@ -115,11 +115,6 @@ def slates(
 @group.command("diagnose")
 def diagnose(
     path: LogPath,
-    cells: Annotated[
-        Path | None,
-        typer.Option(help="Propensities of further cells: user_id, item_id[, time], propensity."),
-        READS,
-    ] = None,
     html: Html = None,
     format: Annotated[Literal["table", "json"], typer.Option(help="Output format.")] = "table",
 ) -> None:
@@ -127,7 +122,7 @@ def diagnose(
     from taurank.data.log import Log
     from taurank.report.diagnosis import diagnose
 
-    diagnosis = diagnose(Log.read(path), cells=cells)
+    diagnosis = diagnose(Log.read(path))
     if html is not None:
         from taurank.report.overlap import overlap_page
 

@@ -1,8 +1,6 @@
 """Overlap: can effects be learned from this log with these propensities?
 
-A sparse log records the propensity only where something was shown or bought, so some checks need no more
-than the log and others need the propensities of the absent cells. The first are always made; the second are
-made where those propensities are known, and are otherwise called not identifiable instead of being guessed.
+A sparse log records the propensity only where something was shown or bought; no check needs those of other cells.
 
 Every sentence of a diagnosis follows from a figure and a threshold below; none claims more than the log shows.
 """
@@ -29,14 +27,10 @@ from taurank.estimation.propensity.calibration import (
     PAIR_SLACK,
     TINY,
     Z_LIMIT,
-    Bin,
     Margin,
     PairCalibration,
     Scope,
     Total,
-    bins,
-    control_total,
-    known_cells,
     margin,
     pair_calibration,
 )
@@ -54,7 +48,6 @@ LOW_EFFICIENCY = 0.1  # effective purchases per purchase
 NOISY_ERROR = 0.1  # a sum of weights with a larger standard error checks nothing
 FAR_SHARE = 0.05  # users or items whose own sum of weights is far off …
 CHANCE_FAR = 0.0027  # … and how many are by chance: the normal distribution beyond Z_LIMIT
-BIN_SLACK = 0.02  # a bin's share treated this close to its mean propensity is close enough
 
 LEVELS = ("good", "caution", "poor")
 COLUMNS = ("check", "value", "expected", "reading")
@@ -73,17 +66,12 @@ _LATER = (
 _OK = "Overlap looks fine: fit a causal learner such as DLCE and measure it with evaluate(model, log)."
 
 
-def diagnose(log: Log, cells: Any = None, *, categories: Features | None = None) -> Diagnosis:
+def diagnose(log: Log, *, categories: Features | None = None) -> Diagnosis:
     """What the log says about overlap and about its propensities.
 
     Always: Σ_treated 1/P against users · items · times, and the same for each user and each item; Kish's effective
     number (Σw)²/Σw² of the purchases of each arm; the share of purchases with P within 1e-3 of 0, and of 1. In a log
     with several times also the pair calibration.
-
-    Where the propensities of absent cells are known: Σ_control 1/(1−P) against the number of cells, and the
-    share treated per bin of P. They are known if the log has a row for every cell, or from ``cells``: a
-    frame or a file with ``user_id, item_id, propensity`` and the log's ``time``, for all cells or for some
-    that were chosen without regard to treatment (see ``sample_cells`` of a model from ``taurank.propensity.fit``).
 
     ``categories``, with the tables ``items`` and ``categories``, says what each user can be shown: cells outside are
     left out of every sum.
@@ -92,7 +80,7 @@ def diagnose(log: Log, cells: Any = None, *, categories: Features | None = None)
     propensity = log.recorded_propensity("diagnose")
     scope, rows = Scope(log, categories), np.flatnonzero(log.treated)
     rows = rows[scope.contains(log.user[rows], log.item[rows], log.time[rows])]
-    treated, known = propensity[rows], known_cells(scope, propensity, cells)
+    treated = propensity[rows]
     by_user, by_item, by_time = scope.cells_by
     return Diagnosis(
         n_rows=len(log),
@@ -106,8 +94,6 @@ def diagnose(log: Log, cells: Any = None, *, categories: Features | None = None)
         treated_total=Total.of("treated", float(by_time.sum()), treated),
         users=margin(log.user[rows], by_user, treated),
         items=margin(log.item[rows], by_item, treated),
-        control_total=None if known is None else control_total(*known),
-        bins=None if known is None else bins(*known),
         pairs=pair_calibration(log, categories),
         later=later_effects(log, categories),
     )
@@ -152,10 +138,7 @@ class Check(NamedTuple):
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What a log says about its propensities: figures, and the findings that follow from them.
-
-    ``control_total`` and ``bins`` are None where the log does not identify them.
-    """
+    """What a log says about its propensities: figures, and the findings that follow from them."""
 
     n_rows: int
     n_users: int
@@ -168,8 +151,6 @@ class Diagnosis:
     treated_total: Total
     users: Margin
     items: Margin
-    control_total: Total | None
-    bins: tuple[Bin, ...] | None
     pairs: PairCalibration
     later: LaterEffects | None  # of a showing on other purchases; None where the log has too few to tell
 
@@ -297,7 +278,7 @@ def _arm(name: str, log: Log, propensity: Floats, arm: int) -> Arm:
 
 def _checks(d: Diagnosis) -> Iterator[Check]:
     nan = float("nan")
-    yield _of_total("Σ 1/P over treated cells, per cell", "1/P", d.treated_total)
+    yield _of_total(d.treated_total)
     for name, own in (("users", d.users), ("items", d.items)):
         wrong = (
             f"For {_percent(own.far_share)} of the {name} the sum of 1/P over the treated cells is far from the "
@@ -312,7 +293,6 @@ def _checks(d: Diagnosis) -> Iterator[Check]:
         reading = f"{'too few treated cells' if one.rows < ENOUGH else fits} (± {one.error:.2g})"
         yield Check(f"Σ 1/P, {one.name}", one.ratio, 1.0, reading, _poor_if(one in d.pairs.failing[:1], wrong))
     yield from _of_later(d)
-    yield from _of_known_cells(d)
     for arm in (d.treated, d.control):
         yield from _of_arm(arm)
     wrong = (
@@ -359,38 +339,20 @@ def _of_later(d: Diagnosis) -> Iterator[Check]:
             yield Check(name, effect.mean, 0.0, reading, finding)
 
 
-def _of_known_cells(d: Diagnosis) -> Iterator[Check]:
-    """The checks that need the propensities of absent cells."""
-    names = ("Σ 1/(1−P) over control cells, per cell", "largest gap of a bin of P")
-    if d.control_total is None or d.bins is None:
-        for name, expected in zip(names, (1.0, 0.0), strict=True):
-            yield Check(name, float("nan"), expected, "not identifiable from this log")
-        return
-    yield _of_total(names[0], "1/(1 − P)", d.control_total)
-    by_gap = sorted(d.bins, key=lambda b: -abs(b.gap))
-    off = [b for b in by_gap if abs(b.z) > Z_LIMIT and abs(b.gap) > BIN_SLACK]
-    worst, most = by_gap[0], (off or by_gap)[0]
-    wrong = (
-        f"In {len(off)} of {len(d.bins)} bins the propensity is off by more than {BIN_SLACK}; the worst bin has a "
-        f"mean propensity of {most.propensity:.3f} and a share treated of {most.treated:.3f}."
-    )
-    reading = f"mean P {worst.propensity:.3f}, share treated {worst.treated:.3f} (z = {worst.z:+.1f})"
-    yield Check(names[1], worst.gap, 0.0, reading, _poor_if(bool(off), wrong))
-
-
-def _of_total(name: str, weight: str, total: Total) -> Check:
-    sum_of = f"The sum of {weight} over the {total.name} cells is {total.ratio:.3g} times the number of cells"
+def _of_total(total: Total) -> Check:
+    sum_of = f"The sum of 1/P over the treated cells is {total.ratio:.3g} times the number of cells"
     reading, finding = "fits" if abs(total.z) <= Z_LIMIT else "close enough", None
     if total.is_far():
         too, reading = "small" if total.ratio > 1 else "large", "does not fit"
-        wrong = f"{sum_of} and should be 1: the propensities do not fit, those of {total.name} cells seem too {too}"
-        if total.name == "treated" and total.ratio < 1:
+        wrong = f"{sum_of} and should be 1: the propensities do not fit, those of treated cells seem too {too}"
+        if total.ratio < 1:
             wrong += ", or many cells are shown so rarely that no treated row represents them"
         finding = Finding("poor", f"{wrong}.", _RECORD)
     elif total.error > NOISY_ERROR:
         reading = "inconclusive, too noisy"
         wrong = f"{sum_of} with a standard error of {total.error:.2g}: too noisy a check."
         finding = Finding("caution", wrong, _COLLECT)
+    name = "Σ 1/P over treated cells, per cell"
     return Check(name, total.ratio, 1.0, f"{reading} (± {total.error:.2g}, z = {total.z:+.1f})", finding)
 
 

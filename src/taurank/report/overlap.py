@@ -12,7 +12,6 @@ import numpy as np
 import pandas as pd
 
 from taurank.estimation.estimators import NEAR
-from taurank.estimation.propensity.calibration import Bin
 from taurank.report.diagnosis import COLUMNS, HISTOGRAM_EDGES, Diagnosis
 from taurank.report.svg import CHART_WIDTH, SERIES_COLORS
 
@@ -21,9 +20,7 @@ TICKS = (1e-5, 1e-3, 1e-2, 0.1, 0.5, 0.9, 0.99, 0.999, 1 - 1e-5)  # propensities
 _FIGURES = """\
 P is the propensity: the probability that this item was recommended to this user at this time. A
 purchase is a cell with outcome 1. If the propensities are right, the sum of 1/P over the treated
-cells is, up to chance, the number of all cells. A log without the untreated, unbought cells does
-not say what their propensities are; the checks that would need them are then called not
-identifiable.
+cells is, up to chance, the number of all cells.
 
 Effective purchases (Kish): weighted by 1/P or 1/(1−P), some purchases count for much more than
 others; that many equally weighted ones would have the same precision."""
@@ -32,22 +29,11 @@ An effect can be learned where an item is sometimes recommended to this user and
 the middle. At or below {NEAR}, at the left, hardly anything was recommended; at or above {1 - NEAR}, at
 the right, hardly anything was not: the log has nothing to compare with there. The axis is
 logarithmic in the odds P/(1−P)."""
-_BINS = """\
-All known cells in ten groups by propensity. If the propensities are right, as many cells were
-treated as they say, and the points lie on the line. The bars show two standard errors."""
-_NO_BINS = """\
-Not identifiable from this log: it needs the propensities of the cells that were neither recommended
-nor bought. They are known if the log has a row for every cell, or from a table of cells (option
-cells)."""
 
 
 def overlap_page(diagnosis: Diagnosis, path: str | os.PathLike[str]) -> None:
     """Write a diagnosis as one page that works offline; the file appears whole or not at all."""
     table = pd.DataFrame([check.formatted() for check in diagnosis.checks], columns=list(COLUMNS))
-    calibration = [page.text(_NO_BINS)]
-    if diagnosis.bins is not None:
-        chart = page.chart(_calibration(diagnosis.bins), "Share treated against mean propensity")
-        calibration = [chart, page.text(_BINS)]
     blocks = [
         page.verdict(diagnosis.level, diagnosis.level.capitalize(), diagnosis.verdict),
         page.lead(
@@ -58,8 +44,6 @@ def overlap_page(diagnosis: Diagnosis, path: str | os.PathLike[str]) -> None:
         page.text(diagnosis.size),
         page.table(table, right=["value", "expected"]),
         page.text(_FIGURES),
-        page.heading("Are as many cells treated as the propensities say?"),
-        *calibration,
     ]
     page.write(path, "Overlap and propensities", blocks)
 
@@ -92,18 +76,3 @@ def _histogram(diagnosis: Diagnosis) -> alt.TopLevelMixin:
         for arm, color in zip(arms, SERIES_COLORS, strict=False)
     ]
     return alt.vconcat(*panels, spacing=12)
-
-
-def _calibration(bins: tuple[Bin, ...]) -> alt.TopLevelMixin:
-    """The share treated against the mean propensity of each bin, with two standard errors."""
-    ends = [(b.propensity, b.treated, b.treated - 2 * b.error, b.treated + 2 * b.error) for b in bins]
-    frame = pd.DataFrame(ends, columns=["propensity", "treated", "low", "high"])
-    x = alt.X("propensity:Q", title="mean propensity of the bin", axis=alt.Axis(tickCount=5))
-    y = alt.Y("treated:Q", title="share treated")
-    end = max(frame["propensity"].max(), frame["high"].max())
-    line = alt.Chart(pd.DataFrame({"propensity": [0.0, end], "treated": [0.0, end]}))
-    even = line.mark_line(color="currentColor", strokeDash=[3, 3], strokeWidth=1, opacity=0.5).encode(x, y)
-    points = alt.Chart(frame).mark_point(filled=True, size=50, opacity=1, color=SERIES_COLORS[0]).encode(x, y)
-    bars = alt.Chart(frame).mark_rule(color=SERIES_COLORS[0])
-    errors = bars.encode(x, alt.Y("low:Q", title="share treated"), alt.Y2("high:Q"))
-    return (even + errors + points).properties(width=CHART_WIDTH, height=260)

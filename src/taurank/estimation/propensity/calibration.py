@@ -1,4 +1,4 @@
-"""Do propensities fit? Sums of weights over the cells of a log, of its users, items and pairs, and over bins of P.
+"""Do propensities fit? Sums of weights over the cells of a log, of its users, items and pairs.
 
 Over the treated cells of *any* set of cells Σ 1/P is, on average, their number. So propensities can be right for
 every user, item and time and wrong for every pair: exposure is autocorrelated within a pair, and cells are told apart
@@ -8,24 +8,20 @@ it serves recorded and estimated propensities alike.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from taurank._checks import check_instance, generator
-from taurank._types import Bits, Codes, Floats, Longs, Mask
-from taurank.data import tables
+from taurank._types import Codes, Floats, Longs, Mask
 from taurank.data.features import Features
 from taurank.data.log import Log
-from taurank.data.reader import PROPENSITY, read_cells
-from taurank.errors import InputError, plural
+from taurank.errors import InputError
 from taurank.estimation.propensity.cells import MAX_CELLS, PairHistory
 from taurank.estimation.propensity.shares import Categories
 
-N_BINS = 10  # calibration bins, of equal numbers of cells
-AGREE = 1e-6  # largest difference between the log's propensity of a cell and that in ``cells``
 TINY = 1e-100  # smaller propensities count as this one in sums, whose squares stay finite then
 Z_LIMIT = 3.0  # z-score above which a difference counts
 ENOUGH = 50  # treated cells a user, an item or a stratum needs for a check of its own
@@ -179,25 +175,6 @@ class Margin:
         return self.far / self.checked if self.checked else float("nan")
 
 
-@dataclass(frozen=True)
-class Bin:
-    """Cells with like propensities: their mean propensity against the share of them that was treated."""
-
-    cells: int
-    propensity: float
-    treated: float
-    error: float
-
-    @property
-    def gap(self) -> float:
-        return self.treated - self.propensity
-
-    @property
-    def z(self) -> float:
-        """How many standard errors the share treated is away from the mean propensity."""
-        return self.gap / self.error if self.error > 0 else 0.0
-
-
 def margin(code: Codes, cells: Longs, propensity: Floats) -> Margin:
     """For how many users or items Σ 1/P over their treated cells is far from the number of their cells."""
     p = np.maximum(propensity, TINY)
@@ -206,41 +183,3 @@ def margin(code: Codes, cells: Longs, propensity: Floats) -> Margin:
     gap = np.abs(total - cells)
     far = enough & (gap > Z_LIMIT * np.sqrt(variance)) & (gap > MARGIN_SLACK * cells)
     return Margin(int(np.count_nonzero(enough)), int(np.count_nonzero(far)))
-
-
-def bins(p: Floats, treated: Bits) -> tuple[Bin, ...]:
-    """Bins of equal numbers of cells, by P."""
-    edges = np.unique(np.quantile(p, np.linspace(0.0, 1.0, N_BINS + 1)))[1:-1]
-    bin_of = np.searchsorted(edges, p, side="right")
-    sums = (np.bincount(bin_of, values) for values in (np.ones_like(p), p, treated, p * (1.0 - p)))
-    return tuple(Bin(int(n), q / n, z / n, v**0.5 / n) for n, q, z, v in np.stack([*sums], axis=1).tolist() if n)
-
-
-def known_cells(scope: Scope, propensity: Floats, cells: Any) -> tuple[Floats, Bits] | None:
-    """Propensity and treatment of checked cells that were not chosen by what happened there, if there are such."""
-    log = scope.log
-    if cells is None:
-        inside = scope.contains(log.user, log.item, log.time)
-        return (propensity[inside], log.treated[inside]) if len(log) == log.cells else None
-    ids = (log.users.values, log.items.values, log.times.values)
-    given = read_cells(tables.open_table(cells), ids, [replace(PROPENSITY, required=True)])
-    codes = (given.user, given.item, given.time)
-    eligible = scope.contains(*codes)
-    key, p = log.catalog.cell_index(*codes)[eligible], given.numbers["propensity"][eligible]
-    own = log.catalog.cell_index(log.user, log.item, log.time)
-    _, at, rows = np.intersect1d(key, own, assume_unique=True, return_indices=True)
-    treated = np.zeros(len(key), np.int8)
-    treated[at] = log.treated[rows]
-    different = int(np.count_nonzero(np.abs(p[at] - propensity[rows]) > AGREE))
-    if different:
-        raise InputError(
-            f"column 'propensity': {plural(different, 'given cell')} {'differs' if different == 1 else 'differ'} "
-            "from the propensity in the log; both must come from the same model or record."
-        )
-    return p, treated
-
-
-def control_total(p: Floats, treated: Bits) -> Total:
-    """Σ_control 1/(1−P) per cell; all propensities are known, and so is its variance Σ_cells P/(1−P)."""
-    n, weights = len(p), 1.0 / (1.0 - p[treated == 0])
-    return Total("control", n, len(weights), float(weights.sum()) / n, float(np.sqrt((p / (1.0 - p)).sum())) / n)

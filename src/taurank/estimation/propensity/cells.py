@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from scipy.special import expit
 
-from taurank._checks import RandomState, check_integer, check_positions, generator
+from taurank._checks import check_positions
 from taurank._types import Floats, Longs, Mask
 from taurank.data.log import Log
 from taurank.errors import InputError
@@ -25,7 +25,7 @@ from taurank.estimation.folds import Folds
 from taurank.estimation.propensity.shares import CategoryShares, Mixture, inverse
 
 if TYPE_CHECKING:
-    import pandas as pd
+    pass
 
 BOUND = 1e-6  # estimates are clipped to [BOUND, 1 − BOUND]
 BLOCK = 1 << 17  # cells at a time
@@ -62,19 +62,6 @@ class Model(ABC):
             rows = slice(start, start + BLOCK)
             result[rows] = np.clip(expit(self._log_odds(*(code[rows] for code in flat))), BOUND, 1.0 - BOUND)
         return result.reshape(codes[0].shape)
-
-    def sample_cells(self, n_cells: int, random_state: RandomState = None) -> pd.DataFrame:
-        """Distinct eligible cells, a random one of each stretch, as the ``cells`` of ``diagnose``."""
-        import pandas as pd
-
-        eligible = self.log.eligibility
-        wanted = min(check_integer("n_cells", n_cells), eligible.cells)
-        (length, rest), number = divmod(eligible.cells, wanted), np.arange(wanted + 1)
-        edges = number * length + np.minimum(number, rest)
-        codes = eligible.cell(generator(random_state).integers(edges[:-1], edges[1:]))
-        ids = zip(("user_id", "item_id", "time"), self.log.catalog.lists, codes, strict=True)
-        frame = pd.DataFrame({name: own.decode(code).to_pandas() for name, own, code in ids})
-        return frame.assign(propensity=self.at(*codes))
 
 
 @dataclass(frozen=True, eq=False)
