@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -160,6 +161,14 @@ def test_the_item_table_changes_what_is_named(store: Store) -> None:
     assert table.at(1)["a"] == (True, None, "x")
     assert table.at(2)["a"] == (False, None, "x")
     assert table.at(1)["a"].available
+    changes = [[Item(item_id=f"{n}"), Item(item_id="a", category=f"{n}")] for n in range(6)]
+    writers = [threading.Thread(target=put_items, args=(store, change)) for change in changes]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join()
+    rows = store.rows(select(tables.items).where(tables.items.c.item_id == "a"))
+    assert sorted(row["version"] for row in rows) == list(range(1, 9))  # each change has a version of its own
 
 
 def test_outcomes_are_imported_once_and_settled(store: Store, tmp_path: Path) -> None:

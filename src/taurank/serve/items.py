@@ -34,7 +34,9 @@ class State(NamedTuple):
 def put_items(store: Store, items: Iterable[Item]) -> int:
     """Add items to the table, or change what is named of them; returns how many rows changed."""
     given = {item.item_id: item.model_dump(include=set(COLUMNS), exclude_unset=True) for item in items}
+    lock = select(tables.settings.c.value).where(tables.settings.c.name == "salt").with_for_update()
     with store.write() as connection:
+        connection.execute(lock)  # a version belongs to one change
         version = int(setting(connection, "items") or 0) + 1
         changed = []
         for first in range(0, len(given), _CHUNK):
