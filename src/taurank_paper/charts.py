@@ -127,7 +127,7 @@ def convergence(frame: pd.DataFrame, metric: str) -> list[page.Block]:
 
 def caps(frame: pd.DataFrame, metric: str) -> list[page.Block]:
     """Figs. 3 and 4: DLCE by cap."""
-    rows = where(frame, method="dlce").assign(method="dlce")
+    rows = where(frame, method="dlce")
     return _curves(rows, [metric], _grid(rows, "cap", "cap χ", "log"), "{metric} of DLCE by cap")
 
 
@@ -143,8 +143,7 @@ def estimator_errors(frame: pd.DataFrame) -> list[page.Block]:
 
 def unevenness(frame: pd.DataFrame) -> list[page.Block]:
     """Fig. 5: by β."""
-    rows = frame.assign(setting="personalized")
-    return _curves(rows, CHART_METRICS, _grid(rows, "beta", "unevenness β", "linear"), "{metric} by unevenness β")
+    return _curves(frame, CHART_METRICS, _grid(frame, "beta", "unevenness β", "linear"), "{metric} by unevenness β")
 
 
 def misspecification(frame: pd.DataFrame) -> list[page.Block]:
@@ -160,7 +159,7 @@ def misspecification(frame: pd.DataFrame) -> list[page.Block]:
 def losses(frame: pd.DataFrame) -> list[page.Block]:
     """Section 5.1.2: one line per loss, all DLCE, by number of factors."""
     rows = where(frame, method="dlce")
-    rows = rows.assign(method="dlce", label=rows["loss"].map(lambda loss: LOSSES.get(loss, loss)))
+    rows = rows.assign(label=rows["loss"].map(lambda loss: LOSSES.get(loss, loss)))
     x = _grid(rows, "factors", "factors d", "log")
     return _curves(rows, CHART_METRICS, x, "{metric} of DLCE by number of factors and loss")
 

@@ -318,12 +318,8 @@ def _unless(exceptions: Sequence[bool]) -> int | None:
 
 
 def _paper_factors(rows: pd.DataFrame) -> float:
-    """The d that the paper uses in the setting of these rows; in a smaller grid the last but one."""
-    grid = sorted(set(rows["factors"]))
-    if not grid:
-        return 0.0
-    used = PAPER_FACTORS[rows["setting"].iloc[0]]
-    return used if used in grid else grid[max(0, len(grid) - 2)]
+    """The d that the paper uses in the setting of these rows."""
+    return PAPER_FACTORS[rows["setting"].iloc[0]] if len(rows) else 0.0
 
 
 # ---- ratios --------------------------------------------------------------------------------------

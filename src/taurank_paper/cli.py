@@ -25,9 +25,6 @@ def paper(
         ),
     ] = "quick",
     source: Source = None,
-    items: Annotated[
-        str | None, typer.Option(help="Restrict to category or product (default: both).", show_default=False)
-    ] = None,
     seed: Annotated[
         int | None,
         typer.Option(min=0, help="Seed of all draws (default: that of the experiments).", show_default=False),
@@ -45,5 +42,5 @@ def paper(
     from taurank_paper.runner import run
 
     import_from_here()  # an experiment may name a learner of one's own
-    folder = run(names or (), preset, source, out, threads=threads, items=items, seed=seed)
+    folder = run(names or (), preset, source, out, threads=threads, seed=seed)
     say(f"Wrote {folder / 'report.html'}.")

@@ -3,12 +3,12 @@
 An experiment is a TOML file that names datasets, methods and metrics, and what is varied. Presets say how large
 everything is, ``tuned.toml`` has the hyper-parameters that a search found. Hyper-parameters have three sources, each
 overriding the one before: the preset, the tuned file, the experiment's own file. Everything is checked before
-anything runs: an unknown key or a value out of range is one sentence.
+anything runs, settings when ``rows`` makes fits of them: an unknown key or a value out of range is one sentence.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args
@@ -34,10 +34,6 @@ VARIED = {  # what each kind of experiment varies, beside datasets and methods
     "capping": ("cap",), "estimators": ("cap",), "unevenness": ("beta",), "misspecification": ("xi",),
     "losses": ("loss", "factors"),
 }  # fmt: skip
-RESERVED = (  # tables and files that a run writes itself; an experiment of this name would overwrite them
-    "run", "report", "search", "tuned", "verdicts", "cache", "tuning", "statistics_brier", "statistics_density",
-    "comparison_targets", "comparison_curves", "authors",
-)  # fmt: skip
 EXPERIMENTS = Path(__file__).parent / "experiments"
 
 Settings = Mapping[str, Any]  # hyper-parameters of a method, and `updates` for the length of a fit
@@ -50,14 +46,8 @@ def causal(metric: str) -> str:
     return metric if metric.startswith("C") else f"C{metric}"
 
 
-def _repeated(values: tuple[T, ...]) -> T | None:
+def first_repeated(values: Sequence[T]) -> T | None:
     return next((value for n, value in enumerate(values) if value in values[:n]), None)
-
-
-def _check_label(text: str) -> str:
-    if not 0 < len(text.strip()) <= 200 or not text.isprintable():
-        raise tr.InputError("must be a short text of printable characters")
-    return text
 
 
 def _check_method(name: str) -> str:
@@ -81,7 +71,6 @@ def _label(method: Mapping[str, str]) -> str:
     return method.get("name", "") if short.lower() in (*tr.learners.LEARNERS, *LIMITS) else short
 
 
-Label = Annotated[str, AfterValidator(_check_label)]
 Integer = Annotated[int, Field(strict=True, ge=0)]
 Positive = Annotated[int, Field(strict=True, ge=1)]
 Weeks = Annotated[int, Field(strict=True, ge=1, le=10_000)]
@@ -148,17 +137,9 @@ class Method:
     """
 
     name: Annotated[str, AfterValidator(_check_method)]
-    label: Label = Field(default_factory=_label)
+    label: str = Field(default_factory=_label)
     settings: dict[str, Any] = field(default_factory=dict)
     choose: dict[str, Values[Any]] = field(default_factory=dict)
-
-    @model_validator(mode="after")
-    def _known_settings(self) -> Method:
-        check_settings(self.name, self.settings)
-        for key, values in self.choose.items():
-            for value in values:
-                check_settings(self.name, {**self.settings, key: value})
-        return self
 
 
 def hyper_parameters(name: str) -> dict[str, Any]:
@@ -194,7 +175,7 @@ class Vary:
     cap: Values[Share] = ()
     beta: Values[Number] = ()
     xi: Values[Number] = ()
-    loss: Values[Label] = ()
+    loss: Values[str] = ()
     factors: Values[Positive] = ()
 
 
@@ -204,18 +185,17 @@ class Experiment:
 
     With ``per_metric``, each metric that was tuned to other settings has a fit of its own (None: as the preset says);
     CAR always has one. With ``spread``, every fit is made on all draws of the preset, otherwise on the first.
-    ``length`` multiplies the updates of the preset. ``keep_models`` stores the fitted models in the cache.
+    ``length`` multiplies the updates of the preset.
     """
 
     kind: Kind
-    title: Label | None = None
+    title: str | None = None
     seed: Integer = 0
     times: Times = Times()
     metrics: tuple[MetricName, ...] = ()
     vary: Vary = Vary()
     data: tuple[Data, ...] = ()
     methods: tuple[Method, ...] = ()
-    keep_models: Flag = False
     per_metric: Flag | None = None
     spread: Flag = False
     length: Annotated[float, Field(strict=True, gt=0, le=100)] = 1.0
@@ -224,7 +204,7 @@ class Experiment:
     def _fits_together(self) -> Experiment:
         if not self.data:
             raise tr.InputError("at least one [[data]] is needed")
-        if repeated := _repeated(tuple(f"{entry.items} {entry.assignment}" for entry in self.data)):
+        if repeated := first_repeated([f"{entry.items} {entry.assignment}" for entry in self.data]):
             raise tr.InputError(
                 f"two [[data]] entries are '{repeated}', so their rows would look alike; use two files"
             )
@@ -240,28 +220,23 @@ class Experiment:
             raise tr.InputError("at least one [[methods]] is needed")
         if not all(entry.metrics or self.metrics for entry in self.data):
             raise tr.InputError("metrics is missing; name at least one, such as CDCG")
-        if repeated := _repeated(tuple(method.label for method in self.methods)):
+        labels = [method.label for method in self.methods]
+        if repeated := first_repeated(labels):
             raise tr.InputError(f"two methods have the label '{repeated}'; give one of them another label")
-        names = {method.label: method.name for method in self.methods}
         for entry in self.data:
-            for label, settings in entry.settings.items():
-                if label not in names:
-                    raise tr.InputError(f"settings: unknown key {tr.errors.show(label)}; known: {', '.join(names)}")
-                check_settings(names[label], settings)
-        for name in names.values():
-            for key in {*varied} & {*hyper_parameters(name)}:
-                for value in getattr(self.vary, key):
-                    check_settings(name, {key: value})
+            if unknown := entry.settings.keys() - {*labels}:
+                raise tr.InputError(
+                    f"settings: unknown key {tr.errors.show(min(unknown))}; known: {', '.join(labels)}"
+                )
         return self
 
 
 @checked(frozen=True, config=_STRICT)
 class Budget:
-    """What each search for hyper-parameters may cost; ``updates`` and ``validations`` are those of one trial."""
+    """What each search for hyper-parameters may cost; ``updates`` are those of one trial."""
 
     trials: Positive
     updates: Positive
-    validations: Positive
     objectives: tuple[MetricName, ...]
     learning_rate: tuple[Number, ...]
 
@@ -319,7 +294,8 @@ class Plan:
 
     def settings(self, method: Method, dataset: Dataset, metric: str) -> dict[str, Any]:
         """The hyper-parameters of a method on this dataset: the preset's, the tuned ones, the file's own."""
-        settings: dict[str, Any] = {"factors": self.preset.factors[dataset.assignment], **self.preset.settings}
+        usual = {"factors": self.preset.factors[dataset.assignment], **self.preset.settings}
+        settings = {key: value for key, value in usual.items() if key in hyper_parameters(method.name)}
         table = self.tuned.get(dataset.items, {}).get(dataset.assignment, {}).get(method.name, {})
         settings |= {key: value for key, value in table.items() if not isinstance(value, dict)}
         if metric == "CAR" or (self.preset.per_metric if self.file.per_metric is None else self.file.per_metric):
@@ -343,13 +319,10 @@ class Plan:
 # ---- reading -------------------------------------------------------------------------------------
 
 
-def load(
-    name: str, preset: Preset, tuned: Tuned | None = None, items: str | None = None, seed: int | None = None
-) -> Plan:
+def load(name: str, preset: Preset, tuned: Tuned | None = None, seed: int | None = None) -> Plan:
     """The plan of one of the paper's experiments, or of a TOML file of your own given by its path.
 
-    ``tuned`` are hyper-parameters to use in place of the preset's, ``items`` the only ones to run, and ``seed``
-    replaces that of the file.
+    ``tuned`` are hyper-parameters to use in place of the preset's, and ``seed`` replaces that of the file.
     """
     if name not in KINDS and not name.endswith(".toml"):
         raise tr.InputError(
@@ -357,10 +330,6 @@ def load(
         )
     path = EXPERIMENTS / f"{name}.toml" if name in KINDS else Path(name)
     content, presets = read_toml(path), read_toml(EXPERIMENTS / "presets.toml")
-    if path.stem.casefold() in RESERVED:
-        raise tr.InputError(
-            f"an experiment cannot be called '{path.stem}', which is a file of the report; rename {path.name}."
-        )
     for key in presets:
         if not isinstance(content.get(key, {}), dict):
             raise tr.InputError(f"{path.name}: [{key}] must be a table, got {tr.errors.show(content[key])}.")
@@ -370,7 +339,6 @@ def load(
     datasets = tuple(
         Dataset(**{each.name: getattr(entry, each.name) for each in fields(Sampled)}, times=times, seed=seed)
         for entry in file.data
-        if items in (None, entry.items)
     )
     return Plan(path.stem, file, preset, packaged_tuned(preset) if tuned is None else tuned, datasets)
 

@@ -18,7 +18,17 @@ import pandas as pd
 import taurank as tr
 from taurank_paper import worlds
 from taurank_paper.fits import MODEL_METRIC, FitSpec, ResultCache, needs_propensity, weeks_of
-from taurank_paper.plan import Dataset, Items, Method, Plan, Settings, causal, check_settings, hyper_parameters
+from taurank_paper.plan import (
+    VARIED,
+    Dataset,
+    Items,
+    Method,
+    Plan,
+    Settings,
+    causal,
+    check_settings,
+    hyper_parameters,
+)
 
 DENSITY_BINS = 50
 CURVE_COLUMNS = ["items", "setting", "method", "metric", "updates", "value"]
@@ -59,11 +69,13 @@ def fits_of(plan: Plan) -> list[FitSpec]:
 def row_specs(plan: Plan) -> list[RowSpec]:
     """The rows of an experiment's table, in order; the column of the assignment is called "setting" in all tables."""
     specs = []
-    for dataset, method, labels, varied in _variants(plan) if plan.file.kind != "statistics" else ():
-        base = {"items": dataset.items, **({} if plan.file.kind == "unevenness" else {"setting": dataset.assignment})}
+    for dataset, method, varied, labels in _variants(plan) if plan.file.kind != "statistics" else ():
+        labels = {"items": dataset.items, "setting": dataset.assignment, "method": method.label, **varied, **labels}
+        known = hyper_parameters(method.name)
+        own = {name: value for name, value in varied.items() if name in known}  # BPR has no cap
         metrics = (MODEL_METRIC,) if plan.file.kind == "estimators" else plan.metrics_of(dataset)
         for metric in metrics:
-            settings = {**plan.settings(method, dataset, metric), **varied}
+            settings = {**plan.settings(method, dataset, metric), **own}
             choices = [
                 {**settings, **dict(zip(method.choose, values, strict=True))}
                 for values in itertools.product(*method.choose.values())
@@ -71,47 +83,39 @@ def row_specs(plan: Plan) -> list[RowSpec]:
             draws = tuple(
                 tuple(_fit_spec(plan, drawn, method, chosen) for chosen in choices) for drawn in plan.drawn(dataset)
             )
-            specs.append(RowSpec({**base, **labels}, metric, draws))
+            specs.append(RowSpec(labels, metric, draws))
     return specs
 
 
-def _variants(plan: Plan) -> Iterator[tuple[Dataset, Method, Labels, Settings]]:
-    """What a kind of experiment varies: a dataset, a method, the labels of its rows, and settings of its own."""
-    vary = plan.file.vary
-    if plan.file.kind == "unevenness":  # Figure 5
-        for dataset, beta, method in itertools.product(plan.datasets, vary.beta, plan.file.methods):
-            yield replace(dataset, beta=float(beta)), method, {"beta": beta, "method": method.label}, {}
-        return
+def _variants(plan: Plan) -> Iterator[tuple[Dataset, Method, Settings, Labels]]:
+    """What a kind of experiment varies: a dataset, a method, the values of what is varied, and other labels."""
+    kind, vary = plan.file.kind, plan.file.vary
     for dataset, method in itertools.product(plan.datasets, plan.file.methods):
-        name = {"method": method.label}
-        if plan.file.kind == "capping":  # Figures 3 and 4
-            for cap in vary.cap:
-                yield dataset, method, {**(name if len(plan.file.methods) > 1 else {}), "cap": cap}, {"cap": cap}
-        elif plan.file.kind == "losses":  # section 5.1.2
-            for loss, factors in itertools.product(vary.loss, vary.factors):
-                varied = {"loss": loss, "factors": factors}
-                yield dataset, method, {**(name if len(plan.file.methods) > 1 else {}), **varied}, varied
-        elif plan.file.kind == "misspecification" and needs_propensity(method.name):  # Figure 6
+        if kind == "unevenness":  # Figure 5
+            for beta in vary.beta:
+                yield replace(dataset, beta=float(beta)), method, {"beta": beta}, {}
+        elif kind == "misspecification":  # Figure 6
+            if not needs_propensity(method.name):
+                yield dataset, method, {}, {"propensity": "none", "xi": np.nan}
+                continue
             for xi in vary.xi:
-                yield replace(dataset, xi=float(xi)), method, {**name, "propensity": "misspecified", "xi": xi}, {}
-            estimated = replace(dataset, propensity="estimated")
-            yield estimated, method, {**name, "propensity": "estimated", "xi": np.nan}, {}
-        elif plan.file.kind == "misspecification":
-            yield dataset, method, {**name, "propensity": "none", "xi": np.nan}, {}
-        else:  # Tables 3 to 7
-            yield dataset, method, name, {}
+                yield replace(dataset, xi=float(xi)), method, {}, {"propensity": "misspecified", "xi": xi}
+            yield replace(dataset, propensity="estimated"), method, {}, {"propensity": "estimated", "xi": np.nan}
+        else:  # Figures 3 and 4, section 5.1.2; Tables 3 to 7, where nothing of a fit is varied
+            names = VARIED.get(kind, ()) if kind != "estimators" else ()
+            for values in itertools.product(*(getattr(vary, name) for name in names)):
+                yield dataset, method, dict(zip(names, values, strict=True)), {}
 
 
 def _fit_spec(plan: Plan, dataset: Dataset, method: Method, settings: Settings) -> FitSpec:
-    known = hyper_parameters(method.name)
     try:
-        check_settings(method.name, {name: value for name, value in settings.items() if name in known})
+        check_settings(method.name, settings)
     except tr.InputError as error:
         raise tr.InputError(f"{plan.name}.toml: {error}.") from error
     return FitSpec.of(
         dataset, method.name, settings, plan.preset.updates_on(dataset, plan.file.length), plan.preset.validations,
         plan.metrics_of(dataset), plan.snapshots(method, dataset, settings),
-        keep_model=plan.file.keep_models or plan.file.kind == "estimators",
+        keep_model=plan.file.kind == "estimators",
     )  # fmt: skip
 
 

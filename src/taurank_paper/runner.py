@@ -18,9 +18,9 @@ import numpy as np
 
 import taurank as tr
 from taurank_paper import report, rows
-from taurank_paper.fits import FitSpec, ResultCache
+from taurank_paper.fits import ResultCache
 from taurank_paper.folder import read_record, write_text
-from taurank_paper.plan import ITEMS, KINDS, Plan, load, load_preset, load_tuned
+from taurank_paper.plan import KINDS, Plan, first_repeated, load, load_preset, load_tuned
 from taurank_paper.search import search
 from taurank_paper.worlds import Splits
 
@@ -29,7 +29,7 @@ Folder = str | os.PathLike[str]
 
 def run(
     names: str | Iterable[str] = (), preset: str = "quick", source: Folder | None = None, out: Folder = "reproduce",
-    threads: int | None = None, show_progress: bool = True, items: str | None = None, seed: int | None = None,
+    threads: int | None = None, show_progress: bool = True, seed: int | None = None,
 ) -> Path:  # fmt: skip
     """Run experiments, write their tables and the report into the folder ``out``, and return that folder.
 
@@ -37,7 +37,6 @@ def run(
     (small synthetic worlds), "quick", "full" (with a search over hyper-parameters) or "authors" (the authors'
     settings, all their updates). ``source`` is a folder with the original CSV files. Results are cached in
     ``out/cache``: a run that was killed continues where it stopped.
-    ``items`` "category" or "product" runs that half alone; a run without it reuses both halves from the same folder.
     ``seed`` replaces that of the experiments.
     """
     began = time.monotonic()
@@ -45,19 +44,14 @@ def run(
     folder = Path(out)
     before = read_record(folder)
     write_text(folder / "run.json", json.dumps(before, indent=1))  # refuses a folder that cannot be written
-    if items not in (None, *ITEMS):
-        raise tr.InputError(f"there are no items '{items}'; known: {', '.join(ITEMS)}.")
     found = folder / "tuned.toml"
     tuned = load_tuned(found) if size.search and found.exists() else None
     wanted = [names] if isinstance(names, str) else list(names)
-    plans = [load(name, size, tuned, items, seed) for name in wanted or size.experiments]
-    stems = [plan.name.casefold() for plan in plans]
-    for plan, stem in zip(plans, stems, strict=True):
-        if stems.count(stem) > 1:
-            raise tr.InputError(f"two experiments are called '{plan.name}'; their tables would overwrite each other.")
-    plans = [plan for plan in plans if plan.datasets]
-    if not plans:
-        raise tr.InputError(f"none of these experiments has the items '{items}'.")
+    plans = [load(name, size, tuned, seed) for name in wanted or size.experiments]
+    if repeated := first_repeated([plan.name.casefold() for plan in plans]):
+        raise tr.InputError(f"two experiments are called '{repeated}'; their tables would overwrite each other.")
+    for plan in plans:
+        rows.fits_of(plan)  # refuses settings that a method does not have before anything runs
     cache = ResultCache(folder / "cache", Splits(size, source, threads), threads)
     if size.search:
         tuned = search(plans, folder, cache.splits, show_progress)
@@ -72,14 +66,17 @@ def run(
 def _run_all(plans: list[Plan], cache: ResultCache, folder: Path, show_progress: bool) -> dict[str, float]:
     """Each experiment's fits, then its tables; returns the seconds of each."""
     needed = {plan.name: rows.fits_of(plan) for plan in plans}
-    missing = _missing([fit for fits in needed.values() for fit in fits], cache)
-    length = {fit: 1 + fit.updates // 1_000_000 for fit in missing}
+    every = [fit for fits in needed.values() for fit in fits]
+    keep = {fit for fit in every if fit.keep_model}  # a model is stored if any of the experiments needs it
+    length = {
+        fit: 1 + fit.updates // 1_000_000 for fit in every if cache.find(replace(fit, keep_model=fit in keep)) is None
+    }
     total, done, start, seconds = sum(length.values()), 0, time.monotonic(), {}
     for plan in plans:
         began = time.monotonic()
-        for fit in _missing(needed[plan.name], cache):
-            cache.result(fit)
-            done += length[fit]
+        for fit in [fit for fit in needed[plan.name] if fit in length]:
+            cache.result(replace(fit, keep_model=fit in keep))
+            done += length.pop(fit)
             if show_progress:
                 left = (time.monotonic() - start) / done * (total - done) / 60
                 print(f"[{done}/{total}] {plan.name}: {fit}; about {left:.0f} min left", file=sys.stderr, flush=True)
@@ -87,13 +84,6 @@ def _run_all(plans: list[Plan], cache: ResultCache, folder: Path, show_progress:
             write_text(folder / f"{name}.csv", frame.to_csv(index=False))
         seconds[plan.name] = time.monotonic() - began
     return seconds
-
-
-def _missing(fits: list[FitSpec], cache: ResultCache) -> list[FitSpec]:
-    """The fits not on disk yet, each once; a model is stored if any of the experiments needs it."""
-    keep = {fit for fit in fits if fit.keep_model}
-    distinct = [replace(fit, keep_model=fit in keep) for fit in dict.fromkeys(fits)]
-    return [fit for fit in distinct if cache.find(fit) is None]
 
 
 def _record(

@@ -78,11 +78,10 @@ def rows_of(frame: pd.DataFrame, dataset: DatasetKey, metric: str | None = None)
 
 
 def where(frame: pd.DataFrame, **values: object) -> pd.DataFrame:
-    """The rows with these values; a frame without a column ``method`` has DLCE alone."""
+    """The rows with these values."""
     rows = np.ones(len(frame), bool)
     for column, value in values.items():
-        if column in frame or (column, value) != ("method", "dlce"):
-            rows &= frame[column].to_numpy() == value
+        rows &= frame[column].to_numpy() == value
     return frame[rows]
 
 

@@ -130,22 +130,18 @@ def _best_settings(trials: pd.DataFrame, names: list[str]) -> dict[str, dict[str
 
 
 def tuned_text(tuned: Tuned) -> str:
-    """As TOML; ``["CP@10"]`` is a table of the method's."""
-    lines = ["# Hyper-parameters found on the validation weeks: for CDCG, and what differs for another metric."]
+    """As TOML: a line for each method, in which the settings of a metric are a table in its table."""
 
-    def write(name: str, settings: Mapping[str, Any]) -> None:
+    def inline(value: Any) -> str:
         """JSON writes numbers, strings and booleans as TOML does, and TOML has no null."""
-        plain = {
-            key: value for key, value in settings.items() if value is not None and not isinstance(value, Mapping)
-        }
-        lines.extend([f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in plain.items())])
+        if not isinstance(value, Mapping):
+            return json.dumps(value)
+        pairs = [f"{json.dumps(key)} = {inline(own)}" for key, own in value.items() if own is not None]
+        return f"{{ {', '.join(pairs)} }}"
 
+    lines = ["# Hyper-parameters found on the validation weeks: for CDCG, and what differs for another metric."]
     for items, assignments in tuned.items():
         for assignment, methods in assignments.items():
-            for method, table in methods.items():
-                name = f"{items}.{assignment}.{method if method.isidentifier() else json.dumps(method)}"
-                lines.append("")
-                write(name, table)
-                for metric in [key for key, value in table.items() if isinstance(value, Mapping)]:
-                    write(f'{name}."{metric}"', table[metric])
+            lines += ["", f"[{items}.{assignment}]"]
+            lines += [f"{json.dumps(method)} = {inline(table)}" for method, table in methods.items()]
     return "\n".join(lines) + "\n"

@@ -81,7 +81,6 @@ def varied(kind: str, vary: str) -> str:
         ('"comparison"', "comparison", "is not valid TOML"),
         ("metrics", "metrix", "unknown key 'metrix'; known: kind"),
         ('"comparison"', '"table"', "kind must be 'statistics', .*, got 'table'"),
-        ("kind", 'title = "a\\nb"\nkind', "title must be a short text"),
         ("kind", "length = 0\nkind", "length must be greater than 0, got 0"),
         ("kind", "seed = -1\nkind", "seed must be ≥ 0, got -1"),
         ("kind", "times = {training = 5}\nkind", "times: unknown key 'training'; known: train, validation, test"),
@@ -96,7 +95,6 @@ def varied(kind: str, vary: str) -> str:
         ("}]", '}, {items = "category", beta = 3.0}]', "two .* entries are 'category original'"),
         (METHOD, '"dice"', "there is no method 'dice'; known: random"),
         (METHOD, '"os:path"', "is not a learner"),
-        (METHOD, f'{METHOD}, label = "\\u001b[31m"', "label must be a short text"),
         (METHOD, f"{METHOD}, settings = {{capp = 0.1}}", "unknown key 'capp' in the settings of dlce"),
         (METHOD, f"{METHOD}, settings = {{cap = 2}}", "between 0 and 1"),
         (METHOD, f"{METHOD}, settings = {{epochs = 3}}", "unknown key 'epochs'"),
@@ -114,24 +112,9 @@ def varied(kind: str, vary: str) -> str:
 def test_an_odd_file_is_one_sentence(tmp_path: Path, old: str, new: str, words: str) -> None:
     assert old in GOOD
     with pytest.raises(InputError, match=rf"mine\.toml.*({words})") as refusal:
-        plans.load(write(tmp_path, GOOD.replace(old, new, 1)), small())
+        rows.fits_of(plans.load(write(tmp_path, GOOD.replace(old, new, 1)), small()))
     assert "\n" not in str(refusal.value)
     assert len(str(refusal.value)) < 400
-
-
-@pytest.mark.parametrize("stem", ["run", "Verdicts"])
-def test_a_name_that_the_report_needs_is_refused(tmp_path: Path, stem: str) -> None:
-    path = write(tmp_path, GOOD, f"{stem}.toml")
-    with pytest.raises(InputError, match=f"an experiment cannot be called '{stem}'"):
-        run(path, "smoke", out=tmp_path / "out")
-
-
-def test_reserved_names_are_those_that_a_run_writes(tmp_path: Path) -> None:
-    """Every file of a run that is not named by an experiment must be reserved."""
-    run(["statistics", write(tmp_path, GOOD)], "smoke", out=tmp_path / "out", show_progress=False)
-    stems = {path.name.split(".")[0] for path in (tmp_path / "out").iterdir()}
-    assert {"run", "report", "verdicts"} <= stems
-    assert stems - {"mine", "mine_targets", "mine_curves", "statistics"} <= set(plans.RESERVED)
 
 
 @pytest.mark.parametrize(

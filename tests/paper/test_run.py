@@ -29,7 +29,6 @@ TINY = {
           {name = "popular"}, {name = "dlce"}, {name = "dlce", label = "hinge", settings = {loss = "hinge"}},
           {name = "countingbayes", choose = {weight = [0.5, 4.0]}}, {name = "truth"}, {name = "ten_weeks"},
         ]
-        keep_models = true
     """,
     "estimators": """
         metrics = ["CDCG", "CAR"]
@@ -187,19 +186,6 @@ def test_a_fit_that_diverges_is_made_with_a_smaller_learning_rate(tmp_path: Path
         result_cache(tmp_path).result(fit(1e9))
 
 
-@pytest.mark.usefixtures("no_report")
-def test_one_half_is_run_alone(tiny: dict[str, str], tmp_path: Path) -> None:
-    both = 'data = [{items = "category"}, {items = "product"}]'
-    text = f'kind = "comparison"\n{TINY["comparison"]}'.replace('data = [{items = "category"}]', both)
-    run([write(tmp_path, text), tiny["misspecification"]], "smoke", out=tmp_path, items="product")
-    assert set(pd.read_csv(tmp_path / "mine.csv")["items"]) == {"product"}
-    assert not (tmp_path / "misspecification.csv").exists()
-    with pytest.raises(InputError, match="no items 'shops'; known: category, product"):
-        run("car", "smoke", out=tmp_path, items="shops")
-    with pytest.raises(InputError, match="none of these experiments has the items 'product'"):
-        run("car", "smoke", out=tmp_path, items="product")
-
-
 def test_estimator_errors_by_hand(tmp_path: Path, tiny: dict[str, str]) -> None:
     cache = result_cache(tmp_path)
     made = plans.load(tiny["estimators"], small())
@@ -239,7 +225,6 @@ kind = "comparison"
 metrics = ["CP@10", "CDCG"]
 times = {train = 4, test = 3}
 data = [{items = "category"}]
-keep_models = true
 methods = [
   {name = "popular"}, {name = "dlce"}, {name = "own_learners:Shy"},
   {name = "own_learners:DLCE", label = "sour", settings = {flavor = "sour"}},

@@ -19,7 +19,7 @@ from taurank_paper.worlds import Splits
 
 pytest.importorskip("optuna")
 
-BUDGET = Budget(3, 2000, 2, ("CDCG", "CAR"), (0.03, 0.1))
+BUDGET = Budget(3, 2000, ("CDCG", "CAR"), (0.03, 0.1))
 
 
 def plan_of(folder: Path, text: str = GOOD, tuned: Any = None) -> Plan:

@@ -74,9 +74,9 @@ def _capping() -> pd.DataFrame:
     rows = []
     for items, setting in PLACES:
         away = [abs(np.log(cap / BEST_CAP[setting])) for cap in CAPS]
-        rows += [(items, setting, "CDCG", c, 1.5 - 0.06 * a, 0.02) for c, a in zip(CAPS, away, strict=True)]
-    rows += [("category", "personalized", "CAR", c, 0.65 + 0.1 * abs(np.log(c / 0.1)), 0.04) for c in CAPS]
-    return pd.DataFrame(rows, columns=["items", "setting", "metric", "cap", "mean", "std"])
+        rows += [(items, setting, "dlce", "CDCG", c, 1.5 - 0.06 * a, 0.02) for c, a in zip(CAPS, away, strict=True)]
+    rows += [("category", "personalized", "dlce", "CAR", c, 0.65 + 0.1 * abs(np.log(c / 0.1)), 0.04) for c in CAPS]
+    return pd.DataFrame(rows, columns=["items", "setting", "method", "metric", "cap", "mean", "std"])
 
 
 def _unevenness() -> pd.DataFrame:
@@ -88,7 +88,8 @@ def _unevenness() -> pd.DataFrame:
         for method, by in lift.items()
         for metric in METRICS
     ]
-    return pd.DataFrame(rows, columns=["items", "beta", "method", "metric", "mean", "std"])
+    frame = pd.DataFrame(rows, columns=["items", "beta", "method", "metric", "mean", "std"])
+    return frame.assign(setting="personalized")
 
 
 def _misspecification() -> pd.DataFrame:
@@ -114,4 +115,5 @@ def _losses() -> pd.DataFrame:
         for factors in (25, 50, 100, 200, 400, 800)
         for metric in METRICS
     ]
-    return pd.DataFrame(rows, columns=["items", "setting", "loss", "factors", "metric", "mean", "std"])
+    frame = pd.DataFrame(rows, columns=["items", "setting", "loss", "factors", "metric", "mean", "std"])
+    return frame.assign(method="dlce")
