@@ -24,7 +24,7 @@ import taurank
 project, author, copyright = "taurank", "taurank developers", "2026, taurank developers"
 release = version = taurank.__version__
 
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.doctest", "sphinx_copybutton"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.doctest", "sphinx_copybutton"]
 exclude_patterns = ["_build", "requirements.txt", "results/authors", "results/comparison.md"]
 html_theme = "furo"
 pygments_dark_style = "monokai"
@@ -43,6 +43,8 @@ nb_merge_streams = True
 autodoc_typehints = "none"  # the signature has them
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
+napoleon_google_docstring = False
+napoleon_use_ivar = True
 
 HERE = Path(__file__).parent
 
@@ -55,12 +57,22 @@ def setup(app: Sphinx) -> None:
         text = page.read_text(encoding="utf-8").replace("](../docs/", "](../")
         (HERE / "notebooks" / page.name).write_text(text, encoding="utf-8")
     app.add_directive("mermaid", ImportGraph)
-    app.connect("autodoc-process-docstring", escape)
+    app.connect("autodoc-process-docstring", escape, priority=400)  # before napoleon
 
 
 def escape(app: Sphinx, what: str, name: str, item: Any, options: Any, lines: list[str]) -> None:
-    """Docstrings are text: |x| is an absolute value, and a plural may follow a name in code."""
-    lines[:] = [re.sub(r"(``\w+``)s\b", r"\1\\ s", line).replace("|", r"\|") for line in lines]
+    """Docstrings are text: |x| is an absolute value, and a plural may follow a name in code.
+
+    An entry of a section is one line, ``names : what they are``: the signature has the types.
+    """
+    escaped = [re.sub(r"(``\w+``)s\b", r"\1\\ s", line).replace("|", r"\|") for line in lines]
+    text = re.sub(r"^(\w[\w., ]*) : ", entry, "\n".join(escaped), flags=re.MULTILINE)
+    lines[:] = text.split("\n")
+
+
+def entry(match: re.Match[str]) -> str:
+    """As numpydoc has it; a no-break space keeps napoleon from splitting names that share a line."""
+    return match[1].replace(", ", ",\N{NO-BREAK SPACE}") + "\n    "
 
 
 class ImportGraph(SphinxDirective):  # type: ignore[misc]

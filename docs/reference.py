@@ -20,20 +20,20 @@ CLASSES = {  # a page of the API reference: its introduction, its classes, its f
     "logs": ("Who was shown what, and what happened.", ["Log", "Features", "Channels"], []),
     "gains": (
         "What a log says about effects, and about its own propensities.",
-        ["Gains"],
+        ["Gains", "report.diagnosis.Diagnosis", "propensity.Model", "propensity.PairCalibration"],
         ["diagnose", "gains.*", "propensity.*"],
     ),
     "learners": (
         "Hyper-parameters in the constructor, `fit` makes it a model. `Learner` has what all of them share.",
         ["Learner", "EmpiricalBayes", "DLCE", "DLTO", "BLCE", "BPR", "ULBPR", "ULRMF", "CausE", "CountingBayes",
-         "CUBN", "Popular", "Random", "BestChannel"],
+         "CUBN", "Popular", "Random", "BestChannel", "learners.FactorLearner", "learners.GainsPass"],
         ["load", "learners.scorer", "testing.check_learner"],
     ),
     "evaluation": (
         "What a ranking is worth, and whether to rely on it.",
         ["Metric", "evaluation.results.Result", "evaluation.results.MetricResult", "evaluation.results.Comparison",
-         "evaluation.results.Difference"],
-        ["evaluate", "compare"],
+         "evaluation.results.Difference", "evaluation.curves.Curve"],
+        ["evaluate", "compare", "effect_curve", "spend"],
     ),
     "tuning": ("Which hyper-parameters.", ["tuning.Tuning"], ["tune"]),
     "worlds": (

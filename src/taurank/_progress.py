@@ -17,7 +17,7 @@ class Progress:
     ``show`` None means: a bar on a terminal, nothing elsewhere; True also shows it elsewhere (a notebook, a pipe);
     False shows nothing. With ``lines``, what would be a bar in a pipe or a file is one plain line per step.
 
-    >>> with Progress(show_progress) as progress:
+    >>> with Progress(show=False) as progress:
     ...     progress.begin("epochs", 50)
     ...     progress.step("loss 0.53")
     """

@@ -64,20 +64,27 @@ def tune(
     show_progress: bool | None = None,
     start: Mapping[str, Any] | None = None,
 ) -> Tuning:
-    """Search ``trials`` settings of a learner's space for the best ``metric`` on ``validation``.
+    """Search the settings of a learner's space for the best ``metric`` on ``validation``.
 
-    ``learner`` is a class, the name of one, or "module:Class". ``validation`` are gains, the truth or an estimate, or
-    a log, which stands for ``gains.recommended(log)``. ``space`` maps hyper-parameters to the values to try (default:
-    the learner's own, with the paper's grids for γ and χ); ``fixed`` holds the others. No setting is tried twice: the
-    search ends early when the whole grid was tried. Of several metrics the first is searched and all are recorded.
-    The search begins with ``start``, completed by the learner's defaults, or with the defaults alone if they are in
-    the space, and goes on by Optuna's tree-structured Parzen estimator.
+    The search begins with ``start`` and goes on by Optuna's tree-structured Parzen estimator. No setting is tried
+    twice: it ends early when the whole grid was tried.
 
-    ``journal`` is a file: the same call with the same journal continues where it stopped. One job makes the same
-    trials from the same seed; ``jobs`` threads share the trials, each fit with one thread.
+    Parameters
+    ----------
+    learner : a class, the name of one, or "module:Class"
+    validation : gains, the truth or an estimate, or a log, which stands for ``gains.recommended(log)``
+    metric : one or several; the first is searched and all are recorded
+    trials : how many settings
+    space : hyper-parameters and the values to try (None: the learner's own, with the paper's grids for γ and χ)
+    fixed : the other hyper-parameters
+    journal : a file: the same call with the same journal continues where it stopped
+    jobs : threads that share the trials, each fit with one; one job makes the same trials from the same seed
+    start : settings to begin with, completed by the learner's defaults (None: the defaults if they are in the space)
 
+    Examples
+    --------
     >>> import taurank as tr
-    >>> sample = tr.World.synthetic(n_users=100, n_items=20, random_state=0).sample(times=3, random_state=1)
+    >>> sample = tr.World.synthetic(100, 20, random_state=0).sample(3, random_state=1)
     >>> space = {"weight": [0.5, 5.0, 50.0]}
     >>> search = tr.tune(tr.CountingBayes, sample.log, sample.truth, space=space, trials=3, show_progress=False)
     >>> len(search.trials), search.best["weight"] in space["weight"]

@@ -1,10 +1,4 @@
-"""Several machines: training, scoring, evaluating and tuning on Ray, to the same bits as on one machine.
-
->>> with taurank.cluster.connect(workers=2) as cluster:
-...     log = cluster.read_log("log/")
-...     model = taurank.DLCE(random_state=0).fit(log)
-...     model.save("model")
-"""
+"""Several machines: training, scoring, evaluating and tuning on Ray, to the same bits as on one machine."""
 
 from __future__ import annotations
 

@@ -84,10 +84,20 @@ def connect(
 ) -> Iterator[Cluster]:
     """Connect to a Ray cluster, start ``workers`` processes on it, and end them with the block.
 
-    ``address`` None starts Ray on this machine for the time of the block, with token authentication; "auto" joins
-    the cluster that this machine belongs to; "ray://host:10001" reaches one from outside (it needs ray[client]).
-    ``workers`` (None: one for each free core) changes the speed, never a bit of a result. ``storage`` is a folder
-    that all machines reach, for models until they are saved; on one machine it may be left out.
+    Parameters
+    ----------
+    address : None starts Ray on this machine for the time of the block, with token authentication; "auto" joins the
+        cluster that this machine belongs to; "ray://host:10001" reaches one from outside (it needs ray[client])
+    workers : how many (None: one for each free core); changes the speed, never a bit of a result
+    storage : a folder that all machines reach, for models until they are saved; on one machine it may be left out
+
+    Examples
+    --------
+    >>> import taurank as tr
+    >>> with tr.cluster.connect(workers=2) as cluster:  # doctest: +SKIP
+    ...     log = cluster.read_log("log/")
+    ...     model = tr.DLCE(random_state=0).fit(log)
+    ...     model.save("model")
     """
     if address is None:
         _prepare_own_ray()

@@ -33,14 +33,25 @@ class Channels(dict[str, Log]):
     ) -> Channels:  # fmt: skip
         """From the columns of a log and ``channel``: one row per cell and channel.
 
-        A row whose channel is missing is an outcome without any recommendation. In the log of a channel, a cell that
-        was only recommended by other channels is untreated and keeps its outcome; its propensity by this channel is
-        not recorded (``taurank.propensity.estimate`` fills it in).
+        In the log of a channel, a cell that was only recommended by other channels is untreated and keeps its
+        outcome; its propensity by this channel is not recorded (``taurank.propensity.estimate`` fills it in).
 
-        ``exclusive``: at a time a user gets one channel or none. The log of a channel is then about the users of this
-        channel and of none, and its propensity is given these two: P(c) / (P(c) + P(none)), from the rows of a cell
-        if they have the propensities of all channels, or from ``exclusive={"mailer": 1 / 3, "display": 1 / 3}``, the
-        shares of a randomized experiment. Users without rows count if ``users`` names them.
+        Parameters
+        ----------
+        frame : a row whose channel is missing is an outcome without any recommendation
+        users, items, times : a catalog larger than what occurs, as in ``Log.read``
+        exclusive : True if at a time a user gets one channel or none. The log of a channel is then about the users of
+            this channel and of none, and its propensity is given these two, P(c) / (P(c) + P(none)): from the rows of
+            a cell if they have the propensities of all channels, or from the shares of a randomized experiment,
+            ``{"mailer": 1 / 3, "display": 1 / 3}``. Users without rows count if ``users`` names them
+
+        Examples
+        --------
+        >>> import pandas as pd
+        >>> rows = {"user_id": [1, 1, 2], "item_id": ["tea", "jam", "tea"], "channel": ["mail", "app", "app"]}
+        >>> logs = Channels.from_frame(pd.DataFrame(rows).assign(treated=1, outcome=[1, 0, 0]))
+        >>> {channel: int(log.treated.sum()) for channel, log in logs.items()}
+        {'app': 2, 'mail': 1}
         """
         import pandas as pd
 

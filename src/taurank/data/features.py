@@ -45,11 +45,14 @@ class UserCategories(NamedTuple):
 class Features:
     """Tables of users and of items; one of them may be left out.
 
-    ``users`` is a frame (pandas, Polars, PyArrow) or a path with ``user_id`` and columns of features, ``items`` one
-    with ``item_id``. ``categories`` are those that each user can be shown: ``user_id`` and one column that the items
-    have too, and optionally ``score``, how much of each. With ``impute``, missing values and ids without a row are
-    replaced by the mean and flagged. ``pull`` is how strongly factors are pulled toward what the features predict, in
-    updates per epoch.
+    Parameters
+    ----------
+    users : a frame (pandas, Polars, PyArrow) or a path with ``user_id`` and columns of features
+    items : the same with ``item_id``
+    categories : those that each user can be shown: ``user_id`` and one column that the items have too, and optionally
+        ``score``, how much of each
+    impute : replace missing values and ids without a row by the mean, and flag them; else they are refused
+    pull : how strongly factors are pulled toward what the features predict, in updates per epoch
     """
 
     users: Any = None

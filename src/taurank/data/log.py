@@ -46,11 +46,17 @@ LIMITED_RULES = (TREATED, OUTCOME, ANY_PROPENSITY, OUTCOME_VALUE)  # with tables
 class Log(CellTable):
     """A validated, frozen log; make one with ``from_frame``, ``read`` or ``from_events``.
 
-    ``user, item, time`` are positions in the catalog, ``treated`` and ``outcome`` are 0 or 1, and
-    ``propensity`` is P(treated = 1) at that cell, also where treated = 0: NaN where it was not recorded, None if
-    no row has one. ``value`` says what an outcome is worth, a number ≥ 0 per row (None: each counts as 1).
-    ``eligibility`` has the cells that could have been recommended (by default all users × items × times).
+    Attributes
+    ----------
+    user, item, time : positions in the catalog, one of each per row
+    treated, outcome : 0 or 1
+    propensity : P(treated = 1) at that cell, also where treated = 0; NaN where not recorded, None if no row has one
+    value : what an outcome is worth, a number ≥ 0 per row (None: each counts as 1)
+    eligibility : the cells that could have been recommended (by default all users × items × times)
+    summary : what became of every event, for a log made by ``from_events``
 
+    Examples
+    --------
     >>> import pandas as pd
     >>> rows = {"user_id": ["ann", "bob"], "item_id": ["tea", "jam"], "treated": [1, 0], "outcome": [0, 1]}
     >>> log = Log.from_frame(pd.DataFrame(rows))
@@ -74,19 +80,26 @@ class Log(CellTable):
         cls, data: Any, users: Any = None, items: Any = None, times: Any = None, *,
         id_types: Mapping[str, Any] | None = None, visits: Any = None, candidates: Any = None,
     ) -> Log:  # fmt: skip
-        """A log from a pandas, Polars or PyArrow frame, or from Parquet or CSV: one file, a glob or a folder.
+        """A log from a pandas, Polars or PyArrow frame, or from Parquet or CSV.
 
-        Columns ``user_id, item_id, treated, outcome``, and optionally ``propensity``, ``value`` and ``time`` (or the
-        research format's ``idx_user, idx_item, idx_time``). ``users``, ``items`` and ``times`` name a catalog larger
-        than what occurs, and its order is kept; without them the ids that occur, sorted. What ``write`` wrote brings
-        its catalog along, also after another tool has filtered its rows; ids that occur beyond it follow it. The ids
-        of a CSV are integers if all of them are written as integers, else text; ``id_types={"user_id": "string"}``
-        decides otherwise.
+        What ``write`` wrote brings its catalog along, also after another tool has filtered its rows; ids that occur
+        beyond it follow it. The ids of a CSV are integers if all of them are written as integers, else text.
 
-        ``visits`` (``user_id``, optionally ``time``) and ``candidates`` (``item_id``, optionally ``time``, or
-        ``time`` and ``user_id``), frames or paths, limit the cells that could have been recommended; they replace
-        those that a file brings along. Rows of other cells are counted and set aside, and propensities of 0 or 1 are
-        legal there.
+        Parameters
+        ----------
+        data : a frame, or a path (a file, a glob or a folder), with ``user_id, item_id, treated, outcome``, and
+            optionally ``propensity``, ``value`` and ``time`` (or the research format's ``idx_user, idx_item,
+            idx_time``)
+        users, items, times : a catalog larger than what occurs, in its order; by default the ids that occur, sorted
+        id_types : types of ids that override those of a CSV, such as ``{"user_id": "string"}``
+        visits : frame or path with ``user_id``, optionally ``time``: only these users could have been shown anything
+        candidates : frame or path with ``item_id``, optionally ``time``, or ``time`` and ``user_id``: only these
+            items could have been shown. Both replace those that a file brings along. Rows of other cells are counted
+            and set aside, and propensities of 0 or 1 are legal there
+
+        Raises
+        ------
+        InputError : if rows break these rules; the message has the column, the number of rows and an example
         """
         given, source = (users, items, times), open_table(data)
         limited = visits is not None or candidates is not None
@@ -130,28 +143,43 @@ class Log(CellTable):
     ) -> Log:  # fmt: skip
         """One log from impressions and outcomes, with ``log.summary`` for what became of every event.
 
-        Both tables are a frame or a path (Parquet or CSV; a file, a glob, a folder) with ``user_id, item_id,
-        timestamp`` and optionally ``propensity``, the probability that the item was shown, and, for outcomes,
-        ``value``, what each is worth; a negative one is a return, which cancels the latest outcomes of its user and
-        item before it. A cell (user, item, period) is treated if an impression fell into it.
+        A cell (user, item, period) is treated if an impression fell into it. Tables are frames or paths (Parquet or
+        CSV; a file, a glob, a folder). A null propensity was not recorded; a few cells with one of 0 or 1 are set
+        aside.
 
-        ``period``: "day", "week", "month", a number of them ("2 weeks"), or a list of edges e0 < e1 < …; periods are
-        [start, end), on the clock of ``timezone``. A first or last one that the tables cover only in part is dropped
-        unless ``incomplete="keep"``. ``window=None``: the outcome of a cell is 1 if one happened in its period, so
-        that both arms are measured over the same span. ``window="3 days"``: an outcome belongs to the latest
-        impression of its user and item within the window; choose a period about as long.
+        Parameters
+        ----------
+        impressions : ``user_id, item_id, timestamp``, optionally ``propensity``, the probability that the item was
+            shown
+        outcomes : the same, optionally with ``value``, what each is worth; a negative one is a return, which cancels
+            the latest outcomes of its user and item before it
+        period : "day", "week", "month", a number of them ("2 weeks"), or a list of edges; periods are [start, end)
+        window : None: the outcome of a cell is 1 if one happened in its period, so that both arms are measured over
+            the same span. "3 days": an outcome belongs to the latest impression of its user and item within the
+            window; choose a period about as long
+        users, items : a catalog larger than what occurs
+        combine : what the propensity of a cell with several events is: "same" refuses values that differ, "any" is 1
+            − Π(1 − p), "first", "max"
+        columns : our names to yours, ``{"user_id": "customer", "outcomes.timestamp": "bought_at"}``
+        nulls : "refuse" nulls other than propensities, or "drop" and count them
+        timezone : the clock of periods
+        incomplete : "drop" a first or last period that the tables cover only in part, or "keep" it
+        visits, candidates : ``user_id, timestamp``, and ``item_id``, optionally ``timestamp``, or both and
+            ``user_id``: limit the cells that could have been recommended
+        slates : ``user_id, item_id, timestamp, propensity``, optionally ``slate_id``: the candidates of every slate.
+            A cell's propensity is then 1 − Π(1 − p) over the slates of its user in its period, also those on which
+            the item was not drawn, and other cells are not eligible
+        id_types : as in ``Log.read``
+        memory_limit, threads : for DuckDB ("2GB"), which spills into the system's temporary folder (TMPDIR)
 
-        ``combine``, for the propensity of a cell with several events: "same" refuses values that differ, "any" is
-        1 − Π(1 − p), "first", "max". ``slates`` (``user_id, item_id, timestamp, propensity``, optionally
-        ``slate_id``) has the candidates of every slate: a cell's propensity is then 1 − Π(1 − p) over the slates of
-        its user in its period, also those on which the item was not drawn, and other cells are not eligible. A few
-        cells with a propensity of 0 or 1 are set aside. A null propensity was not recorded; other nulls are refused,
-        or with ``nulls="drop"`` dropped and counted. ``columns`` maps our names to yours, ``{"user_id": "customer",
-        "outcomes.timestamp": "bought_at"}``. ``visits`` (``user_id, timestamp``) and ``candidates`` (``item_id``,
-        optionally ``timestamp``, or both and ``user_id``) limit the cells that could have been recommended.
-
-        ``users``, ``items``: a catalog larger than what occurs; ``id_types`` as in ``Log.read``. ``memory_limit``
-        ("2GB") and ``threads`` are for DuckDB, which spills into the system's temporary folder (TMPDIR).
+        Examples
+        --------
+        >>> import pandas as pd
+        >>> day = pd.to_datetime(["2024-05-01", "2024-05-02", "2024-05-03"])
+        >>> shown = pd.DataFrame({"user_id": [1, 1, 2], "item_id": ["tea", "jam", "tea"], "timestamp": day})
+        >>> bought = shown[:1].assign(timestamp=day[0] + pd.Timedelta("2h"))
+        >>> Log.from_events(shown, bought, incomplete="keep")
+        Log(3 rows, 2 users, 2 items, 3 times, no propensities)
         """
         from taurank.data.events.build import build_rows, open_database
         from taurank.data.events.periods import Periods, check_zone, read_window
@@ -250,6 +278,7 @@ class Log(CellTable):
         return self.propensity
 
     def with_propensity(self, propensity: npt.ArrayLike) -> Log:
+        """The log with other propensities, one number from 0 to 1 per row or NaN."""
         try:
             values = np.array(propensity, dtype=np.float64)
         except (ValueError, TypeError) as error:

@@ -86,8 +86,12 @@ def capped_ips(
 ) -> Gains:
     """Capped IPS: Z·Y / max(P, χ^T) − (1−Z)·Y / max(1−P, χ^C).
 
-    ``cap`` applies to both arms; ``cap_treated`` (χ^T) and ``cap_control`` (χ^C) override it. An arm without
-    any cap is not capped. Less variance than ``ips``, for a bias that ``taurank.bounds.bias`` computes.
+    Less variance than ``ips``, for a bias that ``taurank.bounds.bias`` computes.
+
+    Parameters
+    ----------
+    cap : χ of both arms, from 0 to 1; an arm without any cap is not capped
+    cap_treated, cap_control : χ^T and χ^C, which override it
     """
     if cap is None and cap_treated is None and cap_control is None:
         raise InputError("capped IPS needs a cap: give cap, or cap_treated and cap_control.")
@@ -107,10 +111,14 @@ def snips(log: Log) -> Gains:
 def doubly_robust(log: Log, *, cap: float | None = None, folds: int = 5) -> Gains:
     """The doubly robust estimate Z·Y / P − (1−Z)·Y / (1−P) + c·(1 − Z / P), with a cross-fitted c.
 
-    c is fitted on other times than the row's (on other users if the log has one time), so it is unbiased for
-    any c if P is right. Cells with a propensity within 0.001 of 0 or 1 are set aside by ``evaluate``, which counts
-    them. ``cap`` applies to the weights of both arms, ``folds`` is the number of folds. The gains
-    hold the logged rows; ``evaluate`` adds the c of the cells without a row.
+    c is fitted on other times than the row's (on other users if the log has one time), so it is unbiased for any c if
+    P is right. Cells with a propensity within 0.001 of 0 or 1 are set aside by ``evaluate``, which counts them. The
+    gains hold the logged rows; ``evaluate`` adds the c of the cells without a row.
+
+    Parameters
+    ----------
+    cap : χ, applied to the weights of both arms
+    folds : the number of folds
     """
     log.recorded_propensity("the doubly robust estimator")
     estimator = Estimator("doubly robust", Caps.of(cap), fit_variate(log, folds), overlap_only=True)
@@ -124,11 +132,16 @@ recommended = doubly_robust  # what ``evaluate`` and ``tune`` make of a log
 class Gains(CellTable):
     """Gains of cells, with the catalog of the log they belong to.
 
-    ``user, item, time`` are positions in the catalog, ``value`` is finite. ``name`` labels the values in
-    what is printed ("truth", "ips", …). ``kind`` declares what they are, "effect" or "outcome" (None: not
-    declared): it chooses default metrics and words, never a formula. ``log`` is the log they were made from,
-    ``estimator`` how (None: not by an estimator with propensities). ``eligibility`` limits metrics to eligible cells
-    and means to visits: that of the log, or of another one by ``within``.
+    Attributes
+    ----------
+    user, item, time : positions in the catalog
+    value : the gain of each cell, finite; a cell without a row has gain 0
+    name : what the values are called in print ("truth", "ips", …)
+    kind : "effect" or "outcome" (None: not declared); chooses default metrics and words, never a formula
+    log : the log they were made from
+    estimator : how they were made from it (None: not by an estimator with propensities)
+    eligibility : limits metrics to eligible cells and means to visits: that of the log, or of another one by
+        ``within``
     """
 
     value: Floats

@@ -107,8 +107,20 @@ def effect_curve(
 ) -> Curve:  # fmt: skip
     """The effect of showing the best pairs by share, or the first k items of each user; by the truth or from a log.
 
-    ``points`` are how many shares (20, or another multiple of 10), or the numbers k. Pairs with equal scores are
-    shown with equal probability.
+    Parameters
+    ----------
+    ranker, gains, level, unit, threads : as in ``evaluate``
+    by : "share" or "k"; pairs with equal scores are shown with equal probability
+    points : how many shares (20, or another multiple of 10), or the numbers k
+
+    Examples
+    --------
+    >>> import taurank as tr
+    >>> world = tr.World.synthetic(n_users=50, n_items=10, random_state=0)
+    >>> truth = world.sample(times=3, random_state=1).truth
+    >>> curve = effect_curve(world.treated_rate - world.control_rate, truth, by="k", points=[1, 5, 10])
+    >>> curve.to_frame()["k"].tolist()
+    [1, 5, 10]
     """
     check_choice("by", by, ("share", "k"))
     if by == "k":
@@ -233,10 +245,25 @@ def spend(
 ) -> pd.DataFrame:  # fmt: skip
     """What to show to whom until the money is spent: ``user_id, item_id, probability, score, cost``.
 
-    Pairs are taken by score per ``cost`` (a number, a mapping of item ids or a frame ``item_id, cost``), the best
-    first, until the next one exceeds the ``budget``, at most ``k`` per user. Scores are taken as effects, unless all
-    items cost the same; with the ``value`` of a purchase, pairs that cost more than they bring are left out. ``log``
-    has the catalog. The frame is a policy that ``evaluate`` measures by CP@k.
+    Pairs are taken by score per cost, the best first, until the next one exceeds the budget. The frame is a policy
+    that ``evaluate`` measures by CP@k.
+
+    Parameters
+    ----------
+    ranker : as in ``evaluate``; scores are taken as effects, unless all items cost the same
+    log : has the catalog
+    budget : the money
+    cost : a number, a mapping of item ids or a frame ``item_id, cost``
+    value : of a purchase: pairs that cost more than they bring are then left out
+    k : at most so many items per user
+
+    Examples
+    --------
+    >>> import taurank as tr
+    >>> world = tr.World.synthetic(n_users=50, n_items=10, random_state=0)
+    >>> log = world.sample(random_state=1).log
+    >>> len(spend(world.treated_rate - world.control_rate, log, budget=12.0, cost=2.0))
+    6
     """
     import pandas as pd
 

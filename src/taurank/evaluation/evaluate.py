@@ -54,30 +54,41 @@ def evaluate(
 ) -> Result | Comparison:  # fmt: skip
     """Measure a ranker, or several by name, by gains, or by the recommended estimate from a log.
 
-    ``gains`` are the truth, an estimate such as ``gains.ips(log)``, or a log, which stands for
-    ``gains.recommended(log)``. Every estimate leads with a verdict: whether to believe it, why, and what to do next.
+    Every estimate leads with a verdict: whether to believe it, why, and what to do next. All items of the catalog are
+    ranked for all its users: items the ranker does not know come last, tied; for a user it does not know all items
+    are tied; items it knows beyond the catalog are ignored.
 
-    ``ranker`` is a fitted learner, an array of scores users × items in the order of the gains' catalog, or a
-    ranking table ``user_id, item_id, score`` (or ``rank``) as a frame or a path, or a stochastic policy, a table
-    ``user_id, item_id, probability``, whose CP@k is the value of k slots, over k. A mapping of names to rankers
-    returns a ``Comparison`` with paired differences from the ``baseline`` (the first one, unless named) and, for
-    estimates, the choice among them.
+    Parameters
+    ----------
+    ranker : a fitted learner, an array of scores users × items in the order of the gains' catalog, a ranking table
+        ``user_id, item_id, score`` (or ``rank``) as a frame or a path, or a stochastic policy, a table ``user_id,
+        item_id, probability``, whose CP@k is the value of k slots, over k; or a mapping of names to rankers
+    gains : the truth, an estimate such as ``gains.ips(log)``, or a log, which stands for ``gains.recommended(log)``
+    metrics : names or ``Metric`` objects; the default fits the kind of the gains
+    baseline : the ranker that others are compared with (None: the first one)
+    by : what splits the users of an estimate: a frame with ``user_id`` and one more column, a mapping of user ids to
+        labels, or an array of labels in the order of the catalog; a frame with ``item_id`` splits what the items add
+        to each list
+    level : of the intervals
+    detail : compute every estimator: beside the doubly robust one, which is the answer, SNIPS, IPS and caps with
+        SLOPE's choice among them; where overlap fails, a row "worst case" has all that is certain
+    unlisted : "last" ranks the items that a table does not list last, tied; else metrics refuse a table that ends
+        before the ranks they count
+    unit : the name of a time in sentences ("week")
 
-    All items of the catalog are ranked for all its users: items the ranker does not know come last, tied; for a
-    user it does not know all items are tied; items it knows beyond the catalog are ignored. A table that lists
-    only part of the items is refused by metrics that count ranks below its end, unless ``unlisted="last"`` ranks
-    the unlisted items last, tied. ``metrics`` are names or ``Metric``s; the default fits the kind of the gains.
+    Returns
+    -------
+    Result : of one ranker
+    Comparison : of several, with paired differences from the baseline and, for estimates, the choice among them
 
-    ``level`` is that of the intervals. For estimates, ``detail=True`` computes every estimator: beside the doubly
-    robust one, which is the answer, SNIPS, IPS and caps with SLOPE's choice among them; where overlap fails, a row
-    "worst case" has all that is certain. ``by`` splits the users of an estimate: a frame with ``user_id`` and one
-    more column, a mapping of user ids to labels, or an array of labels in the order of the catalog; a frame with
-    ``item_id`` splits what the items add to each list. ``unit`` names a time in sentences ("week").
+    Warns
+    -----
+    OverlapWarning : if more than 5% of a metric's weight on logged pairs falls on pairs with an estimated gain and a
+        propensity within 1e-3 of 0 or 1
+    TrainingLogWarning : if the gains come from the log that the ranker was trained on
 
-    Warns (``OverlapWarning``) if the gains are estimated and more than 5% of a metric's weight on logged pairs
-    falls on pairs with a propensity within 1e-3 of 0 or 1, and (``TrainingLogWarning``) if they come from the log
-    that the ranker was trained on.
-
+    Examples
+    --------
     >>> import taurank as tr
     >>> world = tr.World.synthetic(n_users=200, n_items=20, random_state=0)
     >>> log = world.sample(times=3, random_state=1).log
@@ -101,7 +112,22 @@ def compare(
     a: AnyRanker, b: AnyRanker, gains: Gains | Log, metric: str | Metric | None = None, *, level: float = 0.95,
     unlisted: str | None = None, unit: str = "time", threads: int | None = None,
 ) -> Difference:  # fmt: skip
-    """The paired difference a − b of one metric, user by user, with its interval; options as ``evaluate``."""
+    """The paired difference a − b of one metric, user by user, with its interval.
+
+    Parameters
+    ----------
+    a, b : rankers, as in ``evaluate``
+    metric : one metric (None: the first default)
+    gains, level, unlisted, unit, threads : as in ``evaluate``
+
+    Examples
+    --------
+    >>> import taurank as tr
+    >>> world = tr.World.synthetic(n_users=200, n_items=20, random_state=0)
+    >>> truth = world.sample(times=3, random_state=1).truth
+    >>> compare(world.treated_rate - world.control_rate, world.control_rate, truth, "CP@5").winner
+    'first'
+    """
     if metric is not None and not isinstance(metric, (str, Metric)):
         raise InputError(f"compare takes one metric, such as 'CP@10', got {show(metric)}.")
     both = {"first": a, "second": b}

@@ -28,12 +28,18 @@ DEEPEST = 2**31 - 1  # the largest k of P@k: as many items as a catalog can hold
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric: rank r is worth ``weight(r, n_items)``.
+    """A metric: Δ_u = Σ_i weight(r_ui) · gain_ui, Eq. (delta_u_tau), where r_ui is the rank of item i.
 
-    ``weight`` is called once with all ranks 1 … n_items as an array of floats and returns a number for each.
-    ``larger_is_better`` says which direction is better, to early stopping, tuning and comparisons. ``depth`` is the
-    rank after which all weights are 0 (None: the whole list counts), so that a top-k list can be measured.
+    Parameters
+    ----------
+    name : what it is called
+    weight : ``weight(ranks, n_items)`` is called once with all ranks 1 … n_items as an array of floats and returns a
+        number for each
+    larger_is_better : the direction, for early stopping, tuning and comparisons
+    depth : the rank after which all weights are 0 (None: the whole list counts), so that a top-k list can be measured
 
+    Examples
+    --------
     >>> reciprocal = Metric("reciprocal rank", lambda ranks, n_items: 1.0 / ranks)
     >>> reciprocal.weights(4)
     array([1.        , 0.5       , 0.33333333, 0.25      ])

@@ -45,8 +45,19 @@ _SCORED_AT_ONCE = 256  # users
 class Learner(ABC):
     """The common part of all learners.
 
-    ``random_state`` is the seed: an integer (same seed, same bits), a Generator, or None for a new one.
     A learner that fits in one pass implements ``learn`` and ``score_block``; ``stored`` declares its arrays.
+
+    ``random_state`` is the seed: an integer (same seed, same bits), a Generator, or None for a new one.
+
+    Examples
+    --------
+    >>> import taurank as tr
+    >>> log = tr.World.synthetic(50, 10, random_state=0).sample(3, random_state=1).log
+    >>> model = tr.CountingBayes(weight=5.0).fit(log, show_progress=False)
+    >>> model.recommend(users=[7, 8], k=2, exclude=log)[["user_id", "rank"]].values.tolist()
+    [[7, 1], [7, 2], [8, 1], [8, 2]]
+    >>> model.score(users=[7], items=[0, 1]).shape
+    (2,)
     """
 
     random_state: RandomState = None
@@ -81,24 +92,37 @@ class Learner(ABC):
 
     @takes(TrainingOptions)
     def fit(self, log: Any, options: TrainingOptions) -> Self:
-        """Learn from a log.
+        """Learn from a log; ``history_`` is then a frame of the epochs.
 
-        ``validation`` are the gains (truth or estimate) used to compute ``metric``, one or several, every
-        ``validate_every`` epochs (None: fifty times in all). The result is the epoch that is best by the first
-        metric; ``patience`` checks without improvement end the fit (None: never). A check costs as much as
-        ``taurank.evaluate``, or less on a random sample of ``validation_users``; ``fit`` warns if the validation was
-        still improving. By default ("auto") fits of several lengths are made, up to ``epochs``, and the one whose
-        lists gather the largest effects by ``EmpiricalBayes`` on the same log is kept (``lengths_``), at two to three
-        times the cost of one fit; None trains all epochs.
-        ``callback(learner, record)`` is called after every check, also without validation, and the learner
-        it gets can be evaluated; whatever it raises ends the fit. ``history_`` is a frame of the epochs.
+        A learner that fits in one pass is checked once, after it. A fit that fails leaves the learner as it was.
 
-        With ``checkpoint`` the state is written to that file every ``checkpoint_minutes`` and at the end. The
-        same call resumes from it to the bit-identical result; ``save`` removes it once the model is written.
-        ``show_progress`` is on in a terminal. A learner that fits in one pass is checked once, after it.
+        Parameters
+        ----------
+        validation : gains (truth or estimate); the result is the epoch that is best by them. By default ("auto") fits
+            of several lengths are made, up to ``epochs``, and the one whose lists gather the largest effects by
+            ``EmpiricalBayes`` on the same log is kept (``lengths_``), at two to three times the cost of one fit. None
+            trains all epochs
+        metric : what a check computes, one metric or several; the first one decides
+        patience : checks without improvement that end the fit (None: never)
+        checkpoint : a file for the state, from which the same call resumes to the bit-identical result; ``save``
+            removes it once the model is written
+        validate_every : epochs between checks (None: fifty checks in all). A check costs as much as ``evaluate``
+        checkpoint_minutes : how often the state is written, and at the end
+        callback : ``callback(learner, record)`` is called after every check, also without validation, and the learner
+            it gets can be evaluated; whatever it raises ends the fit
+        validation_users : check a random sample of so many users
+        features : tables of users and items: factors are pulled toward what the features predict, and users and items
+            of the catalog without any row get just that
 
-        ``features`` are tables of users and items (``taurank.Features``): factors are pulled toward what the
-        features predict, and users and items of the catalog without any row get just that.
+        Raises
+        ------
+        DivergedError : if the hyper-parameters do not suit the log
+        TooLittleData : if the log lacks rows that the method trains on, such as positive outcomes
+
+        Warns
+        -----
+        UnfinishedWarning : if the validation was still improving at the end
+        TrainingLogWarning : if the validation gains come from the training log
         """
         if not isinstance(log, RemoteLog):
             check_instance("log", log, Log, "Log.read or Log.from_frame")
@@ -117,12 +141,18 @@ class Learner(ABC):
     def update(self, log: Any, options: UpdateOptions) -> Self:
         """Learn from the rows since the fit, at a fraction of the cost of another fit.
 
-        ``log`` has new rows only. Users and items that it brings join the catalog behind the known ones.
         Learners that count add up, as a fit to all rows in which new items had no chances before. Learners that train
-        factors start from those of the model and train for ``epochs`` (None: a tenth of a fit's). ``past`` is the log
-        that the model has learned from, or the latest part of it: factors are then trained on both, which comes
-        closest to another fit. The other arguments are those of ``fit``; the result follows from the model, the logs
-        and ``random_state``, and an update that fails leaves the learner as it was.
+        factors start from those of the model. The result follows from the model, the logs and ``random_state``, and
+        an update that fails leaves the learner as it was.
+
+        Parameters
+        ----------
+        log : new rows only; users and items that it brings join the catalog behind the known ones
+        past : the log that the model has learned from, or the latest part of it: factors are then trained on both,
+            which comes closest to another fit
+        epochs : for how long factors are trained (None: a tenth of a fit's)
+        validation, metric, patience, show_progress, checkpoint, validate_every : as in ``fit``, but without "auto"
+        checkpoint_minutes, callback, validation_users, features : as in ``fit``
         """
         check_instance("log", log, Log, "Log.read or Log.from_frame")
         self._check_features(options.features)
@@ -285,18 +315,22 @@ class Learner(ABC):
     ) -> pd.DataFrame:
         """The ``k`` best items of each user as a frame ``user_id, item_id, score, rank`` (rank from 1).
 
-        ``users`` are ids (None: all). ``candidates`` are the only items to choose from: ids, a frame with
-        ``item_id``, also with ``user_id`` if they differ between users (a user without any gets nothing), or a log
-        (what could be shown at its last time). ``exclude`` is a log
-        (what a user bought there), or a frame with ``user_id`` and ``item_id``, or with ``item_id`` alone
-        (out of stock); what is excluded is never returned, so a user may get fewer than ``k``
-        rows. A user that was not in the log is an error ("raise"), is left out with a warning ("warn"), or
-        gets the most popular items ("popular"). A candidate that was not in the log is an error ("raise"),
-        is left out with a warning ("warn"), or without one ("drop"). ``history`` is a log with what is known
-        about users that appeared after the fit, ``features`` their tables (see ``fold_in``); without ``users``, all
-        users of this log.
-        With ``min_effect`` an item is recommended only where its score is at least that, so a user for whom
-        nothing helps gets nothing; the learner's scores must be effects (EmpiricalBayes, CountingBayes, CUBN).
+        Parameters
+        ----------
+        users : ids (None: all, or all of ``history``)
+        k : how many items; a user may get fewer
+        candidates : the only items to choose from: ids, a frame with ``item_id``, also with ``user_id`` if they
+            differ between users (a user without any gets nothing), or a log (what could be shown at its last time)
+        exclude : never returned: a log (what a user bought there), or a frame with ``user_id`` and ``item_id``, or
+            with ``item_id`` alone (out of stock)
+        unknown_users : a user that was not in the log is an error ("raise"), is left out with a warning ("warn"), or
+            gets the most popular items ("popular")
+        unknown_items : a candidate that was not in the log is an error ("raise"), or left out with a warning ("warn")
+            or without one ("drop")
+        history : a log with what is known about users that appeared after the fit
+        features : their tables, see ``fold_in``
+        min_effect : recommend an item only where its score is at least that, so a user for whom nothing helps gets
+            nothing; scores must be effects (EmpiricalBayes, CountingBayes, CUBN)
         """
         request, wanted = self._request(
             users, k, history, features, candidates=candidates, exclude=exclude, unknown_users=unknown_users,

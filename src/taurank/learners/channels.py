@@ -29,8 +29,9 @@ KIND = "channels"  # of file
 class BestChannel:
     """One learner per channel of recommendation.
 
-    Its scores are compared between channels and with 0, so they must be effects (``scores_are_effects``), as those
-    of ``EmpiricalBayes``, ``CountingBayes`` and ``CUBN``; scores of factor learners have no unit.
+    Scores of the ``learners`` are compared between channels and with 0, so they must be effects
+    (``scores_are_effects``), as those of ``EmpiricalBayes``, ``CountingBayes`` and ``CUBN``; scores of factor
+    learners have no unit.
     """
 
     learners: Mapping[str, Learner]
@@ -75,8 +76,13 @@ class BestChannel:
     def recommend(self, users: Any = None, k: int = 10, *, min_effect: float = 0.0) -> pd.DataFrame:
         """The ``k`` best pairs of item and channel of each user: ``user_id, item_id, channel, score, rank``.
 
-        An item is listed at most once, by its best channel (the first of equals), and only if its effect is larger
-        than ``min_effect``: a user whom nothing helps gets no row.
+        An item is listed at most once, by its best channel (the first of equals).
+
+        Parameters
+        ----------
+        users : ids (None: all)
+        k : how many pairs
+        min_effect : list only items whose effect is larger: a user whom nothing helps gets no row
         """
         check_number("min_effect", min_effect, -MAX_EFFECT, MAX_EFFECT)
         above = float(np.nextafter(np.float32(min_effect), np.float32(np.inf)))

@@ -48,9 +48,16 @@ _ROWS_AT_ONCE = 1 << 16
 class FactorLearner(Learner):
     """Matrix factorization s_ui = p_u · q_i, trained by stratified SGD.
 
-    ``factors`` is d, ``learning_rate`` η, ``regularization`` γ; an epoch makes as many updates as the method has
-    positives. The rate falls geometrically from η to ``rate_decay`` · η (1: constant). ``threads`` (None: all cores)
-    changes the speed, never a bit of the result.
+    An epoch makes as many updates as the method has positives.
+
+    Parameters
+    ----------
+    factors : d, the length of p_u and q_i
+    learning_rate : η
+    regularization : γ
+    epochs : the longest fit
+    rate_decay : the rate falls geometrically from η to this times η (1: constant)
+    threads : changes the speed, never a bit of the result (None: all cores)
     """
 
     factors: int = 200

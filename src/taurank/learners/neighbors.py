@@ -23,15 +23,19 @@ AT_ONCE = 1024  # items whose similarities to all others are in memory
 class CUBN(PairLearner):
     """Rank by the treated mean minus the control mean of the outcome among similar users (or, CIBN, items).
 
-    With s the cosine similarity of what two users bought (``similarity="outcome"``) or were recommended
-    ("treatment"), raised to the power ``power``, over all users v, u among them:
+    With s a power of the cosine similarity of two users, over all users v, u among them:
 
         μ̂^T_ui = (Σ_v s_uv a^T_vi + w m^T_i) / (Σ_v s_uv b^T_vi + w),    μ̂^C alike,
 
     where a are positives in the arm (or the sum of their values), b observations there (treated times; all other
-    eligible times), and m_i the item's mean in the arm, which counts like ``weight`` observations. The larger the
-    power, the nearer the neighbors that count. With ``by="item"`` the sum is over the items j similar to i, with
-    a_uj, b_uj and s_ij. Propensities are not used.
+    eligible times), and m_i the item's mean in the arm. Propensities are not used.
+
+    Parameters
+    ----------
+    similarity : of what two users bought ("outcome") or were recommended ("treatment")
+    by : "user", or "item" for the sum over the items j similar to i, with a_uj, b_uj and s_ij
+    power : of the similarity; the larger, the nearer the neighbors that count
+    weight : w, the number of observations that the item's mean counts as
     """
 
     similarity: str = "outcome"

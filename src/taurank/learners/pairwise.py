@@ -44,8 +44,11 @@ CAPS = (0.0, *np.geomspace(0.001, 1, 61))  # to choose from
 class GainsPass(FactorLearner):
     """Pass over the cells with a gain: w > 0 pulls item i above a random item j, w < 0 below it.
 
-    ``loss`` is the surrogate of 1(s_uij < 0): "logistic", Eq. (upper_bound_local_loss), "sigmoid",
-    Eq. (approximation_local_loss), or "hinge", see ``taurank.sgd.losses``; ``steepness`` is ω.
+    Parameters
+    ----------
+    loss : the surrogate of 1(s_uij < 0): "logistic", Eq. (upper_bound_local_loss), "sigmoid", Eq.
+        (approximation_local_loss), or "hinge"
+    steepness : ω
     """
 
     loss: str = "logistic"
@@ -123,11 +126,23 @@ class DLCE(GainsPass):
     """Debiased learning for the causal effect, the paper's method: pass over the capped IPS estimate.
 
     A treated positive weighs 1 / max(P, χ^T) and is pulled up, a control positive weighs 1 / max(1−P, χ^C) and is
-    pushed down. ``cap`` is χ for both arms; ``cap_treated`` and ``cap_control`` override it. Without any, each arm
-    has the smallest χ with which its n weights are worth half as many equal ones, (Σ w)² / Σ w² ≥ n / 2. A fit that
-    chooses its length also tries a bold setting: nine tenths, three times the learning rate and a thirtieth of the
-    regularization. ``caps_`` has the caps.
-    ``control_weight`` is ρ, a factor of the weights of control positives: 1 is DLCE, 0 is DLTO.
+    pushed down. Without any cap, each arm has the smallest χ with which its n weights are worth half as many equal
+    ones, (Σ w)² / Σ w² ≥ n / 2. A fit that chooses its length also tries a bold setting: nine tenths, three times the
+    learning rate and a thirtieth of the regularization. ``caps_`` has the caps.
+
+    Parameters
+    ----------
+    cap : χ of both arms
+    cap_treated, cap_control : χ^T and χ^C, which override it
+    control_weight : ρ, a factor of the weights of control positives: 1 is DLCE, 0 is DLTO
+
+    Examples
+    --------
+    >>> import taurank as tr
+    >>> log = tr.World.synthetic(50, 10, random_state=0).sample(3, random_state=1).log
+    >>> model = tr.DLCE(factors=8, epochs=5, cap=0.1, random_state=0).fit(log, validation=None, show_progress=False)
+    >>> model.history_["epoch"].tolist()
+    [1, 2, 3, 4, 5]
     """
 
     learning_rate: float = 0.01

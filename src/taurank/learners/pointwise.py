@@ -32,7 +32,10 @@ from taurank.sgd.scheduler import Factors, factor_table
 class ULRMF(DrawnLearner):
     """Uplift as a label (Sato et al. 2019): TP is 1, TN and CP are 0, CN is 1 with probability α.
 
-    Arms are drawn 50/50 and ``positives`` is the share of positive cells in each; α is ``positive_share``.
+    Parameters
+    ----------
+    positive_share : α
+    positives : the share of positive cells in each arm; arms are drawn 50/50
     """
 
     regularization: float = 0.003

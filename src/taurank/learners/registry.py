@@ -54,8 +54,15 @@ def _imported(path: str) -> type[Learner]:
 def load(path: str | os.PathLike[str], trust: Iterable[str] = ()) -> Learner:
     """A fitted learner from the file or folder that ``save`` wrote.
 
-    A class that is not taurank's own must be imported, which runs code: name the modules (or packages) that
-    may be imported in ``trust``. A class that this process has already imported needs no trust.
+    Parameters
+    ----------
+    path : the file or folder
+    trust : modules (or packages) that may be imported. A class that is not taurank's own must be imported, which runs
+        code; one that this process has already imported needs no trust
+
+    Raises
+    ------
+    InputError : if the file is damaged, not a model, or names a class of a module without trust
     """
     metadata, arrays = storage.read(path, "model")
     return from_contents(os.fspath(path), metadata, arrays, trust)

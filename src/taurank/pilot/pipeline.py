@@ -47,11 +47,16 @@ def run(
     threads: int | None = None,
     show_progress: bool | None = None,
 ) -> Pilot:
-    """Run a pilot: ``plan`` is a TOML file (or its content as a mapping, or a folder with the tables), ``out`` the
-    folder of the result. ``more`` has sections that are added to those of the plan, such as columns.
+    """Run a pilot: from a shop's tables to an answer and ``report.html``.
 
     The same call continues where a killed one stopped, and repeats only what a changed plan or table changes. The
-    result depends on the tables, the plan and its seed alone, not on ``threads``.
+    result depends on the tables, the plan and its seed alone.
+
+    Parameters
+    ----------
+    plan : a TOML file (or its content as a mapping, or a folder with the tables)
+    out : the folder of the result
+    more : sections that are added to those of the plan, such as columns
     """
     config = PilotConfig.read(plan, more)
     text = "" if isinstance(plan, Mapping) or Path(plan).is_dir() else Path(plan).read_text(encoding="utf-8")

@@ -34,16 +34,29 @@ def power(
 ) -> ExperimentDesign:
     """Design an experiment with randomized slots; the one of its four sizes that is None is computed.
 
-    ``effect`` is what is to be detected: extra purchases of a user in a week with a visit, if a ranking's first
-    ``slots`` items are shown. ``users`` visit in a share ``visits`` of ``weeks`` weeks. Each slot is randomized with
-    probability ``randomized``: it then shows one of ``items`` candidates at random. ``bought_anyway`` is how many of
-    the ``slots`` items a user buys in such a week without being shown them. The effect is detected if its interval at
-    ``level`` does not contain 0; ``chance`` is the probability of that.
-
     A ranking's item is shown with P = randomized · slots / items at least. Without being shown it is bought at the
     rate b = bought_anyway / slots, shown at a = b + effect / slots. The IPS estimate of one week of one user has the
     variance V = slots · (a / P + b / (1 − P) − (a − b)²), so that n = (z(level) + z(chance))² · V / effect² weeks
     with a visit are needed, n = users · weeks · visits. Different weeks of a user count as independent.
+
+    Parameters
+    ----------
+    effect : what is to be detected: extra purchases of a user in a week with a visit, if a ranking's first ``slots``
+        items are shown
+    users, weeks : how many users, for how many weeks
+    randomized : the probability with which a slot is randomized, and shows one of the candidates at random
+    items : the number of candidates
+    bought_anyway : how many of the ``slots`` items a user buys in such a week without being shown them
+    slots : how many items are shown
+    visits : the share of weeks in which a user visits
+    level : the effect is detected if its interval at this level does not contain 0
+    chance : the probability of that
+
+    Examples
+    --------
+    >>> design = power(effect=0.1, users=5000, randomized=0.1, items=200, bought_anyway=0.2)
+    >>> round(design.weeks, 1)
+    9.5
     """
     sizes = {"effect": effect, "users": users, "weeks": weeks, "randomized": randomized}
     unknown = [name for name, value in sizes.items() if value is None]

@@ -75,6 +75,17 @@ def diagnose(log: Log, *, categories: Features | None = None) -> Diagnosis:
 
     ``categories``, with the tables ``items`` and ``categories``, says what each user can be shown: cells outside are
     left out of every sum.
+
+    Returns
+    -------
+    Diagnosis : ``level`` is "good", "caution" or "poor", ``verdict`` says why, ``print`` shows all checks
+
+    Examples
+    --------
+    >>> import taurank as tr
+    >>> log = tr.World.synthetic(300, 30, random_state=0).sample(4, random_state=1).log
+    >>> diagnose(log).level
+    'good'
     """
     check_instance("log", log, Log, "Log.from_frame or Log.read")
     propensity = log.recorded_propensity("diagnose")

@@ -30,7 +30,17 @@ from taurank.worlds.world import World
 def expected(world: World, scores: AnyRanker, metric: str | Metric) -> float:
     """The metric a ranking has in expectation: (1/UI) Σ λ_ui (μ^T_ui − μ^C_ui).
 
-    ``scores`` is an array users × items in the world's order, a fitted learner or a table, as in ``evaluate``.
+    Parameters
+    ----------
+    world : potential outcomes of all pairs
+    scores : an array users × items in the world's order, a fitted learner or a table, as in ``evaluate``
+    metric : a weighted sum: any but AUC
+
+    Examples
+    --------
+    >>> rates = World([[0.5, 0.2]], [[0.1, 0.2]], [[0.5, 0.5]], users=[1], items=["tea", "jam"])
+    >>> round(expected(rates, [[2.0, 1.0]], "CP@1"), 6)  # tea first
+    0.4
     """
     _check_world(world)
     total = 0.0
@@ -54,10 +64,16 @@ def bias(
 
     (1/UI) Σ λ_ui [(P / D^T − 1) μ^T − ((1−P) / D^C − 1) μ^C], the expectation over Z, Y^T and Y^C.
 
-    ``propensity`` is P̂, one number or an array users × items. Without it P̂ is what a log sampled from this
-    world records: ``world.recorded`` if the world is misspecified, else the true P. ``cap`` applies to both
-    arms; ``cap_treated`` (χ^T) and ``cap_control`` (χ^C) override it, as in ``gains.capped_ips``. On a world
-    that records the true P, either P̂ or a cap must be given: nothing else makes a bias.
+    Parameters
+    ----------
+    world, scores, metric : as in ``expected``
+    propensity : P̂, one number or an array users × items. Without it P̂ is what a log sampled from this world
+        records: ``world.recorded`` if the world is misspecified, else the true P
+    cap, cap_treated, cap_control : as in ``gains.capped_ips``
+
+    Raises
+    ------
+    InputError : if the world records the true P and neither P̂ nor a cap is given: nothing else makes a bias
     """
     caps = (cap, cap_treated, cap_control)
     result, _ = _scan(world, scores, metric, propensity, Caps.of(*caps))
@@ -84,12 +100,18 @@ def deviation(
 
     |bias| + (1/UI) √(ln(2/ζ) / 2) · √(Σ d_ui² / times), with d_ui = λ_ui (1/D^T + 1/D^C).
 
-    Hoeffding's inequality, so it holds at any size, but only if the ranking was fixed without the data it
-    is measured on and the Z (and Y) of all cells and times are independent. R may be read in two ways, and
-    the bound holds for each: the ``expected`` metric, and the realized one of the same draw,
-    (1/UI) Σ λ (Y^T − Y^C). For a cell's estimate minus its realized τ lies in [−1/D^C, 1/D^T] just as the
-    estimate itself does, and both have the same bias. An average over ``times`` independent times is closer
-    by 1/√times; the bias stays. The other options are those of ``bias``; without any of them the bias is 0.
+    Hoeffding's inequality, so it holds at any size, but only if the ranking was fixed without the data it is measured
+    on and the Z (and Y) of all cells and times are independent. R may be read in two ways, and the bound holds for
+    each: the ``expected`` metric, and the realized one of the same draw, (1/UI) Σ λ (Y^T − Y^C). For a cell's
+    estimate minus its realized τ lies in [−1/D^C, 1/D^T] just as the estimate itself does, and both have the same
+    bias.
+
+    Parameters
+    ----------
+    world, scores, metric : as in ``expected``
+    confidence : 1 − ζ
+    propensity, cap, cap_treated, cap_control : as in ``bias``; without any of them the bias is 0
+    times : independent ones, whose average is closer by 1/√times; the bias stays
     """
     check_fraction("confidence", confidence)
     check_integer("times", times)

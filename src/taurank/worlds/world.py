@@ -56,10 +56,16 @@ class Sample:
 class World(Sized):
     """Potential outcomes and propensities of all pairs of users and items; frozen once made.
 
-    ``treated_rate`` is μ^T, ``control_rate`` is μ^C, ``propensity`` is P: arrays users × items, stored as
-    float32 copies. ``recorded`` is the propensity that sampled logs record, where it differs from the true one.
-    ``origin`` says what the world was made from.
+    Parameters
+    ----------
+    treated_rate, control_rate : μ^T and μ^C: arrays users × items, stored as float32 copies
+    propensity : P, likewise, clipped to [1e-6, 1 − 1e-6]
+    users, items : their ids
+    recorded : the propensity that sampled logs record, where it differs from the true one
+    origin : what the world was made from
 
+    Examples
+    --------
     >>> world = World.synthetic(n_users=100, n_items=20, random_state=0)
     >>> sample = world.sample(times=3, random_state=1)
     >>> sample.log.cells, sample.truth.kind
@@ -92,9 +98,9 @@ class World(Sized):
     def sample(self, times: int = 1, random_state: RandomState = None, threads: int | None = None) -> Sample:
         """Draw Y^T ~ Bernoulli(μ^T), Y^C ~ Bernoulli(μ^C) and Z ~ Bernoulli(P), ``times`` times.
 
-        The log holds the cells with Z = 1 or Y = Z·Y^T + (1−Z)·Y^C = 1, ordered by time, user, item; the
-        truth holds the cells with τ = Y^T − Y^C ≠ 0. Each draw depends on the seed and its cell alone, so the
-        result is the same for any number of threads.
+        The log holds the cells with Z = 1 or Y = Z·Y^T + (1−Z)·Y^C = 1, ordered by time, user, item; the truth holds
+        the cells with τ = Y^T − Y^C ≠ 0. Each draw depends on the seed and its cell alone, so the result is the same
+        for any number of threads.
         """
         check_integer("times", times)
         if times * self.n_users > MAX_PAIRS:
@@ -169,10 +175,17 @@ class World(Sized):
     ) -> World:
         """A made-up world: low-rank tastes, effects that differ between pairs, good overlap.
 
-        The log-odds of a purchase without a recommendation are a user's and an item's level plus a low-rank
-        taste around ``purchase_rate``; a recommendation adds ``effect`` ± ``effect_spread`` to them (a second
-        low-rank part, so some effects are negative). Propensities follow tastes and stay within
-        [``overlap``, 1 − ``overlap``], around ``treated_share``.
+        The log-odds of a purchase without a recommendation are a user's and an item's level plus a low-rank taste; a
+        recommendation adds a second low-rank part, so some effects are negative. Propensities follow tastes.
+
+        Parameters
+        ----------
+        n_users, n_items : the size
+        rank : of the tastes
+        purchase_rate : around which purchases without a recommendation are
+        effect, effect_spread : mean and spread of what a recommendation adds to the log-odds
+        treated_share : around which propensities are
+        overlap : propensities stay within [overlap, 1 − overlap]
         """
         made = {"n_users": n_users, "n_items": n_items, "rank": rank, "purchase_rate": purchase_rate,
                 "effect": effect, "effect_spread": effect_spread, "treated_share": treated_share,
@@ -238,11 +251,14 @@ class World(Sized):
 
         It tells whether an estimator can order rankings at the overlap of this log: draw a log, estimate, and compare
         with the truth. The propensity of a pair is the mean of those in its rows; pairs without a row have that of
-        the exposure model (with ``features``), at the level at which each item is shown as often as in the log. The
-        purchase rate of each arm is an item's rate times a user's readiness, shrunk toward 1.
+        the exposure model, at the level at which each item is shown as often as in the log. The purchase rate of each
+        arm is an item's rate times a user's readiness, shrunk toward 1. All are rates of an eligible cell.
+        ``origin["times"]`` is how many of them a pair has: a log as large as this one is
+        ``world.sample(world.origin["times"])``.
 
-        All are rates of an eligible cell. ``origin["times"]`` is how many of them a pair has: a log as large as this
-        one is ``world.sample(world.origin["times"])``.
+        Parameters
+        ----------
+        random_state, features, threads : of the exposure model, as in ``propensity.fit``
         """
         check_instance("log", log, Log, "Log.from_frame or Log.read")
         shape = (log.n_users, log.n_items)

@@ -47,10 +47,21 @@ def estimate(
 ) -> Log:
     """The log with a propensity in every row: recorded ones are kept, missing ones are estimated.
 
-    Where other rows record a propensity, the estimates are calibrated on those. ``replace=True`` estimates every row
-    anew; so does the default where all rows record one, since nothing is missing there. ``model`` is the name of one,
-    fitted to this log with the other parameters, or one from ``fit``, which also has the propensities of cells
-    without a row.
+    Where other rows record a propensity, the estimates are calibrated on those.
+
+    Parameters
+    ----------
+    random_state, features, threads : as in ``fit``
+    model : the name of one, which is fitted to this log, or one from ``fit``
+    replace : estimate every row anew; so does the default where all rows record one, since nothing is missing there
+
+    Examples
+    --------
+    >>> import pandas as pd
+    >>> rows = pd.DataFrame({"user_id": [1, 2, 3, 4], "item_id": [5, 5, 6, 6], "treated": [1, 0, 1, 0], "outcome": 1})
+    >>> log = estimate(Log.from_frame(rows), random_state=0, model="additive")
+    >>> log.n_without_propensity
+    0
     """
     if not isinstance(model, Model):
         model = fit(log, random_state, model=model, features=features, threads=threads)
@@ -75,12 +86,18 @@ def fit(
 ) -> Model:
     """Fit a model of exposure, whose ``at`` is the propensity of any cell.
 
-    ``model="exposure"`` knows which items a user is shown and what became of the pair before, and may have
-    ``features``: tables of users and items, and of the categories that each user can be shown. ``model="additive"``
-    knows users, items and times alone, and fits no log in which recommendations follow what users like: check it with
-    ``pair_calibration``. An estimate comes from a model that has not seen its cell; the folds of "exposure" are
-    blocks of times, those of "additive" random. ``regularization`` is the precision of the normal prior of each
-    coefficient.
+    An estimate comes from a model that has not seen its cell; the folds of "exposure" are blocks of times, those of
+    "additive" random.
+
+    Parameters
+    ----------
+    log : a log in which something was recommended, but not everything
+    folds : how many
+    regularization : the precision of the normal prior of each coefficient
+    model : "exposure" knows which items a user is shown and what became of the pair before. "additive" knows users,
+        items and times alone, logit P = b + a_u + c_i + d_t, and fits no log in which recommendations follow what
+        users like: check it with ``pair_calibration``
+    features : tables of users and items, and of the categories that each user can be shown ("exposure" only)
     """
     check_choice("model", model, get_args(PropensityKind))
     check_instance("log", log, Log, "Log.from_frame or Log.read")

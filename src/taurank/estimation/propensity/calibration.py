@@ -140,7 +140,20 @@ class PairCalibration:
 
 
 def pair_calibration(log: Log, categories: Features | None = None) -> PairCalibration:
-    """Check the propensities of a log pair by pair; with ``categories`` the pairs that could be shown."""
+    """Check the propensities of a log pair by pair.
+
+    Over the treated cells of any set of cells Σ 1/P is, on average, their number: here of the cells whose pair was
+    not shown before, once, or more often.
+
+    With ``categories``, of the pairs that could be shown by these features.
+
+    Examples
+    --------
+    >>> import taurank as tr
+    >>> log = tr.World.synthetic(200, 20, random_state=0).sample(4, random_state=1).log
+    >>> pair_calibration(log).holds
+    True
+    """
     check_instance("log", log, Log, "Log.from_frame or Log.read")
     scope, treated = Scope(log, categories), np.flatnonzero(log.treated)
     p = log.recorded_propensity("pair_calibration")[treated]

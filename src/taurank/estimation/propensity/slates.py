@@ -39,11 +39,21 @@ NODES, WEIGHTS = np.polynomial.legendre.leggauss(ORDER)
 def slate_softmax(
     scores: npt.ArrayLike, size: int, temperature: float = 1.0, *, threads: int | None = None
 ) -> Floats:
-    """P(on the slate) of each candidate where ``size`` items are drawn by softmax(score / temperature).
+    """P(on the slate) of each candidate where items are drawn by softmax(score / temperature).
 
-    Slot after slot, an item is drawn among those not drawn yet with probability proportional to
-    exp(score / temperature). ``scores`` has one row per slate and one column per candidate (or is one row); −inf
-    marks a candidate that could not be shown. Each row of the result adds up to ``size``. Exact to about 1e-9.
+    Slot after slot, an item is drawn among those not drawn yet with probability proportional to exp(score /
+    temperature). Exact to about 1e-9.
+
+    Parameters
+    ----------
+    scores : one row per slate and one column per candidate (or one row); −inf marks one that could not be shown
+    size : the number of slots, which each row of the result adds up to
+    temperature : larger than 0
+
+    Examples
+    --------
+    >>> slate_softmax([2.0, 1.0, 0.0], size=1, temperature=1.0).round(3)
+    array([0.665, 0.245, 0.09 ])
     """
     check_number("temperature", temperature, 0.0)
     if temperature == 0.0:
@@ -62,12 +72,22 @@ def slate_weighted(weights: npt.ArrayLike, size: int, *, threads: int | None = N
 
 
 def slate_epsilon_greedy(scores: npt.ArrayLike, size: int, epsilon: float, per: str = "slot") -> Floats:
-    """P(on the slate) of each candidate of an ε-greedy slate of ``size`` items.
+    """P(on the slate) of each candidate of an ε-greedy slate.
 
-    ``per="slot"``: every slot by itself holds, with probability ε, a uniform draw among the items not on the slate
-    yet, else the best of them. ``per="slate"``: with probability ε the whole slate is a uniform draw, else it has
-    the best items. Items with equal scores share their ranks' probabilities: ties are broken at random. ``scores``
-    as in ``slate_softmax``.
+    Items with equal scores share their ranks' probabilities: ties are broken at random.
+
+    Parameters
+    ----------
+    scores, size : as in ``slate_softmax``
+    epsilon : ε
+    per : "slot": every slot by itself holds, with probability ε, a uniform draw among the items not on the slate yet,
+        else the best of them. "slate": with probability ε the whole slate is a uniform draw, else it has the best
+        items
+
+    Examples
+    --------
+    >>> slate_epsilon_greedy([2.0, 1.0, 0.0], size=1, epsilon=0.3)
+    array([0.8, 0.1, 0.1])
     """
     check_number("epsilon", epsilon, 0.0, 1.0)
     check_choice("per", per, PER)

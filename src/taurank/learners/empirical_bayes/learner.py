@@ -38,23 +38,32 @@ class EmpiricalBayes(PairLearner):
     """Rank by E[μ^T − μ^C | the log], an effect in purchases per recommendation.
 
     Two priors are combined: one for a pair's own counts, and ``taste``, what the user's other items and all their
-    recommendations say. ``prior`` is what a pair's rates are expected to be before its own counts are seen: those of
-    the item ("item"), of the item's pairs that were recommended as often ("exposure") or with a similar propensity
-    ("propensity"). "auto" chooses by the likelihood of the last time, which is held out for that, and weights its
-    effects and those of taste (``weights_``) by how well they predict what recommendations did at that time;
-    "taste" is taste alone, and any other prior has no taste.
-    ``strength`` is how many pairs of an item its cluster of items stands for (None: 300, or 3 if "auto" finds that
-    better), ``rank`` the rank of taste. ``likelihoods_`` has the held-out log-likelihood per cell of every prior and
-    strength tried; ``chosen_`` and ``strength_`` are those of the prior of counts.
+    recommendations say. A log with one time cannot tell how large effects are: a pair has one trial, and nothing can
+    be held out. There the prior is "item", both weights are ½, and scores only order the items. With ``features``,
+    items' mean rates and the vectors of taste are shrunk toward what the features predict, and users and items
+    without rows get a score from taste, whichever prior the other pairs have.
 
-    A log with one time cannot tell how large effects are: a pair has one trial, and nothing can be held out. There
-    the prior is "item", both weights are ½, and scores only order the items.
+    Parameters
+    ----------
+    prior : what a pair's rates are expected to be before its own counts are seen: those of the item ("item"), of the
+        item's pairs that were recommended as often ("exposure") or with a similar propensity ("propensity"). "auto"
+        chooses by the likelihood of the last time, which is held out for that, and weights its effects and those of
+        taste by how well they predict what recommendations did at that time; "taste" is taste alone, and any other
+        prior has no taste
+    strength : how many pairs of an item its cluster of items stands for (None: 300, or 3 if "auto" finds that better)
+    rank : of taste
+    threads : changes the speed, never a bit of the result (None: all cores)
 
-    With ``features``, items' mean rates and the vectors of taste are shrunk toward what the features predict, and
-    users and items without rows get a score from taste, whichever prior the other pairs have.
+    Attributes
+    ----------
+    likelihoods_ : the held-out log-likelihood per cell of every prior and strength tried
+    chosen_, strength_ : those of the prior of counts
+    weights_ : of the effects by counts and by taste
 
+    Examples
+    --------
     >>> import taurank as tr
-    >>> log = tr.World.synthetic(n_users=100, n_items=20, random_state=0).sample(times=3, random_state=1).log
+    >>> log = tr.World.synthetic(100, 20, random_state=0).sample(3, random_state=1).log
     >>> model = tr.EmpiricalBayes().fit(log, show_progress=False)
     >>> list(model.recommend(users=[7], k=3))
     ['user_id', 'item_id', 'score', 'rank']
