@@ -41,6 +41,7 @@ def test_the_ten_lines_print_what_is_shown(tmp_path: Path, monkeypatch: pytest.M
     assert (tmp_path / "model.taurank").exists()
 
 
+@pytest.mark.slow  # a search
 def test_the_commands_run_in_their_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taurank: Command) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "out").mkdir()

@@ -288,7 +288,7 @@ def wild_tables(draw: st.DrawFn) -> dict[str, list[Any]]:
 
 
 @given(wild_tables())
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @example({"user_id": [1], "item_id": [2**70], "treated": [1], "outcome": [1]})
 def test_no_frame_makes_the_reader_fail_with_anything_but_its_own_error(table: dict[str, list[Any]]) -> None:
     try:
@@ -302,7 +302,7 @@ def test_no_frame_makes_the_reader_fail_with_anything_but_its_own_error(table: d
     st.one_of(st.binary(max_size=300), st.text(max_size=100).map(str.encode)),
     st.sampled_from(["csv", "parquet", "csv.gz"]),
 )
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @example(b"user_id,item_id,treated,outcome\n1,2,1,1\n", "csv")
 @example(b"\xff\xfe", "csv")
 @example(b"user_id,item_id,treated,outcome\n\xff,2,1,1\n", "csv")
@@ -347,7 +347,7 @@ def good_tables(draw: st.DrawFn) -> pd.DataFrame:
 
 
 @given(good_tables())
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_good_rows_come_back_exactly(tmp_path: Path, table: pd.DataFrame) -> None:
     log = Log.from_frame(table)
     types = {"user_id": log.users.values.type, "item_id": log.items.values.type}
@@ -358,13 +358,14 @@ def test_good_rows_come_back_exactly(tmp_path: Path, table: pd.DataFrame) -> Non
 
 
 class TestChecksums:
-    def test_every_flipped_bit_of_the_rows_is_refused_or_without_effect(self, tmp_path: Path) -> None:
+    def test_a_flipped_bit_of_the_rows_is_refused_or_without_effect(self, tmp_path: Path) -> None:
         log, path = Log.from_frame(frame(), users=[9, 3, 2, 1]), tmp_path / "log.parquet"
         log.write(path)
         whole = path.read_bytes()
         rng, refused = np.random.default_rng(0), 0
         footer = int.from_bytes(whole[-8:-4], "little") + 8
-        flips = rng.permutation(8 * (len(whole) - footer))[:1500]
+        content = len(whole) - footer
+        flips = 8 * np.arange(content) + rng.integers(8, size=content)  # a bit of every byte
         for flip in flips.tolist():
             data = bytearray(whole)
             data[flip // 8] ^= 1 << flip % 8

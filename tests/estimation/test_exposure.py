@@ -258,6 +258,14 @@ def test_coefficients_have_names(shop: ExposureShop, model: propensity.ExposureM
     np.testing.assert_allclose(model.at(*cells), np.clip(expit(eta), 1e-6, 1 - 1e-6), rtol=1e-6)
 
 
+def test_a_last_time_without_exposures_has_almost_no_propensity(shop: ExposureShop) -> None:
+    log = shop.log.take((shop.log.time < 4) | (shop.log.treated == 0))
+    model = propensity.fit(log, random_state=0, threads=1)
+    by_time = model.at(*np.indices((log.n_users, log.n_items, log.n_times))).sum((0, 1))
+    assert by_time[:4] == pytest.approx(treated_grid(log).sum((0, 1))[:4], rel=0.05)
+    assert by_time[4] < 1
+
+
 def test_a_log_with_a_single_time_has_a_mixture_too() -> None:
     shop = exposure_shop(users=500, items=60, times=1, categories=4, visit=2.0, seed=3)
     model = propensity.fit(shop.log, random_state=0, threads=1)

@@ -84,6 +84,7 @@ def test_the_effects_of_a_lag_agree_with_sums_over_all_cells(lag: int) -> None:
     assert found.category_by_lag[lag].error == pytest.approx(np.sqrt((by_user**2).sum()))
 
 
+@pytest.mark.statistical
 def test_silent_where_nothing_comes_later_and_right_on_average_where_it_does() -> None:
     """60 logs without and 20 with a delay of a half: intervals cover, alarms are as rare as they should be."""
     quiet: list[Any] = [later_effects(slate_log(seed), features()) for seed in range(1, 61)]
@@ -106,6 +107,7 @@ def of_shop(seed: int, users: int = 2500, **violations: float) -> LaterEffects:
     return result
 
 
+@pytest.mark.slow
 def test_the_switches_of_the_shop_are_noticed() -> None:
     none, delay, intent = of_shop(1), of_shop(1, delay=0.4), of_shop(1, intent=1.5)
     assert none.sentences == []

@@ -204,6 +204,18 @@ class TestDivergence:
         assert learner.user_factors_ is before
 
 
+def test_an_interrupted_refit_leaves_the_learner_as_it_was(log: Log) -> None:
+    def stop(_: Learner, record: Record) -> None:
+        raise KeyboardInterrupt
+
+    learner = DLCE(random_state=0, factors=4, epochs=3).fit(log)
+    before = dict(vars(learner))
+    with pytest.raises(KeyboardInterrupt):
+        learner.fit(log.take(log.time < 5), callback=stop, validate_every=1)
+    assert vars(learner).keys() == before.keys()
+    assert all(vars(learner)[name] is value for name, value in before.items())
+
+
 class TestTrainingLog:
     def test_validation_on_the_training_log_is_said_once(self, log: Log) -> None:
         with pytest.warns(tr.errors.TrainingLogWarning, match="come from the training log") as warned:

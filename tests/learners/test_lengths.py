@@ -181,6 +181,29 @@ def test_the_search_goes_where_lists_get_better(tried: Any, expected: Any) -> No
     assert lengths.following(200, 2, tried) == expected
 
 
+def test_a_fit_tries_caps_worth_half_and_nine_tenths(small: Log) -> None:
+    """Written out: the smallest of 0 and 20 caps per decade, and the steps that go with each."""
+    rare = np.random.default_rng(0).random(len(small)) < 0.1
+    log = small.with_propensity(np.where(rare == (small.treated == 1), 0.05, 0.95))  # a tenth of weights of 20
+
+    def smallest(chances: Any, worth: float) -> float:
+        for cap in (0.0, *(0.001 * 10 ** (step / 20) for step in range(61))):
+            weights = [1 / max(chance, cap) for chance in chances]
+            if sum(weights) ** 2 >= worth * len(weights) * sum(weight**2 for weight in weights):
+                return cap
+        raise AssertionError
+
+    treated, control = ((log.outcome == 1) & (log.treated == arm) for arm in (1, 0))
+    assert log.propensity is not None
+    arms = log.propensity[treated], 1 - log.propensity[control]
+    choices = list(DLCE()._choices(log))
+    for choice, (worth, *steps) in zip(choices, ((0.5, 1.0, 1.0), (0.9, 3.0, 1 / 30)), strict=True):
+        expected = [smallest(arm, worth) for arm in arms]
+        assert min(expected) > 0.05
+        assert choice["caps_"].tolist() == pytest.approx(expected)
+        assert choice["steps_"].tolist() == pytest.approx(steps)
+
+
 def test_caps_are_the_smallest_with_which_weights_are_worth_enough() -> None:
     chance = np.random.default_rng(0).beta(0.5, 2, 400)
     for worth in (0.5, 0.9):

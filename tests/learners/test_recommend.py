@@ -60,13 +60,15 @@ class TestRecommend:
             assert not pairs & set(zip(frame["user_id"], frame["item_id"], strict=True))
             assert len(frame) == 300 * 60 - len(pairs)
 
-    def test_unknown_users(self, model: Learner) -> None:
+    def test_unknown_users_beside_the_first_known_one(self, model: Learner) -> None:
+        first = model.recommend([0], k=2)
         with pytest.raises(InputError, match=r"1 user is not in the log .* 12345; .* unknown_users"):
-            model.recommend([1, 12345])
+            model.recommend([0, 12345])
         with pytest.warns(UserWarning, match=r"1 user is not in the log .* 12345"):
-            assert model.recommend([1, 12345], k=2, unknown_users="warn")["user_id"].tolist() == [1, 1]
-        frame = model.recommend([12345, 1], k=2, unknown_users="popular")
-        assert frame["user_id"].tolist() == [12345, 12345, 1, 1]
+            pd.testing.assert_frame_equal(model.recommend([0, 12345], k=2, unknown_users="warn"), first)
+        frame = model.recommend([12345, 0], k=2, unknown_users="popular")
+        assert frame["user_id"].tolist() == [12345, 12345, 0, 0]
+        assert frame["item_id"].tolist()[2:] == first["item_id"].tolist()
         assert frame["item_id"][:2].tolist() == np.argsort(-model.popularity_, kind="stable")[:2].tolist()
 
     @pytest.mark.parametrize("suffix", ["parquet", "csv"])

@@ -16,6 +16,7 @@ from taurank.errors import InputError
 from taurank.learners import LEARNERS, Learner
 from taurank.learners.factors import FactorLearner
 from taurank.learners.pairwise import scarcity
+from taurank.learners.update import NewRows
 
 TRAINED = [name for name, learner in LEARNERS.items() if issubclass(learner, FactorLearner)]
 COUNTING = ["popular", "countingbayes"]
@@ -72,6 +73,8 @@ class TestUpdate:
         assert model.users == past.users.extended(news.users)
         assert model.items == past.items.extended(news.items)
         assert set(model.users.values.to_pylist()) >= LATE_USERS
+        sold = pd.concat([past.to_frame(), news.to_frame()]).groupby("item_id")["outcome"].sum()
+        assert model.popularity_.tolist() == sold.reindex(model.items.values.to_pylist()).tolist()
         frame = model.recommend(sorted(LATE_USERS), k=5)
         assert len(frame) == 5 * len(LATE_USERS)
         assert list(model.history_)[:3] == ["epoch", "loss", "updates"]
@@ -105,6 +108,15 @@ class TestUpdate:
     def test_refuses_rows_it_has_learned_from(self, name: str, models: Any, past: tr.Log) -> None:
         with pytest.raises(InputError, match="already learned from these rows"):
             models[name].update(past)
+
+
+def test_the_seed_of_an_update_follows_from_all_it_sees(models: Any, past: tr.Log, news: tr.Log) -> None:
+    model, factors = models["dlce"], np.ones(3, np.float32)
+    rows, with_past = (NewRows.of(model, news, before) for before in (None, past))
+    seeds = [rows.seed(0), rows.seed(1), rows.seed(0, factors), rows.seed(0, 2 * factors), with_past.seed(0)]
+    assert len(set(seeds)) == len(seeds)
+    assert all(0 <= seed < 2**63 for seed in seeds)
+    assert max(seeds) > 2**56
 
 
 @pytest.mark.parametrize("name", COUNTING)

@@ -111,7 +111,7 @@ def text_of(folder: Path) -> str:
 
 
 def test_an_experiment_of_ones_own_gets_a_section_like_those_of_its_kind(tmp_path: Path) -> None:
-    frames = made_up.frames()
+    frames = {name: made_up.frames()[name] for name in ("capping", "comparison")}
     folder = made_up.save(frames, tmp_path)
     frames["capping"].assign(mean=7.125).to_csv(folder / "mine.csv", index=False)
     frames["comparison"].to_csv(folder / "second.csv", index=False)
@@ -129,7 +129,7 @@ def test_an_experiment_of_ones_own_gets_a_section_like_those_of_its_kind(tmp_pat
 
 
 def test_the_search_is_shown_with_what_it_cost(tmp_path: Path) -> None:
-    folder = made_up.save(made_up.frames(), tmp_path)
+    folder = made_up.save({}, tmp_path)
     line = {"items": "category", "setting": "original", "objective": "CAR", "trials": 16, "updates": 40_000_000}
     cost = [{"pruned": 5, "minutes": 2.25, "validation": 0.25}, {"pruned": 16, "minutes": 1.0}]
     found = [{"method": "dlce", "settings": '{"cap": 0.3}'}, {"method": "blce", "settings": "null"}]

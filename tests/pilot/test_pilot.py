@@ -23,7 +23,7 @@ from taurank.worlds.shop_tables import write_tables
 
 @pytest.fixture(scope="module")
 def shop() -> Shop:
-    return Shop.draw(users=3000, items=200, weeks=5, seed=1)
+    return Shop.draw(users=1500, items=150, weeks=5, seed=1)
 
 
 @pytest.fixture(scope="module")

@@ -76,7 +76,7 @@ def test_another_epoch_or_seed_is_another_path() -> None:
 
 def test_negatives_are_uniform_over_the_other_items() -> None:
     # j is seen by the row it moves: nothing else moves rows other than i.
-    strata, n_items, epochs = Strata(1, 6, 1), 6, 6_000
+    strata, n_items, epochs = Strata(1, 6, 1), 6, 3_000
     entries, hits = by_user(np.array([0]), np.array([2]), np.array([1.0]), 1), np.zeros(6)
     for epoch in range(epochs):
         tables = start_tables(1, n_items, 8)

@@ -251,21 +251,21 @@ def test_a_table_of_all_pairs_is_a_world(tmp_path: Path) -> None:
 
 def test_a_world_like_a_log_gives_logs_like_it() -> None:
     """Shares of the log within noise: how often each item is shown, what is bought of it, how it was weighted."""
-    shop = Shop.draw(users=1500, items=150, weeks=8, seed=4)
+    shop = Shop.draw(users=800, items=120, weeks=8, seed=4)
     log = shop.log()
     world = World.like(log, 0, features=shop.features(), threads=1)
-    assert (world.n_users, world.n_items) == (1500, 150)
+    assert (world.n_users, world.n_items) == (800, 120)
     times = world.origin["times"]
-    assert times == round(log.cells / (1500 * 150)) == 3
+    assert times == round(log.cells / (800 * 120)) == 2
     drawn = world.sample(times, 1).log
 
     def rates(one: tr.Log) -> Any:
         bought = one.outcome == 1
         arms = [one.treated == 1, bought & (one.treated == 1), bought & (one.treated == 0)]
-        return np.stack([np.bincount(one.item[arm], minlength=150) / one.eligibility.cells_by_item for arm in arms])
+        return np.stack([np.bincount(one.item[arm], minlength=120) / one.eligibility.cells_by_item for arm in arms])
 
     here, there = rates(log), rates(drawn)
-    sizes = log.cells / 150, 1500 * times
+    sizes = log.cells / 120, 800 * times
     common = (sizes[0] * here + sizes[1] * there + 1.0) / sum(sizes)
     z = (there - here) / np.sqrt(common / sizes[0] + common / sizes[1])
     assert (np.abs(z).max(axis=1) < 5.0).all()

@@ -144,7 +144,7 @@ events_strategy = st.lists(
 )
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(events_strategy, events_strategy, st.sampled_from([None, 0, 5, 30]), st.randoms())
 def test_every_event_is_accounted_for(shown: Any, happened: Any, hours: int | None, rng: Any) -> None:
     impressions, outcomes = (
