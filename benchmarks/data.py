@@ -142,7 +142,7 @@ def log_rows(start: int, rows: int, rng: np.random.Generator) -> dict[str, npt.N
 
 
 def pandas_world(folder: Path, weight: float) -> dict[str, npt.NDArray[Any]]:
-    """Products as items: the steps of docs/dunnhumby.md, only the needed columns, the big join by week."""
+    """Products as items: the steps of docs/notes/dunnhumby.md, only the needed columns, the big join by week."""
     import pandas as pd
 
     columns = ["product_id", "store_id", "week", "mailer_location"]

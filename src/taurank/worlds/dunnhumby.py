@@ -8,7 +8,7 @@ Households buy items in stores, week by week, and a mailer features some items i
 
 Counts of these over the weeks, shrunk toward the mean over users by a prior of weight w, yield the
 purchase probabilities with and without the mailer and the probability of the mailer itself.
-``complete_journey`` reads and filters the files; ``docs/dunnhumby.md`` explains every step.
+``complete_journey`` reads and filters the files; ``docs/notes/dunnhumby.md`` explains every step.
 """
 
 from __future__ import annotations
