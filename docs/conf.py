@@ -66,13 +66,7 @@ def escape(app: Sphinx, what: str, name: str, item: Any, options: Any, lines: li
     An entry of a section is one line, ``names : what they are``: the signature has the types.
     """
     escaped = [re.sub(r"(``\w+``)s\b", r"\1\\ s", line).replace("|", r"\|") for line in lines]
-    text = re.sub(r"^(\w[\w., ]*) : ", entry, "\n".join(escaped), flags=re.MULTILINE)
-    lines[:] = text.split("\n")
-
-
-def entry(match: re.Match[str]) -> str:
-    """As numpydoc has it; a no-break space keeps napoleon from splitting names that share a line."""
-    return match[1].replace(", ", ",\N{NO-BREAK SPACE}") + "\n    "
+    lines[:] = "\n".join(re.sub(r"^(\w[\w., ]*) : ", r"\1\n    ", line) for line in escaped).split("\n")
 
 
 class ImportGraph(SphinxDirective):  # type: ignore[misc]

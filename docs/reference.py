@@ -72,13 +72,14 @@ def api_page(name: str, introduction: str, classes: list[str], functions: list[s
 
 
 def _expanded(names: list[str]) -> Iterator[str]:
-    """``gains.*`` is every public function of that module, in its order."""
+    """``gains.*`` is every public function of that module: of its ``__all__``, or of its own in their order."""
     for name in names:
         if not name.endswith(".*"):
             yield name
             continue
         module = getattr(taurank, name[:-2])
-        for part, value in vars(module).items():
+        for part in getattr(module, "__all__", vars(module)):
+            value = getattr(module, part)
             is_own = callable(value) and getattr(value, "__module__", "").startswith(module.__name__)
             if is_own and not part.startswith("_") and not isinstance(value, type):
                 yield f"{name[:-2]}.{part}"

@@ -70,7 +70,9 @@ MEAN_THE_SAME_EVERYWHERE = {"log", "random_state", "threads", "show_progress"}
 @pytest.mark.parametrize("name", CALLABLES)
 def test_a_docstring_names_the_parameters_of_the_signature(name: str) -> None:
     item = CALLABLES[name]
-    section = re.search(r"Parameters\n-+\n(.*?)(\n\n|$)", inspect.getdoc(item) or "", re.DOTALL)
+    docstring = inspect.getdoc(item)
+    assert docstring
+    section = re.search(r"Parameters\n-+\n(.*?)(\n\n|$)", docstring, re.DOTALL)
     if section is None:
         return
     heads = [line.split(" : ")[0] for line in section[1].splitlines() if not line.startswith(" ")]

@@ -199,12 +199,15 @@ class Log(CellTable):
 
     @classmethod
     def from_bandit_feedback(cls, feedback: Any, users: Any = None, *, positions: str = "apart") -> Log:
-        """A log from a dictionary of obp: ``n_actions, action, reward, pscore``, and ``position`` or None.
+        """A log from a dictionary of obp: a round is a visit of a user, and recommends its action.
 
-        A round is a user of its own, 0, 1, 2, …, and recommends its action; ``users`` names the user of each round
-        instead, and their rounds are then counted by time. A reward that is not 0 or 1 is the outcome's value. Of
-        several positions, ``positions="apart"`` makes the time of the round, and ``"item"`` a part of the item,
-        "action@position". A round counts as a visit.
+        Parameters
+        ----------
+        feedback : ``n_actions, action, reward, pscore``, and ``position`` or None; a reward that is not 0 or 1 is the
+            outcome's value
+        users : the user of each round, whose rounds are then counted by time (None: a round is a user of its own)
+        positions : of several positions "apart" makes the time of the round, "item" a part of the item,
+            "action@position"
         """
         from taurank.data.bandit import read_feedback
 
@@ -259,10 +262,12 @@ class Log(CellTable):
 
     @property
     def n_without_propensity(self) -> int:
+        """How many rows have no propensity."""
         return len(self) if self.propensity is None else int(np.count_nonzero(np.isnan(self.propensity)))
 
     @property
     def treated_share(self) -> float:
+        """The share of eligible cells that were treated: treated rows / ``cells``."""
         return float(np.count_nonzero(self.treated) / self.cells)
 
     def recorded_propensity(self, purpose: str) -> npt.NDArray[np.float64]:
@@ -373,6 +378,7 @@ class Log(CellTable):
         return replace(past, timed=True, eligibility=eligibility, summary=None, **columns)
 
     def row_columns(self) -> dict[str, npt.NDArray[Any]]:
+        """The arrays with one entry per row, by name."""
         columns = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: values for name, values in columns.items() if isinstance(values, np.ndarray)}
 

@@ -102,7 +102,8 @@ def capped_ips(
 def snips(log: Log) -> Gains:
     """Self-normalized IPS: the treated arm is divided by the sum of its own weights, metric by metric.
 
-    The gains hold the values of ``ips``; ``evaluate`` normalizes them within the reach of each metric.
+    The doubly robust formula with one constant, c = Σ λ·Z·Y/P ÷ Σ λ·Z/P over the rows that a metric weighs by λ. The
+    gains hold the values of ``ips``; ``evaluate`` knows λ and adds c.
     """
     return _estimated(log, "snips", Estimator("SNIPS", normalized=True))
 
@@ -169,11 +170,15 @@ class Gains(CellTable):
         cls, frame: Any, users: Any = None, items: Any = None, times: Any = None, *, name: str = "gain",
         kind: Kind | None = None,
     ) -> Gains:  # fmt: skip
-        """Gains from a pandas, Polars or PyArrow frame with ``user_id, item_id, value``, optional ``time``.
+        """Gains from a pandas, Polars or PyArrow frame.
 
-        ``users``, ``items`` and ``times`` name a larger catalog in its order. The research format
-        (``idx_user, idx_item, idx_time, causal_effect``) is read too. ``name`` labels the values, ``kind``
-        declares them "effect" or "outcome".
+        Parameters
+        ----------
+        frame : ``user_id, item_id, value``, optionally ``time``, or the research format (``idx_user, idx_item,
+            idx_time, causal_effect``)
+        users, items, times : a larger catalog in its order
+        name : what the values are called in print
+        kind : "effect" or "outcome", which the values are declared to be
         """
         rows = read_cells(tables.open_table(frame), (users, items, times), [VALUE], {"value": "causal_effect"})
         return cls(
