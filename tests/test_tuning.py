@@ -93,10 +93,6 @@ def test_a_large_grid_is_not_listed() -> None:
     assert len(hill(space=space, trials=12).run()) == 12
 
 
-def test_several_jobs_share_the_trials() -> None:
-    assert len(tried(hill(trials=100).run(jobs=4))) == 100
-
-
 def test_the_defaults_or_the_start_are_tried_first(data: tuple[Log, Gains]) -> None:
     defaults = DLCE()
     space = {"cap": (0.001, 0.01, defaults.cap), "regularization": (3.0, defaults.regularization)}
@@ -163,8 +159,7 @@ def test_diverged_trials_do_not_end_a_search(data: tuple[Log, Gains]) -> None:
     assert infinite[0]["state"] == "diverged"
 
 
-@pytest.mark.parametrize("jobs", [1, 3])
-def test_an_error_in_a_trial_ends_the_search(jobs: int, tmp_path: Path) -> None:
+def test_an_error_in_a_trial_ends_the_search(tmp_path: Path) -> None:
     def objective(settings: dict[str, Any], report: Report) -> Mapping[str, float]:
         if settings["x"] == 3:
             raise ZeroDivisionError("x is 3")
@@ -173,13 +168,12 @@ def test_an_error_in_a_trial_ends_the_search(jobs: int, tmp_path: Path) -> None:
 
     search = hill(objective=objective, space={"x": list(range(5)), "y": [1, 2]}, trials=10)
     with pytest.raises(ZeroDivisionError, match="x is 3"):
-        search.run(tmp_path / "journal", jobs=jobs)
+        search.run(tmp_path / "journal")
     assert 0 < len(replace(search, objective=Hill()).run(tmp_path / "journal")) == 10
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_progress_is_shown(data: tuple[Log, Gains], jobs: int, capsys: pytest.CaptureFixture[str]) -> None:
-    tune("dlce", *data, trials=3, space=SPACE, fixed=FIXED, jobs=jobs, show_progress=True)
+def test_progress_is_shown(data: tuple[Log, Gains], capsys: pytest.CaptureFixture[str]) -> None:
+    tune("dlce", *data, trials=3, space=SPACE, fixed=FIXED, show_progress=True)
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "3 trials left"
     assert [line.split()[0] for line in lines[1:]] == ["[1/3]", "[2/3]", "[3/3]"]
@@ -281,7 +275,7 @@ def test_best_settings_are_written_whole(data: tuple[Log, Gains], tmp_path: Path
     assert {**FIXED, **tuning.best, "random_state": 0}.items() <= written["settings"].items()
     again = DLCE(**written["settings"]).fit(log, truth, "CP@10")
     assert evaluate(again, truth, "CP@10")["CP@10"].mean == written["value"]
-    assert "threads" not in tune("dlce", log, truth, trials=1, space=SPACE, fixed=FIXED, jobs=2).settings
+    assert "threads" not in tuning.settings
 
 
 def test_without_optuna_one_sentence_says_what_to_do(
@@ -306,7 +300,6 @@ def test_without_optuna_one_sentence_says_what_to_do(
         ({"metric": "XY"}, "unknown metric"),
         ({"metric": ()}, "metric is empty"),
         ({"trials": 0}, "trials must be an integer ≥ 1"),
-        ({"jobs": 1.5}, "jobs must be an integer ≥ 1"),
         ({"log": 3}, "log must be a Log"),
         ({"validation": None}, "validation must be a Gains"),
         ({"random_state": -1}, "random_state must be an integer ≥ 0"),

@@ -1,7 +1,7 @@
 """Search over the hyper-parameters of a learner.
 
 The study, its journal, the sampler and the pruner are Optuna's. What a trial tries follows from the seed and the
-trials before it, so one job makes the same trials after any interruption.
+trials before it, so a search makes the same trials after any interruption.
 """
 
 from __future__ import annotations
@@ -9,9 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
-import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, fields
 from functools import partial
 from hashlib import blake2b
@@ -59,7 +57,6 @@ def tune(
     space: Space | None = None,
     fixed: Mapping[str, Any] | None = None,
     journal: str | os.PathLike[str] | None = None,
-    jobs: int = 1,
     random_state: int = 0,
     show_progress: bool | None = None,
     start: Mapping[str, Any] | None = None,
@@ -78,7 +75,6 @@ def tune(
     space : hyper-parameters and the values to try (None: the learner's own, with the paper's grids for γ and χ)
     fixed : the other hyper-parameters
     journal : a file: the same call with the same journal continues where it stopped
-    jobs : threads that share the trials, each fit with one; one job makes the same trials from the same seed
     start : settings to begin with, completed by the learner's defaults (None: the defaults if they are in the space)
 
     Examples
@@ -92,14 +88,11 @@ def tune(
     """
     if not isinstance(log, RemoteLog):
         check_instance("log", log, Log, "Log.read or Log.from_frame")
-    elif jobs != 1:
-        raise InputError(f"a trial on a cluster uses all of its workers; leave jobs at 1, got {jobs}.")
     if isinstance(validation, Log):
         validation = gains.recommended(validation)
     if not isinstance(validation, RemoteGains):
         check_instance("validation", validation, Gains, "taurank.gains, such as gains.capped_ips(log, cap), or a log")
-    for name, number in (("trials", trials), ("jobs", jobs)):
-        check_integer(name, number)
+    check_integer("trials", trials)
     check_integer("random_state", random_state, 0)
     named = (metric,) if isinstance(metric, (str, Metric)) else metric
     metrics = [parse(one) if isinstance(one, str) else one for one in named]
@@ -107,7 +100,6 @@ def tune(
         raise InputError("metric is empty; name at least one, such as CDCG.")
     kind, name = learner_class(learner), learner_name(learner_class(learner))
     held = {"random_state": random_state, **(fixed or {})}
-    threads = 1 if jobs > 1 else None
 
     def make(settings: Settings) -> Learner:
         try:
@@ -117,10 +109,8 @@ def tune(
 
     def objective(settings: Settings, report: Report) -> Mapping[str, float]:
         made: Any = make(settings)
-        if threads is not None and "threads" not in held and hasattr(made, "threads"):
-            made.threads = threads
         made.fit(log, validation, metrics, show_progress=False, callback=lambda _, record: report(record.metrics))
-        return Measurement.prepare(validation, metrics).means(made, threads)
+        return Measurement.prepare(validation, metrics).means(made)
 
     searched, first = _searched(name, kind, make, space, held, start)
     facts = (name, [one.name for one in metrics], sorted(held.items()))
@@ -130,7 +120,7 @@ def tune(
         seed=random_state, identity=f"{facts!r} {fingerprint(log, validation)}",
     )  # fmt: skip
     with Progress(show_progress, lines=True) as progress:
-        rows = search.run(journal, jobs, progress)
+        rows = search.run(journal, progress)
     finished, sign = [row for row in rows if row["state"] == "finished"], 1 if search.larger_is_better else -1
     if not finished:
         raise InputError("no trial finished: all diverged or were pruned; try smaller learning rates.")
@@ -236,37 +226,16 @@ class Search:
         return blake2b(json.dumps(facts).encode(), digest_size=16).hexdigest()
 
     def run(
-        self, journal: str | os.PathLike[str] | None = None, jobs: int = 1, progress: Progress | None = None
+        self, journal: str | os.PathLike[str] | None = None, progress: Progress | None = None
     ) -> list[dict[str, Any]]:
         """The trials, those in the journal included: settings, metrics (of a pruned one the last) and state."""
         study, progress = self._study(journal), progress or Progress(False)
         total = min(self.trials, math.prod(len(values) for values in self.space.values()))
         progress.begin("trials", total, min(len(self._ended(study)), total))
-        running: list[Settings] = []
-        lock, stop = threading.Lock(), threading.Event()
-
-        def work() -> None:
-            while True:
-                with lock:
-                    tried = [self._settings(trial) for trial in self._ended(study)] + running
-                    if stop.is_set() or len(tried) >= total:
-                        return
-                    trial = self._ask(study, tried, jobs)
-                    running.append(settings := self._settings(trial))
-                news = self._measure(study, trial, settings, stop)
-                with lock:
-                    running.remove(settings)
-                    progress.step(f"{news} with {settings_text(settings)}")
-
-        if jobs == 1:
-            work()
-        else:
-            with ThreadPoolExecutor(jobs) as pool:
-                try:
-                    for ended in as_completed([pool.submit(work) for _ in range(jobs)]):
-                        ended.result()
-                finally:
-                    stop.set()  # an interrupted or failed search ends the others' trials at their next report
+        while len(tried := [self._settings(trial) for trial in self._ended(study)]) < total:
+            trial = self._ask(study, tried)
+            settings = self._settings(trial)
+            progress.step(f"{self._measure(study, trial, settings)} with {settings_text(settings)}")
         rows = []
         for number, trial in enumerate(self._ended(study)):
             how = trial.user_attrs["ended"]
@@ -309,7 +278,7 @@ class Search:
             )
         return study
 
-    def _ask(self, study: optuna.Study, tried: Sequence[Settings], jobs: int) -> optuna.Trial:
+    def _ask(self, study: optuna.Study, tried: Sequence[Settings]) -> optuna.Trial:
         """A trial of settings that were not tried."""
         import optuna
         from optuna.distributions import CategoricalDistribution, IntDistribution
@@ -324,7 +293,7 @@ class Search:
             study.enqueue_trial(at)
         study.sampler = optuna.samplers.TPESampler(
             n_startup_trials=1, seed=int(rng.integers(2**31)), multivariate=True,
-            constant_liar=jobs > 1,  # else trials that a kill left running would count
+            constant_liar=False,  # else trials that a kill left running would count
         )  # fmt: skip
         positions: dict[str, Any] = {  # neighbors are near each other if the values are numbers
             name: IntDistribution(0, len(values) - 1) if _are_numbers(values)
@@ -345,7 +314,7 @@ class Search:
                 if {name: self.space[name][n] for name, n in at.items()} not in tried:
                     return at
 
-    def _measure(self, study: optuna.Study, trial: optuna.Trial, settings: Settings, stop: threading.Event) -> str:
+    def _measure(self, study: optuna.Study, trial: optuna.Trial, settings: Settings) -> str:
         """Run one trial and record how it ended; in words."""
         import optuna
 
@@ -354,8 +323,6 @@ class Search:
         def report(values: Mapping[str, float]) -> None:
             trial.report(float(values[self.metric]), len(seen) - 1)
             seen.append(values)
-            if stop.is_set():
-                raise InputError("the search was stopped.")
             if trial.should_prune():
                 raise optuna.TrialPruned
 

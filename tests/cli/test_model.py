@@ -78,7 +78,7 @@ class TestFit:
         settings = SMALL if learner == "dlce" else ()
         finished = taurank(
             "fit", learner, shop / "train.parquet", *settings, "--truth", shop / "test_truth.parquet",
-            "--metric", "CP@10", "--metric", "CDCG", "--patience", 2, "--validate-every", 2,
+            "--metric", "CP@10", "--metric", "CDCG", "--patience", 2,
             "--out", tmp_path / "model",
         )  # fmt: skip
         assert finished.code == 0, finished.err
@@ -149,10 +149,10 @@ class TestOwnLearner:
 class TestEvaluate:
     def test_by_the_truth_no_log_is_needed(self, taurank: Command, model: Path, shop: Path) -> None:
         truth = shop / "test_truth.parquet"
-        finished = taurank("evaluate", model, "--truth", truth, "--unit", "week")
+        finished = taurank("evaluate", model, "--truth", truth)
         assert finished.code == 0
         assert "measured by: truth" in finished.out
-        assert "extra purchases per user and week" in finished.out
+        assert "extra purchases per user and time" in finished.out
         means = table(taurank("evaluate", model, "--truth", truth, "--metrics", "CP@5,CAR", "--format", "json"))
         result = evaluate(load(model), Gains.read(truth), ["CP@5", "CAR"])
         assert means == pytest.approx({name: result[name].mean for name in ("CP@5", "CAR")}, rel=1e-9)

@@ -50,13 +50,13 @@ def killed_searches(folder: Path, seed: int, seconds: float) -> Tally:
     tally, rng = Tally(), np.random.default_rng([seed, 3])
     for number in tally.rounds(seconds):
         journal = f"journal-{number}"
-        child = _start("search", journal, "2", folder=folder)
+        child = _start("search", journal, folder=folder)
         _wait_for(child, "searching")
         time.sleep(float(rng.uniform(0.0, 4.0)))
         children = _children(child.pid)
         _kill(child)
         alive = [pid for pid in children if not _gone(pid)]
-        again = _start("search", journal, "1", folder=folder)
+        again = _start("search", journal, folder=folder)
         finished = _ends(again, 90.0) and again.returncode == 0
         tally.note("accepted", finished and not alive, f"try {number}: finished {finished}, children alive {alive}")
     return tally

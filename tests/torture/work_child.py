@@ -43,12 +43,12 @@ def fit(name: str, checkpoint: str) -> None:
     print(json.dumps({"bits": [hashlib.sha256(table.tobytes()).hexdigest() for table in factors]}))
 
 
-def search(journal: str, jobs: str) -> None:
+def search(journal: str) -> None:
     train, test = data(), data()
     print("searching", flush=True)
     tr.tune(
         "dlce", train.log, test.truth, trials=6, space={"regularization": [0.1, 0.01, 0.001], "cap": [0.01, 0.1]},
-        fixed={"factors": 8, "epochs": 20}, journal=journal, jobs=int(jobs), show_progress=False,
+        fixed={"factors": 8, "epochs": 20}, journal=journal, show_progress=False,
     )  # fmt: skip
 
 

@@ -20,7 +20,6 @@ def curve(
     by: Annotated[Literal["share", "k"], typer.Option(help="Best share of all pairs, or first k items.")] = "share",
     estimator: Annotated[options.Estimator | None, options.estimator_option("doubly robust")] = None,
     cap: options.Cap = None,
-    unit: Annotated[str, typer.Option(help="Name of one time step in the output, for example week.")] = "time",
     level: Annotated[float, typer.Option(help="Confidence level of the intervals.")] = 0.95,
     format: Annotated[Literal["table", "csv"], typer.Option(help="Output format.")] = "table",
     html: options.Html = None,
@@ -35,7 +34,7 @@ def curve(
 
     ranker = arguments.read_ranker(model, trust)
     gains = arguments.read_gains(arguments.read_log(path, None), None, estimator, cap, "doubly-robust")
-    result = effect_curve(ranker, gains, by=by, level=level, unit=unit, threads=threads)
+    result = effect_curve(ranker, gains, by=by, level=level, threads=threads)
     if format == "csv":
         say(str(result.to_frame().to_csv(index=False)), end="")
     else:

@@ -21,7 +21,6 @@ group = Group("Draw logs with known true effects.")
 
 
 Propensity = Annotated[Literal["original", "personalized"], typer.Option(help="How items are recommended.")]
-Beta = Annotated[float, typer.Option(help="Concentration of personalized propensities.")]
 Users = Annotated[int, typer.Option(help="Number of users.", min=1)]
 Times = Annotated[int, typer.Option(help="Number of time steps.", min=1)]
 
@@ -31,11 +30,7 @@ def dunnhumby(
     out: OutFolder,
     items: Annotated[Literal["category", "product"], typer.Option(help="Item level.")] = "category",
     propensity: Propensity = "original",
-    beta: Beta = 2.0,
     times: Times = 10,
-    prior_weight: Annotated[
-        str | None, typer.Option(help="Weight of the prior, or 'tune' (default: the paper's weight).")
-    ] = None,
     source: Source = None,
     seed: Seed = 0,
     threads: Threads = None,
@@ -46,12 +41,7 @@ def dunnhumby(
     """
     from taurank.worlds import dunnhumby
 
-    try:
-        weight: Any = prior_weight if prior_weight is None or prior_weight == "tune" else float(prior_weight)
-    except ValueError as error:
-        raise InputError(f"--prior-weight must be a number or 'tune', got '{prior_weight}'.") from error
-    world = dunnhumby.world(items, source, weight)
-    _write_sample(world.personalized(beta) if propensity == "personalized" else world, out, times, seed, threads)
+    _write_sample(dunnhumby.world(items, source), propensity, out, times, seed, threads)
 
 
 @group.command("synthetic")
@@ -61,7 +51,6 @@ def synthetic(
     items: Annotated[int, typer.Option(help="Number of items.", min=1)] = 500,
     times: Times = 10,
     propensity: Propensity = "original",
-    beta: Beta = 2.0,
     seed: Seed = 0,
     sample_seed: Annotated[
         int | None, typer.Option(help="Seed of the draw; --seed then sets only the world.", min=0)
@@ -78,8 +67,7 @@ def synthetic(
 
     world = World.synthetic(users, items, np.random.SeedSequence(seed).spawn(2)[0])
     drawn = seed if sample_seed is None else sample_seed
-    world = world.personalized(beta) if propensity == "personalized" else world
-    _write_sample(world, out, times, drawn, threads, np.random.SeedSequence(drawn).spawn(2)[1])
+    _write_sample(world, propensity, out, times, drawn, threads, np.random.SeedSequence(drawn).spawn(2)[1])
 
 
 @group.command("shop")
@@ -140,12 +128,13 @@ def world(
     """
     from taurank.worlds.world import World
 
-    _write_sample(World.from_table(table), out, times, seed, threads)
+    _write_sample(World.from_table(table), "original", out, times, seed, threads)
 
 
 def _write_sample(
-    world: World, out: Path, times: int, seed: int, threads: int | None, random_state: Any = None
+    world: World, propensity: str, out: Path, times: int, seed: int, threads: int | None, random_state: Any = None
 ) -> None:
+    world = world.personalized() if propensity == "personalized" else world
     sample = world.sample(times, seed if random_state is None else random_state, threads)
     if not len(sample.log):
         raise InputError("nothing was recommended or bought in this sample; draw more times.")

@@ -15,8 +15,6 @@ from taurank.cli.options import READS, WRITES
 from taurank.cli.terminal import note, say, to_json
 from taurank.errors import InputError, OverlapWarning, TrainingLogWarning
 
-Output = Literal["table", "json", "csv"]
-
 
 def fit(
     learner: options.LearnerName,
@@ -35,10 +33,6 @@ def fit(
         typer.Option(help="Validation metric; repeatable, the first decides when to stop.  [default: CDCG]"),
     ] = None,
     patience: Annotated[int, typer.Option(help="Stop after this many checks without improvement.", min=1)] = 10,
-    validate_every: Annotated[int | None, typer.Option(help="Epochs between checks.", min=1)] = None,
-    validation_users: Annotated[
-        int | None, typer.Option(help="Measure this many random users at each check.", min=1)
-    ] = None,
     all_epochs: Annotated[
         bool, typer.Option("--all-epochs", help="Without validation, train all epochs: no choice of a shorter fit.")
     ] = False,
@@ -56,7 +50,6 @@ def fit(
     if seed is not None:
         chosen["random_state"] = seed
     model = arguments.make_learner(learner, {**chosen, **arguments.read_pairs(set_)}, threads)
-    by_itself: Literal["auto"] | None = None if all_epochs else "auto"
     if cluster and out.suffix:
         raise InputError(
             f"'{out}' is the name of a file, but a cluster writes a folder; name it without an ending, such as "
@@ -68,9 +61,8 @@ def fit(
         if validation or truth:
             gains = arguments.read_gains(arguments.read_log(validation, machines), truth, estimator, cap)
         model.fit(
-            log, gains or by_itself, metric=arguments.split_commas(metric) or ["CDCG"], patience=patience,
-            checkpoint=checkpoint, checkpoint_minutes=checkpoint_minutes, validate_every=validate_every,
-            validation_users=validation_users,
+            log, gains or (None if all_epochs else "auto"), metric=arguments.split_commas(metric) or ["CDCG"],
+            patience=patience, checkpoint=checkpoint, checkpoint_minutes=checkpoint_minutes,
         )  # fmt: skip
         model.save(out)
     note(f"Wrote {type(model).__name__}, fitted to {log!r}, to {out}.")
@@ -85,7 +77,6 @@ def update(
     ] = None,
     epochs: Annotated[int | None, typer.Option(help="Epochs (default: a tenth of those of the fit).", min=1)] = None,
     checkpoint: options.Checkpoint = None,
-    checkpoint_minutes: options.CheckpointMinutes = 5.0,
     trust: options.Trust = None,
     threads: options.Threads = None,
 ) -> None:
@@ -99,9 +90,7 @@ def update(
     if threads is not None and "threads" in learner.get_params():
         learner.set_params(threads=threads)
     log = Log.read(path)
-    learner.update(
-        log, arguments.read_log(past), epochs=epochs, checkpoint=checkpoint, checkpoint_minutes=checkpoint_minutes
-    )  # fmt: skip
+    learner.update(log, arguments.read_log(past), epochs=epochs, checkpoint=checkpoint)
     learner.save(out)
     note(f"Wrote {type(learner).__name__}, updated with {log!r}, to {out}.")
 
@@ -133,15 +122,15 @@ def evaluate(
     by: Annotated[
         Path | None, typer.Option(help="Table of segments: user_id or item_id and one more column."), READS
     ] = None,
-    unit: Annotated[str, typer.Option(help="Name of one time step in the output, for example week.")] = "time",
     level: Annotated[float, typer.Option(help="Confidence level of the intervals.")] = 0.95,
-    format: Annotated[Output, typer.Option(help="Output format.")] = "table",
+    format: Annotated[Literal["table", "json", "csv"], typer.Option(help="Output format.")] = "table",
     trust: options.Trust = None,
     threads: options.Threads = None,
     cluster: options.ClusterAddress = None,
 ) -> None:
     """Evaluate a ranking by true or estimated effects."""
     from taurank.evaluation.evaluate import evaluate as measure
+    from taurank.evaluation.text import verdict_sentence
 
     if cluster is not None and truth is None and estimator is None and cap is None:
         raise InputError("on a cluster, name the estimator: --cap 0.1 for capped IPS, or --estimator ips.")
@@ -154,22 +143,15 @@ def evaluate(
             warnings.simplefilter("ignore", TrainingLogWarning)  # the table has it
         result = measure(
             ranker, gains, arguments.split_commas(metrics) or None, by=arguments.read_table(by), level=level,
-            unlisted=unlisted, unit=unit, threads=threads,
+            unlisted=unlisted, threads=threads,
         )  # fmt: skip
-        text = _as_text(result, gains.name, format)
-    say(text, end="" if format == "csv" else "\n")
-
-
-def _as_text(result: Any, gains: str, format: Output) -> str:
-    from taurank.evaluation.text import verdict_sentence
-
-    frame = result.to_frame()
     if format == "table":
-        return f"{result}\nmeasured by: {gains}"
-    if format == "csv":
-        return str(frame.to_csv(index=False))
-    metrics = json.loads(frame.to_json(orient="records"))
-    return to_json({"verdict": verdict_sentence(result) or None, "gains": gains, "metrics": metrics})
+        say(f"{result}\nmeasured by: {gains.name}")
+    elif format == "csv":
+        say(str(result.to_frame().to_csv(index=False)), end="")
+    else:
+        values = json.loads(result.to_frame().to_json(orient="records"))
+        say(to_json({"verdict": verdict_sentence(result) or None, "gains": gains.name, "metrics": values}))
 
 
 def recommend(
@@ -237,7 +219,6 @@ def tune(
     journal: Annotated[
         Path | None, typer.Option(help="Journal file, from which a killed search resumes."), WRITES
     ] = None,
-    jobs: Annotated[int, typer.Option(help="Number of trials at a time.", min=1)] = 1,
     html: options.Html = None,
     out: Annotated[
         Path | None,
@@ -258,8 +239,7 @@ def tune(
         gains = arguments.read_gains(arguments.read_log(validation, machines), truth, estimator, cap)
         result = search_for(
             arguments.read_learner(learner), arguments.read_log(path, machines), gains, metric=metric, trials=trials,
-            space=space or None, fixed=arguments.read_pairs(set_), journal=journal, jobs=jobs,
-            random_state=seed,
+            space=space or None, fixed=arguments.read_pairs(set_), journal=journal, random_state=seed,
         )  # fmt: skip
     say(str(result))
     if html is not None:
