@@ -16,7 +16,7 @@ from taurank.data.features import Features
 from taurank.pilot import Pilot
 from taurank.pilot.categories import LAST, Categories, WithinCategories, derived, learner_of
 from taurank.pilot.config import PilotConfig
-from taurank.pilot.stages import Stages
+from taurank.pilot.pipeline import Stages
 from taurank.worlds.shop import Shop
 from taurank.worlds.shop_tables import write_tables
 
@@ -101,8 +101,8 @@ def test_the_result_is_complete_and_the_second_run_repeats_nothing(
 
 def test_the_time_left_follows_from_the_stages_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = iter([0.0, 100.0, 110.0, 710.0, 800.0])
-    monkeypatch.setattr("taurank.pilot.stages.time", SimpleNamespace(monotonic=lambda: next(clock)))
-    monkeypatch.setattr("taurank.pilot.stages.SECONDS", {"log": 10.0, "a": 60.0, "b": 30.0, "report": 20.0})
+    monkeypatch.setattr("taurank.pilot.pipeline.time", SimpleNamespace(monotonic=lambda: next(clock)))
+    monkeypatch.setattr("taurank.pilot.pipeline.SECONDS", {"log": 10.0, "a": 60.0, "b": 30.0, "report": 20.0})
     with Progress(False) as progress:
         stages, lines = Stages(tmp_path, progress, ["log", "done", "a", "b", "report"]), list[str]()
         monkeypatch.setattr(progress, "step", lambda text, steps: lines.append(text))

@@ -13,7 +13,6 @@ import pandas as pd
 from taurank import __version__
 from taurank.evaluation.results import Comparison
 from taurank.pilot.answer import KINDS, Pilot, name_of, number, span
-from taurank.pilot.categories import learner_of
 
 LABELS = {"show": "Show it", "keep": "Keep it", "unknown": "Not known"}
 _UNIT = "extra purchases per {per}, of the first {k} items"
@@ -42,10 +41,22 @@ def write_report(result: Pilot, plan: str) -> None:
     details = []
     if result.estimate is not None:
         steps = _estimates(result, result.estimate, steps)
-        details = [
-            page.fold("Second opinions", [page.table(_opinions(result, result.estimate)), page.text(_SECOND)]),
-            page.fold("Learners and their settings", [page.table(_settings(result))]),
-        ]
+        opinions, k = result.estimate.estimators(), result.setting.config.pilot.k
+        opinions = opinions[opinions["segment"] == "all"] if "segment" in opinions else opinions
+        ends = zip(opinions["low"], opinions["high"], strict=True)
+        table = pd.DataFrame({
+            "ranking": opinions["ranker"], "estimator": opinions["estimator"],
+            "purchases": [number(k * value) for value in opinions["estimate"]],
+            "interval": [span(k * low, k * high) for low, high in ends],
+        })  # fmt: skip
+        details = [page.fold("Second opinions", [page.table(table), page.text(_SECOND)])]
+    log = result.setting.log
+    facts = {
+        "users": f"{log.n_users:,}", "items": f"{log.n_items:,}", "periods": f"{log.n_times:,}",
+        "periods that measure": f"{result.setting.test.n_times:,}", "rows": f"{len(log):,}",
+        "purchases per user and period": f"{result.setting.purchases_per_visit:.3g}",
+        "seed": str(result.setting.config.pilot.seed), "taurank": __version__,
+    }  # fmt: skip
     blocks = [
         page.verdict(KINDS[answer.decision], LABELS[answer.decision], " ".join([answer.sentence, *result.cautions])),
         *steps,
@@ -53,7 +64,7 @@ def write_report(result: Pilot, plan: str) -> None:
         page.verdict(gate.level, gate.level.capitalize(), gate.verdict),
         *_experiment(result),
         page.heading("What was used"),
-        page.table(_facts(result)),
+        page.table(pd.DataFrame(facts.items(), columns=["what", "how much"])),
         *([page.listed(result.setting.notes)] if result.setting.notes else []),
         *details,
         *([page.fold("The plan", [page.text(plan)])] if plan else []),
@@ -96,30 +107,3 @@ def _experiment(result: Pilot) -> list[Any]:
     table["randomized"] = [f"{share:.0%}" for share in table["randomized"]]
     caption = f"To detect {design.effect:.3g} extra purchases per {result.setting.per}"
     return [page.heading("Suggested experiment"), page.table(table, caption=caption)]
-
-
-def _facts(result: Pilot) -> pd.DataFrame:
-    log = result.setting.log
-    facts = {
-        "users": f"{log.n_users:,}", "items": f"{log.n_items:,}", "periods": f"{log.n_times:,}",
-        "periods that measure": f"{result.setting.test.n_times:,}", "rows": f"{len(log):,}",
-        "purchases per user and period": f"{result.setting.purchases_per_visit:.3g}",
-        "seed": str(result.setting.config.pilot.seed), "taurank": __version__,
-    }  # fmt: skip
-    return pd.DataFrame(facts.items(), columns=["what", "how much"])
-
-
-def _opinions(result: Pilot, estimate: Comparison) -> pd.DataFrame:
-    rows, k = estimate.estimators(), result.setting.config.pilot.k
-    rows = rows[rows["segment"] == "all"] if "segment" in rows else rows
-    return pd.DataFrame({
-        "ranking": rows["ranker"], "estimator": rows["estimator"],
-        "purchases": [number(k * value) for value in rows["estimate"]],
-        "interval": [span(k * low, k * high) for low, high in zip(rows["low"], rows["high"], strict=True)],
-    })  # fmt: skip
-
-
-def _settings(result: Pilot) -> pd.DataFrame:
-    settings = {name: learner_of(model).get_params().items() for name, model in result.rankings.items()}
-    lines = {name: ", ".join(f"{key} {value}" for key, value in each) for name, each in settings.items()}
-    return pd.DataFrame(lines.items(), columns=["learner", "settings"])

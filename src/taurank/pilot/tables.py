@@ -11,7 +11,7 @@ import pyarrow as pa
 from taurank.data.features import Features
 from taurank.data.log import Log
 from taurank.data.reader import read_ids
-from taurank.data.tables import Source, open_table
+from taurank.data.tables import open_table
 from taurank.errors import InputError, first_line, plural, show
 from taurank.evaluation.evaluate import segments_of
 from taurank.evaluation.rankers import TableRanker
@@ -91,20 +91,19 @@ def read_table(
         raise InputError(
             f"{source.name} has no column '{missing[0]}'; found: {', '.join(source.columns)}; name it in [columns]."
         )
-    present = {name: theirs for name, theirs in names.items() if theirs in source.columns}
-    frame: pd.DataFrame = pa.table(
-        {name: _column(source, name, theirs) for name, theirs in present.items()}
-    ).to_pandas()
+    columns = {}
+    for name, theirs in names.items():
+        if name in IDS:
+            columns[name] = read_ids(source, theirs)
+        elif theirs in source.columns:
+            columns[name] = pa.chunked_array([batch.column(0) for batch in source.batches([theirs])])
+        if name in NUMBERS and name in columns:
+            try:
+                parts = [source.numerals(part).cast(pa.float64()) for part in columns[name].chunks]
+            except pa.ArrowException as error:
+                raise InputError(
+                    f"column '{theirs}' of {source.name} must be numbers: {first_line(error)}."
+                ) from error
+            columns[name] = pa.chunked_array(parts, pa.float64())
+    frame: pd.DataFrame = pa.table(columns).to_pandas()
     return frame
-
-
-def _column(source: Source, name: str, theirs: str) -> pa.Array | pa.ChunkedArray:
-    if name in IDS:
-        return read_ids(source, theirs)
-    whole = pa.chunked_array([batch.column(0) for batch in source.batches([theirs])])
-    if name not in NUMBERS:
-        return whole
-    try:
-        return pa.chunked_array([source.numerals(part).cast(pa.float64()) for part in whole.chunks], pa.float64())
-    except pa.ArrowException as error:
-        raise InputError(f"column '{theirs}' of {source.name} must be numbers: {first_line(error)}.") from error
