@@ -1,14 +1,12 @@
-"""``fit`` on a cluster: users stay at their workers, item blocks travel, and pairs are counted where users are."""
+"""``fit`` on a cluster: users stay at their workers, item blocks travel."""
 
 from __future__ import annotations
 
 import shutil
-import uuid
 import weakref
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
-from functools import reduce
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,26 +14,18 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from taurank._types import Codes, Floats, Floats32, Longs
-from taurank.cluster.pieces import Piece, Whole, read_part
+from taurank._types import Codes, Floats32
+from taurank.cluster.pieces import ClusterRows, Piece, Whole, read_part
 from taurank.cluster.pool import Lost
-from taurank.cluster.rows import ClusterRows
 from taurank.cluster.worker import Gained, Job, Place, WorkerFit
 from taurank.data import storage
-from taurank.data.log import Log
 from taurank.data.storage import ShardedArray, write_shard
 from taurank.errors import InputError, TooLittleData
-from taurank.learners import CountingBayes, FactorLearner, GainsPass, Learner, Popular, Random, Record
+from taurank.learners import FactorLearner, GainsPass, Learner, Popular, Random, Record
 from taurank.learners.options import TrainingOptions
-from taurank.learners.pairs import COUNTS, Pairs, item_means
-from taurank.learners.pairs import count as count_pairs
 from taurank.learners.training import Epoch
 from taurank.sgd.scheduler import Factors, Stats, UnitStats, total
 from taurank.sgd.strata import Strata, cut_items
-
-FITS = "BPR, DLCE, DLTO, BLCE, CountingBayes, Popular or Random"
-ROWS_PER_GROUP = 1 << 22
-PER_PAIR = ("pair_item", *(f"pair_{name}" for name in COUNTS))
 
 
 def fit(learner: Learner, log: ClusterRows, options: TrainingOptions) -> list[Record]:
@@ -48,16 +38,13 @@ def fit(learner: Learner, log: ClusterRows, options: TrainingOptions) -> list[Re
         raise InputError("features are not used on a cluster; leave them out, or fit on one machine (Log.read).")
     if isinstance(learner, GainsPass):
         return _train(learner, log, options)
-    if type(learner) is CountingBayes:
-        _count(learner, log)
-    elif isinstance(learner, (Popular, Random)):
-        learner.learn(log)  # type: ignore[arg-type]  # they count purchases alone
-    else:
+    if not isinstance(learner, (Popular, Random)):
         why = "draws its samples from all cells" if isinstance(learner, FactorLearner) else "needs the whole log"
         raise InputError(
             f"{type(learner).__name__} {why} and cannot be fitted on a cluster; fit it on one machine (Log.read), or "
-            f"use {FITS}."
+            "use BPR, DLCE, DLTO, BLCE, Popular or Random."
         )
+    learner.learn(log)  # type: ignore[arg-type]  # they count purchases alone
     return learner._checked_once(options)
 
 
@@ -256,38 +243,3 @@ def _write_users(folder: Path, low: int, high: int, *slices: tuple[Codes, Floats
     for codes, rows in slices:
         table[codes - low] = rows
     return write_shard(folder, "user_factors", table)
-
-
-def _count(learner: CountingBayes, log: ClusterRows) -> None:
-    """The arrays of ``CountingBayes.learn``; pairs are counted and scored where their users are."""
-    number = max(len(log.pool), -(-len(log) // ROWS_PER_GROUP))
-    groups = np.array_split(np.arange(log.n_users, dtype=np.int32), number)
-    files, sums = zip(*log.each_group(groups, _count_pairs, log.pool.new_folder()), strict=True)
-    means = item_means(reduce(np.add, sums), float(log.n_users * log.n_times), type(learner).__name__)
-    plain = type(learner)(**learner.get_params())
-    scored = log.pool.map(_score_pairs, [(file, plain, means) for file in files])
-    lengths, shards = zip(*scored, strict=True)
-    learner.unseen_ = learner.unseen_scores(means, log.n_times)
-    start = np.concatenate(([0], np.cumsum(np.concatenate(lengths)))).astype(np.int64)
-    columns: dict[str, Any] = {name: ShardedArray([part[name] for part in shards]) for name in shards[0]}
-    learner.pair_score_ = columns.pop("pair_score")
-    cells = {"pair_item_cells": np.full(log.n_items, float(log.n_users * log.n_times)),
-             "pair_user_cells": np.full(log.n_users, float(log.n_items * log.n_times))}  # fmt: skip
-    times = np.array([log.n_times], np.int64)
-    learner.counts_ = Pairs.from_arrays({"pair_start": start, **columns, **cells, "times": times})
-
-
-def _count_pairs(log: Log, folder: Path) -> tuple[Path, Floats]:
-    """Count the pairs of some users: a file with them, and the sums of every item."""
-    pairs, file = count_pairs(log), folder / f"{uuid.uuid4().hex}.npz"
-    np.savez(file, **pairs.arrays())
-    return file, pairs.item_sums()
-
-
-def _score_pairs(file: Path, learner: CountingBayes, means: Floats) -> tuple[Longs, dict[str, Path]]:
-    """Score the pairs of a file: how many each user has, and the files of items, scores and counts."""
-    with np.load(file) as stored:
-        pairs = Pairs.from_arrays(stored)
-    arrays = learner.typed_arrays(pairs)
-    columns = {"pair_score": learner.pair_scores(pairs, means), **{name: arrays[name] for name in PER_PAIR}}
-    return np.diff(pairs.start), {name: write_shard(file.parent, name, column) for name, column in columns.items()}

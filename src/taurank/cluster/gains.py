@@ -15,8 +15,7 @@ from typing import Any, Never, TypeVar
 import numpy as np
 
 from taurank._types import Codes, Floats, Longs
-from taurank.cluster.pieces import Piece, Whole, read_part
-from taurank.cluster.rows import ClusterRows
+from taurank.cluster.pieces import ClusterRows, Piece, Whole, read_part
 from taurank.data.eligibility import Eligibility
 from taurank.data.log import Log
 from taurank.data.remote import RemoteGains

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from taurank._types import Codes
 from taurank.cluster import fit, gains
-from taurank.cluster.pieces import Summary, Whole, find_pieces, merge, summarize
+from taurank.cluster.pieces import ClusterRows, Summary, Whole, find_pieces, merge, summarize
 from taurank.cluster.pool import WorkerPool
-from taurank.cluster.rows import ClusterRows
-from taurank.data.ids import ID_COLUMNS, Catalog, Ids
+from taurank.data.ids import ID_COLUMNS, Catalog
 from taurank.data.log import Log
 from taurank.data.reader import IdColumn, WrongRows, recorded_ids, single_time
 from taurank.data.remote import RemoteLog
@@ -34,24 +33,19 @@ def read_log(pool: WorkerPool, path: str | os.PathLike[str], given: tuple[Any, A
         groups = range(0, len(summaries), MERGED_AT_ONCE)
         summaries = pool.map(merge, [tuple(summaries[n : n + MERGED_AT_ONCE]) for n in groups])
     summary: Summary = summaries[0]
-    catalog = Catalog(*_catalog(summary, given, recorded_ids(source)))
-    bought = np.zeros(catalog.n_items, np.int64)
-    bought[catalog.items.encode(summary.items)] = summary.bought
-    whole = Whole(catalog, summary.timed, summary.treated / catalog.n_cells)
-    return ClusterLog(pool, pieces, whole, summary, bought)
-
-
-def _catalog(summary: Summary, given: tuple[Any, Any, Any], recorded: Sequence[Any]) -> list[Ids]:
-    """The lists that ``Log.read`` would make."""
-    lists = []
-    for column, values, own, known in zip(ID_COLUMNS, summary[:3], given, recorded, strict=True):
+    lists = []  # those that ``Log.read`` would make
+    for column, values, own, known in zip(ID_COLUMNS, summary[:3], given, recorded_ids(source), strict=True):
         if column == "time" and not summary.timed:
             lists.append(single_time(own, known))
             continue
         reader = IdColumn(column)
         reader.add(values, WrongRows())
         lists.append(reader.encode(own, known)[0])
-    return lists
+    catalog = Catalog(*lists)
+    bought = np.zeros(catalog.n_items, np.int64)
+    bought[catalog.items.encode(summary.items)] = summary.bought
+    whole = Whole(catalog, summary.timed, summary.treated / catalog.n_cells)
+    return ClusterLog(pool, pieces, whole, summary, bought)
 
 
 class ClusterLog(ClusterRows, RemoteLog):
@@ -76,8 +70,5 @@ class ClusterLog(ClusterRows, RemoteLog):
         return gains.ClusterGains(self, estimator, options)
 
     def rows_of(self, users: Codes) -> Log:
-        return self.each_group([users], _itself)[0]
-
-
-def _itself(log: Log) -> Log:
-    return log
+        logs: list[Log] = self.each_group([users], lambda log: log)
+        return logs[0]
