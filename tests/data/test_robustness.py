@@ -90,18 +90,10 @@ MISTAKES: dict[str, Callable[[tr.Log], Any]] = {
     "k": lambda log: tr.Popular().fit(log).recommend([1], k=3.0),  # type: ignore[arg-type]
     "threads": lambda log: tr.Popular().fit(log).recommend([1], threads="2"),  # type: ignore[arg-type]
     "times": lambda log: tr.World.synthetic(3, 3, 0).sample(1.5),  # type: ignore[arg-type]
-    "n_users": lambda log: tr.World.synthetic("3", 3),  # type: ignore[arg-type]
-    "beta": lambda log: tr.World.synthetic(3, 3, 0).personalized("2"),  # type: ignore[arg-type]
     "random_state": lambda log: tr.World.synthetic(3, 3, -1),
-    "random_state of a fit": lambda log: quick(random_state=-1).fit(log),
     "log": lambda log: quick().fit(log.to_frame()),  # type: ignore[arg-type]
-    "validation": lambda log: quick().fit(log, log),  # type: ignore[arg-type]
-    "gains": lambda log: tr.evaluate(np.zeros((30, 20)), log.to_frame()),  # type: ignore[call-overload]
-    "metrics": lambda log: tr.evaluate(np.zeros((30, 20)), tr.gains.ips(log), 5),  # type: ignore[call-overload]
     "pairs": lambda log: tr.Popular().fit(log).score([0, 1, 2], [0, 1]),
     "path": lambda log: tr.Log.read(None),
-    "load": lambda log: tr.load(5),  # type: ignore[arg-type]
-    "write": lambda log: log.write(None),  # type: ignore[arg-type]
     "id_types": lambda log: tr.Log.read("x.csv", id_types={"user": "string"}),
     "with_propensity": lambda log: log.with_propensity("half"),
     "not fitted": lambda log: quick().save("x"),

@@ -196,21 +196,16 @@ class TestDivergence:
             BPR(random_state=0, factors=4, learning_rate=50.0).fit(log)
         assert "cap" not in str(error.value)
 
-    def test_a_diverged_fit_leaves_the_learner_as_it_was(self, log: Log) -> None:
-        learner = BPR(random_state=0, factors=4, epochs=3).fit(log)
-        before = learner.user_factors_
-        with pytest.raises(DivergedError):
-            learner.set_params(learning_rate=50.0).fit(log)
-        assert learner.user_factors_ is before
 
-
-def test_an_interrupted_refit_leaves_the_learner_as_it_was(log: Log) -> None:
+@pytest.mark.parametrize("error", [KeyboardInterrupt, DivergedError])
+def test_a_refit_that_ends_early_leaves_the_learner_as_it_was(error: type[BaseException], log: Log) -> None:
     def stop(_: Learner, record: Record) -> None:
         raise KeyboardInterrupt
 
     learner = DLCE(random_state=0, factors=4, epochs=3).fit(log)
+    learner.set_params(learning_rate=50.0 if error is DivergedError else 0.01)
     before = dict(vars(learner))
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(error):
         learner.fit(log.take(log.time < 5), callback=stop, validate_every=1)
     assert vars(learner).keys() == before.keys()
     assert all(vars(learner)[name] is value for name, value in before.items())

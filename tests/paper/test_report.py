@@ -152,12 +152,10 @@ def test_what_is_missing_is_said(tmp_path: Path, kept: tuple[str, ...]) -> None:
 
 
 def test_what_a_run_lacks_and_how_it_differs_is_named(tmp_path: Path) -> None:
-    frame = made_up.frames()["comparison"]
-    made_up.save({"comparison": frame[frame["items"] == "category"]}, tmp_path, weeks=93)
+    made_up.save({"car": made_up.frames()["car"]}, tmp_path, weeks=93)
     assert "were searched on the packaged weeks" in text_of(tmp_path)
     (tmp_path / "run.json").unlink()
-    text = text_of(tmp_path)
-    assert "There is no run.json" in text
+    assert "There is no run.json" in text_of(tmp_path)
 
 
 def test_a_smoke_run_gets_no_verdicts(tmp_path: Path) -> None:
@@ -214,7 +212,12 @@ def test_bad_findings_are_refused_in_one_sentence(tmp_path: Path, content: str, 
         report.write(tmp_path)
 
 
-def test_the_published_verdicts_and_tables_are_those_of_the_published_figures(tmp_path: Path) -> None:
+@pytest.mark.parametrize("whole_page", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_the_published_verdicts_and_tables_are_those_of_the_published_figures(
+    whole_page: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not whole_page:  # its charts take seconds
+        monkeypatch.setattr(report, "blocks", lambda run, results: [])
     run = folder.read(RESULTS)
     failed = {one.claim.id for one in claims.check(run.frames) if one.here.verdict == "not reproduced"}
     assert set(run.findings.explanations) == failed, "what is not reproduced is explained"
