@@ -15,7 +15,6 @@ import pandas as pd
 
 from taurank.report import page, svg
 from taurank_paper.folder import printed
-from taurank_paper.plan import LIMITS
 from taurank_paper.scores import DatasetKey, datasets_of, larger_is_better, method_name, methods_of, rows_of, where
 
 WIDTH, HEIGHT = 260, 180  # small: four panels in a row on a wide screen, one on a phone
@@ -95,23 +94,6 @@ def _dots(frame: pd.DataFrame, dataset: DatasetKey, metric: str) -> alt.LayerCha
     dots = base.mark_point(filled=True, size=75, opacity=1).encode(y, x, color)
     hollow = alt.Chart(_with_spread(theirs)).mark_point(shape="diamond", filled=False, size=80, opacity=0.9)
     return (bars + dots + hollow.encode(y, x, color)).properties(title=", ".join(dataset))
-
-
-def outcome_against_effect(frame: pd.DataFrame) -> list[page.Block]:
-    """P@10 against CP@10: a method that recommends what is bought anyway is far right and low."""
-    blocks = []
-    for dataset in datasets_of(frame):
-        rows = rows_of(frame, dataset)
-        rows = rows[rows["metric"].isin(["P@10", "CP@10"]) & ~rows["method"].isin(LIMITS)]
-        wide = rows.pivot_table(index="method", columns="metric", values="mean")
-        if {"P@10", "CP@10"} <= set(wide.columns):
-            points = wide.dropna().rename(columns={"P@10": "outcome", "CP@10": "effect"}).reset_index()
-            points["label"] = points["method"].map(method_name)
-            x = alt.X("outcome:Q", title="P@10", axis=FEW_TICKS)
-            y = alt.Y("effect:Q", title="CP@10", axis=FEW_TICKS)
-            drawn = alt.Chart(points, title=", ".join(dataset)).mark_point(filled=True, size=90, opacity=1)
-            blocks.append(_panel(drawn.encode(x, y, **_keys(points)), f"P@10 against CP@10, {', '.join(dataset)}"))
-    return blocks
 
 
 # ---- what is varied ------------------------------------------------------------------------------

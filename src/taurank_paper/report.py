@@ -18,10 +18,10 @@ from taurank.report import page
 from taurank.toml import read_toml
 from taurank_paper import charts, claims, folder, tables
 from taurank_paper.charts import MAIN_METRIC
-from taurank_paper.claims import VERDICTS, Assessment, ClaimResult, rank_correlation
+from taurank_paper.claims import VERDICTS, Assessment, ClaimResult
 from taurank_paper.folder import Frames, Run, write_text
 from taurank_paper.plan import LIMITS
-from taurank_paper.scores import METRICS, datasets_of, rows_of
+from taurank_paper.scores import METRICS
 
 COLORS = dict(zip(VERDICTS, ("good", "poor", "caution"), strict=True))
 TEXTS: Mapping[str, Any] = read_toml(Path(__file__).with_suffix(".toml"))
@@ -106,8 +106,6 @@ def _about(run: Run) -> list[page.Block]:
         is_same = ours == PAPER_WEEKS
         label = "The data cover as many weeks as the paper's" if is_same else "The data differ"
         text = TEXTS["same_weeks" if is_same else "packaged_weeks"].format(ours=ours, paper=PAPER_WEEKS)
-        if run.record.get("preset") == "quick" and ours != PACKAGED_WEEKS:
-            text = f"{text} {TEXTS['not_searched']}"
         about.append(page.verdict("caution", label, text))
     names = [name for name in KINDS if name not in run.frames]
     if names:
@@ -162,13 +160,9 @@ def _comparison_tables(frames: Frames) -> list[page.Block]:
 
 
 def _comparison_charts(frames: Frames) -> Charts:
-    frame, curves, texts = frames["comparison"], frames.get("comparison_curves", NONE), TEXTS["comparison"]
-    values = {each: rank_correlation(rows_of(frame, each), "P@10", "CP@10")[0] for each in datasets_of(frame)}
-    known = "; ".join(f"{', '.join(each)}: {value:+.2f}" for each, value in values.items() if value is not None)
-    correlations = f" Rank correlation over the methods: {known}." if known else ""
-    yield texts["scores"], charts.scores(frame, "CDCG")
+    curves, texts = frames.get("comparison_curves", NONE), TEXTS["comparison"]
+    yield texts["scores"], charts.scores(frames["comparison"], "CDCG")
     yield texts["convergence"], charts.convergence(curves, "CDCG") if len(curves) else []
-    yield texts["outcome"] + correlations, charts.outcome_against_effect(frame)
 
 
 def _statistics_charts(frames: Frames) -> Charts:

@@ -153,7 +153,7 @@ def test_what_is_missing_is_said(tmp_path: Path, kept: tuple[str, ...]) -> None:
 
 def test_what_a_run_lacks_and_how_it_differs_is_named(tmp_path: Path) -> None:
     made_up.save({"car": made_up.frames()["car"]}, tmp_path, weeks=93)
-    assert "were searched on the packaged weeks" in text_of(tmp_path)
+    assert "as many as the paper" in text_of(tmp_path)
     (tmp_path / "run.json").unlink()
     assert "There is no run.json" in text_of(tmp_path)
 

@@ -246,14 +246,8 @@ def test_brier_curve_is_the_equation(tmp_path: Path, items: Any) -> None:
     assert np.ptp(curve["brier"]) > 1e-4
 
 
-def test_tune_takes_the_best_and_tells_the_curve_and_defaults_are_the_papers(tmp_path: Path) -> None:
+def test_the_default_weights_are_the_papers(tmp_path: Path) -> None:
     folder = random_shop(2).write(tmp_path, "original")
-    curve = dunnhumby.tune_prior_weight("category", folder)
-    tuned = dunnhumby.world("category", folder, prior_weight="tune", cache=False)
-    best = float(curve["prior_weight"][curve["brier"].argmin()])
-    assert tuned.origin["prior_weight"] == best
-    assert tuned.origin["prior_weight_curve"] == curve.to_dict(orient="records")
-    same_world(tuned, dunnhumby.world("category", folder, prior_weight=best, cache=False))
     papers: dict[Any, float] = {"category": 0.4, "product": 0.9}
     for items, weight in papers.items():
         origin = dunnhumby.world(items, folder, cache=False).origin
@@ -395,7 +389,7 @@ def test_nothing_left_and_broken_file(tmp_path: Path) -> None:
 
 def test_bad_options() -> None:
     for weight in (0, -1.0, float("nan"), float("inf"), True, "best"):
-        refused("prior_weight must be a number above 0, 'tune' or None, got", prior_weight=weight)
+        refused("prior_weight must be a number above 0 or None, got", prior_weight=weight)
     refused("items must be one of 'category', 'product', got 'brand'", items="brand")
     with pytest.raises(InputError, match="items must be one of 'category', 'product', got 'brand'"):
         dunnhumby.tune_prior_weight("brand")  # type: ignore[arg-type]

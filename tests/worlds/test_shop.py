@@ -173,7 +173,7 @@ def test_bad_arguments_and_files(shop: Shop, tmp_path: Path) -> None:
         Shop.draw(items=20)
     with pytest.raises(tr.InputError, match="columns user_id, item_id and rank or score"):
         shop.value(pd.DataFrame({"user_id": []}))
-    with pytest.raises(tr.InputError, match="not in the shop's catalog"):
+    with pytest.raises(tr.InputError, match="item_id is not in the catalog"):
         shop.effect(["c0000001"], ["gift"])
     tr.World.synthetic(3, 3, 0).save(tmp_path / "world")
     with pytest.raises(tr.InputError, match="is not a made-up shop"):

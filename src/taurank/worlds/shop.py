@@ -199,12 +199,7 @@ class Shop:
         return np.asarray(found, np.float64)
 
     def _codes(self, users: Any, items: Any) -> tuple[Codes, Codes]:
-        user, item = self.users.encode_known(users), self.items.encode(items)
-        if len(user) != len(item):
-            raise InputError(f"users and items must be pairs, got {len(user):,} users and {len(item):,} items.")
-        if (item < 0).any():
-            raise InputError(f"{np.count_nonzero(item < 0):,} items are not in the shop's catalog.")
-        return user, item
+        return self.users.encode_known(users), self.items.encode_known(items)
 
 
 class Block:

@@ -98,35 +98,21 @@ def visits(p: Any, seed: Any, weeks: Any, begin: Any, end: Any) -> Any:
 @compiled
 def draw_slate(key: Any, items: Any, weights: Any, slate: Any) -> None:
     """Softmax without replacement as a race: item i arrives at Exp(1) / w_i, the first arrivals win, in order."""
-    arrival = np.full(len(slate), np.inf)
+    arrival = np.empty(len(items))
     for n in range(len(items)):
-        _keep_smallest(arrival, slate, -np.log1p(-uniform(key, items[n])) / weights[n], n)
-
-
-@compiled
-def _keep_smallest(values: Any, positions: Any, value: Any, position: Any) -> None:
-    """Insert a value into the sorted smallest ones, unless it is larger than all of them."""
-    slot = len(values)
-    while slot > 0 and value < values[slot - 1]:
-        slot -= 1
-    if slot < len(values):
-        for later in range(len(values) - 1, slot, -1):
-            values[later], positions[later] = values[later - 1], positions[later - 1]
-        values[slot], positions[slot] = value, position
+        arrival[n] = -np.log1p(-uniform(key, items[n])) / weights[n]
+    slate[:] = np.argsort(arrival)[: len(slate)]
 
 
 @compiled
 def best_scores(p: Any, begin: Any, end: Any, top: Any) -> Any:
     """The shop's own ranking: the candidates of each user with the largest weights, and these as logarithms."""
     items, scores = np.empty((end - begin, top), np.int32), np.empty((end - begin, top))
-    position = np.empty(top, np.int64)
     for row in range(end - begin):
         own, weights, _, _ = rows_of_candidates(p, begin + row)
-        scores[row] = np.inf
-        for n in range(len(own)):
-            _keep_smallest(scores[row], position, -np.log(weights[n]), n)
-        items[row] = own[position]
-    return items, -scores
+        position = np.argsort(-np.log(weights), kind="mergesort")[:top]
+        items[row], scores[row] = own[position], np.log(weights[position])
+    return items, scores
 
 
 @compiled
