@@ -12,7 +12,7 @@ import subprocess
 import time
 from pathlib import Path
 
-from torture.tally import Tally, environment, python
+from torture.tally import PATIENCE, Tally, environment, python
 
 
 def logs(folder: Path, seed: int, seconds: float) -> Tally:
@@ -35,7 +35,7 @@ def _drive(what: str, folder: Path, seed: int, seconds: float) -> Tally:
     while tally.seconds < seconds:
         left = seconds - tally.seconds
         command = python("file_child.py", what, str(folder), str(seed), str(first), str(left))
-        child = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=left + 120)
+        child = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=left + PATIENCE)
         first = _add(tally, folder / "counts.json", child, what)
     return tally
 

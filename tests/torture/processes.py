@@ -9,9 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from torture.tally import Tally, environment, python
+from torture.tally import PATIENCE, Tally, environment, python
 
-PATIENCE = 20.0  # seconds that a process may take to end after a signal
 LEARNERS = ("dlce", "bpr", "ulbpr", "cause")
 
 
@@ -55,9 +54,9 @@ def killed_searches(folder: Path, seed: int, seconds: float) -> Tally:
         time.sleep(float(rng.uniform(0.0, 4.0)))
         children = _children(child.pid)
         _kill(child)
-        alive = [pid for pid in children if not _gone(pid)]
+        alive = [pid for pid in children if not gone(pid, 60.0)]
         again = _start("search", journal, folder=folder)
-        finished = _ends(again, 90.0) and again.returncode == 0
+        finished = _ends(again) and again.returncode == 0
         tally.note("accepted", finished and not alive, f"try {number}: finished {finished}, children alive {alive}")
     return tally
 
@@ -71,7 +70,7 @@ def killed_writes(folder: Path, seed: int, seconds: float) -> Tally:
         time.sleep(float(rng.uniform(0, 0.3)))
         _kill(child)
         check = _start("check", str(folder))
-        whole = _ends(check, 60.0) and check.returncode == 0
+        whole = _ends(check) and check.returncode == 0
         tally.note("accepted", whole, f"try {number}: a half-written file was left")
     return tally
 
@@ -82,7 +81,7 @@ def forks(folder: Path, seed: int, seconds: float) -> Tally:
     for name in ("fork", "pool", "threads"):
         try:
             command = python("fork_child.py", name)
-            done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=120)
+            done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=PATIENCE)
             tally.note("accepted", done.returncode == 0, f"{name}: exit {done.returncode}: {done.stderr[-200:]}")
         except subprocess.TimeoutExpired:
             tally.note("accepted", False, f"{name}: hangs")
@@ -105,13 +104,13 @@ def _wait_for(child: subprocess.Popen[str], word: str) -> None:
 
 
 def _finish(child: subprocess.Popen[str]) -> str:
-    out, _ = child.communicate(timeout=300)
+    out, _ = child.communicate(timeout=PATIENCE)
     return next((line for line in out.splitlines() if line.startswith("{")), f"exit {child.returncode}")
 
 
-def _ends(child: subprocess.Popen[str], patience: float = PATIENCE) -> bool:
+def _ends(child: subprocess.Popen[str]) -> bool:
     try:
-        child.wait(patience)
+        child.wait(PATIENCE)
         return True
     except subprocess.TimeoutExpired:
         return False
@@ -135,16 +134,17 @@ def _children(pid: int) -> list[int]:
         return []
 
 
-def _gone(pid: int, patience: float = PATIENCE) -> bool:
+def gone(pid: int, patience: float = 0.0) -> bool:
     end = time.monotonic() + patience
-    while time.monotonic() < end:
+    while True:
         try:
             if Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z":
                 return True
         except OSError:
             return True
+        if time.monotonic() >= end:
+            return False
         time.sleep(0.1)
-    return False
 
 
 def _leftovers(folder: Path, where: str) -> list[str]:

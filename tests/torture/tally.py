@@ -44,6 +44,7 @@ class Tally:
 Attack = Callable[[Path, int, float], Tally]  # folder to work in, seed, seconds
 
 HERE = Path(__file__).parent
+PATIENCE = 300.0  # seconds for anything that must come: on the busiest machine only a hang takes so long
 
 
 def python(*words: str) -> list[str]:

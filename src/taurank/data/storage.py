@@ -106,7 +106,7 @@ def from_bytes(name: str, data: bytes, kind: str) -> tuple[dict[str, Any], Array
     try:
         arrays = safetensors.numpy.load(data)
         header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")]).get("__metadata__", {})
-    except (SafetensorError, ValueError, TypeError, KeyError, RecursionError) as error:
+    except (SafetensorError, ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise InputError(f"{name} is corrupt ({first_line(error)}); save the file again.") from error
     return _checked(name, kind, header, arrays), arrays
 

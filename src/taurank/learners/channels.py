@@ -108,7 +108,7 @@ class BestChannel:
         for number, (channel, own) in enumerate(metadata["channels"].items()):
             start = f"{number}/"
             parts = {name.removeprefix(start): array for name, array in arrays.items() if name.startswith(start)}
-            learners[channel] = from_contents(os.fspath(path), own, parts, trust)
+            learners[channel] = from_contents(f"'{os.fspath(path)}'", own, parts, trust)
         return cls(learners)
 
     def _first(self) -> Learner:

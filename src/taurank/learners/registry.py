@@ -65,28 +65,30 @@ def load(path: str | os.PathLike[str], trust: Iterable[str] = ()) -> Learner:
     InputError : if the file is damaged, not a model, or names a class of a module without trust
     """
     metadata, arrays = storage.read(path, "model")
-    return from_contents(os.fspath(path), metadata, arrays, trust)
+    return from_contents(f"'{os.fspath(path)}'", metadata, arrays, trust)
 
 
-def from_contents(path: str, metadata: Mapping[str, Any], arrays: dict[str, Any], trust: Iterable[str]) -> Learner:
-    """The learner whose ``contents`` were stored; ``path`` is where, for messages."""
+def from_contents(
+    origin: str, metadata: Mapping[str, Any], arrays: dict[str, Any], trust: Iterable[str] = ()
+) -> Learner:
+    """The learner whose ``contents`` were stored; ``origin`` is what a message calls the file."""
     name = metadata.get("learner")
     if not isinstance(name, str):
-        raise InputError(f"'{path}' does not say which learner it contains; save the model again.")
-    kind = _class_in_file(name, path, [trust] if isinstance(trust, str) else list(trust), metadata)
+        raise InputError(f"{origin} does not say which learner it contains; save the model again.")
+    kind = _class_in_file(name, origin, [trust] if isinstance(trust, str) else list(trust), metadata)
     try:
         return _restored(kind, metadata, arrays)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
         raise InputError(
-            f"'{path}' is not a consistent {kind.__name__} model: {first_line(error)}; save it again."
+            f"{origin} is not a consistent {kind.__name__} model: {first_line(error)}; save it again."
         ) from error
 
 
-def _class_in_file(name: str, path: str, trust: list[str], metadata: Mapping[str, Any]) -> type[Learner]:
+def _class_in_file(name: str, origin: str, trust: list[str], metadata: Mapping[str, Any]) -> type[Learner]:
     if ":" not in name:
         if name not in LEARNERS:
             raise InputError(
-                f"'{path}' was written by taurank {metadata.get('taurank')} and contains a learner that this "
+                f"{origin} was written by taurank {metadata.get('taurank')} and contains a learner that this "
                 "version does not know; update taurank."
             )
         return LEARNERS[name]
@@ -95,7 +97,7 @@ def _class_in_file(name: str, path: str, trust: list[str], metadata: Mapping[str
     module = name.partition(":")[0]
     if not any(module == trusted or module.startswith(f"{trusted}.") for trusted in trust):
         raise InputError(
-            f"'{path}' contains the learner '{name}', which is not part of taurank; if you trust that module, "
+            f"{origin} contains the learner '{name}', which is not part of taurank; if you trust that module, "
             f"load it with trust=['{module}'] (--trust {module})."
         )
     return _imported(name)

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import math
-import tempfile
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path as FilePath
 from shutil import disk_usage
 from typing import Annotated, Any, get_type_hints
 
 import numpy as np
+import pyarrow.parquet
 from fastapi import APIRouter, Depends, HTTPException, Path, Query, Request
 from fastapi.responses import HTMLResponse, JSONResponse, Response
 from fastapi.routing import APIRoute
@@ -258,13 +258,10 @@ def log(service: Serving, surface: Name, last: Last = None) -> Response:
     """The settled periods as a log in Parquet, which knows who visited when."""
     service.decider.surfaces.refresh()
     made = export(service.decider, service.decider.surfaces.get(surface), last)
-    with tempfile.TemporaryDirectory(prefix="taurank-") as folder:
-        path = FilePath(folder) / "log.parquet"
-        made.write(path)
-        return Response(
-            path.read_bytes(), media_type=_PARQUET,
-            headers={"Content-Disposition": 'attachment; filename="log.parquet"'},
-        )  # fmt: skip
+    content = io.BytesIO()
+    pyarrow.parquet.write_table(made.to_arrow(), content, compression="zstd", write_page_checksum=True)
+    headers = {"Content-Disposition": 'attachment; filename="log.parquet"'}
+    return Response(content.getvalue(), media_type=_PARQUET, headers=headers)
 
 
 @analyst.get("/v1/surfaces")

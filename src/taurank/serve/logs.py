@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,7 +13,8 @@ from typing import Any
 def log(event: str, **fields: Any) -> None:
     """Write a line about something that happened."""
     line = {"time": datetime.now(UTC).isoformat(timespec="milliseconds"), "event": event, **fields}
-    print(json.dumps(line, default=str), file=sys.stderr, flush=True)
+    with suppress(OSError):  # standard error may be a file on a full disk
+        print(json.dumps(line, default=str), file=sys.stderr, flush=True)
 
 
 class Lines(logging.Handler):

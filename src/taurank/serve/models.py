@@ -7,7 +7,6 @@ archive with its own checksum and without pickle; anything else is refused befor
 from __future__ import annotations
 
 import hashlib
-import tempfile
 import threading
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,6 +20,7 @@ from taurank._types import Floats32
 from taurank.data import storage
 from taurank.errors import InputError
 from taurank.learners import Learner, load
+from taurank.learners.registry import from_contents
 from taurank.serve import tables
 from taurank.serve.store import NotFound, Store, insert_new
 
@@ -116,17 +116,9 @@ def model_bytes(model: Learner | Path) -> bytes:
     if isinstance(model, Path) and model.is_file():
         return model.read_bytes()
     metadata, arrays = (load(model) if isinstance(model, Path) else model).contents()
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "model"
-        storage.write(path, "model", metadata, {name: np.asarray(array) for name, array in arrays.items()})
-        return path.read_bytes()
+    return storage.to_bytes("model", metadata, {name: np.asarray(array) for name, array in arrays.items()})
 
 
 def _read(content: bytes) -> Learner:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "model"
-        path.write_bytes(content)
-        try:
-            return load(path)
-        except InputError as error:
-            raise InputError(str(error).replace(f"'{path}'", "the model file")) from error
+    """From memory: a full disk must not keep a worker from loading its models."""
+    return from_contents("the model file", *storage.from_bytes("the model file", content, "model"))

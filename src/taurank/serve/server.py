@@ -22,7 +22,7 @@ from taurank.errors import InputError
 from taurank.serve.api import ROUTERS, HotRoute, Service, hot
 from taurank.serve.jobs import run_forever
 from taurank.serve.logs import CONFIG, log
-from taurank.serve.middleware import EXPECTED, OuterMiddleware, problem
+from taurank.serve.middleware import EXPECTED, FOLDER, OuterMiddleware, problem
 from taurank.serve.security import create_token
 from taurank.serve.store import Store, secret_for
 from taurank.serve.surfaces import put_surface
@@ -56,7 +56,7 @@ def run(
     say(f"serving on http://{host}:{port} (dashboard at /, user name is ignored, password is a token)")
     with tempfile.TemporaryDirectory(prefix="taurank-metrics-", ignore_cleanup_errors=True) as folder:
         if workers > 1:
-            os.environ["PROMETHEUS_MULTIPROC_DIR"] = folder  # the workers count into files, for whoever is asked
+            os.environ[FOLDER] = folder  # the workers count into files, for whoever is asked
         uvicorn.run(
             "taurank.serve.server:from_environment", factory=True, host=host, port=port, workers=workers,
             log_config=CONFIG, access_log=False, server_header=False, timeout_graceful_shutdown=10,
