@@ -39,7 +39,7 @@ from torture.processes import gone
 from torture.tally import HERE, PATIENCE, Tally, environment
 
 LIMIT = 40.0  # seconds for an answer out of order: five, and the machine may be very busy
-LEAST = 30.0  # seconds of faults in a round
+LEAST = 40.0  # seconds in which the faults of a round begin
 HOUR = 3600.0  # the period
 
 
@@ -61,9 +61,10 @@ def faults(folder: Path, seed: int, seconds: float) -> Tally:
                     tally.notes.append(str(error))
             service = Service(folder / str(number), database, tally, np.random.default_rng([seed, 5, number]))
             stack.callback(service.end)
+            end = time.monotonic() + max(LEAST, seconds - tally.seconds)
             try:
                 service.start()
-                service.round(max(LEAST, seconds - tally.seconds))
+                service.round(end)
             except GaveUp as error:
                 tally.violations.append(str(error))
     return tally
@@ -95,9 +96,8 @@ class Service:
         self.stored: set[str] = set()
         self.stopped = threading.Event()
 
-    def round(self, seconds: float) -> None:
+    def round(self, end: float) -> None:
         """Every fault once, in the order of the seed, under load, as long as there is time; then the audit."""
-        end = time.monotonic() + seconds
         script: list[Callable[[], None]] = [
             self.clock_ahead, self.clock_back, self.locked, self.killed_job, self.killed_worker, self.killed_parent,
             self.full_disk if self.database is None else self.lost_database,
@@ -108,7 +108,7 @@ class Service:
             shopper.start()
         names = []
         for place in self.rng.permutation(len(script)):
-            if time.monotonic() > end:
+            if names and time.monotonic() > end:
                 break
             names.append(script[place].__name__.replace("_", " "))
             script[place]()
@@ -285,8 +285,8 @@ class Service:
 
     def limit_files(self, size: int) -> None:
         """Let no file of the server grow beyond this; the parent first, from which new children inherit it."""
-        for find in (lambda: [self.server.pid], self.children, lambda: self.children(main=False)):
-            for pid in find():
+        for main in (None, True, False):
+            for pid in [self.server.pid] if main is None else self.children(main):
                 with suppress(ProcessLookupError):
                     resource.prlimit(pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 
