@@ -106,7 +106,7 @@ class Service:
         shoppers = [threading.Thread(target=self.shop, args=(f"s{n}", int(seed))) for n, seed in enumerate(seeds)]
         for shopper in shoppers:
             shopper.start()
-        names = []
+        names: list[str] = []
         for place in self.rng.permutation(len(script)):
             if names and time.monotonic() > end:
                 break
