@@ -53,18 +53,12 @@ class CountingBayes(PairLearner):
         return item_means(pairs.item_sums(), pairs.item_cells, type(self).__name__)
 
     def _set_scores(self, pairs: Pairs, means: Floats) -> None:
-        self.counts_, self.unseen_ = pairs, self.unseen_scores(means, pairs.mean_chances())
-        self.pair_score_ = self.pair_scores(pairs, means)
-
-    def unseen_scores(self, means: Floats, chances: Floats | float) -> Floats32:
-        """The score of each item for users without a row of it, who had so many chances."""
-        return np.asarray(means[0] - self._rate(0.0, chances, means[1]), np.float32)
-
-    def pair_scores(self, pairs: Pairs, means: Floats) -> Floats32:
-        """The score of each pair that has rows."""
+        """The score of each pair that has rows, and of each item for users without a row of it."""
+        unseen = means[0] - self._rate(0.0, pairs.mean_chances(), means[1])
         treated = self._rate(pairs.treated_positives, pairs.treated, means[0, pairs.item])
         control = self._rate(pairs.control_positives, pairs.chances - pairs.treated, means[1, pairs.item])
-        return np.asarray(treated - control, np.float32)
+        self.counts_, self.unseen_ = pairs, np.asarray(unseen, np.float32)
+        self.pair_score_ = np.asarray(treated - control, np.float32)
 
     def _rate(self, positives: Any, observations: Any, mean: Floats) -> Floats:
         return np.asarray((positives + self.weight * mean) / (observations + self.weight))

@@ -152,12 +152,10 @@ class PairLearner(Learner):
 
     def _state(self) -> tuple[dict[str, Any], dict[str, Any]]:
         own = [name for name, array in self.stored.items() if name not in STORED and not array.optional]
-        return {**self.typed_arrays(self.counts_), **{name: getattr(self, f"{name}_") for name in own}}, {}
-
-    def typed_arrays(self, pairs: Pairs) -> dict[str, Any]:
-        """The arrays of the counts as ``stored`` declares them."""
-        typed = ((name, array, self.stored[name].dtype) for name, array in pairs.arrays().items())
-        return {name: array if array.dtype == dtype else array.astype(dtype) for name, array, dtype in typed}
+        counts = {
+            name: array.astype(self.stored[name].dtype, copy=False) for name, array in self.counts_.arrays().items()
+        }
+        return {**counts, **{name: getattr(self, f"{name}_") for name in own}}, {}
 
     def _set_state(self, arrays: Mapping[str, Any], metadata: Mapping[str, Any]) -> None:
         self.counts_ = Pairs.from_arrays(arrays)
