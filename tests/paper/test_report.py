@@ -32,6 +32,11 @@ def document(whole: Path) -> str:
     return (whole / "report.html").read_text(encoding="utf-8")
 
 
+@pytest.fixture(scope="module")
+def results() -> list[claims.ClaimResult]:
+    return claims.check(made_up.frames())
+
+
 def test_all_files_are_written(whole: Path) -> None:
     written = {path.name for path in whole.iterdir()} - {f"{name}.csv" for name in made_up.frames()}
     assert written == {"run.json", "report.html", "comparison.svg", "comparison.md", "verdicts.csv"}
@@ -55,16 +60,14 @@ def test_the_page_leads_with_the_result(document: str) -> None:
     assert document.count(marks[2]) == 1  # the main chart is drawn once
 
 
-def test_one_line_counts_the_verdicts(document: str) -> None:
-    results = claims.check(made_up.frames())
+def test_one_line_counts_the_verdicts(document: str, results: list[claims.ClaimResult]) -> None:
     counts = [sum(one.here.verdict == verdict for one in results) for verdict in claims.VERDICTS]
     line = "{} claims: {} reproduced, {} not reproduced, {} inconclusive.".format(len(results), *counts)
     assert line.replace(" ", "") in Reader(document).text.replace(" ", "")
 
 
-def test_claims_are_folded_cards_with_their_criteria(document: str) -> None:
+def test_claims_are_folded_cards_with_their_criteria(document: str, results: list[claims.ClaimResult]) -> None:
     cards = re.findall(r'<details class="card (\w+)" id="([^"]+)">', document)
-    results = claims.check(made_up.frames())
     assert cards == [(report.COLORS[one.here.verdict], one.claim.id) for one in results]
     assert "<details open" not in document
     text = Reader(document).text
@@ -159,8 +162,7 @@ def test_what_a_run_lacks_and_how_it_differs_is_named(tmp_path: Path) -> None:
 
 
 def test_a_smoke_run_gets_no_verdicts(tmp_path: Path) -> None:
-    frames = made_up.frames()
-    made_up.save({name: frames[name] for name in ("car", "comparison")}, tmp_path, preset="smoke")
+    made_up.save({"car": made_up.frames()["car"]}, tmp_path, preset="smoke")
     (tmp_path / "findings.toml").write_text("[explanations]\ndlce-best-in-car = 'found on real data'")
     text = text_of(tmp_path)
     assert "so no claim is checked" in text

@@ -17,7 +17,7 @@ MINUTE = pd.Timedelta(seconds=60)  # after its purchase something is sent back
 
 @pytest.fixture(scope="module")
 def shop() -> Shop:
-    return Shop.draw(users=1500, items=200, weeks=4, seed=3)
+    return Shop.draw(users=700, items=150, weeks=4, seed=3)
 
 
 @pytest.fixture(scope="module")
