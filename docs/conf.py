@@ -14,6 +14,7 @@ from typing import Any
 
 from docutils import nodes
 from sphinx.application import Sphinx
+from sphinx.ext.napoleon import Config, NumpyDocstring
 from sphinx.util.docutils import SphinxDirective
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -24,7 +25,7 @@ import taurank
 project, author, copyright = "taurank", "taurank developers", "2026, taurank developers"
 release = version = taurank.__version__
 
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.doctest", "sphinx_copybutton"]
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.doctest", "sphinx_copybutton"]
 exclude_patterns = ["_build", "requirements.txt", "results/authors", "results/comparison.md"]
 html_theme = "furo"
 pygments_dark_style = "monokai"
@@ -43,8 +44,6 @@ nb_merge_streams = True
 autodoc_typehints = "none"  # the signature has them
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
-napoleon_google_docstring = False
-napoleon_use_ivar = True
 
 HERE = Path(__file__).parent
 
@@ -57,16 +56,22 @@ def setup(app: Sphinx) -> None:
         text = page.read_text(encoding="utf-8").replace("](../docs/", "](../")
         (HERE / "notebooks" / page.name).write_text(text, encoding="utf-8")
     app.add_directive("mermaid", ImportGraph)
-    app.connect("autodoc-process-docstring", escape, priority=400)  # before napoleon
+    app.connect("autodoc-process-docstring", to_rest)
 
 
-def escape(app: Sphinx, what: str, name: str, item: Any, options: Any, lines: list[str]) -> None:
+# names that share a line stay together: users, items, times
+SECTIONS = Config(napoleon_custom_sections=[("Parameters", "params_style"), ("Attributes", "params_style")])
+
+
+def to_rest(app: Sphinx, what: str, name: str, item: Any, options: Any, lines: list[str]) -> None:
     """Docstrings are text: |x| is an absolute value, and a plural may follow a name in code.
 
     An entry of a section is one line, ``names : what they are``: the signature has the types.
     """
-    escaped = [re.sub(r"(``\w+``)s\b", r"\1\\ s", line).replace("|", r"\|") for line in lines]
-    lines[:] = "\n".join(re.sub(r"^(\w[\w., ]*) : ", r"\1\n    ", line) for line in escaped).split("\n")
+    lines[:] = [re.sub(r"(``\w+``)s\b", r"\1\\ s", line).replace("|", r"\|") for line in lines]
+    if what != "property":  # of which a sentence with a colon would be taken for a type
+        text = "\n".join(re.sub(r"^(\w[\w., ]*) : ", r"\1\n    ", line) for line in lines)
+        lines[:] = NumpyDocstring(text, SECTIONS, app, what, name, item, options).lines()
 
 
 class ImportGraph(SphinxDirective):  # type: ignore[misc]
