@@ -60,7 +60,10 @@ def setup(app: Sphinx) -> None:
 
 
 # names that share a line stay together: users, items, times
-SECTIONS = Config(napoleon_custom_sections=[("Parameters", "params_style"), ("Attributes", "params_style")])
+SECTIONS = Config(
+    napoleon_custom_sections=[("Parameters", "params_style"), ("Attributes", "params_style")],
+    napoleon_attr_annotations=False,
+)
 
 
 def to_rest(app: Sphinx, what: str, name: str, item: Any, options: Any, lines: list[str]) -> None:
