@@ -28,6 +28,8 @@ BATCH_ROWS = 1 << 20
 CSV_BLOCK_BYTES = 16 << 20
 HEADER_BYTES = 1 << 16
 MIN_ROWS_PER_GROUP = 1 << 16  # small row groups are slow to read
+# what Arrow raises about a damaged file
+DAMAGED = (pa.ArrowException, OSError, ValueError, TypeError, KeyError, OverflowError, MemoryError)
 
 AnyPath = str | os.PathLike[str]
 Stream = tuple[pa.Schema, Iterable[pa.RecordBatch]]
@@ -62,7 +64,7 @@ class Source:
                 batch.validate(full=True)  # a damaged file can point outside its buffers
                 if batch.num_rows:
                     yield batch
-        except Exception as error:  # a damaged file makes Arrow raise almost anything
+        except DAMAGED as error:
             raise InputError(f"{self.name} cannot be read: {reason(error)}.") from error
 
 
@@ -100,7 +102,7 @@ def _open_parquet(files: list[Path]) -> Source:
     for file in files:
         try:
             schemas.append(pa.parquet.read_schema(file))
-        except Exception as error:  # a damaged footer makes Arrow raise almost anything
+        except DAMAGED as error:
             raise InputError(
                 f"'{file}' is not a complete Parquet file ({reason(error)}); "
                 "it may be truncated, or a file of another kind with this name."

@@ -19,7 +19,8 @@ import numpy.typing as npt
 from taurank._checks import check_instance, check_integer
 from taurank._threads import one_blas_thread
 from taurank._types import Floats
-from taurank.errors import InputError, first_line, plural
+from taurank.data.reader import PROPENSITY
+from taurank.errors import InputError, first_line
 from taurank.estimation.estimators import Caps
 from taurank.evaluation.intervals import check_fraction
 from taurank.evaluation.metrics import Metric, parse, position_weights
@@ -157,12 +158,7 @@ def _propensity(world: World, given: npt.ArrayLike | None) -> npt.NDArray[Any]:
             f"propensity must be one number or an array users × items {shape}, got shape {values.shape} and "
             f"type {values.dtype}."
         )
-    wrong = ~((values > 0.0) & (values < 1.0))
-    if wrong.any():
-        raise InputError(
-            f"propensity must be strictly between 0 and 1; wrong in {plural(int(np.count_nonzero(wrong)), 'cell')}, "
-            f"for example {values[wrong][0]}."
-        )
+    PROPENSITY.check(values.ravel())
     return values
 
 
