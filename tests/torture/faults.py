@@ -39,7 +39,7 @@ from torture.processes import gone
 from torture.tally import HERE, PATIENCE, Tally, environment
 
 LIMIT = 40.0  # seconds for an answer out of order: five, and the machine may be very busy
-LEAST = 40.0  # seconds in which the faults of a round begin
+LEAST = 30.0  # seconds in which the faults of a round begin
 HOUR = 3600.0  # the period
 
 

@@ -19,7 +19,7 @@ def interrupts(folder: Path, seed: int, seconds: float) -> Tally:
     tally, rng = Tally(), np.random.default_rng([seed, 1])
     for number in tally.rounds(seconds):
         sent = (signal.SIGINT, signal.SIGTERM)[number % 2]
-        child = _start("endless", LEARNERS[number % len(LEARNERS)])
+        child = _start("endless", LEARNERS[(seed + number) % len(LEARNERS)])
         _wait_for(child, "training")
         time.sleep(float(rng.uniform(0, 0.3)))
         child.send_signal(sent)
@@ -31,9 +31,11 @@ def interrupts(folder: Path, seed: int, seconds: float) -> Tally:
 def killed_fits(folder: Path, seed: int, seconds: float) -> Tally:
     """kill -9 during fits with a checkpoint: the next start goes on to the very bits of an undisturbed fit."""
     tally, rng = Tally(), np.random.default_rng([seed, 2])
-    wanted = {name: _finish(_start("fit", name, str(folder / f"undisturbed-{name}"))) for name in LEARNERS}
+    wanted: dict[str, str] = {}
     for number in tally.rounds(seconds):
-        name, checkpoint = LEARNERS[number % len(LEARNERS)], folder / f"checkpoint-{number}"
+        name, checkpoint = LEARNERS[(seed + number) % len(LEARNERS)], folder / f"checkpoint-{number}"
+        if name not in wanted:
+            wanted[name] = _finish(_start("fit", name, str(folder / f"undisturbed-{name}")))
         child = _start("fit", name, str(checkpoint))
         _wait_for(child, "training")
         time.sleep(float(rng.uniform(0, 0.5)))
