@@ -321,7 +321,8 @@ def print_tables(path: Path) -> None:
         share = 100 * mean.div(mean.max(axis=1), axis=0)
         share.loc["mean"] = share.mean()
         share.loc["worst"] = share.iloc[:-1].min()
-        print(f"\n{metric}, percent of the best learner\n\n{to_markdown(share.round(0).astype("Int64").reset_index())}")
+        rounded = share.round(0).astype("Int64").reset_index()  # some may not be measured yet
+        print(f"\n{metric}, percent of the best learner\n\n{to_markdown(rounded)}")
     if "promised" in rows:
         promised = (
             rows.groupby(["kind", "learner"], sort=False)["promised"].mean().unstack().dropna(axis=1, how="all")
