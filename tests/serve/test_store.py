@@ -248,6 +248,29 @@ def test_guesses_do_not_lock_out_valid_tokens(sqlite_store: Store) -> None:
     assert len(read) <= 2
 
 
+def test_no_token_is_called_invalid_while_the_tokens_cannot_be_read(sqlite_store: Store) -> None:
+    """Requests that wait for one reading of a lost database share its failure; the next reading finds the token."""
+    access, token, read = Access(sqlite_store, 1e6), create_token(sqlite_store, "app")[1], []
+    rows = sqlite_store.rows
+
+    def lost(statement: Any) -> Any:
+        read.append(1)
+        raise Unavailable("the database does not answer")
+
+    async def bursts() -> list[list[Any]]:
+        answers = []
+        for read_rows in (lost, rows):
+            sqlite_store.rows = read_rows  # type: ignore[method-assign]
+            valid = [access.check(asking(f"Bearer {token}"), "app") for _ in range(20)]
+            answers.append(await asyncio.gather(*valid, return_exceptions=True))
+        return answers
+
+    without, again = asyncio.run(bursts())
+    assert all(isinstance(answer, Unavailable) for answer in without)
+    assert len(read) <= 2
+    assert again == [None] * 20
+
+
 def test_bad_addresses(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="not a folder or an address"):
         Store("mysql://x")

@@ -21,7 +21,7 @@ from sqlalchemy import insert, select, update
 
 from taurank._checks import check_choice
 from taurank.serve import tables
-from taurank.serve.store import NotFound, Store
+from taurank.serve.store import NotFound, Store, Unavailable
 
 ROLES = ("app", "analyst", "admin")
 CACHE_SECONDS = 5.0  # a revoked token works for so long
@@ -84,6 +84,7 @@ class Access:
         self._limit = RateLimit(rate, 2 * rate)
         self._known: dict[str, tuple[str, str]] = {}  # digest → id, role
         self._began = -math.inf  # when they were read last
+        self._failure: Unavailable | None = None  # of this reading
         self._reading = asyncio.Lock()
 
     async def check(self, request: Request, role: str) -> None:
@@ -107,15 +108,21 @@ class Access:
                 if self._began < asked:
                     await asyncio.sleep(max(0.0, self._began + READ_SECONDS - time.monotonic()))
                     await self._read()
+                elif self._failure is not None:  # whoever waited for this reading knows as little of its token
+                    raise Unavailable(self._failure.public)
         elif asked - self._began > CACHE_SECONDS and not self._reading.locked():
             async with self._reading:
                 await self._read()
         return self._known.get(digest)
 
     async def _read(self) -> None:
-        self._began, table = time.monotonic(), tables.tokens.c
+        self._began, self._failure, table = time.monotonic(), None, tables.tokens.c
         query = select(table.digest, table.id, table.role).where(table.revoked.is_(None))
-        rows = await asyncio.to_thread(self._store.rows, query)
+        try:
+            rows = await asyncio.to_thread(self._store.rows, query)
+        except Unavailable as error:
+            self._failure = error
+            raise
         self._known = {row["digest"]: (row["id"], row["role"]) for row in rows}
 
 
