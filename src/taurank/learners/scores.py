@@ -33,13 +33,11 @@ def dot_products(users: Floats32, items: Floats32) -> Floats32:
     """Scores, users × items."""
     scores = np.empty((len(users), len(items)), np.float32)
     exact, slack = users.astype(np.float64), _order_slack(users, items)
-    if len(users) < FEW_USERS:
-        _score_rows(exact, items, slack, scores)
-        return scores
-    for first in range(0, len(items), TILE):
-        tile = items[first : first + TILE]
-        sums = exact @ tile.T.astype(np.float64)
-        _round_sums(sums, exact, tile, slack, scores[:, first : first + TILE])
+    few = len(users) < FEW_USERS
+    for first in range(0, len(items), max(1, len(items)) if few else TILE):
+        tile = items if few else items[first : first + TILE]
+        sums = _sums(exact, tile) if few else exact @ tile.T.astype(np.float64)
+        _round_sums(sums, exact, tile, slack, scores[:, first : first + len(tile)])
     return scores
 
 
@@ -114,10 +112,16 @@ def _add_squares(rows: Any, squares: Any) -> None:
 
 
 @compiled
-def _score_rows(users: Any, items: Any, slack: Any, scores: Any) -> None:
-    for i in range(len(items)):
-        for row in range(len(users)):
-            scores[row, i] = _score(users[row], items[i], slack[row])
+def _sums(users: Any, items: Any) -> Any:
+    """The products of every user and item, for a few users."""
+    sums = np.empty((len(users), len(items)))
+    whole = len(items) - len(items) % 4
+    for row in range(len(users)):
+        for i in range(0, whole, 4):
+            sums[row, i : i + 4] = _four_sums(users[row], items[i], items[i + 1], items[i + 2], items[i + 3])
+        for i in range(whole, len(items)):
+            sums[row, i] = _sum_in_any_order(users[row], items[i])
+    return sums
 
 
 @compiled
@@ -219,6 +223,18 @@ def _sum_in_any_order(user: Any, item: Any) -> Any:
     for j in range(len(user)):
         total += user[j] * np.float64(item[j])
     return total
+
+
+@vectorized
+def _four_sums(user: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
+    """Sums in any order for four items at once: none waits for another."""
+    first, second, third, fourth = 0.0, 0.0, 0.0, 0.0
+    for j in range(len(user)):
+        first += user[j] * np.float64(a[j])
+        second += user[j] * np.float64(b[j])
+        third += user[j] * np.float64(c[j])
+        fourth += user[j] * np.float64(d[j])
+    return first, second, third, fourth
 
 
 @inlined
